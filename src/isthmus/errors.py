@@ -1,0 +1,241 @@
+"""The errors that isthmus raises.
+
+What it is: one root, `IsthmusError`, and the errors that more than one floor raises. A package whose errors nobody
+else raises declares them itself, below the same root.
+
+Invariants:
+    I1. Every error survives pickling: errors cross process borders on Spark workers.
+    I2. The text is built from the attributes, so that a log line and a JSON answer say the same.
+    I3. No error text holds a key, a token or a connection string.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+__all__ = [
+    "ConfigError",
+    "ConnectionLostError",
+    "EntityDisabledError",
+    "EntityExistsError",
+    "EntityNotFoundError",
+    "Fault",
+    "InvalidArgumentError",
+    "IsthmusError",
+    "LockLostError",
+    "MessageNotFoundError",
+    "MessageTooLargeError",
+    "NotAllowedError",
+    "OperationTimeoutError",
+    "OutcomeUnknownError",
+    "ProtocolError",
+    "QuotaExceededError",
+    "ServerBusyError",
+    "StoreError",
+    "UnauthorizedError",
+]
+
+
+class IsthmusError(Exception):
+    """Root of all errors of isthmus.
+
+    Attributes:
+        code: short stable name for programs, e.g. ``entity-not-found``.
+        retryable: whether the same call may succeed later without a change by the caller.
+    """
+
+    code: ClassVar[str] = "error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str = "", **attributes: Any) -> None:
+        self.message = message
+        self.attributes = attributes
+        for name, value in attributes.items():
+            setattr(self, name, value)
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self) -> str:
+        """What went wrong, on what, and what to do; a subclass builds it from its attributes."""
+        return self.message or self.code
+
+    def to_dict(self) -> dict[str, Any]:
+        """The error as plain values for ``--json`` output."""
+        return {"code": self.code, "message": self.text(), "retryable": self.retryable}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copyreg.__newobj__, (type(self),), {"message": self.message, **self.__dict__}  # type: ignore[attr-defined]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.args = (state.get("message", ""),)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong in a file that an operator wrote.
+
+    Attributes:
+        message: what is wrong.
+        hint: what to write instead; empty where there is nothing better to say.
+        file: the file's name as the operator gave it.
+        line: 1-based; 0 where the fault has no place.
+        column: 1-based; 0 where the fault has no place.
+    """
+
+    message: str
+    hint: str = ""
+    file: str = ""
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}:{self.column}: " if self.line else f"{self.file}: " if self.file else ""
+        return f"{place}{self.message}" + (f"; {self.hint}" if self.hint else "")
+
+
+class ConfigError(IsthmusError):
+    """Input that an operator wrote is wrong; holds every fault found, not just the first."""
+
+    code = "bad-config"
+
+    def __init__(self, faults: list[Fault] | tuple[Fault, ...] = ()) -> None:
+        super().__init__("", faults=tuple(faults))
+        self.faults = tuple(faults)
+
+    def text(self) -> str:
+        return "\n".join(str(fault) for fault in self.faults) or "no fault given"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "faults": [asdict(fault) for fault in self.faults]}
+
+
+class InvalidArgumentError(IsthmusError):
+    """A value is outside what the operation takes."""
+
+    code = "invalid-argument"
+
+
+class NotAllowedError(IsthmusError):
+    """The operation does not fit the entity, e.g. a plain receiver on an entity that requires sessions."""
+
+    code = "not-allowed"
+
+
+class ProtocolError(IsthmusError):
+    """The peer, or this side's caller, broke the protocol."""
+
+    code = "protocol"
+
+
+class EntityNotFoundError(IsthmusError):
+    """No entity has this path."""
+
+    code = "entity-not-found"
+
+    def __init__(self, path: str = "") -> None:
+        super().__init__("", path=path)
+
+    def text(self) -> str:
+        return f"The messaging entity '{self.attributes.get('path', '')}' could not be found."
+
+
+class EntityExistsError(IsthmusError):
+    """An entity with this path stands already."""
+
+    code = "entity-exists"
+
+    def __init__(self, path: str = "") -> None:
+        super().__init__("", path=path)
+
+    def text(self) -> str:
+        return f"The messaging entity '{self.attributes.get('path', '')}' exists already."
+
+
+class EntityDisabledError(IsthmusError):
+    """The entity's status forbids the operation."""
+
+    code = "entity-disabled"
+
+    def __init__(self, path: str = "", status: str = "") -> None:
+        super().__init__("", path=path, status=status)
+
+    def text(self) -> str:
+        a = self.attributes
+        return f"The messaging entity '{a.get('path', '')}' has status {a.get('status', '')}; set it to Active to go on."
+
+
+class UnauthorizedError(IsthmusError):
+    """The caller's token or key does not permit this."""
+
+    code = "unauthorized"
+
+
+class LockLostError(IsthmusError):
+    """The lock on a message or session has expired or was never held."""
+
+    code = "lock-lost"
+
+
+class MessageNotFoundError(IsthmusError):
+    """No message has this sequence number in the state asked for."""
+
+    code = "message-not-found"
+
+
+class QuotaExceededError(IsthmusError):
+    """The entity is full; space comes back when messages are received."""
+
+    code = "quota-exceeded"
+    retryable = True
+
+
+class MessageTooLargeError(IsthmusError):
+    """A message is over the entity's or the link's limit."""
+
+    code = "message-too-large"
+
+    def __init__(self, size_bytes: int = 0, limit_bytes: int = 0) -> None:
+        super().__init__("", size_bytes=size_bytes, limit_bytes=limit_bytes)
+
+    def text(self) -> str:
+        a = self.attributes
+        return f"The message has {a.get('size_bytes')} bytes; the limit is {a.get('limit_bytes')} bytes."
+
+
+class ServerBusyError(IsthmusError):
+    """The other side asks to come back later."""
+
+    code = "server-busy"
+    retryable = True
+
+
+class OperationTimeoutError(IsthmusError):
+    """No answer came in the time given."""
+
+    code = "timeout"
+    retryable = True
+
+
+class ConnectionLostError(IsthmusError):
+    """The connection is gone or could not be made."""
+
+    code = "connection-lost"
+    retryable = True
+
+
+class OutcomeUnknownError(IsthmusError):
+    """A send was not confirmed: the message may or may not stand at the target."""
+
+    code = "outcome-unknown"
+    retryable = True
+
+
+class StoreError(IsthmusError):
+    """The disk below the namespace refused or failed."""
+
+    code = "store"
