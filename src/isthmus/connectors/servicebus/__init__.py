@@ -1,0 +1,1 @@
+"""Azure Service Bus, and any namespace that speaks its protocol."""

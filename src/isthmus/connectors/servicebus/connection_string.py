@@ -1,0 +1,153 @@
+"""Service Bus connection strings.
+
+What it is: the parse of `Endpoint=…;SharedAccessKeyName=…;SharedAccessKey=…;EntityPath=…;UseDevelopmentEmulator=true`
+into typed parts (SERVICE-BUS.md W1). What it is not: a resolver; the text comes from `isthmus.connectors.secret`.
+
+Invariants:
+    I1. Keys are case-insensitive; values are taken as they are, with every "=" but the first.
+    I2. No repr and no error holds a key or a signature.
+    I3. The emulator flag counts only as exactly ``true`` and means plain AMQP; without it the data port is TLS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from isthmus.connectors.secret import Secret
+from isthmus.errors import IsthmusError
+
+__all__ = ["AMQPS_PORT", "AMQP_PORT", "ConnectionString", "ConnectionStringError"]
+
+AMQP_PORT = 5672
+AMQPS_PORT = 5671
+
+_KEYS = {
+    "endpoint",
+    "hostname",
+    "sharedaccesskeyname",
+    "sharedaccesskey",
+    "sharedaccesssignature",
+    "entitypath",
+    "usedevelopmentemulator",
+}
+
+
+class ConnectionStringError(IsthmusError):
+    """A connection string lacks a part or has one too many; the text never holds its values."""
+
+    code = "bad-connection-string"
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__("", reason=reason)
+
+    def text(self) -> str:
+        return (
+            f"connection string: {self.attributes.get('reason')}; "
+            "write Endpoint=sb://HOST/;SharedAccessKeyName=NAME;SharedAccessKey=KEY"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionString:
+    """The parts of a connection string.
+
+    Attributes:
+        host: host name without port.
+        port: the port in Endpoint, or None.
+        key_name: the shared access policy's name; empty with a signature.
+        key: the policy's key, or None with a signature.
+        signature: a ready token (`SharedAccessSignature sr=…`), or None with a key.
+        entity_path: the entity the string is limited to; empty for the whole namespace.
+        development_emulator: plain AMQP instead of TLS.
+        text: the whole string, for SDKs that parse it themselves.
+    """
+
+    host: str
+    port: int | None
+    key_name: str
+    key: Secret | None
+    signature: Secret | None
+    entity_path: str
+    development_emulator: bool
+    text: Secret
+
+    @classmethod
+    def parse(cls, text: str | Secret) -> ConnectionString:
+        """Read a connection string.
+
+        Raises:
+            ConnectionStringError: a part is missing, doubled or malformed.
+        """
+        raw = text.reveal() if isinstance(text, Secret) else text
+        parts = _parts(raw)
+        host, port = _endpoint(parts.get("endpoint") or parts.get("hostname") or "")
+        key_name, key, signature = (
+            parts.get(name, "") for name in ("sharedaccesskeyname", "sharedaccesskey", "sharedaccesssignature")
+        )
+        if bool(key_name) != bool(key):
+            raise ConnectionStringError("SharedAccessKeyName and SharedAccessKey go together")
+        if bool(key) == bool(signature):
+            raise ConnectionStringError("exactly one of SharedAccessKey and SharedAccessSignature is needed")
+        return cls(
+            host=host,
+            port=port,
+            key_name=key_name,
+            key=Secret(key) if key else None,
+            signature=Secret(signature) if signature else None,
+            entity_path=parts.get("entitypath", "").strip("/"),
+            development_emulator=parts.get("usedevelopmentemulator") == "true",
+            text=Secret(raw.strip()),
+        )
+
+    @property
+    def authority(self) -> str:
+        """`host` or `host:port`, as link addresses, token audiences and the administration client use it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port is None else f"{host}:{self.port}"
+
+    @property
+    def tls(self) -> bool:
+        """Whether the data port speaks TLS."""
+        return not self.development_emulator
+
+    @property
+    def data_port(self) -> int:
+        """The AMQP port: the one in Endpoint, else AMQP's own, with or without TLS."""
+        return self.port or (AMQPS_PORT if self.tls else AMQP_PORT)
+
+    def audience(self, path: str = "") -> str:
+        """The resource that a token for an entity names, e.g. `sb://host/flights`."""
+        return f"sb://{self.authority}/{path.strip('/')}"
+
+
+def _parts(raw: str) -> dict[str, str]:
+    parts: dict[str, str] = {}
+    for item in raw.strip().split(";"):
+        if not item.strip():
+            continue
+        name, equals, value = item.partition("=")
+        key = name.strip().lower()
+        if not equals:
+            raise ConnectionStringError("a part between semicolons has no '='")
+        if key not in _KEYS:
+            continue
+        if key in parts:
+            raise ConnectionStringError(f"{name.strip()} stands twice")
+        parts[key] = value.strip()
+    if not parts:
+        raise ConnectionStringError("it is empty or malformed")
+    return parts
+
+
+def _endpoint(endpoint: str) -> tuple[str, int | None]:
+    if not endpoint:
+        raise ConnectionStringError("Endpoint is missing")
+    try:
+        split = urlsplit(endpoint if "://" in endpoint else f"sb://{endpoint}")
+        host, port = split.hostname, split.port
+    except ValueError:
+        raise ConnectionStringError("Endpoint is malformed") from None
+    if not host:
+        raise ConnectionStringError("Endpoint has no host")
+    return host, port
