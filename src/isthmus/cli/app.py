@@ -1,0 +1,96 @@
+"""The `isthmus` command.
+
+What it is: the frame around the verbs. A verb is a module of this package named like it (`lint.py` is `isthmus lint`)
+that has `register(app: typer.Typer) -> None`; only the module of the verb that was asked for is imported, since a few of
+them need a second to import. It has no verb of its own.
+
+Exit codes: 0 done, 1 failed, 2 bad input (a wrong option, a file with faults), 130 interrupted.
+
+Invariants:
+    I1. An `IsthmusError` ends as its text on standard error, without a traceback; with `--json` in the arguments also
+        as one JSON object `{"error": …}` on standard output.
+    I2. Bad input ends with exit code 2.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import isthmus
+import isthmus.cli
+from isthmus.errors import ConfigError, InvalidArgumentError, IsthmusError
+
+__all__ = ["create_app", "main", "verbs"]
+
+BAD_INPUT = (ConfigError, InvalidArgumentError)
+
+
+def verbs() -> list[str]:
+    """The names of the verb modules that are installed, in alphabetical order."""
+    return [module.name for module in pkgutil.iter_modules(isthmus.cli.__path__) if module.name != "app"]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"isthmus {isthmus.__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Federates message queues and topics across regions."""
+
+
+def create_app(verb: str | None = None) -> typer.Typer:
+    """Build the command line application.
+
+    Args:
+        verb: import only this verb's module; None, or a name that is no verb, imports all.
+    """
+    app = typer.Typer(name="isthmus", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    app.callback()(_options)
+    names = verbs()
+    for name in [verb] if verb in names else names:
+        register = getattr(importlib.import_module(f"isthmus.cli.{name}"), "register", None)
+        if register is not None:
+            register(app)
+    return app
+
+
+def exit_code(error: IsthmusError) -> int:
+    """The exit code that tells a caller's mistake (2) from a failure (1)."""
+    return 2 if isinstance(error, BAD_INPUT) else 1
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit the process with its exit code.
+
+    Args:
+        arguments: the words after the program's name; by default those of this process.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    verb = next((word for word in words if not word.startswith("-")), None)
+    try:
+        create_app(verb)(args=words, prog_name="isthmus")
+    except IsthmusError as error:
+        print(f"isthmus: {error}", file=sys.stderr)
+        if "--json" in words:
+            print(json.dumps({"error": error.to_dict()}))
+        sys.exit(exit_code(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output has gone (`isthmus … | head`); Python must not complain again while it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
