@@ -1,0 +1,253 @@
+"""The sections of an encoded message, located without being decoded (spec part 3, section 3.2).
+
+What it is: `locate` finds where header, annotations, properties, application properties, body and footer lie;
+the `decode_*` functions read one of them on demand; `encode_message` builds a message from parts. What it is not: a
+message class for applications.
+
+Invariants:
+    I1. Sections in any order are found (one SDK writes delivery annotations late).
+    I2. The body is never decoded, and never copied by `locate`.
+    I3. Bytes that are no message raise CodecError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from isthmus.amqp import codec
+from isthmus.amqp.codec import WIDTH, CodecError, value_end
+from isthmus.amqp.types import Symbol, Timestamp, UByte, UInt
+
+__all__ = [
+    "PROPERTY_NAMES",
+    "Header",
+    "Sections",
+    "decode_header",
+    "decode_map",
+    "decode_properties",
+    "encode_header",
+    "encode_map_section",
+    "encode_message",
+    "encode_properties",
+    "locate",
+    "map_items",
+]
+
+HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS = 0x70, 0x71, 0x72
+PROPERTIES, APPLICATION_PROPERTIES = 0x73, 0x74
+DATA, SEQUENCE, VALUE, FOOTER = 0x75, 0x76, 0x77, 0x78
+
+PROPERTY_NAMES = (
+    "message_id",
+    "user_id",
+    "to",
+    "subject",
+    "reply_to",
+    "correlation_id",
+    "content_type",
+    "content_encoding",
+    "absolute_expiry_time",
+    "creation_time",
+    "group_id",
+    "group_sequence",
+    "reply_to_group_id",
+)
+
+_NONE = (0, 0)
+
+
+class Sections(NamedTuple):
+    """Byte ranges (start, end) of the sections, descriptor included; (0, 0) where a section is absent.
+
+    `body` spans all body sections, which follow each other.
+    """
+
+    header: tuple[int, int] = _NONE
+    delivery_annotations: tuple[int, int] = _NONE
+    message_annotations: tuple[int, int] = _NONE
+    properties: tuple[int, int] = _NONE
+    application_properties: tuple[int, int] = _NONE
+    body: tuple[int, int] = _NONE
+    footer: tuple[int, int] = _NONE
+
+
+def locate(message: bytes, start: int = 0, end: int | None = None) -> Sections:
+    """Where the sections of the encoded message `message[start:end]` lie; offsets are into `message`.
+
+    Raises:
+        CodecError: the bytes are no message.
+    """
+    stop = len(message) if end is None else end
+    at = start
+    found = [_NONE] * 5
+    body = footer = _NONE
+    while at < stop:
+        if stop - at < 4 or message[at] != 0 or message[at + 1] != 0x53:
+            raise CodecError(f"no message section at byte {at - start}")
+        code = message[at + 2]
+        after = value_end(message, at + 3)
+        if after > stop:
+            raise CodecError(f"message section at byte {at - start} is cut off")
+        if HEADER <= code <= APPLICATION_PROPERTIES:
+            found[code - HEADER] = (at, after)
+        elif DATA <= code <= VALUE:
+            body = (body[0] if body[1] else at, after)
+        elif code == FOOTER:
+            footer = (at, after)
+        else:
+            raise CodecError(f"0x{code:02x} is no message section")
+        at = after
+    return Sections(*found, body, footer)
+
+
+class Header(NamedTuple):
+    """Spec 3.2.1; `ttl_ms` is None where the sender set none."""
+
+    durable: bool = False
+    priority: int = 4
+    ttl_ms: int | None = None
+    first_acquirer: bool = False
+    delivery_count: int = 0
+
+
+def _value(message: bytes, section: tuple[int, int]) -> Any:
+    return codec.decode(message, section[0] + 3)[0] if section[1] else None
+
+
+def decode_header(message: bytes, section: tuple[int, int]) -> Header:
+    """The header's fields, with the specification's defaults."""
+    fields = _value(message, section) or []
+    if not isinstance(fields, list):
+        raise CodecError("the header is no list")
+    default = Header()
+    values = [*fields, *[None] * 5][:5]
+    return Header(*(default[i] if value is None else value for i, value in enumerate(values)))
+
+
+def decode_properties(message: bytes, section: tuple[int, int]) -> dict[str, Any]:
+    """The properties section as a dict of the fields that are set, named as in `PROPERTY_NAMES`."""
+    fields = _value(message, section) or []
+    if not isinstance(fields, list):
+        raise CodecError("the properties are no list")
+    return {name: value for name, value in zip(PROPERTY_NAMES, fields, strict=False) if value is not None}
+
+
+def decode_map(message: bytes, section: tuple[int, int]) -> dict[Any, Any]:
+    """An annotations, application-properties or footer section as a dict; empty where absent."""
+    pairs = _value(message, section)
+    if pairs is None:
+        return {}
+    if not isinstance(pairs, dict):
+        raise CodecError("the section is no map")
+    return pairs
+
+
+def map_items(message: bytes, section: tuple[int, int]) -> list[tuple[int, int, int]]:
+    """(key start, value start, value end) of every pair of a map section, nothing decoded.
+
+    Raises:
+        CodecError: the section is no map.
+    """
+    if not section[1]:
+        return []
+    at, end = section[0] + 3, section[1]
+    code = message[at]
+    if code == 0xC1:
+        count, at = message[at + 2], at + 3
+    elif code == 0xD1:
+        count, at = int.from_bytes(message[at + 5 : at + 9], "big"), at + 9
+    else:
+        raise CodecError("the section is no map")
+    items = []
+    try:
+        for _ in range(count // 2):
+            width = WIDTH[message[at]]
+            value = at + 2 + message[at + 1] if width == 0 else value_end(message, at)
+            width = WIDTH[message[value]]
+            after = value + width if 0 < width < 254 else value_end(message, value)
+            items.append((at, value, after))
+            at = after
+    except IndexError:
+        raise CodecError("map section is cut off") from None
+    if at > end:
+        raise CodecError("map section runs over its size")
+    return items
+
+
+# ---- building
+
+
+def encode_header(header: Header) -> bytes:
+    """A header section."""
+    ttl = b"\x40" if header.ttl_ms is None else codec.encode(UInt(min(header.ttl_ms, 0xFFFFFFFF)))
+    return b"\0Sp" + codec.encode_list(
+        [
+            codec.encode(header.durable),
+            codec.encode(UByte(header.priority)),
+            ttl,
+            codec.encode(header.first_acquirer),
+            codec.encode(UInt(header.delivery_count)),
+        ]
+    )
+
+
+_PROPERTY_TYPES: dict[str, type] = {
+    "content_type": Symbol,
+    "content_encoding": Symbol,
+    "absolute_expiry_time": Timestamp,
+    "creation_time": Timestamp,
+    "group_sequence": UInt,
+}
+
+
+def encode_properties(values: Mapping[str, Any]) -> bytes:
+    """A properties section from fields named as in `PROPERTY_NAMES`; trailing absent fields are left out."""
+    fields = []
+    for name in PROPERTY_NAMES:
+        value = values.get(name)
+        kind = _PROPERTY_TYPES.get(name)
+        fields.append(b"\x40" if value is None else codec.encode(kind(value) if kind is not None else value))
+    while fields and fields[-1] == b"\x40":
+        fields.pop()
+    return b"\0Ss" + codec.encode_list(fields)
+
+
+def encode_map_section(code: int, values: Mapping[Any, Any]) -> bytes:
+    """A map section; keys of annotations become symbols."""
+    keys = Symbol if code in (DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS) else None
+    return bytes((0, 0x53, code)) + codec.encode(
+        {keys(key) if keys is not None and isinstance(key, str) else key: value for key, value in values.items()}
+    )
+
+
+def encode_message(
+    body: bytes | Sequence[bytes] | Any = b"",
+    *,
+    header: Header | None = None,
+    annotations: Mapping[Any, Any] | None = None,
+    properties: Mapping[str, Any] | None = None,
+    application_properties: Mapping[str, Any] | None = None,
+    value_body: bool = False,
+) -> bytes:
+    """An encoded message.
+
+    Args:
+        body: bytes for one data section, or with `value_body` any AMQP value for an amqp-value section.
+        header: the header section; left out where None.
+        annotations: message annotations, keys become symbols.
+        properties: fields named as in `PROPERTY_NAMES`.
+        application_properties: the sender's own properties.
+        value_body: whether the body is an amqp-value section.
+    """
+    parts = []
+    if header is not None:
+        parts.append(encode_header(header))
+    if annotations:
+        parts.append(encode_map_section(MESSAGE_ANNOTATIONS, annotations))
+    if properties:
+        parts.append(encode_properties(properties))
+    if application_properties:
+        parts.append(encode_map_section(APPLICATION_PROPERTIES, application_properties))
+    parts.append((b"\0Sw" if value_body else b"\0Su") + codec.encode(body))
+    return b"".join(parts)
