@@ -1,0 +1,68 @@
+# isthmus: everything a developer does. Needs python3 (3.11 or newer) and make; the rest is set up in .venv.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.isthmus-installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+TESTS ?= tests
+MESSAGES ?= 400000
+
+.PHONY: help setup demo test soak check format bench docs lock clean
+
+help: ## Show the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Create .venv and install everything from the lock files
+
+$(STAMP): requirements.lock requirements-build.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "isthmus needs Python 3.11 or newer: apt-get install python3 python3-venv"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "isthmus needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1): make PYTHON=/path/to/a/newer/python3"; exit 2; }
+	@[ -x $(BIN)/python ] || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "Python's venv module is missing: apt-get install python3-venv"; exit 2; }
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@echo "installing what requirements.lock names into $(VENV) (a few minutes the first time)"
+	@$(PIP) install --require-hashes -r requirements-build.lock
+	@$(PIP) install --require-hashes --no-build-isolation -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP) ## Federate three namespaces on this machine and prove that nothing was lost
+	@$(BIN)/isthmus demo
+
+test: $(STAMP) ## Run the tests, with a twentieth of the long counts
+	@$(BIN)/python -m pytest $(TESTS)
+
+soak: $(STAMP) ## Run the tests with the long counts (hours)
+	@$(BIN)/python -m pytest --soak $(TESTS)
+
+check: $(STAMP) ## Everything that needs no running: format, lint, types, floors, docs
+	@$(BIN)/ruff format --check src tests docs
+	@$(BIN)/ruff check src tests docs
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python docs/check.py
+
+format: $(STAMP) ## Format the code and mend what the linter can
+	@$(BIN)/ruff check --fix --quiet src tests docs || true
+	@$(BIN)/ruff format src tests docs
+
+bench: $(STAMP) ## Measure beside RabbitMQ Shovel and an SDK loop; writes benchmarks/results/
+	@$(BIN)/isthmus bench all --messages $(MESSAGES) --peers shovel,sdk-loop --results benchmarks/results $(BENCH_OPTIONS)
+
+docs: $(STAMP) ## Write the generated pages of docs/reference anew
+	@$(BIN)/python docs/generate.py
+
+lock: $(STAMP) ## Resolve the dependencies anew and write the lock files
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+		--all-extras --group dev --upgrade --output-file requirements.lock pyproject.toml
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+		--group pyproject.toml:build --constraints requirements.lock --upgrade --output-file requirements-build.lock
+
+clean: ## Remove .venv and every cache
+	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache artifacts build dist
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,31 @@
+"""What every test may use: the option `--soak` and the scale of long runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+SHORT_RUN_DIVISOR = 20
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="run the long counts in full, and the tests marked `soak`")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--soak"):
+        return
+    chosen = [item for item in items if "soak" not in item.keywords]
+    config.hook.pytest_deselected(items=[item for item in items if "soak" in item.keywords])
+    items[:] = chosen
+
+
+@pytest.fixture(scope="session")
+def long_count(request: pytest.FixtureRequest) -> Callable[[int], int]:
+    """How many of a long run's rounds to do: all with `--soak`, otherwise a twentieth, at least one."""
+
+    def scaled(count: int) -> int:
+        return count if request.config.getoption("--soak") else max(1, count // SHORT_RUN_DIVISOR)
+
+    return scaled
