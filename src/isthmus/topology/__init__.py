@@ -1,0 +1,1 @@
+"""The federation file: text → model → lint → plan, all pure."""
