@@ -1,0 +1,69 @@
+"""What a namespace holds and does: queues, topics, subscriptions, rules; pure, over a `Journal`.
+
+What it is: the semantics of Service Bus entities without sockets, threads or clocks of its own. Bytes of messages come
+in, bytes ready for the wire go out; storage is behind `Journal`, time behind `isthmus.clock.Clock`.
+What it is not: AMQP links, tokens, HTTP (the broker), nor the store (`isthmus.store`).
+"""
+
+from __future__ import annotations
+
+from isthmus.entities.description import (
+    DEFAULT_RULE_NAME,
+    INFINITE_MS,
+    AuthorizationRule,
+    CorrelationFilter,
+    DateTime,
+    Description,
+    Duration,
+    EntityStatus,
+    FalseFilter,
+    Filter,
+    Parameter,
+    QueueDescription,
+    RuleDescription,
+    SqlAction,
+    SqlFilter,
+    SubscriptionDescription,
+    TopicDescription,
+    TrueFilter,
+)
+from isthmus.entities.engine import Commit, Engine
+from isthmus.entities.error import InvalidMessageError, SessionRequiredError
+from isthmus.entities.journal import Batch, Journal
+from isthmus.entities.limit import Limits
+from isthmus.entities.lock import Acquired
+from isthmus.entities.queue import Queue
+from isthmus.entities.runtime import Runtime
+from isthmus.entities.topic import Topic
+
+__all__ = [
+    "DEFAULT_RULE_NAME",
+    "INFINITE_MS",
+    "Acquired",
+    "AuthorizationRule",
+    "Batch",
+    "Commit",
+    "CorrelationFilter",
+    "DateTime",
+    "Description",
+    "Duration",
+    "Engine",
+    "EntityStatus",
+    "FalseFilter",
+    "Filter",
+    "InvalidMessageError",
+    "Journal",
+    "Limits",
+    "Parameter",
+    "Queue",
+    "QueueDescription",
+    "RuleDescription",
+    "Runtime",
+    "SessionRequiredError",
+    "SqlAction",
+    "SqlFilter",
+    "SubscriptionDescription",
+    "Topic",
+    "TopicDescription",
+    "TrueFilter",
+]

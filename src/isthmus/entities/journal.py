@@ -1,0 +1,82 @@
+"""The store as the entities see it: an ordered map of bytes to bytes with atomic batches.
+
+What it is: the protocol that `isthmus.store` implements twice, on RocksDB and in memory.
+What it is not: a promise of durability at `write`; that comes with `sync`.
+
+Invariants (held to by testing.store_conformance):
+    I1. A batch is written whole or not at all, also across a kill.
+    I2. After a kill the store holds a prefix of the batches written, and at least all written before the last `sync`.
+    I3. A scan yields ascending keys and sees the store as it stood when the scan was made.
+    I4. One process at a time has a data folder open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+__all__ = ["Batch", "Journal"]
+
+
+class Batch(Protocol):
+    """Changes collected for one atomic write; later ones win over earlier ones."""
+
+    def put(self, key: bytes, value: bytes, /) -> None:
+        """Set a key."""
+        ...
+
+    def delete(self, key: bytes, /) -> None:
+        """Remove a key; no error if absent."""
+        ...
+
+    def delete_range(self, first: bytes, end: bytes, /) -> None:
+        """Remove all keys with ``first <= key < end``."""
+        ...
+
+
+class Journal(Protocol):
+    """A durable ordered map. Only `sync` may be called from another thread than the owner's."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The key's value, None if absent."""
+        ...
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values of the keys, in their order."""
+        ...
+
+    def scan(self, first: bytes, end: bytes, *, read_ahead: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values with ``first <= key < end``; `read_ahead` for long reads in order."""
+        ...
+
+    def batch(self) -> Batch:
+        """A new, empty batch."""
+        ...
+
+    def write(self, batch: Batch) -> None:
+        """Apply a batch; visible to reads at once, durable after the next `sync`. The batch is used up.
+
+        Raises:
+            StoreError: nothing of the batch was applied; the store takes no more writes until `reopen`.
+        """
+        ...
+
+    def sync(self) -> None:
+        """Make everything written so far durable. Blocks on the disk without holding the interpreter.
+
+        Raises:
+            StoreError: what was written since the last `sync` may or may not survive.
+        """
+        ...
+
+    def reopen(self) -> None:
+        """Go back to what the disk holds, after a failure.
+
+        Raises:
+            StoreError: the disk still refuses.
+        """
+        ...
+
+    def close(self) -> None:
+        """Write everything out for a fast start, and release the folder; no error if closed already."""
+        ...

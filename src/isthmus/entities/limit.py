@@ -1,0 +1,38 @@
+"""The limits of a namespace, all of them settable.
+
+What it is: one record of numbers with the service's values as defaults. Spec: SERVICE-BUS.md 5.2, 5.4, 5.8, 5.9.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one namespace refuses to exceed.
+
+    Attributes:
+        max_message_size_bytes: of one message, all sections together; an entity may set its own.
+        max_entities: queues and topics together.
+        max_lock_duration_ms: the longest lock an entity may ask for.
+        live_tail_bytes: recently committed messages kept in memory, all entities together, so that live traffic
+            is delivered without reading the disk.
+    """
+
+    max_message_size_bytes: int = 1_048_576
+    max_entities: int = 10_000
+    max_subscriptions_per_topic: int = 2_000
+    max_rules_per_subscription: int = 2_000
+    max_lock_duration_ms: int = 300_000
+    max_delivery_count: int = 2_147_483_647
+    min_duplicate_window_ms: int = 5_000
+    max_duplicate_window_ms: int = 604_800_000
+    min_auto_delete_on_idle_ms: int = 300_000
+    max_entity_name_characters: int = 260
+    max_subscription_name_characters: int = 50
+    max_rule_expression_characters: int = 1_024
+    max_message_id_characters: int = 128
+    live_tail_bytes: int = 67_108_864
