@@ -166,7 +166,9 @@ class EntityDisabledError(IsthmusError):
 
     def text(self) -> str:
         a = self.attributes
-        return f"The messaging entity '{a.get('path', '')}' has status {a.get('status', '')}; set it to Active to go on."
+        return (
+            f"The messaging entity '{a.get('path', '')}' has status {a.get('status', '')}; set it to Active to go on."
+        )
 
 
 class UnauthorizedError(IsthmusError):

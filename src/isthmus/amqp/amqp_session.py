@@ -1,0 +1,436 @@
+"""One AMQP session: windows, handles, and which link a delivery id belongs to (spec 2.5).
+
+What it is not: Service Bus's message sessions.
+
+Invariants:
+    I1. Transfer frames never exceed the peer's incoming window; what does not fit waits here, in order.
+    I2. Our own incoming window never closes: it is announced anew before half of it is used up.
+    I3. A disposition is reported only for deliveries that were sent and not settled yet, split by link; memory grows
+        with the number of runs of unsettled deliveries, not with the number of deliveries.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from isthmus.amqp.event import (
+    CreditChanged,
+    Disposed,
+    Event,
+    LinkAttached,
+    LinkAttaching,
+    LinkDetached,
+    SentSettled,
+    SessionEnded,
+    Transfers,
+)
+from isthmus.amqp.frame import MASK32, frame
+from isthmus.amqp.link import Link, PartialDelivery, Role
+from isthmus.amqp.performative import Attach, Begin, Composite, Detach, End, Error, Flow, Transfer
+from isthmus.amqp.types import Symbol
+from isthmus.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from isthmus.amqp.connection import Connection
+
+__all__ = ["AmqpSession", "SessionFault"]
+
+
+class SessionFault(ProtocolError):
+    """The peer broke the protocol within a session: the session ends, the connection lives on."""
+
+    def __init__(self, condition: str, description: str) -> None:
+        super().__init__(description, condition=condition)
+        self.condition = condition
+
+
+class AmqpSession:
+    """One session of a connection.
+
+    Attributes:
+        channel: the channel that we write on.
+        links: links by the peer's handle.
+        next_delivery_id: the id that the next delivery sent gets.
+        ended: whether one of both sides has ended it.
+        context: free for the owner.
+    """
+
+    def __init__(self, connection: Connection, channel: int, incoming_window: int, handle_max: int) -> None:
+        self.connection = connection
+        self.channel = channel
+        self.links: dict[int, Link] = {}
+        self.next_delivery_id = 0
+        self.ended = False
+        self.begun = False
+        self.context: Any = None
+        self.send_window = 0
+        self._handle_max = handle_max
+        self._by_name: dict[tuple[str, Role], Link] = {}
+        self._handles: set[int] = set()
+        self._incoming_window = incoming_window
+        self._next_incoming_id = 0
+        self._next_outgoing_id = 1
+        self._unannounced = 0
+        self._waiting: deque[bytes] = deque()
+        self._sent = _Runs()
+
+    # ---- for owners
+
+    def attach_sender(
+        self, name: str, target: Any, *, source: Any = None, snd_settle_mode: int = 0, **attach: Any
+    ) -> Link:
+        """Attaches a link on which we send; `attach` takes further fields of `Attach`."""
+        return self._attach(name, Role.SENDER, source, target, snd_settle_mode=snd_settle_mode, **attach)
+
+    def attach_receiver(
+        self,
+        name: str,
+        source: Any,
+        *,
+        target: Any = None,
+        snd_settle_mode: int = 0,
+        rcv_settle_mode: int = 0,
+        **attach: Any,
+    ) -> Link:
+        """Attaches a link on which we receive; `attach` takes further fields of `Attach`."""
+        return self._attach(
+            name,
+            Role.RECEIVER,
+            source,
+            target,
+            snd_settle_mode=snd_settle_mode,
+            rcv_settle_mode=rcv_settle_mode,
+            **attach,
+        )
+
+    def _attach(self, name: str, role: Role, source: Any, target: Any, **attach: Any) -> Link:
+        link = self._new_link(name, role)
+        link.source, link.target, link.attached = source, target, True
+        link.snd_settle_mode = attach.pop("snd_settle_mode", 2)
+        link.rcv_settle_mode = attach.pop("rcv_settle_mode", 0)
+        if role is Role.RECEIVER:
+            link.max_message_size_bytes = int(attach.get("max_message_size") or 0)
+        self.write(
+            Attach(
+                name,
+                link.handle,
+                role.value,
+                link.snd_settle_mode,
+                link.rcv_settle_mode,
+                source,
+                target,
+                initial_delivery_count=0 if role is Role.SENDER else None,
+                **attach,
+            )
+        )
+        return link
+
+    def _new_link(self, name: str, role: Role) -> Link:
+        if (name, role) in self._by_name:
+            raise ProtocolError(f"link {name!r} is attached already")
+        handle = next(h for h in range(len(self._handles) + 1) if h not in self._handles)
+        link = Link(self, name, role, handle)
+        self._handles.add(handle)
+        self._by_name[name, role] = link
+        return link
+
+    def end(self, error: Error | None = None) -> None:
+        """Ends the session; its links go with it."""
+        if not self.ended:
+            self.ended = True
+            self.write(End(error))
+
+    # ---- writing, for links
+
+    def write(self, body: Composite) -> None:
+        """Queues one frame on this session's channel."""
+        self.connection.write(frame(self.channel, body))
+
+    def write_flow(self, flow: Flow) -> None:
+        """Queues a flow with this session's windows filled in."""
+        flow.next_incoming_id = self._next_incoming_id
+        flow.incoming_window = self._incoming_window
+        flow.next_outgoing_id = self._next_outgoing_id
+        flow.outgoing_window = MASK32 >> 1
+        self._unannounced = 0
+        self.write(flow)
+
+    def sent_frames(self, count: int) -> None:
+        """Notes that `count` transfer frames were written."""
+        self._next_outgoing_id = (self._next_outgoing_id + count) & MASK32
+        self.send_window -= count
+
+    def write_transfers(self, frames: list[bytes]) -> None:
+        """Writes transfer frames as far as the window allows; the rest waits."""
+        self._waiting.extend(frames)
+        self._flush_waiting()
+
+    def _flush_waiting(self) -> None:
+        fit = min(self.send_window, len(self._waiting))
+        if fit > 0:
+            self.connection.write(b"".join(self._waiting.popleft() for _ in range(fit)))
+            self.sent_frames(fit)
+
+    def remember_sent(self, link: Link, first: int, count: int, settled: bool) -> None:
+        """Notes which ids `link` used."""
+        self.next_delivery_id = (first + count) & MASK32
+        if not settled:
+            self._sent.add(first, count, link)
+
+    def forget_sent(self, first: int, last: int) -> None:
+        """Notes that deliveries that we sent are settled."""
+        self._sent.settle(first, last)
+
+    # ---- frames from the peer
+
+    def on_begin(self, begin: Begin) -> None:
+        """Takes over the peer's windows."""
+        self.begun = True
+        self._next_incoming_id = int(begin.next_outgoing_id)
+        self.send_window = int(begin.incoming_window)
+        self._handle_max = min(self._handle_max, int(begin.handle_max))
+
+    def begin_frame(self, remote_channel: int | None) -> Begin:
+        """Our begin."""
+        return Begin(remote_channel, self._next_outgoing_id, self._incoming_window, 65536, self._handle_max)
+
+    def on_attach(self, attach: Attach, events: list[Event]) -> None:
+        """A link of the peer's, or its answer to ours."""
+        if attach.handle > self._handle_max:
+            raise SessionFault("amqp:not-allowed", f"handle {attach.handle} is over the limit of {self._handle_max}")
+        known = self.links.get(attach.handle)
+        if known is not None and not known.detached:
+            raise SessionFault("amqp:session:handle-in-use", f"handle {attach.handle} is in use by {known.name!r}")
+        role = Role(not attach.role)
+        link = self._by_name.get((attach.name, role))
+        if link is not None and link.peer is None:
+            link.peer = attach
+            link.properties = attach.properties
+            if role is Role.SENDER:
+                link.max_message_size_bytes = int(attach.max_message_size or 0)
+            else:
+                link.delivery_count = int(attach.initial_delivery_count or 0)
+            self.links[attach.handle] = link
+            link.source, link.target = attach.source, attach.target
+            events.append(LinkAttached(link))
+            return
+        if link is not None:
+            raise SessionFault("amqp:session:handle-in-use", f"link {attach.name!r} is attached already")
+        link = self._new_link(attach.name, role)
+        link.peer = attach
+        link.source, link.target = attach.source, attach.target
+        link.properties = attach.properties
+        link.desired_capabilities = list(attach.desired_capabilities or ())
+        link.snd_settle_mode, link.rcv_settle_mode = int(attach.snd_settle_mode), int(attach.rcv_settle_mode)
+        if role is Role.RECEIVER:
+            link.delivery_count = int(attach.initial_delivery_count or 0)
+        self.links[attach.handle] = link
+        events.append(LinkAttaching(link))
+
+    def on_flow(self, flow: Flow, events: list[Event]) -> None:
+        """The peer's windows and, with a handle, a link's credit."""
+        was_closed = self.send_window <= 0
+        base = 1 if flow.next_incoming_id is None else int(flow.next_incoming_id)
+        window = (base + flow.incoming_window - self._next_outgoing_id) & MASK32
+        self.send_window = window if window < 0x80000000 else 0
+        self._flush_waiting()
+        if flow.handle is not None:
+            link = self._attached(flow.handle)
+            if not link.detached:
+                link.on_flow(flow)
+                events.append(CreditChanged(link, flow.echo))
+        elif flow.echo:
+            self.write_flow(Flow())
+        if was_closed and self.send_window > 0:
+            events.extend(
+                CreditChanged(link, False)
+                for link in self.links.values()
+                if link.role is Role.SENDER and link.credit > 0 and link.handle != flow.handle and not link.detached
+            )
+
+    def on_scanned(self, link: Link, count: int, first: int, tags: list[bytes], payloads: list[bytes], settled: bool,
+                   message_format: int, events: list[Event]) -> None:  # fmt: skip
+        """Deliveries that the fast path took apart."""
+        self._received_frames(count)
+        if not self._take(link, count):
+            return
+        events.append(Transfers(link, first, tags, payloads, message_format, settled, None))
+
+    def on_transfer(self, transfer: Transfer, payload: bytes, events: list[Event]) -> Link | None:
+        """One transfer frame; the link if the delivery is whole and came in one frame, so that its shape can be learnt."""
+        self._received_frames(1)
+        link = self._attached(transfer.handle)
+        if link.detached:
+            return None
+        if link.role is Role.SENDER:
+            raise SessionFault("amqp:not-allowed", f"transfer on link {link.name!r}, whose sender is this side")
+        partial = link.partial
+        if partial is None:
+            if transfer.delivery_id is None:
+                raise SessionFault("amqp:invalid-field", "first transfer of a delivery without a delivery-id")
+            partial = PartialDelivery(
+                int(transfer.delivery_id),
+                transfer.delivery_tag or b"",
+                int(transfer.message_format or 0),
+                bool(transfer.settled),
+                transfer.state,
+            )
+            single = not transfer.more
+        else:
+            if transfer.delivery_id is not None and transfer.delivery_id != partial.delivery_id:
+                raise SessionFault("amqp:invalid-field", "a delivery began before the one before it had ended")
+            partial.settled = partial.settled or bool(transfer.settled)
+            partial.state = transfer.state if transfer.state is not None else partial.state
+            single = False
+        if transfer.aborted:
+            link.partial = None
+            return None
+        partial.parts.append(payload)
+        partial.size_bytes += len(payload)
+        if 0 < link.max_message_size_bytes < partial.size_bytes:
+            link.partial = None
+            link.detach(
+                Error(
+                    Symbol("amqp:link:message-size-exceeded"),
+                    f"The message is over the link's limit of {link.max_message_size_bytes} bytes.",
+                )
+            )
+            events.append(LinkDetached(link, None, True))
+            return None
+        if transfer.more:
+            link.partial = partial
+            return None
+        link.partial = None
+        if self._take(link, 1):
+            whole = partial.parts[0] if single else b"".join(partial.parts)
+            self._report(link, partial, whole, events)
+            return link if single and partial.state is None else None
+        return None
+
+    def _report(self, link: Link, partial: PartialDelivery, payload: bytes, events: list[Event]) -> None:
+        last = events[-1] if events else None
+        if (
+            isinstance(last, Transfers)
+            and last.link is link
+            and last.message_format == partial.message_format
+            and last.settled == partial.settled
+            and last.state is None
+            and partial.state is None
+            and (last.first_delivery_id + len(last.tags)) & MASK32 == partial.delivery_id
+        ):
+            last.tags.append(partial.tag)
+            last.payloads.append(payload)
+            return
+        events.append(
+            Transfers(
+                link,
+                partial.delivery_id,
+                [partial.tag],
+                [payload],
+                partial.message_format,
+                partial.settled,
+                partial.state,
+            )
+        )
+
+    def _received_frames(self, count: int) -> None:
+        self._next_incoming_id = (self._next_incoming_id + count) & MASK32
+        self._unannounced += count
+        if self._unannounced * 2 >= self._incoming_window:
+            self.write_flow(Flow())
+
+    def _take(self, link: Link, count: int) -> bool:
+        """Counts deliveries against the link's credit; detaches a link that oversteps it."""
+        link.delivery_count = (link.delivery_count + count) & MASK32
+        link.credit -= count
+        if link.credit >= 0:
+            return True
+        link.credit = 0
+        link.detach(
+            Error(Symbol("amqp:link:transfer-limit-exceeded"), "More deliveries came than the link had credit for.")
+        )
+        return False
+
+    def _attached(self, handle: int) -> Link:
+        link = self.links.get(handle)
+        if link is None:
+            raise SessionFault("amqp:session:unattached-handle", f"handle {handle} is not attached")
+        return link
+
+    def on_disposition(self, role: bool, first: int, last: int, state: Any, settled: bool, events: list[Event]) -> None:
+        """What became of deliveries, in either direction."""
+        if not role:
+            events.append(SentSettled(self, first, last, state, settled))
+            return
+        for low, high, link in self._sent.covered(first, last):
+            events.append(Disposed(link, low, high, state, settled))
+        if settled:
+            self._sent.settle(first, last)
+
+    def on_detach(self, detach: Detach, events: list[Event]) -> None:
+        """The peer detached, or answered ours."""
+        link = self._attached(detach.handle)
+        del self.links[detach.handle]
+        self._handles.discard(link.handle)
+        self._by_name.pop((link.name, link.role), None)
+        if not link.detached:
+            if not link.attached:  # the peer gave up before we answered its attach
+                link.answer_null()
+            link.detach(closed=detach.closed)
+        events.append(LinkDetached(link, detach.error, detach.closed))
+
+    def on_end(self, end: End, events: list[Event]) -> None:
+        """The peer ended the session, or answered ours."""
+        if not self.ended:
+            self.write(End())
+            self.ended = True
+        for link in self.links.values():
+            link.detached = True
+        self.links.clear()
+        events.append(SessionEnded(self, end.error))
+
+
+class _Runs:
+    """Ids of unsettled deliveries as runs of one link each, oldest first."""
+
+    __slots__ = ("_runs",)
+
+    def __init__(self) -> None:
+        self._runs: deque[list[Any]] = deque()  # [first, count, settled, link]
+
+    def add(self, first: int, count: int, link: Link) -> None:
+        if self._runs:
+            run = self._runs[-1]
+            if run[3] is link and (run[0] + run[1]) & MASK32 == first:
+                run[1] += count
+                return
+        self._runs.append([first, count, 0, link])
+
+    def covered(self, first: int, last: int) -> list[tuple[int, int, Link]]:
+        found = []
+        for start, count, _, link in self._runs:
+            low = (first - start) & MASK32
+            high = (last - start) & MASK32
+            if low >= 0x80000000:  # the range starts before this run
+                low = 0
+            if high >= 0x80000000 or low >= count:
+                continue
+            high = min(high, count - 1)
+            found.append(((start + low) & MASK32, (start + high) & MASK32, link))
+        return found
+
+    def settle(self, first: int, last: int) -> None:
+        done = False
+        for run in self._runs:
+            low, high = (first - run[0]) & MASK32, (last - run[0]) & MASK32
+            low = 0 if low >= 0x80000000 else low
+            if high >= 0x80000000 or low >= run[1]:
+                continue
+            run[2] += min(high, run[1] - 1) - low + 1
+            if low == 0 and run[2] == min(high, run[1] - 1) + 1 and run[2] < run[1]:
+                # settled from the front: the run starts later, so that it does not grow without end
+                run[0], run[1], run[2] = (run[0] + run[2]) & MASK32, run[1] - run[2], 0
+            done = done or run[2] >= run[1]
+        if done:
+            self._runs = deque(run for run in self._runs if run[2] < run[1])

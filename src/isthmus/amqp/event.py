@@ -1,0 +1,175 @@
+"""What `Connection.receive` reports: one small class per thing that happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from isthmus.amqp.amqp_session import AmqpSession
+    from isthmus.amqp.link import Link
+    from isthmus.amqp.performative import Error
+
+__all__ = [
+    "Closed",
+    "CreditChanged",
+    "Disposed",
+    "Event",
+    "LinkAttached",
+    "LinkAttaching",
+    "LinkDetached",
+    "Opened",
+    "SaslInit",
+    "SaslRefused",
+    "SentSettled",
+    "SessionBegun",
+    "SessionEnded",
+    "Transfers",
+]
+
+
+@dataclass(slots=True)
+class SaslInit:
+    """Server: the client chose a mechanism; answer with `Connection.sasl_outcome`."""
+
+    mechanism: str
+    response: bytes | None
+    hostname: str | None
+
+
+@dataclass(slots=True)
+class SaslRefused:
+    """Client: the server offers no mechanism of ours, or refused the credential."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class Opened:
+    """The peer's open arrived; on the server side ours has been queued as the answer."""
+
+    container_id: str
+    hostname: str | None
+    max_frame_size_bytes: int
+    properties: dict[Any, Any] | None
+
+
+@dataclass(slots=True)
+class SessionBegun:
+    """A session stands; on the server side its begin has been answered."""
+
+    amqp_session: AmqpSession
+
+
+@dataclass(slots=True)
+class LinkAttaching:
+    """Server: the peer wants a link; `accept` or `refuse` it, now or later."""
+
+    link: Link
+
+
+@dataclass(slots=True)
+class LinkAttached:
+    """The peer answered our attach. A null terminus means that a refusal (LinkDetached) follows."""
+
+    link: Link
+
+
+@dataclass(slots=True)
+class Transfers:
+    """A run of whole deliveries of one link with consecutive delivery ids, in order.
+
+    Attributes:
+        link: the link, whose credit and delivery count are already updated.
+        first_delivery_id: id of the first; the others follow, modulo 2^32.
+        tags: delivery tags, one a delivery.
+        payloads: encoded messages, one a delivery.
+        message_format: of all of them; 0x80013700 marks batch envelopes.
+        settled: whether the sender settled them.
+        state: delivery state sent along, e.g. TransactionalState; such deliveries come in runs of one.
+    """
+
+    link: Link
+    first_delivery_id: int
+    tags: list[bytes]
+    payloads: list[bytes]
+    message_format: int
+    settled: bool
+    state: Any
+
+
+@dataclass(slots=True)
+class CreditChanged:
+    """A flow arrived for the link, or its session's window opened again."""
+
+    link: Link
+    echo: bool
+
+
+@dataclass(slots=True)
+class Disposed:
+    """The peer, as receiver, disposed of deliveries first to last that we sent on `link`."""
+
+    link: Link
+    first: int
+    last: int
+    state: Any
+    settled: bool
+
+
+@dataclass(slots=True)
+class SentSettled:
+    """The peer, as sender, told the state of deliveries first to last that we received on this session."""
+
+    amqp_session: AmqpSession
+    first: int
+    last: int
+    state: Any
+    settled: bool
+
+
+@dataclass(slots=True)
+class LinkDetached:
+    """The peer detached, or answered our detach; its detach has been answered."""
+
+    link: Link
+    error: Error | None
+    closed: bool
+
+
+@dataclass(slots=True)
+class SessionEnded:
+    """The peer ended the session, or answered our end; its links are gone."""
+
+    amqp_session: AmqpSession
+    error: Error | None
+
+
+@dataclass(slots=True)
+class Closed:
+    """The connection is over: write what `take` returns, then close the socket.
+
+    Attributes:
+        error: what the peer said or what was wrong with its bytes; None for an orderly close.
+        by_peer: whether the peer closed (False: a fault or time-out found here).
+    """
+
+    error: Error | None
+    by_peer: bool
+
+
+Event = (
+    SaslInit
+    | SaslRefused
+    | Opened
+    | SessionBegun
+    | LinkAttaching
+    | LinkAttached
+    | Transfers
+    | CreditChanged
+    | Disposed
+    | SentSettled
+    | LinkDetached
+    | SessionEnded
+    | Closed
+)

@@ -1,0 +1,312 @@
+"""One link: names, termini, credit, and the deliveries that go over it (spec 2.6).
+
+What it is: the state of one link on one side, and the calls by which its owner acts on it. What it is not: queues,
+retries or locks; the owner keeps those.
+
+Invariants:
+    I1. A sender never sends beyond the link's credit or the session's window; `sendable` says how much may go.
+    I2. A receiver hands over no delivery beyond the credit it granted; a peer that oversteps it is detached.
+    I3. delivery_count follows the sender; credit is kept relative to it (spec 2.6.7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from isthmus.amqp.frame import MASK32, Shape, TransferWriter, accepted_frame
+from isthmus.amqp.performative import Accepted, Attach, Detach, Disposition, Error, Flow, Source, Target
+from isthmus.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from isthmus.amqp.amqp_session import AmqpSession
+
+__all__ = ["Link", "Role"]
+
+
+class Role(Enum):
+    """Which end of the link this side is."""
+
+    SENDER = False
+    RECEIVER = True
+
+
+class Link:
+    """One link of a session.
+
+    Attributes:
+        name: the link's name, as the side that attached first gave it.
+        role: our end of it.
+        peer: the attach that the peer sent; None until it came.
+        source: the source terminus; on the server side, as the peer asked for it.
+        target: the target terminus.
+        properties: link properties that the peer sent.
+        max_message_size_bytes: what a delivery may hold at most; 0 is no limit. Ours when we receive, else the peer's.
+        credit: deliveries that may still come or go.
+        drain: whether the receiver asked to use up the credit at once.
+        delivery_count: the sender's count, modulo 2^32.
+        detached: whether one of both sides has detached.
+        context: free for the owner.
+    """
+
+    def __init__(self, amqp_session: AmqpSession, name: str, role: Role, handle: int) -> None:
+        self.amqp_session = amqp_session
+        self.name = name
+        self.role = role
+        self.handle = handle
+        self.peer: Attach | None = None
+        self.source: Any = None
+        self.target: Any = None
+        self.properties: dict[Any, Any] | None = None
+        self.desired_capabilities: list[str] = []
+        self.snd_settle_mode = 2
+        self.rcv_settle_mode = 0
+        self.max_message_size_bytes = 0
+        self.credit = 0
+        self.drain = False
+        self.delivery_count = 0
+        self.attached = False
+        self.detached = False
+        self.context: Any = None
+        self.partial: PartialDelivery | None = None
+        self.shape: Shape | None = None
+        self.shape_meaning = (False, 0)  # settled and message format of transfers of that shape
+        self._writer = TransferWriter(amqp_session.channel, handle)
+
+    # ---- attaching and detaching
+
+    def accept(
+        self,
+        *,
+        source: Any = None,
+        target: Any = None,
+        max_message_size: int | None = None,
+        properties: dict[Any, Any] | None = None,
+        offered_capabilities: list[str] | None = None,
+        initial_delivery_count: int = 0,
+    ) -> None:
+        """Answers the peer's attach; source and target are echoed unless given."""
+        peer = self._peer_attach()
+        self.max_message_size_bytes = (
+            (max_message_size or 0) if self.role is Role.RECEIVER else int(peer.max_message_size or 0)
+        )
+        self.attached = True
+        if self.role is Role.SENDER:
+            self.delivery_count = initial_delivery_count
+        self._send_attach(
+            source if source is not None else self.source,
+            target if target is not None else self.target,
+            max_message_size,
+            properties,
+            offered_capabilities,
+            None,
+            initial_delivery_count if self.role is Role.SENDER else None,
+        )
+
+    def refuse(self, error: Error) -> None:
+        """Answers the peer's attach with null termini and detaches with `error`."""
+        self._peer_attach()
+        self.answer_null()
+        self.detach(error)
+
+    def answer_null(self) -> None:
+        """Answers the peer's attach with a null terminus of ours: a detach follows."""
+        sender = self.role is Role.SENDER
+        self.attached = True
+        self._send_attach(
+            None if sender else self.source,
+            self.target if sender else None,
+            None,
+            None,
+            None,
+            None,
+            0 if sender else None,
+        )
+
+    def _peer_attach(self) -> Attach:
+        if self.peer is None or self.attached:
+            raise ProtocolError("only an attach of the peer's that was not answered yet can be answered")
+        return self.peer
+
+    def _send_attach(
+        self,
+        source: Any,
+        target: Any,
+        max_message_size: int | None,
+        properties: dict[Any, Any] | None,
+        offered_capabilities: list[str] | None,
+        desired_capabilities: list[str] | None,
+        initial_delivery_count: int | None,
+    ) -> None:
+        self.amqp_session.write(
+            Attach(
+                self.name,
+                self.handle,
+                self.role.value,
+                self.snd_settle_mode,
+                self.rcv_settle_mode,
+                source,
+                target,
+                None,
+                False,
+                initial_delivery_count,
+                max_message_size,
+                offered_capabilities,
+                desired_capabilities,
+                properties,
+            )
+        )
+
+    def detach(self, error: Error | None = None, closed: bool = True) -> None:
+        """Detaches; deliveries that still arrive are dropped. Does nothing on a link already detached."""
+        if self.detached:
+            return
+        self.detached = True
+        self.partial = None
+        self.amqp_session.write(Detach(self.handle, closed, error))
+
+    # ---- receiving
+
+    def grant(self, credit: int, drain: bool = False) -> None:
+        """Sets the link credit: the peer may send `credit` deliveries more, counted from now.
+
+        Args:
+            credit: deliveries; 0 stops the sender.
+            drain: ask the sender to use up the credit at once or give it back.
+        """
+        if self.detached:
+            return
+        self.credit = credit
+        self.drain = drain
+        self._send_flow(False)
+
+    def dispose(self, first: int, last: int, state: Any = None, settled: bool = True) -> None:
+        """Disposes of incoming deliveries first to last (ids); state None is accepted."""
+        session = self.amqp_session
+        if session.ended:
+            return
+        if settled and (state is None or type(state) is Accepted):
+            session.connection.write(accepted_frame(session.channel, True, first, last))
+            return
+        session.write(Disposition(True, first, last, settled, Accepted() if state is None else state, False))
+
+    # ---- sending
+
+    @property
+    def sendable(self) -> int:
+        """How many single-frame deliveries may be sent now."""
+        if self.detached or self.amqp_session.ended:
+            return 0
+        return min(self.credit, self.amqp_session.send_window)
+
+    def send(self, payload: bytes, tag: bytes, *, settled: bool = False, message_format: int = 0) -> int:
+        """Sends one delivery; its delivery id. See `send_many`."""
+        return self.send_many((payload,), (tag,), settled=settled, message_format=message_format)
+
+    def send_many(
+        self, payloads: Sequence[bytes], tags: Sequence[bytes], *, settled: bool = False, message_format: int = 0
+    ) -> int:
+        """Sends deliveries in order with consecutive ids; the id of the first.
+
+        Payloads too large for a frame are split; frames beyond the session's window wait and leave as it opens.
+
+        Args:
+            payloads: encoded messages.
+            tags: delivery tags, all of the same length, at most 32 bytes.
+            settled: whether they need no disposition.
+            message_format: 0, or 0x80013700 for batch envelopes.
+
+        Raises:
+            ProtocolError: more deliveries than the link has credit for, or the link is detached.
+        """
+        count = len(payloads)
+        session = self.amqp_session
+        if self.detached or session.ended:
+            raise ProtocolError(f"link {self.name!r} is detached")
+        if count > self.credit:
+            raise ProtocolError(f"{count} deliveries on link {self.name!r} with a credit of {self.credit}")
+        first = session.next_delivery_id
+        limit = session.connection.peer_max_frame_size_bytes
+        largest = max(map(len, payloads)) + self._writer.overhead(len(tags[0]))
+        if largest <= limit and count <= session.send_window:
+            session.connection.write(self._writer.whole(payloads, tags, first, message_format, settled))
+            session.sent_frames(count)
+        else:
+            for number, (payload, tag) in enumerate(zip(payloads, tags, strict=True)):
+                delivery_id = (first + number) & MASK32
+                session.write_transfers(self._writer.split(payload, tag, delivery_id, message_format, settled, limit))
+        self.credit -= count
+        self.delivery_count = (self.delivery_count + count) & MASK32
+        session.remember_sent(self, first, count, settled)
+        return first
+
+    def settle_sent(self, first: int, last: int, state: Any = None) -> None:
+        """Settles deliveries that we sent, echoing the receiver's outcome (accepted where `state` is None)."""
+        session = self.amqp_session
+        if session.ended:
+            return
+        session.forget_sent(first, last)
+        if state is None or type(state) is Accepted:
+            session.connection.write(accepted_frame(session.channel, False, first, last))
+        else:
+            session.write(Disposition(False, first, last, True, state, False))
+
+    def drained(self) -> None:
+        """Answers a drain: the credit that is left is used up."""
+        if self.detached:
+            return
+        self.delivery_count = (self.delivery_count + self.credit) & MASK32
+        self.credit = 0
+        self._send_flow(False)
+        self.drain = False
+
+    # ---- both
+
+    def _send_flow(self, echo: bool, available: int | None = None) -> None:
+        self.amqp_session.write_flow(
+            Flow(
+                handle=self.handle,
+                delivery_count=self.delivery_count,
+                link_credit=self.credit,
+                available=available if self.role is Role.RECEIVER else 0,
+                drain=self.drain,
+                echo=echo,
+            )
+        )
+
+    def on_flow(self, flow: Flow) -> None:
+        """Takes over the peer's flow; called by the session."""
+        if self.role is Role.SENDER:
+            base = flow.delivery_count if flow.delivery_count is not None else 0
+            if flow.link_credit is not None:
+                granted = (base + flow.link_credit - self.delivery_count) & MASK32
+                self.credit = granted if granted < 0x80000000 else 0
+            self.drain = flow.drain
+        elif flow.delivery_count is not None:
+            advanced = (flow.delivery_count - self.delivery_count) & MASK32
+            if advanced < 0x80000000:
+                self.delivery_count = int(flow.delivery_count)
+                self.credit = max(0, self.credit - advanced)
+        if flow.echo and not flow.drain and not self.detached:
+            self._send_flow(False)
+
+    def __repr__(self) -> str:
+        address = self.source if self.role is Role.SENDER else self.target
+        text = address.address if isinstance(address, Source | Target) else address
+        return f"<Link {self.name!r} {self.role.name.lower()} {text!r} credit={self.credit}>"
+
+
+class PartialDelivery:
+    """A delivery whose last frame has not come yet."""
+
+    __slots__ = ("delivery_id", "message_format", "parts", "settled", "size_bytes", "state", "tag")
+
+    def __init__(self, delivery_id: int, tag: bytes, message_format: int, settled: bool, state: Any) -> None:
+        self.delivery_id = delivery_id
+        self.tag = tag
+        self.message_format = message_format
+        self.settled = settled
+        self.state = state
+        self.parts: list[bytes] = []
+        self.size_bytes = 0
