@@ -70,9 +70,9 @@ class IsthmusError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         return copyreg.__newobj__, (type(self),), {"message": self.message, **self.__dict__}  # type: ignore[attr-defined]
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.args = (state.get("message", ""),)
+    def __setstate__(self, state: dict[str, Any] | None) -> None:
+        self.__dict__.update(state or {})
+        self.args = (self.message,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,10 @@ from isthmus.errors import ProtocolError
 if TYPE_CHECKING:
     from isthmus.amqp.connection import Connection
 
-__all__ = ["AmqpSession", "SessionFault"]
+__all__ = ["AmqpSession", "AmqpSessionError"]
 
 
-class SessionFault(ProtocolError):
+class AmqpSessionError(ProtocolError):
     """The peer broke the protocol within a session: the session ends, the connection lives on."""
 
     def __init__(self, condition: str, description: str) -> None:
@@ -198,10 +198,12 @@ class AmqpSession:
     def on_attach(self, attach: Attach, events: list[Event]) -> None:
         """A link of the peer's, or its answer to ours."""
         if attach.handle > self._handle_max:
-            raise SessionFault("amqp:not-allowed", f"handle {attach.handle} is over the limit of {self._handle_max}")
+            raise AmqpSessionError(
+                "amqp:not-allowed", f"handle {attach.handle} is over the limit of {self._handle_max}"
+            )
         known = self.links.get(attach.handle)
         if known is not None and not known.detached:
-            raise SessionFault("amqp:session:handle-in-use", f"handle {attach.handle} is in use by {known.name!r}")
+            raise AmqpSessionError("amqp:session:handle-in-use", f"handle {attach.handle} is in use by {known.name!r}")
         role = Role(not attach.role)
         link = self._by_name.get((attach.name, role))
         if link is not None and link.peer is None:
@@ -216,7 +218,7 @@ class AmqpSession:
             events.append(LinkAttached(link))
             return
         if link is not None:
-            raise SessionFault("amqp:session:handle-in-use", f"link {attach.name!r} is attached already")
+            raise AmqpSessionError("amqp:session:handle-in-use", f"link {attach.name!r} is attached already")
         link = self._new_link(attach.name, role)
         link.peer = attach
         link.source, link.target = attach.source, attach.target
@@ -264,11 +266,11 @@ class AmqpSession:
         if link.detached:
             return None
         if link.role is Role.SENDER:
-            raise SessionFault("amqp:not-allowed", f"transfer on link {link.name!r}, whose sender is this side")
+            raise AmqpSessionError("amqp:not-allowed", f"transfer on link {link.name!r}, whose sender is this side")
         partial = link.partial
         if partial is None:
             if transfer.delivery_id is None:
-                raise SessionFault("amqp:invalid-field", "first transfer of a delivery without a delivery-id")
+                raise AmqpSessionError("amqp:invalid-field", "first transfer of a delivery without a delivery-id")
             partial = PartialDelivery(
                 int(transfer.delivery_id),
                 transfer.delivery_tag or b"",
@@ -279,7 +281,7 @@ class AmqpSession:
             single = not transfer.more
         else:
             if transfer.delivery_id is not None and transfer.delivery_id != partial.delivery_id:
-                raise SessionFault("amqp:invalid-field", "a delivery began before the one before it had ended")
+                raise AmqpSessionError("amqp:invalid-field", "a delivery began before the one before it had ended")
             partial.settled = partial.settled or bool(transfer.settled)
             partial.state = transfer.state if transfer.state is not None else partial.state
             single = False
@@ -355,7 +357,7 @@ class AmqpSession:
     def _attached(self, handle: int) -> Link:
         link = self.links.get(handle)
         if link is None:
-            raise SessionFault("amqp:session:unattached-handle", f"handle {handle} is not attached")
+            raise AmqpSessionError("amqp:session:unattached-handle", f"handle {handle} is not attached")
         return link
 
     def on_disposition(self, role: bool, first: int, last: int, state: Any, settled: bool, events: list[Event]) -> None:

@@ -297,7 +297,7 @@ def _element(code: int, value: Any) -> bytes:
         return packer(value)
     nibble, low = code >> 4, code & 0xF
     if nibble in (0xA, 0xB):
-        raw = value if low == 0 else value.encode("ascii" if low == 3 else "utf-8")
+        raw: bytes = value if low == 0 else value.encode("ascii" if low == 3 else "utf-8")
         return (bytes((len(raw),)) if nibble == 0xA else _U32.pack(len(raw))) + raw
     if nibble in (0xC, 0xD):
         items = value if low == 0 else [item for pair in value.items() for item in pair]

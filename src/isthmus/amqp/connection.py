@@ -15,9 +15,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from isthmus.amqp import codec, performative
-from isthmus.amqp.amqp_session import AmqpSession, SessionFault
-from isthmus.amqp.codec import CodecError
+from isthmus.amqp import performative
+from isthmus.amqp.amqp_session import AmqpSession, AmqpSessionError
 from isthmus.amqp.event import Closed, Event, Opened, SaslInit, SaslRefused, SessionBegun, SessionEnded
 from isthmus.amqp.frame import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER, Shape, frame
 from isthmus.amqp.link import Link
@@ -48,7 +47,7 @@ _U32 = struct.Struct(">I")
 _HEADER, _SASL, _SASL_WAIT, _OPEN, _RUNNING, _CLOSED = range(6)
 
 
-class _ConnectionFault(ProtocolError):
+class _ConnectionError(ProtocolError):
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(description, condition=condition)
         self.condition = condition
@@ -122,11 +121,11 @@ class Connection:
     # ---- for owners
 
     def start(self, mechanism: str | None = "ANONYMOUS", initial_response: bytes | None = None) -> None:
-        """Client: queues the headers up to open.
+        r"""Client: queues the headers up to open.
 
         Args:
             mechanism: SASL mechanism; None skips the SASL layer.
-            initial_response: bytes of the mechanism, e.g. for PLAIN ``\\0name\\0key``.
+            initial_response: bytes of the mechanism, e.g. for PLAIN ``\0name\0key``.
         """
         if mechanism is None:
             self._state = _OPEN
@@ -225,7 +224,7 @@ class Connection:
             return events
         try:
             self._read(self._buffer + data if self._buffer else data, events)
-        except _ConnectionFault as fault:
+        except _ConnectionError as fault:
             events.extend(self._fail(Error(Symbol(fault.condition), str(fault))))
         except ProtocolError as fault:
             events.extend(self._fail(Error(Symbol("amqp:decode-error"), str(fault))))
@@ -252,9 +251,9 @@ class Connection:
             size = _U32.unpack_from(buffer, at)[0]
             limit = self.max_frame_size_bytes if self.opened else OPEN_FRAME_LIMIT_BYTES
             if size > max(limit, MIN_FRAME_SIZE_BYTES):
-                raise _ConnectionFault("amqp:connection:framing-error", f"frame of {size} bytes; the limit is {limit}")
+                raise _ConnectionError("amqp:connection:framing-error", f"frame of {size} bytes; the limit is {limit}")
             if size < 8 or buffer[at + 4] < 2:
-                raise _ConnectionFault("amqp:connection:framing-error", "frame with an impossible size or data offset")
+                raise _ConnectionError("amqp:connection:framing-error", "frame with an impossible size or data offset")
             if end - at < size:
                 break
             self._on_frame(buffer, at, at + size, events)
@@ -281,12 +280,12 @@ class Connection:
         body = start + 4 * buffer[start + 4]
         kind = buffer[start + 5]
         if body > end:
-            raise _ConnectionFault("amqp:connection:framing-error", "frame whose data offset is beyond its end")
+            raise _ConnectionError("amqp:connection:framing-error", "frame whose data offset is beyond its end")
         if kind == 1:
             self._on_sasl(buffer[body:end], events)
             return
         if kind != 0 or self._state == _SASL:
-            raise _ConnectionFault("amqp:connection:framing-error", f"frame of type {kind} is not expected here")
+            raise _ConnectionError("amqp:connection:framing-error", f"frame of type {kind} is not expected here")
         if body == end:
             return
         channel = (buffer[start + 6] << 8) | buffer[start + 7]
@@ -306,10 +305,10 @@ class Connection:
         else:
             session = self._by_remote.get(channel)
             if session is None:
-                raise _ConnectionFault("amqp:not-allowed", f"frame on channel {channel}, which has no session")
+                raise _ConnectionError("amqp:not-allowed", f"frame on channel {channel}, which has no session")
             try:
                 self._on_session_frame(session, value, buffer, start, payload, end, events)
-            except SessionFault as fault:
+            except AmqpSessionError as fault:
                 error = Error(Symbol(fault.condition), str(fault))
                 session.end(error)
                 events.append(SessionEnded(session, error))
@@ -342,7 +341,7 @@ class Connection:
             session.on_detach(value, events)
             self._hot = None
         else:
-            raise _ConnectionFault("amqp:not-allowed", f"{type(value).__name__} is no frame of a session")
+            raise _ConnectionError("amqp:not-allowed", f"{type(value).__name__} is no frame of a session")
 
     def _learn(self, link: Link, transfer: Transfer, buffer: bytes, start: int, payload: int) -> None:
         """Remembers how the peer writes this link's transfers, for the fast path."""
@@ -403,7 +402,7 @@ class Connection:
         elif header == SASL_HEADER:
             if self.server:
                 if self._choice is not None:
-                    raise _ConnectionFault("amqp:connection:framing-error", "a second SASL header")
+                    raise _ConnectionError("amqp:connection:framing-error", "a second SASL header")
                 self.write(SASL_HEADER)
                 self.write(frame(0, SaslMechanisms([Symbol(m) for m in self._sasl]), kind=1))
             self._state = _SASL
@@ -417,7 +416,7 @@ class Connection:
 
     def _on_sasl(self, body: bytes, events: list[Event]) -> None:
         if self._state != _SASL:
-            raise _ConnectionFault("amqp:connection:framing-error", "SASL frame outside the SASL exchange")
+            raise _ConnectionError("amqp:connection:framing-error", "SASL frame outside the SASL exchange")
         value, _ = performative.decode(body)
         if self.server and isinstance(value, performative.SaslInit):
             self._state = _SASL_WAIT
@@ -437,7 +436,7 @@ class Connection:
             self.write(AMQP_HEADER)
             self._write_open()
         else:
-            raise _ConnectionFault("amqp:connection:framing-error", f"{type(value).__name__} is not expected here")
+            raise _ConnectionError("amqp:connection:framing-error", f"{type(value).__name__} is not expected here")
 
     def _refused(self, reason: str, events: list[Event]) -> None:
         self._state, self.closed = _CLOSED, True
@@ -461,7 +460,7 @@ class Connection:
             self._on_close(value, events)
             return
         if not isinstance(value, Open) or self.opened:
-            raise _ConnectionFault("amqp:not-allowed", f"{type(value).__name__} is not expected here")
+            raise _ConnectionError("amqp:not-allowed", f"{type(value).__name__} is not expected here")
         self.opened = True
         self._state = _RUNNING
         self.peer_container_id = value.container_id
@@ -475,9 +474,9 @@ class Connection:
 
     def _on_begin(self, begin: Begin, channel: int, events: list[Event]) -> None:
         if channel in self._by_remote:
-            raise _ConnectionFault("amqp:not-allowed", f"channel {channel} has a session already")
+            raise _ConnectionError("amqp:not-allowed", f"channel {channel} has a session already")
         if channel > self.channel_max:
-            raise _ConnectionFault("amqp:not-allowed", f"channel {channel} is over the limit of {self.channel_max}")
+            raise _ConnectionError("amqp:not-allowed", f"channel {channel} is over the limit of {self.channel_max}")
         if begin.remote_channel is None:
             session = self._new_session()
             session.on_begin(begin)
@@ -485,7 +484,7 @@ class Connection:
         else:
             known = self._by_local.get(int(begin.remote_channel))
             if known is None or known.begun:
-                raise _ConnectionFault("amqp:not-allowed", f"channel {begin.remote_channel} waits for no begin")
+                raise _ConnectionError("amqp:not-allowed", f"channel {begin.remote_channel} waits for no begin")
             session = known
             session.on_begin(begin)
         self._by_remote[channel] = session

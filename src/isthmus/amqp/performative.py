@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from isthmus.amqp import codec
 from isthmus.amqp.codec import CodecError
@@ -52,8 +52,8 @@ __all__ = [
     "resolve",
 ]
 
+_T = TypeVar("_T")
 _REGISTRY: dict[int, type[Composite]] = {}
-_UINT, _USHORT, _UBYTE, _SYMBOL = UInt, UShort, UByte, Symbol
 
 
 def _number(kind: type[int]) -> Callable[[Any], Any]:
@@ -93,7 +93,7 @@ _boolean, _string, _binary, _map = _exact(bool), _exact(str), _exact(bytes), _ex
 _uint, _ushort, _ubyte, _ulong = _number(UInt), _number(UShort), _number(UByte), _number(ULong)
 
 
-def _f(convert: Callable[[Any], Any], default: Any = None) -> Any:
+def _f(convert: Callable[[Any], Any], *, default: Any) -> Any:
     return field(default=default, metadata={"convert": convert})
 
 
@@ -124,13 +124,15 @@ class Composite:
 _PLANS: dict[type, tuple[tuple[str, Callable[[Any], Any]], ...]] = {}
 
 
-def _composite(code: int) -> Callable[[type], Any]:
-    def wrap(cls: type) -> Any:
+@dataclass_transform(field_specifiers=(_f,))
+def _composite(code: int) -> Callable[[type[_T]], type[_T]]:
+    def wrap(cls: type[_T]) -> type[_T]:
         made: Any = dataclass(slots=True)(cls)
         made.descriptor = code
         _REGISTRY[code] = made
         _PLANS[made] = tuple((f.name, f.metadata["convert"]) for f in fields(made))
-        return made
+        result: type[_T] = made
+        return result
 
     return wrap
 
@@ -183,9 +185,9 @@ def resolve(value: Any) -> Any:
 class Error(Composite):
     """An error condition with its text (spec 2.8.14)."""
 
-    condition: str = _f(_symbol, Symbol("amqp:internal-error"))
-    description: str | None = _f(_string)
-    info: dict[Any, Any] | None = _f(_map)
+    condition: str = _f(_symbol, default=Symbol("amqp:internal-error"))
+    description: str | None = _f(_string, default=None)
+    info: dict[Any, Any] | None = _f(_map, default=None)
 
 
 _error = _exact(Error)
@@ -195,179 +197,179 @@ _error = _exact(Error)
 class Open(Composite):
     """Spec 2.7.1."""
 
-    container_id: str = _f(_string, "")
-    hostname: str | None = _f(_string)
-    max_frame_size: int = _f(_uint, UInt(4294967295))
-    channel_max: int = _f(_ushort, UShort(65535))
-    idle_time_out: int | None = _f(_uint)
-    outgoing_locales: list[str] | None = _f(_symbols)
-    incoming_locales: list[str] | None = _f(_symbols)
-    offered_capabilities: list[str] | None = _f(_symbols)
-    desired_capabilities: list[str] | None = _f(_symbols)
-    properties: dict[Any, Any] | None = _f(_map)
+    container_id: str = _f(_string, default="")
+    hostname: str | None = _f(_string, default=None)
+    max_frame_size: int = _f(_uint, default=UInt(4294967295))
+    channel_max: int = _f(_ushort, default=UShort(65535))
+    idle_time_out: int | None = _f(_uint, default=None)
+    outgoing_locales: list[str] | None = _f(_symbols, default=None)
+    incoming_locales: list[str] | None = _f(_symbols, default=None)
+    offered_capabilities: list[str] | None = _f(_symbols, default=None)
+    desired_capabilities: list[str] | None = _f(_symbols, default=None)
+    properties: dict[Any, Any] | None = _f(_map, default=None)
 
 
 @_composite(0x11)
 class Begin(Composite):
     """Spec 2.7.2."""
 
-    remote_channel: int | None = _f(_ushort)
-    next_outgoing_id: int = _f(_uint, UInt(0))
-    incoming_window: int = _f(_uint, UInt(0))
-    outgoing_window: int = _f(_uint, UInt(0))
-    handle_max: int = _f(_uint, UInt(4294967295))
-    offered_capabilities: list[str] | None = _f(_symbols)
-    desired_capabilities: list[str] | None = _f(_symbols)
-    properties: dict[Any, Any] | None = _f(_map)
+    remote_channel: int | None = _f(_ushort, default=None)
+    next_outgoing_id: int = _f(_uint, default=UInt(0))
+    incoming_window: int = _f(_uint, default=UInt(0))
+    outgoing_window: int = _f(_uint, default=UInt(0))
+    handle_max: int = _f(_uint, default=UInt(4294967295))
+    offered_capabilities: list[str] | None = _f(_symbols, default=None)
+    desired_capabilities: list[str] | None = _f(_symbols, default=None)
+    properties: dict[Any, Any] | None = _f(_map, default=None)
 
 
 @_composite(0x12)
 class Attach(Composite):
     """Spec 2.7.3; `role` is True for a receiver."""
 
-    name: str = _f(_string, "")
-    handle: int = _f(_uint, UInt(0))
-    role: bool = _f(_boolean, False)
-    snd_settle_mode: int = _f(_ubyte, UByte(2))
-    rcv_settle_mode: int = _f(_ubyte, UByte(0))
-    source: Any = _f(_any)
-    target: Any = _f(_any)
-    unsettled: dict[Any, Any] | None = _f(_map)
-    incomplete_unsettled: bool = _f(_boolean, False)
-    initial_delivery_count: int | None = _f(_uint)
-    max_message_size: int | None = _f(_ulong)
-    offered_capabilities: list[str] | None = _f(_symbols)
-    desired_capabilities: list[str] | None = _f(_symbols)
-    properties: dict[Any, Any] | None = _f(_map)
+    name: str = _f(_string, default="")
+    handle: int = _f(_uint, default=UInt(0))
+    role: bool = _f(_boolean, default=False)
+    snd_settle_mode: int = _f(_ubyte, default=UByte(2))
+    rcv_settle_mode: int = _f(_ubyte, default=UByte(0))
+    source: Any = _f(_any, default=None)
+    target: Any = _f(_any, default=None)
+    unsettled: dict[Any, Any] | None = _f(_map, default=None)
+    incomplete_unsettled: bool = _f(_boolean, default=False)
+    initial_delivery_count: int | None = _f(_uint, default=None)
+    max_message_size: int | None = _f(_ulong, default=None)
+    offered_capabilities: list[str] | None = _f(_symbols, default=None)
+    desired_capabilities: list[str] | None = _f(_symbols, default=None)
+    properties: dict[Any, Any] | None = _f(_map, default=None)
 
 
 @_composite(0x13)
 class Flow(Composite):
     """Spec 2.7.4."""
 
-    next_incoming_id: int | None = _f(_uint)
-    incoming_window: int = _f(_uint, UInt(0))
-    next_outgoing_id: int = _f(_uint, UInt(0))
-    outgoing_window: int = _f(_uint, UInt(0))
-    handle: int | None = _f(_uint)
-    delivery_count: int | None = _f(_uint)
-    link_credit: int | None = _f(_uint)
-    available: int | None = _f(_uint)
-    drain: bool = _f(_boolean, False)
-    echo: bool = _f(_boolean, False)
-    properties: dict[Any, Any] | None = _f(_map)
+    next_incoming_id: int | None = _f(_uint, default=None)
+    incoming_window: int = _f(_uint, default=UInt(0))
+    next_outgoing_id: int = _f(_uint, default=UInt(0))
+    outgoing_window: int = _f(_uint, default=UInt(0))
+    handle: int | None = _f(_uint, default=None)
+    delivery_count: int | None = _f(_uint, default=None)
+    link_credit: int | None = _f(_uint, default=None)
+    available: int | None = _f(_uint, default=None)
+    drain: bool = _f(_boolean, default=False)
+    echo: bool = _f(_boolean, default=False)
+    properties: dict[Any, Any] | None = _f(_map, default=None)
 
 
 @_composite(0x14)
 class Transfer(Composite):
     """Spec 2.7.5."""
 
-    handle: int = _f(_uint, UInt(0))
-    delivery_id: int | None = _f(_uint)
-    delivery_tag: bytes | None = _f(_binary)
-    message_format: int | None = _f(_uint)
-    settled: bool | None = _f(_boolean)
-    more: bool = _f(_boolean, False)
-    rcv_settle_mode: int | None = _f(_ubyte)
-    state: Any = _f(_any)
-    resume: bool = _f(_boolean, False)
-    aborted: bool = _f(_boolean, False)
-    batchable: bool = _f(_boolean, False)
+    handle: int = _f(_uint, default=UInt(0))
+    delivery_id: int | None = _f(_uint, default=None)
+    delivery_tag: bytes | None = _f(_binary, default=None)
+    message_format: int | None = _f(_uint, default=None)
+    settled: bool | None = _f(_boolean, default=None)
+    more: bool = _f(_boolean, default=False)
+    rcv_settle_mode: int | None = _f(_ubyte, default=None)
+    state: Any = _f(_any, default=None)
+    resume: bool = _f(_boolean, default=False)
+    aborted: bool = _f(_boolean, default=False)
+    batchable: bool = _f(_boolean, default=False)
 
 
 @_composite(0x15)
 class Disposition(Composite):
     """Spec 2.7.6; `role` is True where the receiver of the deliveries speaks."""
 
-    role: bool = _f(_boolean, False)
-    first: int = _f(_uint, UInt(0))
-    last: int | None = _f(_uint)
-    settled: bool = _f(_boolean, False)
-    state: Any = _f(_any)
-    batchable: bool = _f(_boolean, False)
+    role: bool = _f(_boolean, default=False)
+    first: int = _f(_uint, default=UInt(0))
+    last: int | None = _f(_uint, default=None)
+    settled: bool = _f(_boolean, default=False)
+    state: Any = _f(_any, default=None)
+    batchable: bool = _f(_boolean, default=False)
 
 
 @_composite(0x16)
 class Detach(Composite):
     """Spec 2.7.7."""
 
-    handle: int = _f(_uint, UInt(0))
-    closed: bool = _f(_boolean, False)
-    error: Error | None = _f(_error)
+    handle: int = _f(_uint, default=UInt(0))
+    closed: bool = _f(_boolean, default=False)
+    error: Error | None = _f(_error, default=None)
 
 
 @_composite(0x17)
 class End(Composite):
     """Spec 2.7.8."""
 
-    error: Error | None = _f(_error)
+    error: Error | None = _f(_error, default=None)
 
 
 @_composite(0x18)
 class Close(Composite):
     """Spec 2.7.9."""
 
-    error: Error | None = _f(_error)
+    error: Error | None = _f(_error, default=None)
 
 
 @_composite(0x28)
 class Source(Composite):
     """Spec 3.5.3."""
 
-    address: str | None = _f(_any)
-    durable: int = _f(_uint, UInt(0))
-    expiry_policy: str = _f(_symbol, Symbol("session-end"))
-    timeout: int = _f(_uint, UInt(0))
-    dynamic: bool = _f(_boolean, False)
-    dynamic_node_properties: dict[Any, Any] | None = _f(_map)
-    distribution_mode: str | None = _f(_symbol)
-    filter: dict[Any, Any] | None = _f(_map)
-    default_outcome: Any = _f(_any)
-    outcomes: list[str] | None = _f(_symbols)
-    capabilities: list[str] | None = _f(_symbols)
+    address: str | None = _f(_any, default=None)
+    durable: int = _f(_uint, default=UInt(0))
+    expiry_policy: str = _f(_symbol, default=Symbol("session-end"))
+    timeout: int = _f(_uint, default=UInt(0))
+    dynamic: bool = _f(_boolean, default=False)
+    dynamic_node_properties: dict[Any, Any] | None = _f(_map, default=None)
+    distribution_mode: str | None = _f(_symbol, default=None)
+    filter: dict[Any, Any] | None = _f(_map, default=None)
+    default_outcome: Any = _f(_any, default=None)
+    outcomes: list[str] | None = _f(_symbols, default=None)
+    capabilities: list[str] | None = _f(_symbols, default=None)
 
 
 @_composite(0x29)
 class Target(Composite):
     """Spec 3.5.4."""
 
-    address: str | None = _f(_any)
-    durable: int = _f(_uint, UInt(0))
-    expiry_policy: str = _f(_symbol, Symbol("session-end"))
-    timeout: int = _f(_uint, UInt(0))
-    dynamic: bool = _f(_boolean, False)
-    dynamic_node_properties: dict[Any, Any] | None = _f(_map)
-    capabilities: list[str] | None = _f(_symbols)
+    address: str | None = _f(_any, default=None)
+    durable: int = _f(_uint, default=UInt(0))
+    expiry_policy: str = _f(_symbol, default=Symbol("session-end"))
+    timeout: int = _f(_uint, default=UInt(0))
+    dynamic: bool = _f(_boolean, default=False)
+    dynamic_node_properties: dict[Any, Any] | None = _f(_map, default=None)
+    capabilities: list[str] | None = _f(_symbols, default=None)
 
 
 @_composite(0x30)
 class Coordinator(Composite):
     """Spec 4.5.1: the target of a link that controls transactions."""
 
-    capabilities: list[str] | None = _f(_symbols)
+    capabilities: list[str] | None = _f(_symbols, default=None)
 
 
 @_composite(0x31)
 class Declare(Composite):
     """Spec 4.5.2."""
 
-    global_id: Any = _f(_any)
+    global_id: Any = _f(_any, default=None)
 
 
 @_composite(0x32)
 class Discharge(Composite):
     """Spec 4.5.3."""
 
-    txn_id: bytes = _f(_binary, b"")
-    fail: bool = _f(_boolean, False)
+    txn_id: bytes = _f(_binary, default=b"")
+    fail: bool = _f(_boolean, default=False)
 
 
 @_composite(0x23)
 class Received(Composite):
     """Spec 3.4.1."""
 
-    section_number: int = _f(_uint, UInt(0))
-    section_offset: int = _f(_ulong, ULong(0))
+    section_number: int = _f(_uint, default=UInt(0))
+    section_offset: int = _f(_ulong, default=ULong(0))
 
 
 @_composite(0x24)
@@ -379,7 +381,7 @@ class Accepted(Composite):
 class Rejected(Composite):
     """Spec 3.4.3."""
 
-    error: Error | None = _f(_error)
+    error: Error | None = _f(_error, default=None)
 
 
 @_composite(0x26)
@@ -391,59 +393,59 @@ class Released(Composite):
 class Modified(Composite):
     """Spec 3.4.5."""
 
-    delivery_failed: bool | None = _f(_boolean)
-    undeliverable_here: bool | None = _f(_boolean)
-    message_annotations: dict[Any, Any] | None = _f(_map)
+    delivery_failed: bool | None = _f(_boolean, default=None)
+    undeliverable_here: bool | None = _f(_boolean, default=None)
+    message_annotations: dict[Any, Any] | None = _f(_map, default=None)
 
 
 @_composite(0x33)
 class Declared(Composite):
     """Spec 4.5.5."""
 
-    txn_id: bytes = _f(_binary, b"")
+    txn_id: bytes = _f(_binary, default=b"")
 
 
 @_composite(0x34)
 class TransactionalState(Composite):
     """Spec 4.5.8."""
 
-    txn_id: bytes = _f(_binary, b"")
-    outcome: Any = _f(_any)
+    txn_id: bytes = _f(_binary, default=b"")
+    outcome: Any = _f(_any, default=None)
 
 
 @_composite(0x40)
 class SaslMechanisms(Composite):
     """Spec 5.3.3.1."""
 
-    sasl_server_mechanisms: list[str] | None = _f(_symbols)
+    sasl_server_mechanisms: list[str] | None = _f(_symbols, default=None)
 
 
 @_composite(0x41)
 class SaslInit(Composite):
     """Spec 5.3.3.2."""
 
-    mechanism: str = _f(_symbol, Symbol(""))
-    initial_response: bytes | None = _f(_binary)
-    hostname: str | None = _f(_string)
+    mechanism: str = _f(_symbol, default=Symbol(""))
+    initial_response: bytes | None = _f(_binary, default=None)
+    hostname: str | None = _f(_string, default=None)
 
 
 @_composite(0x42)
 class SaslChallenge(Composite):
     """Spec 5.3.3.3."""
 
-    challenge: bytes = _f(_binary, b"")
+    challenge: bytes = _f(_binary, default=b"")
 
 
 @_composite(0x43)
 class SaslResponse(Composite):
     """Spec 5.3.3.4."""
 
-    response: bytes = _f(_binary, b"")
+    response: bytes = _f(_binary, default=b"")
 
 
 @_composite(0x44)
 class SaslOutcome(Composite):
     """Spec 5.3.3.6; code 0 is ok, 1 a refused credential."""
 
-    code: int = _f(_ubyte, UByte(0))
-    additional_data: bytes | None = _f(_binary)
+    code: int = _f(_ubyte, default=UByte(0))
+    additional_data: bytes | None = _f(_binary, default=None)

@@ -98,7 +98,7 @@ def locate(message: bytes, start: int = 0, end: int | None = None) -> Sections:
         else:
             raise CodecError(f"0x{code:02x} is no message section")
         at = after
-    return Sections(*found, body, footer)
+    return Sections(found[0], found[1], found[2], found[3], found[4], body, footer)
 
 
 class Header(NamedTuple):
@@ -120,9 +120,8 @@ def decode_header(message: bytes, section: tuple[int, int]) -> Header:
     fields = _value(message, section) or []
     if not isinstance(fields, list):
         raise CodecError("the header is no list")
-    default = Header()
-    values = [*fields, *[None] * 5][:5]
-    return Header(*(default[i] if value is None else value for i, value in enumerate(values)))
+    set_fields = {name: value for name, value in zip(Header._fields, fields, strict=False) if value is not None}
+    return Header(**set_fields)
 
 
 def decode_properties(message: bytes, section: tuple[int, int]) -> dict[str, Any]:
