@@ -61,9 +61,11 @@ class DateTime:
 
     Attributes:
         ms: milliseconds since 1970-01-01T00:00:00Z.
+        zoned: whether it was written with a time zone; without one it counts as UTC and is shown without one again.
     """
 
     ms: int
+    zoned: bool = True
 
 
 @dataclass(frozen=True, slots=True)
