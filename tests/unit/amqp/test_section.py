@@ -1,0 +1,64 @@
+"""Message sections are found in any order and read only where asked."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isthmus.amqp import section
+from isthmus.amqp.codec import CodecError
+from isthmus.amqp.section import Header, encode_message, locate
+from isthmus.amqp.types import Int, Symbol, Timestamp
+
+FULL = encode_message(
+    b"body",
+    header=Header(durable=True, priority=9, ttl_ms=1000, delivery_count=2),
+    annotations={"x-opt-partition-key": "k"},
+    properties={"message_id": "m", "content_type": "text/plain", "creation_time": 5, "group_id": "g"},
+    application_properties={"n": Int(3), "s": "x"},
+)
+
+
+def test_every_section_is_read_back() -> None:
+    found = locate(FULL)
+    assert section.decode_header(FULL, found.header) == Header(True, 9, 1000, False, 2)
+    assert section.decode_map(FULL, found.message_annotations) == {Symbol("x-opt-partition-key"): "k"}
+    properties = section.decode_properties(FULL, found.properties)
+    assert properties == {"message_id": "m", "content_type": "text/plain", "creation_time": 5, "group_id": "g"}
+    assert isinstance(properties["creation_time"], Timestamp)
+    assert section.decode_map(FULL, found.application_properties) == {"n": 3, "s": "x"}
+    assert FULL[slice(*found.body)] == b"\0Su\xa0\x04body"
+    assert found.footer == (0, 0)
+
+
+def test_i1_sections_in_any_order_are_found() -> None:
+    delivery = section.encode_map_section(section.DELIVERY_ANNOTATIONS, {"x": 1})
+    late = FULL + delivery
+    found = locate(late)
+    assert late[slice(*found.delivery_annotations)] == delivery
+    assert late[slice(*found.body)] == b"\0Su\xa0\x04body"
+
+
+def test_i2_repeated_body_sections_are_one_range() -> None:
+    data = b"\0Su\xa0\x01a\0Su\xa0\x01b"
+    assert locate(data).body == (0, len(data))
+
+
+def test_map_items_span_keys_and_values() -> None:
+    found = locate(FULL).application_properties
+    pairs = [(FULL[k:v], FULL[v:e]) for k, v, e in section.map_items(FULL, found)]
+    assert pairs == [(b"\xa1\x01n", b"\x54\x03"), (b"\xa1\x01s", b"\xa1\x01x")]
+
+
+@given(st.binary(max_size=100))
+def test_i3_any_bytes_are_located_or_refused(raw: bytes) -> None:
+    try:
+        found = locate(raw)
+    except CodecError:
+        return
+    assert all(end <= len(raw) for _, end in found)
+
+
+@pytest.mark.parametrize("raw", [b"\0Sx", b"\0S\x79\x40", b"\x40", b"\0Ss\xc0\x05", b"\0Su\xa0\x05ab"])
+def test_i3_broken_messages_are_refused(raw: bytes) -> None:
+    with pytest.raises(CodecError):
+        locate(raw)
