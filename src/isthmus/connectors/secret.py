@@ -163,13 +163,13 @@ def _read_keyvault(where: SecretReference, fetch: Callable[[str, str], Any]) -> 
 
 
 def _fetch_json(url: str, scope: str) -> Any:
-    from azure.core.exceptions import ClientAuthenticationError  # noqa: PLC0415 - an SDK is loaded only where it is used
-    from azure.identity import DefaultAzureCredential  # noqa: PLC0415 - see above
+    from azure.core.exceptions import ClientAuthenticationError
+    from azure.identity import DefaultAzureCredential
 
     try:
         token = DefaultAzureCredential().get_token(scope).token
     except ClientAuthenticationError:
         raise OSError("no Azure identity on this machine; az login, or a managed identity") from None
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-    with urllib.request.urlopen(request, timeout=_KEYVAULT_TIMEOUT_SECONDS) as response:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - always https
+    with urllib.request.urlopen(request, timeout=_KEYVAULT_TIMEOUT_SECONDS) as response:  # noqa: S310 - see above
         return json.load(response)

@@ -30,7 +30,10 @@ def parse_ms(text: str) -> int:
         total_ms = sum(int(count) * _UNITS_MS[unit] for count, unit in _PART.findall(compact))
     elif (match := _ISO.fullmatch(compact)) and any(match.groups()):
         days, hours, minutes, seconds, fraction = match.groups()
-        total_ms = sum(int(count or 0) * _UNITS_MS[unit] for count, unit in zip((days, hours, minutes, seconds), "dhms", strict=True))
+        total_ms = sum(
+            int(count or 0) * _UNITS_MS[unit]
+            for count, unit in zip((days, hours, minutes, seconds), "dhms", strict=True)
+        )
         total_ms += int((fraction or "0").ljust(3, "0")[:3])
     else:
         raise ValueError("not a duration")

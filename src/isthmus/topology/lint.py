@@ -1,0 +1,65 @@
+"""All that is wrong with a federation file, at once.
+
+What it is: the checks across the parts of a file, after `isthmus.topology.reader` has read each part. What it is not:
+anything that needs a namespace to answer; that is `isthmus.topology.plan`.
+
+Invariants:
+    I1. For any text, `lint` returns; it never raises.
+    I2. `read` raises exactly where `lint` has faults, and with the same ones.
+"""
+
+from __future__ import annotations
+
+from isthmus.errors import Fault
+from isthmus.topology.document import Document
+from isthmus.topology.model import Federation, NamespaceRef
+from isthmus.topology.pattern import PATTERNS
+from isthmus.topology.reader import read_model
+
+__all__ = ["lint", "read"]
+
+
+def lint(text: str, file: str = "isthmus.yaml") -> list[Fault]:
+    """Every fault of a federation file, in the order in which they stand."""
+    return list(_checked(text, file)[0].error().faults)
+
+
+def read(text: str, file: str = "isthmus.yaml") -> Federation:
+    """The federation that a file declares.
+
+    Raises:
+        ConfigError: with every fault of the file.
+    """
+    document, federation = _checked(text, file)
+    if document.faults:
+        raise document.error()
+    return federation
+
+
+def _checked(text: str, file: str) -> tuple[Document, Federation]:
+    document, federation = read_model(text, file)
+    _check_namespaces(federation, document)
+    for task in federation.tasks.values():
+        PATTERNS[task.pattern].check(task, federation, document)
+    return document, federation
+
+
+def _check_namespaces(federation: Federation, document: Document) -> None:
+    first: dict[str, NamespaceRef] = {}
+    folded: dict[str, str] = {}
+    for namespace in federation.namespaces.values():
+        where = str(namespace.connection) if namespace.connection else namespace.host.removesuffix(":5671")
+        if where and where in first:
+            document.fault(
+                namespace.place,
+                f"namespaces {first[where].alias} and {namespace.alias} are the same one",
+                "write one alias, or another connection",
+            )
+        first.setdefault(where, namespace)
+        if namespace.alias.lower() in folded:
+            document.fault(
+                namespace.place,
+                f"aliases {folded[namespace.alias.lower()]} and {namespace.alias} differ in case only",
+                "Service Bus compares names without case: write another alias",
+            )
+        folded.setdefault(namespace.alias.lower(), namespace.alias)

@@ -1,0 +1,162 @@
+"""The federation as a model.
+
+What it is: frozen values for what the federation file declares (namespaces, tasks) and what tasks compile to (routes).
+What it is not: how they are read, checked or planned. Tasks of a pattern are declared by the pattern's module.
+
+Invariants:
+    I1. Nothing here holds a secret; a namespace has a reference or an identity.
+    I2. Everything pickles: routes cross to Spark's driver and workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from isthmus.topology.document import Place
+from isthmus.topology.reference import SecretReference
+
+__all__ = ["Endpoint", "Federation", "NamespaceRef", "Route", "RouteOptions", "Task"]
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRef:
+    """How to reach one namespace: by connection string behind a reference, or by host and identity.
+
+    Attributes:
+        alias: its name in this federation; part of message identities, so it stays once messages have moved.
+        connection: reference to the connection string, or None with host.
+        host: `name.servicebus.windows.net[:port]`, or empty with connection.
+        identity: which Azure identity opens the host, e.g. `default`; empty with connection.
+        ca_file: PEM file of the authority that signed the namespace's certificate; empty for the system's own.
+        kind: the connector that speaks to it.
+        place: where the file declares it.
+    """
+
+    alias: str
+    connection: SecretReference | None = None
+    host: str = ""
+    identity: str = ""
+    ca_file: str = ""
+    kind: str = "servicebus"
+    place: Place = field(default=Place(), compare=False, repr=False)
+
+    def options(self) -> dict[str, str]:
+        """The options by which a connector reaches it; references, never secrets."""
+        options = (
+            {"connection": str(self.connection)} if self.connection else {"host": self.host, "identity": self.identity}
+        )
+        return options | ({"ca_file": self.ca_file} if self.ca_file else {})
+
+    def anchored(self, directory: Path) -> NamespaceRef:
+        """The same with relative file paths put below `directory`."""
+        return replace(
+            self,
+            connection=self.connection.anchored(directory) if self.connection else None,
+            ca_file=str(directory / self.ca_file) if self.ca_file else "",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One replication that the operator declares; each pattern derives its own.
+
+    Attributes:
+        name: the task's key in the file.
+        pattern: the pattern's name.
+        members: aliases of the namespaces that take part, in the file's order.
+        place: where the task stands.
+        places: where its settings stand.
+    """
+
+    name: str
+    pattern: str
+    members: tuple[str, ...]
+    place: Place = field(default=Place(), compare=False, repr=False)
+    places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An entity in a namespace.
+
+    Attributes:
+        alias: the namespace's.
+        entity: its path as on the wire, e.g. `flights` or `flights/Subscriptions/isthmus.flights.jfk`.
+    """
+
+    alias: str
+    entity: str
+
+    def __str__(self) -> str:
+        return f"{self.alias}/{self.entity}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteOptions:
+    """What a route honours while it moves messages.
+
+    Attributes:
+        ordering: `ordered` keeps the source's order (one partition); `none` is the fastest.
+        start: `now` moves what is sent after the source subscription was made.
+        rate_limit_per_second: messages per second at most, or None.
+        mark: the application property that stops copies from going round; empty where the pattern needs none.
+        filter: the operator's own condition, already part of the broker's rule; empty for all messages.
+        lock_duration_ms: LockDuration of the source, by which a reader renews.
+    """
+
+    ordering: str = "ordered"
+    start: str = "now"
+    rate_limit_per_second: int | None = None
+    mark: str = ""
+    filter: str = ""
+    lock_duration_ms: int = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """What a task compiles to: one source entity → one or more targets, one Spark streaming query.
+
+    Attributes:
+        name: stable name, unique in the federation, e.g. `flights.ewr.jfk`; names the checkpoint and the metrics.
+        task: the task's name.
+        pattern: the pattern's name.
+        source: where messages are received.
+        targets: where each message is sent; settled at the source when all have it.
+        options: how.
+    """
+
+    name: str
+    task: str
+    pattern: str
+    source: Endpoint
+    targets: tuple[Endpoint, ...]
+    options: RouteOptions = RouteOptions()
+
+    @property
+    def target(self) -> Endpoint:
+        """The only target of a route that has one."""
+        (target,) = self.targets
+        return target
+
+
+@dataclass(frozen=True, slots=True)
+class Federation:
+    """All that one federation file declares.
+
+    Attributes:
+        namespaces: by alias, in the file's order.
+        tasks: by name, in the file's order.
+        file: the file's name as the operator gave it.
+        version: of the file's format.
+    """
+
+    namespaces: Mapping[str, NamespaceRef]
+    tasks: Mapping[str, Task]
+    file: str = ""
+    version: int = 1
+
+    def anchored(self, directory: Path) -> Federation:
+        """The same with relative file paths put below `directory`."""
+        return replace(self, namespaces={alias: each.anchored(directory) for alias, each in self.namespaces.items()})

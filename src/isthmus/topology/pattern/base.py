@@ -1,0 +1,77 @@
+"""What a pattern is to the rest of topology.
+
+What it is: the protocol that each pattern's module fulfils, and the settings that tasks of every pattern share. What it
+is not: any pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from isthmus.topology.document import Document, Values
+from isthmus.topology.model import Federation, Route, Task
+from isthmus.topology.setting import Kind, Setting, Spec
+from isthmus.topology.state import TopicState
+
+__all__ = ["COMMON", "COMMON_PLANNED", "Pattern"]
+
+COMMON = (
+    Setting(
+        name="start",
+        kind=Kind.CHOICE,
+        choices=("now",),
+        planned=("existing",),
+        default="now",
+        description="Which messages a new route begins with. `now`: those sent after `apply` made its subscription.",
+        example="now",
+    ),
+    Setting(
+        name="ordering",
+        kind=Kind.CHOICE,
+        choices=("ordered", "none"),
+        planned=("session",),
+        default="ordered",
+        description="`ordered` keeps the order of the source, also across crashes; `none` is the fastest.",
+        example="ordered",
+    ),
+    Setting(
+        name="rate_limit",
+        kind=Kind.INTEGER,
+        minimum=1,
+        maximum=10_000_000,
+        description="Messages per second that each route of the task moves at most. Without it there is no limit.",
+        example="5000",
+    ),
+)
+
+COMMON_PLANNED = tuple(
+    Setting(name=name, kind=Kind.TEXT, description="Not available yet.", available=False)
+    for name in ("when_full", "mailbox", "python", "steps", "compression", "hop_budget")
+)
+
+
+class Pattern(Protocol):
+    """One way of moving messages between namespaces, as far as topology is concerned."""
+
+    spec: Spec
+
+    def build(self, name: str, values: Values, document: Document) -> Task | None:
+        """The task of these values; faults that need only the task itself go to the document.
+
+        Returns:
+            None where so much is at fault that nothing more can be checked.
+        """
+        ...
+
+    def check(self, task: Any, federation: Federation, document: Document) -> None:
+        """Fault what is wrong between the task and the rest of the federation."""
+        ...
+
+    def wanted(self, task: Any) -> Iterator[tuple[str, TopicState]]:
+        """What must stand: alias of the namespace and a topic with its subscriptions and rules."""
+        ...
+
+    def routes(self, task: Any) -> Iterator[Route]:
+        """The routes that the task compiles to."""
+        ...

@@ -1,0 +1,378 @@
+"""What stands against what is wanted.
+
+What it is: the pure comparison that gives the ordered changes which make the entities of a federation, and the faults
+that no change can mend. What it is not: the observation and the changes themselves, which a connector's administration
+does.
+
+Invariants:
+    I1. A plan whose changes have all been made is followed by a plan without changes.
+    I2. Nothing of an application's is changed or deleted but rules of subscriptions that the file declares with a filter.
+    I3. At no point between two changes does a replication subscription take in messages without its rule's mark: it is
+        created with its rule, and a wrong rule is first overwritten and only then deleted.
+    I4. A replication subscription is created after the topics and the ordinary subscriptions of all namespaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, TypeAlias
+
+from isthmus.errors import Fault, InvalidArgumentError
+from isthmus.topology.duration import format_ms
+from isthmus.topology.model import Federation, Route
+from isthmus.topology.pattern import PATTERNS
+from isthmus.topology.route import routes
+from isthmus.topology.state import NamespaceState, RuleState, SubscriptionState, TopicState
+
+__all__ = ["Change", "Plan", "plan", "wanted", "wanted_topics"]
+
+Entity: TypeAlias = TopicState | SubscriptionState | RuleState
+Action: TypeAlias = Literal["create", "update", "delete"]
+
+_OWN = "isthmus."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One step at one namespace.
+
+    Attributes:
+        alias: the namespace's.
+        action: create, update or delete.
+        kind: topic, subscription or rule.
+        topic: the topic's name.
+        subscription: the subscription's name; empty for a topic.
+        after: what stands afterwards; of a created subscription with its rules, of a created topic without
+            subscriptions; None after a deletion. None in its fields: the service's default, or what stood.
+        before: what stood; None before a creation.
+        why: the reason, for people.
+    """
+
+    alias: str
+    action: Action
+    kind: Literal["topic", "subscription", "rule"]
+    topic: str
+    subscription: str = ""
+    after: Entity | None = None
+    before: Entity | None = None
+    why: str = ""
+
+    @property
+    def path(self) -> str:
+        """The entity's path, e.g. `flights/Subscriptions/boards/Rules/filter`."""
+        path = self.topic
+        if self.subscription:
+            path += f"/Subscriptions/{self.subscription}"
+        if self.kind == "rule":
+            entity = self.after or self.before
+            path += f"/Rules/{entity.name if entity else ''}"
+        return path
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """Each field that changes, for people: `LockDuration 1m → 30s`."""
+        return tuple(_details(self.before, self.after))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The change as plain values for `--json`."""
+        return {
+            "namespace": self.alias,
+            "action": self.action,
+            "kind": self.kind,
+            "path": self.path,
+            "details": list(self.details),
+            "why": self.why,
+            "after": asdict(self.after) if self.after else None,
+            "before": asdict(self.before) if self.before else None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What `apply` would do.
+
+    Attributes:
+        changes: in the order in which they are made.
+        routes: all routes of the federation, which `run` would keep.
+        notes: what an operator should know, e.g. where duplicate detection is turned on.
+        faults: conflicts that no change can mend; with any, nothing is applied.
+    """
+
+    changes: tuple[Change, ...] = ()
+    routes: tuple[Route, ...] = ()
+    notes: tuple[str, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values for `--json`."""
+        return {
+            "changes": [change.to_dict() for change in self.changes],
+            "routes": [asdict(route) for route in self.routes],
+            "notes": list(self.notes),
+            "faults": [asdict(fault) for fault in self.faults],
+        }
+
+
+def wanted(federation: Federation) -> dict[str, tuple[TopicState, ...]]:
+    """What must stand at each namespace that a task uses."""
+    topics: dict[str, dict[str, TopicState]] = {}
+    for task in federation.tasks.values():
+        for alias, topic in PATTERNS[task.pattern].wanted(task):
+            at = topics.setdefault(alias, {})
+            stands = at.get(topic.name.lower())
+            at[topic.name.lower()] = _merged(stands, topic) if stands else topic
+    return {alias: tuple(at.values()) for alias, at in topics.items()}
+
+
+def wanted_topics(federation: Federation) -> dict[str, tuple[str, ...]]:
+    """The names of the topics to observe at each namespace that a task uses."""
+    return {alias: tuple(topic.name for topic in topics) for alias, topics in wanted(federation).items()}
+
+
+def plan(federation: Federation, observed: Mapping[str, NamespaceState]) -> Plan:
+    """Compare what a federation wants with what stands.
+
+    Args:
+        federation: from `isthmus.topology.read`.
+        observed: by alias, every namespace that a task uses.
+
+    Raises:
+        InvalidArgumentError: a namespace that a task uses was not observed.
+    """
+    desired = wanted(federation)
+    missing = [alias for alias in desired if alias not in observed]
+    if missing:
+        raise InvalidArgumentError(f"not observed: {', '.join(missing)}")
+    planner = _Planner(federation)
+    planner.check_endpoints({alias: observed[alias] for alias in desired})
+    for alias, topics in desired.items():
+        for topic in topics:
+            planner.topic(observed[alias], topic)
+        planner.orphans(observed[alias], topics)
+    return Plan(
+        changes=tuple(sorted(planner.changes, key=_rank)),
+        routes=tuple(routes(federation)),
+        notes=tuple(planner.notes),
+        faults=tuple(planner.faults),
+    )
+
+
+class _Planner:
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+        self.changes: list[Change] = []
+        self.notes: list[str] = []
+        self.faults: list[Fault] = []
+
+    def _fault(self, alias: str, message: str, hint: str) -> None:
+        place = self.federation.namespaces[alias].place
+        self.faults.append(Fault(f"namespace {alias}: {message}", hint, self.federation.file, place.line, place.column))
+
+    def check_endpoints(self, observed: Mapping[str, NamespaceState]) -> None:
+        first: dict[str, str] = {}
+        for alias, state in observed.items():
+            endpoint = state.endpoint.lower()
+            if endpoint and endpoint in first:
+                self._fault(
+                    alias, f"{endpoint} is namespace {first[endpoint]} too", "write one alias, or another connection"
+                )
+            first.setdefault(endpoint, alias)
+
+    def topic(self, namespace: NamespaceState, topic: TopicState) -> None:
+        alias, stands = namespace.alias, namespace.topic(topic.name)
+        if stands is None:
+            if namespace.has_queue(topic.name):
+                self._fault(
+                    alias,
+                    f"a queue stands where the topic {topic.name} should",
+                    "write another name, or move the queue's messages and delete it: one queue at many regions is "
+                    "modelled as a topic with one subscription",
+                )
+                return
+            bare = replace(topic, subscriptions=())
+            self.changes.append(Change(alias=alias, action="create", kind="topic", topic=topic.name, after=bare))
+            if topic.duplicate_detection_ms:
+                self.notes.append(
+                    f"duplicate detection will be on for topic {topic.name} at {alias} "
+                    f"({format_ms(topic.duplicate_detection_ms)}): messages with equal MessageId are dropped within it"
+                )
+            for subscription in topic.subscriptions:
+                self._create_subscription(alias, topic, subscription)
+            return
+        self._check_topic(alias, topic, stands)
+        for subscription in topic.subscriptions:
+            self._subscription(alias, topic, subscription, stands.subscription(subscription.name))
+
+    def _check_topic(self, alias: str, topic: TopicState, stands: TopicState) -> None:
+        window_ms = topic.duplicate_detection_ms
+        if window_ms and not stands.duplicate_detection_ms:
+            self._fault(
+                alias,
+                f"topic {topic.name} stands without duplicate detection, which cannot be turned on",
+                "write duplicate_detection: off in the task (doubles after a crash are then counted, not absorbed), or "
+                "delete the topic",
+            )
+        elif window_ms and window_ms != stands.duplicate_detection_ms:
+            after = replace(topic, subscriptions=(), partitioned=stands.partitioned)
+            before = replace(stands, subscriptions=())
+            self.changes.append(
+                Change(alias=alias, action="update", kind="topic", topic=topic.name, after=after, before=before)
+            )
+        if topic.partitioned is False and stands.partitioned:
+            self._fault(
+                alias,
+                f"topic {topic.name} is partitioned and keeps no order, which cannot be changed",
+                "write ordering: none in the task, or delete the topic",
+            )
+
+    def _create_subscription(self, alias: str, topic: TopicState, subscription: SubscriptionState) -> None:
+        self.changes.append(
+            Change(
+                alias=alias,
+                action="create",
+                kind="subscription",
+                topic=topic.name,
+                subscription=subscription.name,
+                after=subscription,
+            )
+        )
+
+    def _subscription(
+        self, alias: str, topic: TopicState, subscription: SubscriptionState, stands: SubscriptionState | None
+    ) -> None:
+        if stands is None:
+            self._create_subscription(alias, topic, subscription)
+            return
+        if subscription.requires_session is False and stands.requires_session:
+            self._fault(
+                alias,
+                f"subscription {subscription.name} of {topic.name} requires sessions, which cannot be changed",
+                "delete the subscription; apply makes it anew",
+            )
+            return
+        if any(True for _ in _differences(stands, subscription)):
+            self.changes.append(
+                Change(
+                    alias=alias,
+                    action="update",
+                    kind="subscription",
+                    topic=topic.name,
+                    subscription=subscription.name,
+                    after=replace(subscription, rules=None),
+                    before=replace(stands, rules=None),
+                )
+            )
+        if subscription.rules is not None:
+            self._rules(alias, topic.name, subscription, stands)
+
+    def _rules(self, alias: str, topic: str, subscription: SubscriptionState, stands: SubscriptionState) -> None:
+        def change(action: Action, after: RuleState | None, before: RuleState | None, why: str = "") -> None:
+            self.changes.append(
+                Change(
+                    alias=alias,
+                    action=action,
+                    kind="rule",
+                    topic=topic,
+                    subscription=subscription.name,
+                    after=after,
+                    before=before,
+                    why=why,
+                )
+            )
+
+        rules = subscription.rules or ()
+        foreign = [rule for rule in stands.rules or () if subscription.rule(rule.name) is None]
+        for rule in rules:
+            present = stands.rule(rule.name)
+            if present is None:
+                for other in foreign:
+                    if not other.selects_as(rule):
+                        change("update", replace(rule, name=other.name), other, "so that nothing passes it meanwhile")
+                change("create", rule, None)
+            elif not present.selects_as(rule):
+                change("update", rule, present)
+        for other in foreign:
+            replaced = not any(stands.rule(rule.name) for rule in rules) and rules
+            change(
+                "delete",
+                None,
+                replace(rules[0], name=other.name) if replaced else other,
+                "selects beside the task's rule",
+            )
+
+    def orphans(self, namespace: NamespaceState, topics: tuple[TopicState, ...]) -> None:
+        """Note subscriptions that isthmus made for members or tasks that are gone; they fill until they are deleted."""
+        for topic in topics:
+            stands = namespace.topic(topic.name)
+            for subscription in stands.subscriptions if stands else ():
+                if subscription.name.lower().startswith(_OWN) and not topic.subscription(subscription.name):
+                    self.notes.append(
+                        f"subscription {subscription.name} of {topic.name} at {namespace.alias} belongs to no task and "
+                        "fills up: delete it once its messages are not needed"
+                    )
+
+
+def _rank(change: Change) -> int:
+    """Topics, then ordinary subscriptions, then replication subscriptions, then rules; within each as planned."""
+    if change.kind == "topic":
+        return 0
+    if change.kind == "subscription":
+        return 2 if change.subscription.lower().startswith(_OWN) else 1
+    return 3
+
+
+def _merged(first: TopicState, second: TopicState) -> TopicState:
+    more = tuple(each for each in second.subscriptions if first.subscription(each.name) is None)
+    return replace(first, subscriptions=first.subscriptions + more)
+
+
+def _differences(before: Entity | None, after: Entity) -> Iterator[tuple[str, Any, Any]]:
+    for each in fields(after):
+        value = getattr(after, each.name)
+        if each.name in {"name", "rules", "subscriptions"} or value is None:
+            continue
+        stood = getattr(before, each.name) if before else None
+        # The Python SDK rounds the largest TimeSpan, so that lengths beyond a century count as one.
+        same = (
+            format_ms(stood) == format_ms(value) if each.name.endswith("_ms") and stood is not None else stood == value
+        )
+        if not same:
+            yield each.name, stood, value
+
+
+def _details(before: Entity | None, after: Entity | None) -> Iterator[str]:
+    if after is None:
+        return
+    for name, stood, value in _differences(before, after):
+        label = _LABELS.get(name, name)
+        new = _shown(name, value)
+        if before is None and new in {"", "no"}:
+            continue
+        yield f"{label} {_shown(name, stood)} → {new}" if before is not None else f"{label} {new}"
+    if isinstance(after, SubscriptionState) and before is None:
+        for rule in after.rules or ():
+            yield f"rule {rule.name}: {rule.filter}" + (f"; {rule.action}" if rule.action else "")
+
+
+_LABELS = {
+    "lock_duration_ms": "LockDuration",
+    "max_delivery_count": "MaxDeliveryCount",
+    "auto_delete_on_idle_ms": "AutoDeleteOnIdle",
+    "requires_session": "RequiresSession",
+    "forward_to": "ForwardTo",
+    "duplicate_detection_ms": "DuplicateDetection",
+    "partitioned": "EnablePartitioning",
+}
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return "?"
+    if name == "duplicate_detection_ms" and not value:
+        return "off"
+    if name.endswith("_ms"):
+        return format_ms(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)

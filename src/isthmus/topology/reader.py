@@ -1,0 +1,217 @@
+"""Text to federation.
+
+What it is: the top of the federation file (version, namespaces, tasks) read into the model, each part by its spec, with
+every fault collected. What it is not: checks across parts (`isthmus.topology.lint`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isthmus.topology.document import Document, Place, Values, compose, suggest
+from isthmus.topology.model import Federation, NamespaceRef, Task
+from isthmus.topology.pattern import PATTERNS, PLANNED
+from isthmus.topology.setting import Kind, Setting, Spec, SettingError
+
+__all__ = ["FILE_SPEC", "NAMESPACE_SPEC", "PATTERN_SETTING", "read_model"]
+
+VERSION = 1
+
+FILE_SPEC = Spec(
+    "federation file",
+    "Namespaces and the replication tasks between them. Keys that begin with `x-` are ignored and may hold YAML anchors.",
+    (
+        Setting(
+            name="isthmus",
+            kind=Kind.INTEGER,
+            required=True,
+            description="Version of the file's format.",
+            minimum=1,
+            example=str(VERSION),
+        ),
+        Setting(
+            name="namespaces",
+            kind=Kind.SUBSCRIPTIONS,
+            required=True,
+            description="Alias → namespace. The alias becomes part of every message's identity and of subscription names: "
+            "keep it short, and keep it.",
+            example="{ewr: {connection: env:EWR_CONNECTION}}",
+        ),
+        Setting(
+            name="tasks",
+            kind=Kind.SUBSCRIPTIONS,
+            required=True,
+            description="Name → task.",
+            example="{flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}}",
+        ),
+    ),
+)
+
+NAMESPACE_SPEC = Spec(
+    "namespace",
+    "Where a namespace is and what opens it: `connection` alone, or `host` with `identity`.",
+    (
+        Setting(
+            name="connection",
+            kind=Kind.REFERENCE,
+            secret=True,
+            description="Reference to the connection string, which needs the Manage right for `apply` and Listen and Send "
+            "for `run`: `env:NAME`, `file:/path` (the whole file), `file:/path#key` (a JSON object or KEY=value lines) or "
+            "`keyvault:vault/name`. A relative path is meant from the federation file's folder.",
+            example="env:EWR_CONNECTION",
+        ),
+        Setting(
+            name="host",
+            kind=Kind.HOST,
+            description="Fully qualified name of the namespace, opened by `identity`.",
+            example="contoso-ewr.servicebus.windows.net",
+        ),
+        Setting(
+            name="identity",
+            kind=Kind.CHOICE,
+            choices=("default",),
+            planned=("managed", "workload", "cli"),
+            default="default",
+            description="Microsoft Entra identity that opens the host. `default`: what azure-identity's "
+            "DefaultAzureCredential finds (environment, workload, managed identity, az login).",
+            example="default",
+        ),
+        Setting(
+            name="ca_file",
+            kind=Kind.PATH,
+            description="PEM file of the authority that signed the namespace's TLS certificate, where the system does not "
+            "know it. Without it the environment variable ISTHMUS_CA_FILE, then the system's authorities.",
+            example="ewr/ca.pem",
+        ),
+        Setting(
+            name="kind",
+            kind=Kind.CHOICE,
+            choices=("servicebus",),
+            planned=("eventhubs", "iothub", "eventgrid", "queuestorage", "rabbitmq", "kafka"),
+            default="servicebus",
+            description="Which system it is.",
+            example="servicebus",
+        ),
+        Setting(name="tenant", kind=Kind.TEXT, description="Not available yet.", available=False),
+    ),
+)
+
+ALIAS_SETTING = Setting(name="alias", kind=Kind.ALIAS, description="Alias of a namespace.", example="ewr")
+TASK_NAME_SETTING = Setting(name="task", kind=Kind.ALIAS, description="Name of a task.", example="flights")
+
+PATTERN_SETTING = Setting(
+    name="pattern",
+    kind=Kind.CHOICE,
+    choices=tuple(PATTERNS),
+    planned=PLANNED,
+    required=True,
+    description="What the task does.",
+    example="all-active",
+)
+
+
+def read_model(text: str, file: str) -> tuple[Document, Federation]:
+    """Read a federation file.
+
+    Returns:
+        The document with the faults so far, and what could be read in spite of them.
+    """
+    document, root = compose(text, file)
+    if root is None:
+        return document, Federation({}, {}, file)
+    extensions = frozenset(name for name in document.pairs(root, "the file") if name.startswith("x-"))
+    top = document.settings(root, FILE_SPEC, "the file", ignore=extensions)
+    if top["isthmus"] not in (None, VERSION):
+        document.fault(
+            top.at("isthmus"), f"this isthmus reads version {VERSION} of the file", f"write isthmus: {VERSION}"
+        )
+    namespaces, declared = _namespaces(top["namespaces"], document)
+    tasks = _tasks(top["tasks"], declared, document)
+    return document, Federation(namespaces, tasks, file)
+
+
+def _namespaces(node: Any, document: Document) -> tuple[dict[str, NamespaceRef], set[str]]:
+    found: dict[str, NamespaceRef] = {}
+    declared: set[str] = set()
+    for alias, (key, value) in document.pairs(node, "namespaces").items():
+        declared.add(alias)
+        try:
+            ALIAS_SETTING.parse(alias)
+        except SettingError as wrong:
+            document.fault(document.place(key), wrong.message, wrong.hint)
+            continue
+        values = document.settings(value, NAMESPACE_SPEC, f"namespace {alias}")
+        found[alias] = _namespace(alias, values, document.place(key), document)
+    if document.is_bare(node):
+        document.fault(document.place(node), "no namespace is declared", "write ewr: {connection: env:EWR_CONNECTION}")
+    return found, declared
+
+
+def _namespace(alias: str, values: Values, place: Place, document: Document) -> NamespaceRef:
+    if values.written("connection") and values.written("host"):
+        document.fault(values.at("host"), f"namespace {alias} has both connection and host", "remove one")
+    elif values.written("connection") and values.written("identity"):
+        document.fault(
+            values.at("identity"), f"namespace {alias}: identity goes with host", "write host: instead of connection:"
+        )
+    elif not values.written("connection") and not values.written("host"):
+        document.fault(
+            place,
+            f"namespace {alias} has neither connection nor host",
+            f"write connection: env:{alias.upper().replace('-', '_')}_CONNECTION",
+        )
+    return NamespaceRef(
+        alias=alias,
+        connection=values["connection"],
+        host=values["host"] or "",
+        identity="" if values["connection"] else values["identity"],
+        ca_file=values["ca_file"] or "",
+        kind=values["kind"],
+        place=place,
+    )
+
+
+def _tasks(node: Any, declared: set[str], document: Document) -> dict[str, Task]:
+    found: dict[str, Task] = {}
+    pairs = document.pairs(node, "tasks")
+    for name, (key, value) in pairs.items():
+        try:
+            TASK_NAME_SETTING.parse(name)
+        except SettingError as wrong:
+            document.fault(document.place(key), wrong.message, wrong.hint)
+            continue
+        task = _task(name, document.place(key), value, declared, document)
+        if task is not None:
+            found[name] = task
+    if document.is_bare(node):
+        document.fault(document.place(node), "no task is declared", f"write {FILE_SPEC.settings[2].example}")
+    return found
+
+
+def _task(name: str, place: Place, node: Any, declared: set[str], document: Document) -> Task | None:
+    pairs = document.pairs(node, f"task {name}")
+    if "pattern" not in pairs:
+        document.fault(place, f"task {name} has no pattern", f"write pattern: {' or '.join(PATTERNS)}")
+        return None
+    value = pairs["pattern"][1]
+    try:
+        pattern = PATTERNS[PATTERN_SETTING.parse(document.scalar(PATTERN_SETTING, value))]
+    except SettingError as wrong:
+        unknown = "unknown" in wrong.message
+        written = str(getattr(value, "value", ""))
+        hint = suggest(written, [*PATTERNS, *PLANNED]) if unknown else wrong.hint
+        document.fault(document.place(value), wrong.message, hint)
+        return None
+    values = document.settings(node, pattern.spec, f"task {name}", ignore=frozenset({"pattern"}))
+    values.place = place
+    _check_aliases(values, pattern.spec, declared, document)
+    return pattern.build(name, values, document)
+
+
+def _check_aliases(values: Values, spec: Spec, declared: set[str], document: Document) -> None:
+    """Fault aliases that no namespace has; one that is declared wrongly is a fault at its own place only."""
+    for setting in spec.settings:
+        if setting.kind is Kind.ALIASES and setting.available:
+            for alias, place in values[setting.name] or ():
+                if alias not in declared:
+                    document.fault(place, f"no namespace has the alias {alias!r}", suggest(alias, sorted(declared)))

@@ -1,0 +1,87 @@
+"""Entities as they stand at a namespace, or as a task wants them.
+
+What it is: the part of an entity's description that planning looks at. In what stands every field is known; in what is
+wanted, None means "whatever stands, or the service's default". What it is not: a full description of an entity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+__all__ = ["DEFAULT_RULE", "NamespaceState", "RuleState", "SubscriptionState", "TopicState"]
+
+DEFAULT_RULE = "$Default"
+"""The rule that Service Bus gives a new subscription; it selects everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleState:
+    """A rule: SQL text of its filter (correlation filters in a writing of their own) and of its action."""
+
+    name: str
+    filter: str
+    action: str = ""
+
+    def selects_as(self, other: RuleState) -> bool:
+        """Whether filter and action are the same but for white space."""
+        return self.filter.split() == other.filter.split() and self.action.split() == other.action.split()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionState:
+    """A subscription and its rules; names of topics and forwarding targets are entity paths."""
+
+    name: str
+    rules: tuple[RuleState, ...] | None = None
+    lock_duration_ms: int | None = None
+    max_delivery_count: int | None = None
+    auto_delete_on_idle_ms: int | None = None
+    requires_session: bool | None = None
+    forward_to: str | None = None
+
+    def rule(self, name: str) -> RuleState | None:
+        """The rule of this name; names are compared without case, as Service Bus does."""
+        return next((rule for rule in self.rules or () if rule.name.lower() == name.lower()), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """A topic; `duplicate_detection_ms` is the history window, 0 where detection is off."""
+
+    name: str
+    subscriptions: tuple[SubscriptionState, ...] = ()
+    duplicate_detection_ms: int | None = None
+    partitioned: bool | None = None
+
+    def subscription(self, name: str) -> SubscriptionState | None:
+        """The subscription of this name, without case."""
+        return next((each for each in self.subscriptions if each.name.lower() == name.lower()), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceState:
+    """What a namespace holds, as far as it was asked for.
+
+    Attributes:
+        alias: the namespace's.
+        endpoint: `host[:port]` that answered; two aliases with the same are one namespace.
+        topics: those that stand, of the ones asked for.
+        queues: names of queues that stand where a topic was asked for.
+    """
+
+    alias: str
+    endpoint: str = ""
+    topics: tuple[TopicState, ...] = ()
+    queues: tuple[str, ...] = ()
+
+    def topic(self, name: str) -> TopicState | None:
+        """The topic of this name, without case."""
+        return next((each for each in self.topics if each.name.lower() == name.lower()), None)
+
+    def has_queue(self, name: str) -> bool:
+        """Whether a queue of this name stands."""
+        return any(queue.lower() == name.lower() for queue in self.queues)
+
+    def __iter__(self) -> Iterator[TopicState]:
+        return iter(self.topics)
