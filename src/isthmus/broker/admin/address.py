@@ -1,0 +1,107 @@
+"""Which resource a request's URL names.
+
+What it is: the path's grammar, from the raw path to names. What it is not: a look at whether the resource exists.
+Spec: SERVICE-BUS.md W13. Entity names may hold slashes, percent-encoded (Python, JavaScript) or plain (.NET); the words
+``subscriptions`` and ``rules`` are segments of their own, in any case.
+
+Invariants:
+    I1. What is authorised and what is acted on come from the same `Address`: `path` is made of the parsed names.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+from urllib.parse import unquote
+
+from isthmus.errors import InvalidArgumentError
+
+__all__ = ["Address", "Resource"]
+
+# No name has these, and each would make two readings of one path possible.
+_FORBIDDEN = re.compile(r"[?#%\\\x00-\x1f\x7f]")
+
+
+class Resource(Enum):
+    """The kinds of resources."""
+
+    ROOT = auto()
+    NAMESPACE = auto()
+    QUEUES = auto()
+    TOPICS = auto()
+    ENTITY = auto()
+    SUBSCRIPTIONS = auto()
+    SUBSCRIPTION = auto()
+    RULES = auto()
+    RULE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A resource and the names on the way to it, spelt as the client spelt them."""
+
+    resource: Resource
+    entity: str = ""
+    subscription: str = ""
+    rule: str = ""
+
+    @classmethod
+    def parse(cls, raw_path: str) -> Address:
+        """Read a URL's path, still percent-encoded.
+
+        Raises:
+            InvalidArgumentError: it names nothing.
+        """
+        raw = [segment for segment in raw_path.split("/") if segment]
+        segments = [unquote(segment).strip("/") for segment in raw]
+        if not raw:
+            return cls(Resource.ROOT)
+        if not all(segments) or _FORBIDDEN.search("".join(segments)):
+            raise InvalidArgumentError("The path has a name with characters that no entity's name has.")
+        first = segments[0].lower()
+        if first == "$namespaceinfo" and len(raw) == 1:
+            return cls(Resource.NAMESPACE)
+        if first == "$resources":
+            kinds = {"queues": Resource.QUEUES, "topics": Resource.TOPICS}
+            kind = kinds.get("/".join(segments[1:]).lower())
+            if kind is None:
+                raise InvalidArgumentError("The resource type is not known; there are queues and topics.")
+            return cls(kind)
+        # The raw segments decide, so that an encoded slash never makes a separator.
+        at = next((i for i, segment in enumerate(raw) if i and segment.lower() == "subscriptions"), len(raw))
+        entity, rest = "/".join(segments[:at]), segments[at + 1 :]
+        if at == len(raw):
+            return cls(Resource.ENTITY, entity)
+        if not rest:
+            return cls(Resource.SUBSCRIPTIONS, entity)
+        if len(rest) == 1:
+            return cls(Resource.SUBSCRIPTION, entity, rest[0])
+        if rest[1].lower() == "rules" and len(rest) <= 3:
+            if len(rest) == 2:
+                return cls(Resource.RULES, entity, rest[0])
+            return cls(Resource.RULE, entity, rest[0], rest[2])
+        raise InvalidArgumentError("The path names no queue, topic, subscription or rule.")
+
+    @property
+    def path(self) -> str:
+        """The resource's path below the namespace, with the capitals that clients expect in an ``id``."""
+        match self.resource:
+            case Resource.ROOT:
+                return ""
+            case Resource.NAMESPACE:
+                return "$namespaceinfo"
+            case Resource.QUEUES:
+                return "$Resources/queues"
+            case Resource.TOPICS:
+                return "$Resources/topics"
+            case Resource.ENTITY:
+                return self.entity
+            case Resource.SUBSCRIPTIONS:
+                return f"{self.entity}/Subscriptions"
+            case Resource.SUBSCRIPTION:
+                return f"{self.entity}/Subscriptions/{self.subscription}"
+            case Resource.RULES:
+                return f"{self.entity}/Subscriptions/{self.subscription}/Rules"
+            case Resource.RULE:
+                return f"{self.entity}/Subscriptions/{self.subscription}/Rules/{self.rule}"

@@ -1,0 +1,331 @@
+"""What the administration API does, without HTTP.
+
+What it is: get, list, create, update and delete over the engine, from parsed requests to documents. What it is not:
+authentication, sockets, or durability: a changed answer goes out after the commit that covers it (`app`).
+Spec: SERVICE-BUS.md W13.
+
+Invariants:
+    I1. An update replaces the whole description: what the request leaves out takes its default.
+    I2. A request that is refused has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from isthmus.broker.admin import atom
+from isthmus.broker.admin.address import Address, Resource
+from isthmus.broker.admin.description import AnyDescription, read_description, write_description
+from isthmus.broker.admin.document import Node, element, read, text_element
+from isthmus.broker.admin.failure import MethodError, PreconditionError
+from isthmus.broker.admin.rule import read_rule, write_rule
+from isthmus.clock import Clock
+from isthmus.entities import Engine
+from isthmus.entities.description import (
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from isthmus.errors import EntityNotFoundError, InvalidArgumentError
+
+__all__ = ["Answer", "Operations", "Request"]
+
+# What the service gives at most in one page.
+PAGE_LIMIT = 100
+_T = TypeVar("_T")
+_D = TypeVar("_D", QueueDescription, TopicDescription, SubscriptionDescription)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What of an HTTP request the operations need.
+
+    Attributes:
+        address: what it is about.
+        origin: scheme and authority that the client used.
+        api_version: of the query, e.g. ``2021-05``.
+        body: the document of a PUT.
+        if_match: the header's value; None creates, anything else updates.
+        skip: how many entries of a list to leave out.
+        top: how many to give.
+        check_forward: asked with each forwarding target before anything changes; raises if the caller may not use it.
+    """
+
+    address: Address
+    origin: str
+    api_version: str
+    body: bytes = b""
+    if_match: str | None = None
+    skip: int = 0
+    top: int = PAGE_LIMIT
+    check_forward: Callable[[str, str], None] = lambda path, setting: None
+
+    @property
+    def host(self) -> str:
+        return self.origin.partition("://")[2]
+
+    @property
+    def url(self) -> str:
+        return f"{self.origin}/{self.address.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What to answer.
+
+    Attributes:
+        status: HTTP status.
+        body: the document, "" for none.
+        kind: ``entry`` or ``feed``.
+        updated_at_ms: the entity's, for the ETag; 0 for none.
+    """
+
+    status: int
+    body: str = ""
+    kind: str = "entry"
+    updated_at_ms: int = 0
+
+
+class Operations:
+    """The operations on one engine.
+
+    Args:
+        engine: the entities.
+        clock: for feeds' times.
+        namespace: the namespace's name.
+        message_size_limit_bytes: the namespace's limit, shown for entities without one of their own.
+    """
+
+    def __init__(self, engine: Engine, clock: Clock, namespace: str, message_size_limit_bytes: int) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._namespace = namespace
+        self._message_size_limit_bytes = message_size_limit_bytes
+        self._started_ms = clock.wall_ms()
+
+    def get(self, request: Request) -> Answer:
+        """One entity or one page of a list; an unknown entity gives an empty feed, as the service does."""
+        at = request.address
+        match at.resource:
+            case Resource.NAMESPACE:
+                return self._namespace_info(request)
+            case Resource.QUEUES:
+                return self._page(request, "Queues", self._engine.list_queues(), lambda e: self._entity(request, *e))
+            case Resource.TOPICS:
+                return self._page(request, "Topics", self._engine.list_topics(), lambda e: self._entity(request, *e))
+            case Resource.SUBSCRIPTIONS:
+                topic = self._engine.canonical_name(at.entity)
+                subscriptions = self._engine.list_subscriptions(topic)
+                return self._page(
+                    request, "Subscriptions", subscriptions, lambda e: self._subscription(request, topic, *e)
+                )
+            case Resource.RULES:
+                rules = self._engine.list_rules(at.entity, at.subscription)
+                return self._page(request, "Rules", rules, lambda rule: self._rule(request, rule))
+            case Resource.ENTITY:
+                found = self._engine.get_queue(at.entity) or self._engine.get_topic(at.entity)
+                if found is not None:
+                    return self._entity(request, self._engine.canonical_name(at.entity), found)
+            case Resource.SUBSCRIPTION:
+                subscription = self._engine.get_subscription(at.entity, at.subscription)
+                if subscription is not None:
+                    topic, name = self._subscription_names(at)
+                    return self._subscription(request, topic, name, subscription)
+            case Resource.RULE:
+                rule = self._engine.get_rule(at.entity, at.subscription, at.rule)
+                if rule is not None:
+                    return self._rule(request, rule)
+        return Answer(200, atom.empty_feed(request.url, updated_ms=self._clock.wall_ms()), "feed")
+
+    def put(self, request: Request) -> Answer:
+        """Create an entity, or with If-Match replace its description.
+
+        Raises:
+            IsthmusError: the request is refused; nothing has changed.
+        """
+        node = atom.content_of(read(request.body))
+        match request.address.resource, node.name:
+            case Resource.ENTITY, "QueueDescription":
+                return self._put_queue(request, node)
+            case Resource.ENTITY, "TopicDescription":
+                return self._put_topic(request, node)
+            case Resource.SUBSCRIPTION, "SubscriptionDescription":
+                return self._put_subscription(request, node)
+            case Resource.RULE, "RuleDescription":
+                return self._put_rule(request, node)
+            case Resource.ENTITY | Resource.SUBSCRIPTION | Resource.RULE, name:
+                raise InvalidArgumentError(f"A {name[:64]} does not belong at '/{request.address.path}'.")
+        raise MethodError("PUT")
+
+    def delete(self, request: Request) -> Answer:
+        """Remove an entity with all it holds.
+
+        Raises:
+            EntityNotFoundError: it is not there.
+        """
+        at = request.address
+        match at.resource:
+            case Resource.ENTITY if self._engine.get_topic(at.entity) is not None:
+                self._engine.delete_topic(at.entity)
+            case Resource.ENTITY:
+                self._engine.delete_queue(at.entity)
+            case Resource.SUBSCRIPTION:
+                self._engine.delete_subscription(at.entity, at.subscription)
+            case Resource.RULE:
+                self._engine.delete_rule(at.entity, at.subscription, at.rule)
+            case _:
+                raise MethodError("DELETE")
+        return Answer(200)
+
+    def _put_queue(self, request: Request, node: Node) -> Answer:
+        name = request.address.entity
+        current = self._current(request, self._engine.get_queue(name), name)
+        wanted = self._read(request, node, QueueDescription, current)
+        put = self._engine.create_queue if request.if_match is None else self._engine.update_queue
+        return self._entity(request, self._engine.canonical_name(name), put(name, wanted), changed=True)
+
+    def _put_topic(self, request: Request, node: Node) -> Answer:
+        name = request.address.entity
+        current = self._current(request, self._engine.get_topic(name), name)
+        wanted = self._read(request, node, TopicDescription, current)
+        put = self._engine.create_topic if request.if_match is None else self._engine.update_topic
+        return self._entity(request, self._engine.canonical_name(name), put(name, wanted), changed=True)
+
+    def _put_subscription(self, request: Request, node: Node) -> Answer:
+        at = request.address
+        found = self._engine.get_subscription(at.entity, at.subscription)
+        current = self._current(request, found, at.path)
+        wanted = self._read(request, node, SubscriptionDescription, current)
+        if request.if_match is None:
+            rule_node = node.find("DefaultRuleDescription")
+            rule = read_rule(rule_node, created_at_ms=self._clock.wall_ms()) if rule_node is not None else None
+            stored = self._engine.create_subscription(at.entity, at.subscription, wanted, rule)
+        else:
+            stored = self._engine.update_subscription(at.entity, at.subscription, wanted)
+        topic, name = self._subscription_names(at)
+        return self._subscription(request, topic, name, stored, changed=True)
+
+    def _put_rule(self, request: Request, node: Node) -> Answer:
+        at = request.address
+        current = self._engine.get_rule(at.entity, at.subscription, at.rule)
+        if request.if_match is None:
+            rule = read_rule(node, at.rule, created_at_ms=self._clock.wall_ms())
+            return self._rule(request, self._engine.create_rule(at.entity, at.subscription, rule), changed=True)
+        if current is None:
+            raise EntityNotFoundError(at.path)
+        rule = read_rule(node, current.name, created_at_ms=current.created_at_ms)
+        return self._rule(request, self._engine.update_rule(at.entity, at.subscription, rule), changed=True)
+
+    def _read(self, request: Request, node: Node, kind: type[_D], current: _D | None) -> _D:
+        """The description asked for, its forwarding targets checked."""
+        wanted = read_description(
+            node, kind, current=current, api_version=request.api_version, now_ms=self._clock.wall_ms()
+        )
+        for setting in ("forward_to", "forward_dead_lettered_messages_to"):
+            if target := getattr(wanted, setting, None):
+                request.check_forward(target, setting)
+        return wanted
+
+    def _current(self, request: Request, found: _T | None, path: str) -> _T | None:
+        """What an update replaces; None for a creation."""
+        if request.if_match is None:
+            return None
+        if found is None:
+            raise EntityNotFoundError(path)
+        updated_at_ms = self._engine.runtime(path).updated_at_ms
+        if request.if_match.strip().strip('"') not in ("*", str(updated_at_ms)):
+            raise PreconditionError(f"The entity has changed; its ETag is {updated_at_ms}.")
+        return found
+
+    def _subscription_names(self, at: Address) -> tuple[str, str]:
+        """Topic and subscription as they were spelt when created."""
+        topic = self._engine.canonical_name(at.entity)
+        return topic, self._engine.canonical_name(at.path).rpartition("/")[2]
+
+    def _entity(
+        self, request: Request, name: str, found: QueueDescription | TopicDescription, *, changed: bool = False
+    ) -> Answer:
+        return self._described(request, name, name, found, author=self._namespace, changed=changed)
+
+    def _subscription(
+        self, request: Request, topic: str, name: str, found: SubscriptionDescription, *, changed: bool = False
+    ) -> Answer:
+        return self._described(request, f"{topic}/Subscriptions/{name}", name, found, author="", changed=changed)
+
+    def _described(
+        self, request: Request, path: str, title: str, found: AnyDescription, *, author: str, changed: bool
+    ) -> Answer:
+        runtime = self._engine.runtime(path)
+        content = write_description(
+            found,
+            runtime,
+            host=request.host,
+            api_version=request.api_version,
+            message_size_limit_bytes=self._message_size_limit_bytes,
+        )
+        body = atom.entry(
+            request.origin,
+            path,
+            title,
+            content,
+            published_ms=runtime.created_at_ms,
+            updated_ms=runtime.updated_at_ms,
+            author=author,
+        )
+        return Answer(_status(request, changed), body, updated_at_ms=runtime.updated_at_ms)
+
+    def _rule(self, request: Request, rule: RuleDescription, *, changed: bool = False) -> Answer:
+        topic, subscription = self._subscription_names(
+            Address(Resource.SUBSCRIPTION, request.address.entity, request.address.subscription)
+        )
+        body = atom.entry(
+            request.origin,
+            f"{topic}/Subscriptions/{subscription}/Rules/{rule.name}",
+            rule.name,
+            write_rule(rule),
+            published_ms=rule.created_at_ms,
+            updated_ms=rule.created_at_ms,
+        )
+        return Answer(_status(request, changed), body)
+
+    def _page(self, request: Request, title: str, items: Sequence[_T], write: Callable[[_T], Answer]) -> Answer:
+        end = request.skip + request.top
+        following = f"?$skip={end}&$top={request.top}&api-version={request.api_version}" if end < len(items) else ""
+        entries = [write(item).body for item in items[request.skip : end]]
+        body = atom.feed(
+            title,
+            request.url,
+            entries,
+            updated_ms=self._clock.wall_ms(),
+            next_url=request.url + following if following else "",
+        )
+        return Answer(200, body, "feed")
+
+    def _namespace_info(self, request: Request) -> Answer:
+        content = element(
+            "NamespaceInfo",
+            text_element("CreatedTime", atom.format_time(self._started_ms))
+            + text_element("MessagingSKU", "Premium")
+            + text_element("MessagingUnits", "1")
+            + text_element("ModifiedTime", atom.format_time(self._started_ms))
+            + text_element("Name", self._namespace)
+            + text_element("NamespaceType", "Messaging"),
+            {"xmlns": atom.SERVICE_BUS},
+        )
+        body = atom.entry(
+            request.origin,
+            request.address.path,
+            self._namespace,
+            content,
+            published_ms=self._started_ms,
+            updated_ms=self._started_ms,
+            author=self._namespace,
+        )
+        return Answer(200, body)
+
+
+def _status(request: Request, changed: bool) -> int:
+    return 201 if changed and request.if_match is None else 200

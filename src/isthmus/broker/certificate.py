@@ -1,0 +1,244 @@
+"""The namespace's own certificate.
+
+What it is: a certificate authority and a server certificate, made at first start and kept in the data folder, so that
+clients reach the namespace by TLS after trusting one file. What it is not: a way to use a certificate from elsewhere;
+whoever has one gives its files to the server directly.
+Spec: RFC 5280; the extensions are those that OpenSSL's strict checks (Python 3.13), Java and Go ask for.
+
+Invariants:
+    I1. Private keys are born with mode 0600 and never pass through a wider one.
+    I2. The authority outlives server certificates: a client that trusts it once stays connected when the server
+        certificate is renewed or gets another host name.
+    I3. Interrupted at any instant, the next start finds either a whole pair or makes a new one.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from isthmus.errors import IsthmusError
+
+__all__ = ["LOCAL_HOST_NAMES", "CertificateError", "CertificateFiles", "ensure_certificate", "server_context"]
+
+LOCAL_HOST_NAMES = ("localhost", "127.0.0.1", "::1")
+
+# Apple's limit for server certificates is 825 days; the authority lives as long as a data folder is likely to.
+_SERVER_LIFETIME = timedelta(days=820)
+_AUTHORITY_LIFETIME = timedelta(days=3650)
+_RENEW_BEFORE = timedelta(days=30)
+# Clients whose clocks run behind must not find a certificate from the future.
+_BACKDATED = timedelta(days=1)
+
+
+class CertificateError(IsthmusError):
+    """A certificate file cannot be read."""
+
+    code = "bad-certificate"
+
+    def __init__(self, path: str = "", reason: str = "") -> None:
+        super().__init__("", path=path, reason=reason)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"The certificate file {a.get('path')} cannot be used: {a.get('reason')}; delete it to have a new one made."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFiles:
+    """Where the PEM files stand.
+
+    Attributes:
+        authority: the authority's certificate: the one file that clients trust.
+        certificate: the server's certificate followed by the authority's.
+        key: the server's private key, mode 0600.
+    """
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+def ensure_certificate(folder: Path, host_names: Iterable[str] = (), *, now_ms: int) -> CertificateFiles:
+    """Make what is missing in `folder` and renew what expires within 30 days.
+
+    Args:
+        folder: made with mode 0700 if absent.
+        host_names: names and IP addresses besides localhost, 127.0.0.1 and ::1 that clients will dial.
+        now_ms: wall time, milliseconds since the epoch.
+
+    Raises:
+        CertificateError: a file is there but is no certificate or key.
+    """
+    now = datetime.fromtimestamp(now_ms / 1000, UTC)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files = CertificateFiles(folder / "ca.pem", folder / "server.pem", folder / "server-key.pem")
+    authority_key_file = folder / "ca-key.pem"
+    names = list(dict.fromkeys((*LOCAL_HOST_NAMES, *(name.lower() for name in host_names))))
+
+    authority = _read(files.authority)
+    renewed = False
+    if authority is None or not authority_key_file.exists() or _expires(authority, now):
+        authority_key = ec.generate_private_key(ec.SECP256R1())
+        authority = _make_authority(authority_key, now)
+        _write(authority_key_file, _pem(authority_key))
+        _write(files.authority, authority.public_bytes(serialization.Encoding.PEM), mode=0o644)
+        renewed = True
+
+    server = _read(files.certificate)
+    if renewed or server is None or not files.key.exists() or _expires(server, now) or not set(names) <= _names(server):
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _make_server(key, authority, _read_key(authority_key_file), names, now)
+        chain = b"".join(each.public_bytes(serialization.Encoding.PEM) for each in (certificate, authority))
+        files.certificate.unlink(missing_ok=True)
+        _write(files.key, _pem(key))
+        _write(files.certificate, chain, mode=0o644)
+    return files
+
+
+def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """The TLS settings of a listening port: TLS 1.2 and later.
+
+    Raises:
+        CertificateError: the files do not belong together or cannot be read.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise CertificateError(str(certificate), str(error)) from error
+    return context
+
+
+def _make_authority(key: ec.EllipticCurvePrivateKey, now: datetime) -> x509.Certificate:
+    name = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "isthmus"),
+            # A number of its own keeps authorities of several data folders apart in a client's trust store.
+            x509.NameAttribute(
+                NameOID.COMMON_NAME, f"isthmus namespace authority {x509.random_serial_number():040x}"[:64]
+            ),
+        ]
+    )
+    return (
+        x509.CertificateBuilder(subject_name=name, issuer_name=name, public_key=key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(now + _AUTHORITY_LIFETIME)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(authority=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _make_server(
+    key: ec.EllipticCurvePrivateKey,
+    authority: x509.Certificate,
+    authority_key: ec.EllipticCurvePrivateKey,
+    names: list[str],
+    now: datetime,
+) -> x509.Certificate:
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "isthmus"),
+            x509.NameAttribute(NameOID.COMMON_NAME, names[-1][:64]),
+        ]
+    )
+    return (
+        x509.CertificateBuilder(subject_name=subject, issuer_name=authority.subject, public_key=key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(min(now + _SERVER_LIFETIME, authority.not_valid_after_utc))
+        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(authority=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+
+
+def _key_usage(*, authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _names(certificate: x509.Certificate) -> set[str]:
+    """The host names that a certificate is for, as text."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return set()
+    return {str(name.value) for name in names}
+
+
+def _expires(certificate: x509.Certificate, now: datetime) -> bool:
+    return now + _RENEW_BEFORE >= certificate.not_valid_after_utc
+
+
+def _read(path: Path) -> x509.Certificate | None:
+    if not path.exists():
+        return None
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CertificateError(str(path), str(error)) from error
+
+
+def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError) as error:
+        raise CertificateError(str(path), str(error)) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise CertificateError(str(path), "the key is not an elliptic curve key")
+    return key
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _write(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Replace a file at once, so that an interruption leaves the old one or the new one."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)

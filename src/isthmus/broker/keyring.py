@@ -1,0 +1,285 @@
+"""Who may do what: authorization rules, their keys, and the grants that tokens and keys earn.
+
+What it is: the namespace's own rules with their key file, the rules of entities looked up where the engine keeps them,
+and the checks that the `$cbs` node, SASL PLAIN and the administration API share. What it is not: the enforcement; each
+link and each request asks `Grant.covers`.
+Spec: service-bus-sas.md; SERVICE-BUS.md W4, 5.1.
+
+Invariants:
+    I1. A grant never reaches beyond the audience that its token was shown for, nor beyond the token's scope, nor beyond
+        the entity whose rule signed it.
+    I2. The key file has mode 0600 from its first byte on, and a reader finds it whole or not at all.
+    I3. Unknown key names and wrong keys get the same answer.
+    I4. No repr and no error text holds a key.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from isthmus.broker.sas import (
+    TOKEN_PREFIX,
+    ExpiredTokenError,
+    InvalidAudienceError,
+    InvalidSignatureError,
+    MalformedTokenError,
+    SasToken,
+    canonical_path,
+    covers,
+)
+from isthmus.clock import Clock
+from isthmus.entities.description import AuthorizationRule
+from isthmus.errors import ConfigError, Fault, InvalidArgumentError
+
+__all__ = [
+    "ROOT_KEY_NAME",
+    "RULES_LIMIT",
+    "Authority",
+    "EntityRules",
+    "Grant",
+    "Keyring",
+    "Right",
+    "check_rules",
+    "new_key",
+]
+
+ROOT_KEY_NAME = "RootManageSharedAccessKey"
+# The service's limit for a namespace, a queue or a topic.
+RULES_LIMIT = 12
+_FILE_VERSION = 1
+
+
+class Right(StrEnum):
+    """What a rule permits."""
+
+    SEND = "Send"
+    LISTEN = "Listen"
+    MANAGE = "Manage"
+
+
+EntityRules = Callable[[str], Sequence[AuthorizationRule]]
+"""The rules of the entity with a canonical path; empty where there is no such entity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a token or key permits.
+
+    Attributes:
+        scope_path: canonical path at and below which the rights hold; ``""`` is the whole namespace.
+        rights: Manage stands for the others too.
+        key_name: the rule that earned it.
+        expires_at_ms: wall time after which the grant is void; None for a key given directly.
+    """
+
+    scope_path: str
+    rights: frozenset[Right]
+    key_name: str
+    expires_at_ms: int | None = None
+
+    def covers(self, path: str, right: Right) -> bool:
+        """Whether the grant permits `right` on an address such as ``sb://host/queue`` or ``topic/Subscriptions/s``."""
+        return (right in self.rights or Right.MANAGE in self.rights) and covers(self.scope_path, canonical_path(path))
+
+    def is_expired(self, now_ms: int) -> bool:
+        return self.expires_at_ms is not None and now_ms >= self.expires_at_ms
+
+
+class Keyring:
+    """The rules of the namespace itself.
+
+    Args:
+        rules: with distinct names.
+    """
+
+    def __init__(self, rules: Iterable[AuthorizationRule]) -> None:
+        self._rules = {rule.key_name: rule for rule in rules}
+        check_rules(list(self._rules.values()))
+
+    @classmethod
+    def open(cls, file: Path, clock: Clock, random_bytes: Callable[[int], bytes] = os.urandom) -> Keyring:
+        """Read the key file, or make it with one rule of random keys that permits everything.
+
+        Raises:
+            ConfigError: the file is there but is no key file.
+        """
+        if not file.exists():
+            now_ms = clock.wall_ms()
+            rights = [str(right) for right in Right]
+            keys = new_key(random_bytes), new_key(random_bytes)
+            keyring = cls([AuthorizationRule(ROOT_KEY_NAME, *keys, rights, now_ms, now_ms)])
+            keyring.save(file)
+            return keyring
+        file.chmod(0o600)
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            if content["version"] != _FILE_VERSION:
+                raise ConfigError([Fault(f"key file version {content['version']} is not known", file=str(file))])
+            return cls(AuthorizationRule(**rule) for rule in content["rules"])
+        except (ValueError, KeyError, TypeError, InvalidArgumentError):
+            # The cause may quote the file, and with it a key.
+            fault = Fault("not a key file", "restore it, or delete it to have new keys made", file=str(file))
+            raise ConfigError([fault]) from None
+
+    def save(self, file: Path) -> None:
+        """Write the key file with mode 0600, whole or not at all."""
+        rules = [
+            {name: getattr(rule, name) for name in AuthorizationRule.__dataclass_fields__}
+            for rule in self._rules.values()
+        ]
+        fresh = file.with_name(file.name + ".new")
+        fresh.unlink(missing_ok=True)
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+            json.dump({"version": _FILE_VERSION, "rules": rules}, stream, indent=2)
+            stream.flush()
+            os.fsync(stream.fileno())
+        fresh.replace(file)
+
+    @property
+    def rules(self) -> Sequence[AuthorizationRule]:
+        return tuple(self._rules.values())
+
+    def put(self, rule: AuthorizationRule) -> None:
+        """Add a rule, or replace the one of that name, e.g. to rotate a key.
+
+        Raises:
+            InvalidArgumentError: the rule is malformed or one too many.
+        """
+        check_rules([*(each for name, each in self._rules.items() if name != rule.key_name), rule])
+        self._rules[rule.key_name] = rule
+
+    def connection_string(
+        self,
+        endpoint: str,
+        *,
+        key_name: str = ROOT_KEY_NAME,
+        emulator: bool = False,
+        entity_path: str = "",
+    ) -> str:
+        """The text that clients take.
+
+        Args:
+            endpoint: host, or host and port, e.g. ``localhost:5672``.
+            key_name: a rule of the namespace.
+            emulator: whether clients are to speak AMQP without TLS and keep the endpoint's port.
+            entity_path: the one entity that the client is for.
+
+        Raises:
+            InvalidArgumentError: there is no such rule.
+        """
+        rule = self._rules.get(key_name)
+        if rule is None:
+            raise InvalidArgumentError(
+                f"there is no authorization rule '{key_name}'; there are {', '.join(self._rules)}"
+            )
+        text = f"Endpoint=sb://{endpoint}/;SharedAccessKeyName={key_name};SharedAccessKey={rule.primary_key}"
+        text += f";EntityPath={entity_path}" if entity_path else ""
+        return text + (";UseDevelopmentEmulator=true" if emulator else "")
+
+
+class Authority:
+    """Turns tokens and keys into grants.
+
+    Another kind of token (a JSON web token) gets its own branch in `authorise_token`; everything behind it knows grants only.
+    """
+
+    def __init__(self, keyring: Keyring, entity_rules: EntityRules = lambda path: ()) -> None:
+        self.keyring = keyring
+        self._entity_rules = entity_rules
+
+    def authorise_token(self, token: str, audience: str, now_ms: int) -> Grant:
+        """The grant that a token earns for an audience.
+
+        Args:
+            token: starting with its kind; only ``SharedAccessSignature`` is known.
+            audience: the URI that the token is shown for; its path is the grant's scope.
+            now_ms: wall time.
+
+        Raises:
+            TokenError: of the kind that says why.
+        """
+        if not token.startswith(TOKEN_PREFIX):
+            raise MalformedTokenError("The token is of no kind that this namespace knows: SharedAccessSignature.")
+        sas = SasToken.parse(token)
+        path = canonical_path(audience)
+        scope = sas.scope(host=_host(audience))
+        # The signature comes first: nothing else about the token is true before it.
+        rule = next((rule for rule in self._rules_over(scope, sas.key_name) if _signed(sas, rule)), None)
+        if rule is None:
+            raise InvalidSignatureError
+        if sas.is_expired(now_ms):
+            raise ExpiredTokenError(sas.expires_at_ms)
+        if not covers(scope, path):
+            raise InvalidAudienceError(scope, path)
+        return Grant(path, frozenset(map(Right, rule.rights)), rule.key_name, sas.expires_at_ms)
+
+    def authorise_plain(self, key_name: str, key: str) -> Grant:
+        """The grant of a key given directly, as SASL PLAIN does; only the namespace's own rules.
+
+        Raises:
+            InvalidSignatureError: there is no such rule, or the key is not one of its two.
+        """
+        for rule in self._rules_over("", key_name):
+            keys = rule.primary_key, rule.secondary_key
+            # Both are compared whatever the first says: the time taken tells nothing.
+            if sum(hmac.compare_digest(key.encode(), each.encode()) for each in keys if each):
+                return Grant("", frozenset(map(Right, rule.rights)), rule.key_name)
+        raise InvalidSignatureError("The key is invalid.")
+
+    def _rules_over(self, scope: str, key_name: str) -> Iterator[AuthorizationRule]:
+        """The rules of that name on the namespace and on every entity whose path is `scope` or a parent of it."""
+        yield from (rule for rule in self.keyring.rules if rule.key_name == key_name)
+        end = -1
+        while scope and end < len(scope):
+            end = scope.find("/", end + 1)
+            end = len(scope) if end < 0 else end
+            yield from (rule for rule in self._entity_rules(scope[:end]) if rule.key_name == key_name)
+
+
+def new_key(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
+    """A key of 256 random bits in base64, the service's form."""
+    return base64.b64encode(random_bytes(32)).decode()
+
+
+def check_rules(rules: Sequence[AuthorizationRule]) -> None:
+    """Refuse what the service refuses in the rules of one namespace or entity.
+
+    Raises:
+        InvalidArgumentError: with the first thing wrong.
+    """
+    if len(rules) > RULES_LIMIT:
+        raise InvalidArgumentError(f"There are {len(rules)} authorization rules; the limit is {RULES_LIMIT}.")
+    names = [rule.key_name for rule in rules]
+    for rule in rules:
+        rights = set(rule.rights)
+        if not rule.key_name or len(rule.key_name) > 256 or names.count(rule.key_name) > 1:
+            raise InvalidArgumentError(
+                f"The authorization rule name '{rule.key_name[:64]}' is empty, too long or taken."
+            )
+        if not rights or not rights <= set(Right) or len(rights) != len(rule.rights):
+            raise InvalidArgumentError(
+                f"The rights of '{rule.key_name}' must be some of Send, Listen and Manage, once each."
+            )
+        if Right.MANAGE in rights and len(rights) < len(Right):
+            raise InvalidArgumentError(
+                f"The rights of '{rule.key_name}' have Manage, which needs Send and Listen as well."
+            )
+        if not rule.primary_key or not rule.secondary_key:
+            raise InvalidArgumentError(f"The authorization rule '{rule.key_name}' lacks a key.")
+
+
+def _signed(token: SasToken, rule: AuthorizationRule) -> bool:
+    """Whether either key made the signature; both are tried, so that the time taken tells nothing."""
+    return sum((token.is_signed_by(rule.primary_key), token.is_signed_by(rule.secondary_key))) > 0
+
+
+def _host(audience: str) -> str:
+    _, separator, rest = audience.partition("://")
+    return rest.partition("/")[0] if separator else ""
