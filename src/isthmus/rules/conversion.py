@@ -14,9 +14,9 @@ from isthmus.rules.value import LONG_MAX, LONG_MIN, Kind, Value, kind_of
 
 __all__ = ["converted", "like_existing", "parse_timespan", "show_datetime", "show_timespan"]
 
-# .NET's constant format: [-][d.]hh:mm[:ss[.fffffff]]; a bare number is days.
+# .NET's forms: [-][d.]hh:mm[:ss[.fffffff]], d:hh:mm:ss; a bare number is days.
 _TIMESPAN: Final = re.compile(
-    r"\s*(?P<sign>-)?(?:(?P<bare>\d{1,8})|(?:(?P<days>\d{1,8})[.:])?(?P<hours>\d{1,2}):(?P<minutes>\d{1,2})"
+    r"\s*(?P<sign>-)?(?:(?P<bare>\d{1,8})|(?:(?P<days>\d{1,8})(?:\.|:(?=\d+:\d+:)))?(?P<hours>\d{1,2}):(?P<minutes>\d{1,2})"
     r"(?::(?P<seconds>\d{1,2})(?:\.(?P<fraction>\d{1,7}))?)?)\s*",
     re.ASCII,
 )

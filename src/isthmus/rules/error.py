@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from isthmus.errors import Fault, IsthmusError
+from isthmus.errors import Fault, InvalidArgumentError, IsthmusError
 
 __all__ = ["FilterError", "RuleSyntaxError"]
 
 
-class RuleSyntaxError(IsthmusError):
+class RuleSyntaxError(InvalidArgumentError):
     """An expression is not of the language; holds every fault found, in the order of the text.
 
     Attributes:
@@ -38,7 +38,9 @@ class RuleSyntaxError(IsthmusError):
 
     def text(self) -> str:
         lines = (
-            f"line {fault.line}, column {fault.column}: {fault.message}" + (f"; {fault.hint}" if fault.hint else "")
+            (f"{fault.file}: " if fault.file else "")
+            + f"line {fault.line}, column {fault.column}: {fault.message}"
+            + (f"; {fault.hint}" if fault.hint else "")
             for fault in self.faults
         )
         return "\n".join(lines)
