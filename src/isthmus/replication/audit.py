@@ -1,0 +1,142 @@
+"""An independent reading of a task's namespaces, for reconciliation.
+
+What it is: the order in which a task's entities are looked at (browsed, never locked or settled) so that the answer is
+true while messages move, and the collection of nothing but numbers. What it is not: the comparison
+(`isthmus.replication.reconcile`), and it asks no route what it has counted.
+
+The order of reading, and why it is sound while routes run:
+    1. every member's audited subscription to its end: what entered by then is what must be accounted for;
+    2. every route's source: what waits there;
+    3. every member's audited subscription again, from where the first reading ended: what moved between 1 and 2;
+    4. every route's dead-letter queue: what was set aside between 2 and 4 has left the source before.
+A message that entered is at each step either before a route, behind it, or set aside, and it only ever goes forward; so
+one that is found nowhere was lost.
+
+Invariants:
+    I1. Reading changes nothing: messages are browsed.
+    I2. What enters after step 1 ended is ignored, at its origin and as a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from isthmus.errors import EntityNotFoundError
+from isthmus.replication.identity import Identity, identify
+from isthmus.replication.reconcile import Holding, Reconciliation, Undelivered, reconcile
+from isthmus.topology.model import Endpoint, Route
+
+__all__ = ["DEAD_LETTER", "Peek", "PeekOpener", "audit"]
+
+Peek = Callable[[int, int], Sequence[bytes]]
+"""Encoded messages from a sequence number on, at most so many; empty at the end."""
+
+PeekOpener = Callable[[Endpoint], Peek]
+"""Opens an entity for browsing; EntityNotFoundError where there is none."""
+
+DEAD_LETTER = "/$DeadLetterQueue"
+EXPIRED = "TTLExpiredException"
+# A page of 1 KiB messages stays well below the service's limit for one answer.
+PAGE_MESSAGES = 250
+
+
+@dataclass(slots=True)
+class _Subscription:
+    """An audited subscription while it is read."""
+
+    alias: str
+    peek: Peek
+    next_sequence: int = 0
+    numbers: dict[str, list[int]] = field(default_factory=dict)
+    entered: list[int] = field(default_factory=list)
+    first_pass: bool = True
+
+    def take(self, identity: Identity) -> None:
+        if not identity.origin:
+            if self.first_pass:
+                self.entered.append(identity.number)
+                self.numbers.setdefault(self.alias, []).append(identity.number)
+            return
+        self.numbers.setdefault(identity.origin, []).append(identity.number)
+
+
+def audit(
+    task: str,
+    routes: Sequence[Route],
+    subscriptions: Mapping[str, Endpoint],
+    open_peek: PeekOpener,
+    *,
+    on_message: Callable[[str, bytes], None] | None = None,
+) -> Reconciliation:
+    """Read a task's namespaces and compare them.
+
+    Args:
+        task: the task's name.
+        routes: the task's routes.
+        subscriptions: by alias, the subscription that holds every message of the member and that nobody consumes.
+        open_peek: opens an entity for browsing.
+        on_message: is also shown every message of the audited subscriptions, with the member's alias.
+
+    Raises:
+        EntityNotFoundError: an audited subscription or a route's source does not stand.
+        IsthmusError: a namespace cannot be read.
+    """
+    audited = [_Subscription(alias, open_peek(endpoint)) for alias, endpoint in subscriptions.items()]
+    for each in audited:
+        _read_on(each, on_message)
+    rest = {(route.source.alias, route.target.alias): Undelivered() for route in routes}
+    for route in routes:
+        waiting = rest[route.source.alias, route.target.alias].waiting
+        for identity in _browse(open_peek(route.source)):
+            waiting.add(identity.number)
+    for each in audited:
+        each.first_pass = False
+        _read_on(each, on_message)
+    for route in routes:
+        _read_set_aside(route, rest[route.source.alias, route.target.alias], open_peek)
+    entered = {each.alias: each.entered for each in audited}
+    horizon = {alias: max(numbers, default=-1) for alias, numbers in entered.items()}
+    holdings = {
+        each.alias: Holding(
+            entered=each.entered,
+            arrived={
+                origin: [number for number in numbers if number <= horizon.get(origin, -1)]
+                for origin, numbers in each.numbers.items()
+            },
+        )
+        for each in audited
+    }
+    return reconcile(task, holdings, rest)
+
+
+def _read_on(subscription: _Subscription, on_message: Callable[[str, bytes], None] | None) -> None:
+    take = subscription.take
+    for message, identity in _messages(subscription.peek, subscription.next_sequence):
+        take(identity)
+        subscription.next_sequence = identity.sequence + 1
+        if on_message is not None:
+            on_message(subscription.alias, message)
+
+
+def _browse(peek: Peek) -> list[Identity]:
+    return [identity for _, identity in _messages(peek, 0)]
+
+
+def _read_set_aside(route: Route, undelivered: Undelivered, open_peek: PeekOpener) -> None:
+    try:
+        peek = open_peek(Endpoint(route.source.alias, route.source.entity + DEAD_LETTER))
+    except EntityNotFoundError:
+        return
+    for identity in _browse(peek):
+        kind = undelivered.expired if identity.reason == EXPIRED else undelivered.dead_lettered
+        kind.add(identity.number)
+
+
+def _messages(peek: Peek, from_sequence: int) -> Iterator[tuple[bytes, Identity]]:
+    at = from_sequence
+    while page := peek(at, PAGE_MESSAGES):
+        for message in page:
+            identity = identify(message)
+            at = max(at, identity.sequence + 1)
+            yield message, identity

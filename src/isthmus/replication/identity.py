@@ -1,0 +1,83 @@
+"""Who a message is, wherever it stands.
+
+What it is: reading, from an encoded message as it was received or peeked, the identity that no copy changes: the
+namespace that it entered, the entity there and its sequence number there (DESIGN, decision 13). What it is not: the
+writing of provenance, which is the sink's.
+
+Invariants:
+    I1. A copy is known by the first hop of its provenance; what follows the first ";" is later hops.
+    I2. A message without provenance entered where it stands; its number is the topic's where it stands in a
+        subscription (`x-opt-enqueue-sequence-number`), else its own.
+    I3. The body is never decoded.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from isthmus.amqp import codec, section
+
+__all__ = ["ORIGIN", "SEQUENCE", "Identity", "identify"]
+
+ORIGIN = "repl-origin"
+SEQUENCE = "repl-sequence"
+DEAD_LETTER_REASON = "DeadLetterReason"
+
+
+def _text_key(name: str, short: int) -> bytes:
+    return bytes((short, len(name))) + name.encode()
+
+
+_ORIGIN_KEY = _text_key(ORIGIN, 0xA1)
+_SEQUENCE_KEY = _text_key(SEQUENCE, 0xA1)
+_REASON_KEY = _text_key(DEAD_LETTER_REASON, 0xA1)
+_OWN_SEQUENCE_KEY = _text_key("x-opt-sequence-number", 0xA3)
+_ENQUEUE_SEQUENCE_KEY = _text_key("x-opt-enqueue-sequence-number", 0xA3)
+
+
+class Identity(NamedTuple):
+    """A message's place here and at its origin.
+
+    Attributes:
+        sequence: its sequence number in the entity that was read.
+        origin: alias of the namespace that it entered; empty where it entered this one.
+        entity: the entity there; empty where it entered this one.
+        number: its sequence number there.
+        reason: why it was dead-lettered; empty where it was not.
+    """
+
+    sequence: int
+    origin: str
+    entity: str
+    number: int
+    reason: str
+
+
+def identify(message: bytes) -> Identity:
+    """Read a received or peeked message's identity.
+
+    Raises:
+        CodecError: the bytes are no message.
+    """
+    sections = section.locate(message)
+    annotations = _values(message, sections.message_annotations, (_OWN_SEQUENCE_KEY, _ENQUEUE_SEQUENCE_KEY))
+    properties = _values(message, sections.application_properties, (_ORIGIN_KEY, _SEQUENCE_KEY, _REASON_KEY))
+    sequence = int(annotations.get(_OWN_SEQUENCE_KEY) or 0)
+    reason = str(properties.get(_REASON_KEY) or "")
+    provenance = properties.get(_ORIGIN_KEY)
+    if isinstance(provenance, str) and provenance:
+        origin, _, entity = provenance.partition(";")[0].partition("/")
+        first = str(properties.get(_SEQUENCE_KEY, "")).partition(";")[0]
+        return Identity(sequence, origin, entity, int(first) if first.isdigit() else -1, reason)
+    number = annotations.get(_ENQUEUE_SEQUENCE_KEY)
+    return Identity(sequence, "", "", sequence if not number else int(number), reason)
+
+
+def _values(message: bytes, where: tuple[int, int], keys: tuple[bytes, ...]) -> dict[bytes, Any]:
+    found: dict[bytes, Any] = {}
+    for key, value, _ in section.map_items(message, where):
+        for wanted in keys:
+            if message.startswith(wanted, key):
+                found[wanted] = codec.decode(message, value)[0]
+                break
+    return found
