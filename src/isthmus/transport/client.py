@@ -1,0 +1,409 @@
+"""One connection to a namespace.
+
+What it is: a socket below an `isthmus.amqp.Connection`, with SASL, `$cbs` tokens kept fresh, heartbeats, and the hand-out
+of events to the links' owners. It blocks only where its name or a time-out says so; an owner that waits on several
+things polls `fileno()` for `interest()` and calls `service()` no later than `deadline()`. What it is not: safe for several
+threads at once (an owner with two threads holds a lock), and no reconnect: links and locks die with a connection, so
+the owner opens a new client.
+
+Invariants:
+    I1. `service` never blocks and never raises for what the peer or the network did: the fault is kept in `error`, and
+        every link's owner has been told.
+    I2. A token is renewed when a tenth of its life is left, before the peer drops the links it covers.
+    I3. What was queued is written in order; nothing is written after the connection is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import select
+import socket
+import ssl
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol, Self
+
+from isthmus.amqp import (
+    AmqpSession,
+    Closed,
+    Connection,
+    CreditChanged,
+    Disposed,
+    Event,
+    Link,
+    LinkAttached,
+    LinkDetached,
+    Opened,
+    SaslRefused,
+    SessionEnded,
+    Transfers,
+)
+from isthmus.amqp.types import Timestamp
+from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutError, UnauthorizedError
+from isthmus.transport.endpoint import Endpoint
+from isthmus.transport.error import error_from
+from isthmus.transport.request import Reply, RequestLink
+
+__all__ = ["Client", "LinkOwner"]
+
+RECEIVE_BYTES = 1 << 20
+SOCKET_BUFFER_BYTES = 1 << 20
+# Frames, not messages: a lease's credit window must never wait for the session's.
+INCOMING_WINDOW_FRAMES = 65535
+MAX_FRAME_BYTES = 1 << 20
+
+
+class LinkOwner(Protocol):
+    """What the client tells the owner of a link."""
+
+    def on_attached(self, link: Link) -> None: ...
+    def on_credit(self, link: Link) -> None: ...
+    def on_transfers(self, event: Transfers) -> None: ...
+    def on_disposed(self, first: int, last: int, state: Any) -> None: ...
+    def on_lost(self, error: IsthmusError) -> None: ...
+
+
+class _Grant:
+    """A token shown for one audience."""
+
+    __slots__ = ("expires_at", "renew_at", "reply")
+
+    def __init__(self, reply: Reply, expires_at: float, now: float) -> None:
+        self.reply = reply
+        self.expires_at = expires_at
+        self.renew_at = expires_at - max(1.0, (expires_at - now) / 10)
+
+
+class Client:
+    """A connection to `endpoint`.
+
+    Args:
+        endpoint: where to connect, and as whom.
+        name: container id, shown in the peer's logs; made up where empty.
+        idle_timeout_ms: the connection is given up when the peer was silent for twice as long.
+
+    Attributes:
+        error: why the connection is of no use any more; None while it is.
+        connection: the protocol engine.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, name: str = "", idle_timeout_ms: int = 30_000) -> None:
+        self.endpoint = endpoint
+        self.error: IsthmusError | None = None
+        self.connection = Connection(
+            server=False,
+            container_id=name or f"isthmus-{uuid.uuid4().hex[:12]}",
+            hostname=endpoint.host,
+            max_frame_size_bytes=MAX_FRAME_BYTES,
+            idle_timeout_ms=idle_timeout_ms,
+            incoming_window=INCOMING_WINDOW_FRAMES,
+        )
+        self._socket: socket.socket | None = None
+        self._pending: deque[memoryview] = deque()
+        self._opened = False
+        self._closing = False
+        self._cbs: RequestLink | None = None
+        self._grants: dict[str, _Grant] = {}
+        self._owners: dict[AmqpSession, LinkOwner] = {}
+        self._want_write = False
+
+    # ---- opening and closing
+
+    def open(self, timeout_seconds: float = 30.0) -> Client:
+        """Connects and opens; blocks.
+
+        Raises:
+            ConnectionLostError: no connection could be made, or it broke.
+            OperationTimeoutError: the peer did not answer in time.
+            UnauthorizedError: the peer refused SASL.
+        """
+        where = f"{self.endpoint.host}:{self.endpoint.port}"
+        limit = time.monotonic() + timeout_seconds
+        try:
+            raw = socket.create_connection((self.endpoint.host, self.endpoint.port), timeout_seconds)
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                raw.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
+            context = self.endpoint.ssl_context()
+            self._socket = raw if context is None else context.wrap_socket(raw, server_hostname=self.endpoint.host)
+        except TimeoutError:
+            raise OperationTimeoutError(f"{where}: no connection within {timeout_seconds:g} s") from None
+        except OSError as error:
+            raise ConnectionLostError(f"{where}: {error.strerror or error}") from None
+        self._socket.setblocking(False)
+        self.connection.start("ANONYMOUS")
+        self._write()
+        self.wait_until(lambda: self._opened, limit - time.monotonic(), f"{where}: no answer to open")
+        return self
+
+    def close(self, timeout_seconds: float = 5.0) -> None:
+        """Says goodbye and waits for the answer, so that what was sent before has been taken in; never raises."""
+        if self._socket is None:
+            return
+        if self.error is None:
+            self._closing = True
+            self.connection.close()
+            with contextlib.suppress(IsthmusError):
+                self.wait_until(lambda: False, timeout_seconds, "close")
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Closes the socket without a word."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self._lost(ConnectionLostError("the connection was closed"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- for owners that poll
+
+    def fileno(self) -> int:
+        """The socket's descriptor; -1 when there is none."""
+        return -1 if self._socket is None else self._socket.fileno()
+
+    def interest(self) -> int:
+        """What to poll the descriptor for."""
+        return select.POLLIN | (select.POLLOUT if self._pending or self._want_write else 0)
+
+    def deadline(self) -> float | None:
+        """When `service` is due though nothing happened, in monotonic seconds."""
+        due = self.connection.deadline()
+        if self._grants:
+            renewal = min(grant.renew_at for grant in self._grants.values()) - time.time() + time.monotonic()
+            due = renewal if due is None else min(due, renewal)
+        return due
+
+    def service(self) -> None:
+        """Reads what is there, hands it out, writes what can be written; never blocks."""
+        if self._socket is None or self.error is not None:
+            return
+        self._read()
+        self._dispatch(self.connection.tick(time.monotonic()))
+        self._renew()
+        self._write()
+
+    def flush(self) -> None:
+        """Writes what can be written without blocking."""
+        if self._socket is not None and self.error is None:
+            self._write()
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes queued that the socket did not take yet."""
+        return sum(map(len, self._pending))
+
+    # ---- blocking
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Waits until the socket has something, at most so long, and services it."""
+        if self._socket is None:
+            return
+        due = self.deadline()
+        limit = timeout_seconds if due is None else min(timeout_seconds, due - time.monotonic())
+        self.flush()
+        poll = select.poll()
+        poll.register(self._socket, self.interest())
+        poll.poll(max(0.0, limit) * 1000)
+        self.service()
+
+    def wait_until(self, condition: Callable[[], bool], timeout_seconds: float, what: str) -> None:
+        """Services the connection until `condition()` holds.
+
+        Raises:
+            IsthmusError: the connection's error, if it is lost first.
+            OperationTimeoutError: the time is over; the text starts with `what`.
+        """
+        limit = time.monotonic() + timeout_seconds
+        while not condition():
+            if self.error is not None:
+                raise self.error
+            left = limit - time.monotonic()
+            if left <= 0:
+                raise OperationTimeoutError(f"{what} within {timeout_seconds:g} s")
+            self.wait(left)
+
+    # ---- for links
+
+    def begin(self, owner: LinkOwner) -> AmqpSession:
+        """A new AMQP session whose links belong to `owner`: a fault of one link does not end another's session.
+
+        Raises:
+            IsthmusError: the connection is lost.
+        """
+        if self.error is not None:
+            raise self.error
+        amqp_session = self.connection.begin()
+        self._owners[amqp_session] = owner
+        return amqp_session
+
+    def authorize(self, path: str, timeout_seconds: float = 30.0) -> None:
+        """Shows a token for the entity at `path` and keeps it fresh; blocks.
+
+        Raises:
+            UnauthorizedError: the token was refused.
+            OperationTimeoutError: no answer came in time.
+        """
+        audience = self.endpoint.audience(path)
+        grant = self._grants.get(audience)
+        if grant is None:
+            grant = self._put_token(audience)
+        if grant is None:
+            return
+        self.wait_until(lambda: grant.reply.done, timeout_seconds, f"'{path}': no answer to put-token")
+        if grant.reply.error is not None:
+            del self._grants[audience]
+            error = grant.reply.error
+            raise error if error.retryable else UnauthorizedError(f"'{path}': {error}")
+
+    def _put_token(self, audience: str) -> _Grant | None:
+        now = time.time()
+        token = self.endpoint.credential.token(audience, now)
+        if token is None:
+            return None
+        if self._cbs is None:
+            self._cbs = RequestLink(self, "$cbs", "$cbs")
+        properties = {
+            "operation": "put-token",
+            "type": token.kind,
+            "name": audience,
+            "expiration": Timestamp(int(token.expires_at * 1000)),
+        }
+        grant = self._grants[audience] = _Grant(self._cbs.request(properties, token.text), token.expires_at, now)
+        return grant
+
+    def _renew(self) -> None:
+        if not self._grants:
+            return
+        now = time.time()
+        for audience, grant in list(self._grants.items()):
+            if not grant.reply.done:
+                continue
+            if grant.reply.error is not None:
+                self._lost(grant.reply.error)
+                return
+            if now >= grant.renew_at and now < grant.expires_at:
+                self._put_token(audience)
+
+    # ---- socket
+
+    def _read(self) -> None:
+        sock = self._socket
+        while sock is not None and self.error is None:
+            try:
+                data = sock.recv(RECEIVE_BYTES)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                return
+            except ssl.SSLWantWriteError:
+                self._want_write = True
+                return
+            except OSError as error:
+                self._lost(ConnectionLostError(f"{self.endpoint.host}: {error.strerror or error}"))
+                return
+            if not data:
+                self._lost(ConnectionLostError(f"{self.endpoint.host}: the peer closed the connection"))
+                return
+            self._dispatch(self.connection.receive(data, time.monotonic()))
+            if not (isinstance(sock, ssl.SSLSocket) and sock.pending()):
+                return
+
+    def _write(self) -> None:
+        data = self.connection.take()
+        if data:
+            self._pending.append(memoryview(data))
+        self._want_write = False
+        sock = self._socket
+        while self._pending and sock is not None:
+            view = self._pending[0]
+            try:
+                count = sock.send(view)
+            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EPIPE, errno.ECONNRESET) and self._drain_last_words():
+                    return
+                self._lost(ConnectionLostError(f"{self.endpoint.host}: {error.strerror or error}"))
+                return
+            if count == len(view):
+                self._pending.popleft()
+            else:
+                self._pending[0] = view[count:]
+
+    def _drain_last_words(self) -> bool:
+        """The peer closed while we wrote: its close frame tells why, if it is still there to read."""
+        self._pending.clear()
+        self._read()
+        return self.error is not None
+
+    # ---- events
+
+    def _dispatch(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Transfers):
+                event.link.context.on_transfers(event)
+            elif isinstance(event, Disposed):
+                event.link.context.on_disposed(event.first, event.last, event.state)
+                if not event.settled:
+                    event.link.settle_sent(event.first, event.last, event.state)
+            elif isinstance(event, CreditChanged):
+                if event.link.context is not None:
+                    event.link.context.on_credit(event.link)
+            elif isinstance(event, LinkAttached):
+                if event.link.context is not None:
+                    event.link.context.on_attached(event.link)
+            elif isinstance(event, LinkDetached):
+                self._on_detached(event)
+            elif isinstance(event, SessionEnded):
+                owner = self._owners.pop(event.amqp_session, None)
+                if owner is not None:
+                    error = event.error
+                    owner.on_lost(
+                        ConnectionLostError("the session was ended")
+                        if error is None
+                        else error_from(error.condition, error.description)
+                    )
+            elif isinstance(event, Opened):
+                self._opened = True
+            elif isinstance(event, SaslRefused):
+                self._lost(UnauthorizedError(f"{self.endpoint.host}: {event.reason}"))
+            elif isinstance(event, Closed):
+                self._on_closed(event)
+
+    def _on_detached(self, event: LinkDetached) -> None:
+        owner = event.link.context
+        if owner is None:
+            return
+        path = str(getattr(owner, "path", ""))
+        error = event.error
+        owner.on_lost(
+            ConnectionLostError(f"'{path}': the link was detached")
+            if error is None
+            else error_from(error.condition, error.description, path=path)
+        )
+
+    def _on_closed(self, event: Closed) -> None:
+        error = event.error
+        self._write()
+        self._lost(
+            ConnectionLostError(f"{self.endpoint.host}: the connection was closed")
+            if error is None
+            else ConnectionLostError(
+                f"{self.endpoint.host}: {error.description or error.condition} ({error.condition})"
+            )
+        )
+
+    def _lost(self, error: IsthmusError) -> None:
+        if self.error is not None:
+            return
+        self.error = error
+        self._pending.clear()
+        owners, self._owners = list(self._owners.values()), {}
+        for owner in owners:
+            owner.on_lost(error)

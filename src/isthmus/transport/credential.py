@@ -1,0 +1,115 @@
+"""What a client shows to be let in.
+
+What it is: makers of tokens for `put-token` (SERVICE-BUS.md W4): a shared key signs locally, so that no token service
+can take an application down; a ready signature is passed on; an identity (azure-identity, or anything with its
+`get_token`) is asked. What it is not: storage of secrets; who makes a credential resolves the reference.
+
+Invariants:
+    I1. No repr and no pickle of a credential holds its key.
+    I2. A token's expiry is told with it, so that it can be renewed in time.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from typing import Any, NamedTuple, NoReturn, Protocol
+from urllib.parse import quote
+
+__all__ = [
+    "Credential",
+    "IdentityCredential",
+    "NoCredential",
+    "SharedKeyCredential",
+    "SignatureCredential",
+    "Token",
+]
+
+SAS_TYPE = "servicebus.windows.net:sastoken"
+JWT_TYPE = "jwt"
+# The SDKs' own lifetime; short enough that a rotated key matters soon, long enough that renewals cost nothing.
+TOKEN_LIFETIME_SECONDS = 3600
+SCOPE = "https://servicebus.azure.net/.default"
+_NEVER = 253402300799.0
+
+
+class Token(NamedTuple):
+    """A token as `put-token` takes it; `expires_at` is in seconds since the epoch."""
+
+    text: str
+    kind: str
+    expires_at: float
+
+
+class Credential(Protocol):
+    """Makes tokens."""
+
+    def token(self, audience: str, now: float) -> Token | None:
+        """A token for `audience` (`sb://host/entity`) made at `now` (epoch seconds); None: nothing need be shown."""
+        ...
+
+
+class _Unpicklable:
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a credential is not pickled; pass the reference to the secret and resolve it where it is used")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+
+class SharedKeyCredential(_Unpicklable):
+    """A shared access policy's name and key.
+
+    Args:
+        name: the policy's name.
+        key: its key.
+        lifetime_seconds: how long a token made from it is good.
+    """
+
+    def __init__(self, name: str, key: str, lifetime_seconds: float = TOKEN_LIFETIME_SECONDS) -> None:
+        self.name = name
+        self._key = key.encode()
+        self._lifetime_seconds = lifetime_seconds
+
+    def token(self, audience: str, now: float) -> Token:
+        expires_at = int(now + self._lifetime_seconds)
+        resource = quote(audience, safe="")
+        signature = hmac.new(self._key, f"{resource}\n{expires_at}".encode(), hashlib.sha256).digest()
+        sig = quote(base64.b64encode(signature).decode(), safe="")
+        text = f"SharedAccessSignature sr={resource}&sig={sig}&se={expires_at}&skn={quote(self.name, safe='')}"
+        return Token(text, SAS_TYPE, float(expires_at))
+
+
+class SignatureCredential(_Unpicklable):
+    """A token made elsewhere (`SharedAccessSignature=` of a connection string); it cannot be renewed."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def token(self, audience: str, now: float) -> Token:
+        fields = dict(part.partition("=")[::2] for part in self._text.partition(" ")[2].split("&"))
+        expiry = fields.get("se", "")
+        return Token(self._text, SAS_TYPE, float(expiry) if expiry.isdigit() else _NEVER)
+
+
+class IdentityCredential(_Unpicklable):
+    """Microsoft Entra tokens.
+
+    Args:
+        identity: an object with azure-identity's `get_token(scope)`.
+    """
+
+    def __init__(self, identity: Any) -> None:
+        self._identity = identity
+
+    def token(self, audience: str, now: float) -> Token:
+        made = self._identity.get_token(SCOPE)
+        return Token(made.token, JWT_TYPE, float(made.expires_on))
+
+
+class NoCredential:
+    """For peers that ask for nothing."""
+
+    def token(self, audience: str, now: float) -> None:
+        return None

@@ -1,0 +1,109 @@
+"""AMQP error conditions and status codes as errors of isthmus (SERVICE-BUS.md W9, W11).
+
+What it is: the one table by which a client names what its peer refused. What it is not: the broker's table, which goes
+the other way.
+
+Invariants:
+    I1. A condition that no line names becomes a TransportError that keeps condition and text.
+    I2. `retryable` says whether the same call may succeed later; a vanished entity or a refused token may not.
+"""
+
+from __future__ import annotations
+
+import re
+
+from isthmus.errors import (
+    ConnectionLostError,
+    EntityDisabledError,
+    EntityExistsError,
+    EntityNotFoundError,
+    InvalidArgumentError,
+    IsthmusError,
+    LockLostError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+    NotAllowedError,
+    OperationTimeoutError,
+    ProtocolError,
+    QuotaExceededError,
+    ServerBusyError,
+    UnauthorizedError,
+)
+
+__all__ = ["TransportError", "error_from"]
+
+
+class TransportError(IsthmusError):
+    """The peer refused with a condition that has no error of its own."""
+
+    code = "refused"
+    retryable = True
+
+    def __init__(self, condition: str = "", description: str = "", path: str = "") -> None:
+        super().__init__("", condition=condition, description=description, path=path)
+
+    def text(self) -> str:
+        a = self.attributes
+        where = f"'{a.get('path')}': " if a.get("path") else ""
+        return f"{where}{a.get('description') or 'refused'} ({a.get('condition') or 'no condition'})"
+
+
+_CONDITIONS: dict[str, type[IsthmusError]] = {
+    "amqp:unauthorized-access": UnauthorizedError,
+    "com.microsoft:auth-failed": UnauthorizedError,
+    "amqp:link:message-size-exceeded": MessageTooLargeError,
+    "amqp:resource-limit-exceeded": QuotaExceededError,
+    "amqp:not-allowed": NotAllowedError,
+    "amqp:link:stolen": NotAllowedError,
+    "com.microsoft:argument-error": InvalidArgumentError,
+    "com.microsoft:argument-out-of-range": InvalidArgumentError,
+    "com.microsoft:message-lock-lost": LockLostError,
+    "com.microsoft:session-lock-lost": LockLostError,
+    "com.microsoft:session-cannot-be-locked": LockLostError,
+    "com.microsoft:message-not-found": MessageNotFoundError,
+    "com.microsoft:server-busy": ServerBusyError,
+    "com.microsoft:timeout": OperationTimeoutError,
+    "amqp:link:detach-forced": ConnectionLostError,
+    "amqp:connection:forced": ConnectionLostError,
+    "amqp:decode-error": ProtocolError,
+    "amqp:connection:framing-error": ProtocolError,
+}
+_STATUSES: dict[int, str] = {
+    400: "com.microsoft:argument-error",
+    401: "amqp:unauthorized-access",
+    403: "amqp:not-allowed",
+    404: "amqp:not-found",
+    408: "com.microsoft:timeout",
+    409: "com.microsoft:entity-already-exists",
+    410: "com.microsoft:message-lock-lost",
+    429: "com.microsoft:server-busy",
+    503: "com.microsoft:server-busy",
+}
+_BYTES = re.compile(r"(\d+) bytes")
+
+
+def error_from(condition: str | None, description: str | None, *, path: str = "", status: int = 0) -> IsthmusError:
+    """The error that a peer's refusal stands for.
+
+    Args:
+        condition: the AMQP error condition; None or empty where only a status came.
+        description: the peer's text.
+        path: the entity.
+        status: status code of a `$management` or `$cbs` reply.
+    """
+    name = str(condition or "") or _STATUSES.get(status, "")
+    text = str(description or "")
+    where = f"'{path}': " if path else ""
+    if name == "amqp:not-found":
+        return EntityNotFoundError(path)
+    if name == "com.microsoft:entity-disabled":
+        return EntityDisabledError(path, "disabled")
+    if name == "com.microsoft:entity-already-exists":
+        return EntityExistsError(path)
+    if name == "amqp:link:message-size-exceeded":
+        sizes = [int(found) for found in _BYTES.findall(text)]
+        return MessageTooLargeError(max(sizes, default=0), min(sizes, default=0))
+    kind = _CONDITIONS.get(name)
+    if kind is None:
+        return TransportError(name, text, path)
+    return kind(f"{where}{text or name}", condition=name)

@@ -1,0 +1,139 @@
+"""Receiving with a window of credit.
+
+What it is: a receiver link that hands over runs of deliveries as they came, and disposes of runs. What it is not: a
+buffer of messages, a lock renewer.
+
+Invariants:
+    I1. Credit on the link never exceeds what the owner granted.
+    I2. Runs are handed over in the order of arrival; nothing is dropped.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from isthmus.amqp.performative import Source, Target
+from isthmus.errors import IsthmusError
+
+if TYPE_CHECKING:
+    from isthmus.amqp import Link, Transfers
+    from isthmus.transport.client import Client
+
+__all__ = ["Deliveries", "Receiver"]
+
+
+class Deliveries(NamedTuple):
+    """A run of deliveries with consecutive ids; tags are the lock tokens."""
+
+    first_id: int
+    tags: Sequence[bytes]
+    payloads: Sequence[bytes]
+
+
+class Receiver:
+    """A link from the entity at `path`.
+
+    Args:
+        client: an open connection, authorized for `path`.
+        path: queue, subscription or dead-letter queue.
+        settled: receive and delete instead of peek-lock.
+
+    Attributes:
+        arrived: runs that the owner has not taken.
+        received: deliveries that came so far.
+        drained: whether the last drain has been answered.
+        error: why the link is of no use any more.
+    """
+
+    def __init__(self, client: Client, path: str, *, settled: bool = False) -> None:
+        self.client = client
+        self.path = path
+        self.arrived: deque[Deliveries] = deque()
+        self.received = 0
+        self.drained = False
+        self.attached = False
+        self.error: IsthmusError | None = None
+        self._session = client.begin(self)
+        self.link = self._session.attach_receiver(
+            f"receive-{uuid.uuid4().hex[:12]}",
+            Source(path),
+            target=Target(client.connection.container_id),
+            snd_settle_mode=1 if settled else 0,
+            rcv_settle_mode=0,
+        )
+        self.link.context = self
+
+    def wait_attached(self, timeout_seconds: float = 30.0) -> Receiver:
+        """Blocks until the peer has attached the link.
+
+        Raises:
+            IsthmusError: the peer refused.
+            OperationTimeoutError: no answer came in time.
+        """
+        self.client.wait_until(
+            lambda: self.attached or self.error is not None, timeout_seconds, f"'{self.path}': no answer to attach"
+        )
+        if self.error is not None:
+            raise self.error
+        return self
+
+    @property
+    def credit(self) -> int:
+        """Deliveries that the peer may still send."""
+        return self.link.credit
+
+    def grant(self, credit: int) -> None:
+        """Sets the credit: so many deliveries more, counted from now."""
+        if self.error is None:
+            self.link.grant(credit)
+
+    def drain(self) -> None:
+        """Takes the credit back: `drained` tells when nothing more can come."""
+        self.drained = self.link.credit == 0
+        if self.error is None and not self.drained:
+            self.link.grant(self.link.credit, drain=True)
+
+    def take(self) -> list[Deliveries]:
+        """The runs that came since the last call."""
+        runs = list(self.arrived)
+        self.arrived.clear()
+        return runs
+
+    def dispose(self, first: int, last: int, state: Any = None) -> None:
+        """Settles deliveries first to last (ids); state None completes them."""
+        if self.error is None:
+            self.link.dispose(first, last, state)
+
+    def close(self) -> None:
+        """Detaches; locks that are held stay until they expire."""
+        self.link.detach()
+        self._session.end()
+
+    # ---- called by the client
+
+    def on_attached(self, link: Link) -> None:
+        """The peer answered; a null source announces a refusal."""
+        self.attached = link.source is not None
+
+    def on_credit(self, link: Link) -> None:
+        """The peer's flow: credit used up or given back."""
+        if link.credit == 0:
+            self.drained = True
+
+    def on_transfers(self, event: Transfers) -> None:
+        """Deliveries came."""
+        self.arrived.append(Deliveries(event.first_delivery_id, event.tags, event.payloads))
+        self.received += len(event.payloads)
+        if event.link.credit == 0:
+            self.drained = True
+
+    def on_disposed(self, first: int, last: int, state: Any) -> None:
+        """Receivers dispose; nothing comes back in settle mode first."""
+
+    def on_lost(self, error: IsthmusError) -> None:
+        """The link is gone."""
+        if self.error is None:
+            self.error = error

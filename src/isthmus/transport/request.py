@@ -1,0 +1,165 @@
+"""Requests and their replies over a pair of links: `$cbs` and `<entity>/$management` (SERVICE-BUS.md W4, W9).
+
+What it is: sends a request message, matches the reply by its correlation id. Any number may be under way. What it is
+not: the operations themselves (`isthmus.transport.management`).
+
+Invariants:
+    I1. A reply is matched by correlation id alone, never by order.
+    I2. When the links go, every request under way ends with the error that took them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from isthmus.amqp import codec, section
+from isthmus.amqp.performative import Error, Rejected, Source, Target
+from isthmus.errors import IsthmusError, ProtocolError
+from isthmus.transport.error import error_from
+
+if TYPE_CHECKING:
+    from isthmus.amqp import Link, Transfers
+    from isthmus.transport.client import Client
+
+__all__ = ["Reply", "RequestLink"]
+
+_CREDIT = 100
+
+
+def _body(message: bytes, sections: section.Sections) -> Any:
+    start = sections.body[0]
+    return codec.decode(message, start + 3)[0] if sections.body[1] and message[start + 2] == section.VALUE else None
+
+
+class Reply:
+    """A request under way, then its answer.
+
+    Attributes:
+        done: whether the answer came, or will not come.
+        status: status code, e.g. 200, 202, 204.
+        body: the decoded amqp-value body.
+        error: why there is no answer, or what the peer refused; None where the status is below 400.
+    """
+
+    __slots__ = ("body", "done", "error", "path", "status")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.done = False
+        self.status = 0
+        self.body: Any = None
+        self.error: IsthmusError | None = None
+
+    def fail(self, error: IsthmusError) -> None:
+        """Ends the request without an answer."""
+        if not self.done:
+            self.done, self.error = True, error
+
+    def resolve(self, properties: dict[Any, Any], body: Any) -> None:
+        """Takes over the answer."""
+        named = {str(key): value for key, value in properties.items()}
+        status = named.get("statusCode", named.get("status-code", 500))
+        self.status = int(status) if isinstance(status, int) else 500
+        self.body = body
+        if self.status >= 400:
+            condition = named.get("errorCondition", named.get("error-condition"))
+            text = named.get("statusDescription", named.get("status-description"))
+            self.error = error_from(condition, text, path=self.path, status=self.status)
+        self.done = True
+
+
+class RequestLink:
+    """The two links of a request/response node.
+
+    Args:
+        client: the connection.
+        node: the node's address, e.g. `$cbs` or `flights/$management`.
+        path: the entity, for errors.
+    """
+
+    def __init__(self, client: Client, node: str, path: str) -> None:
+        self.client = client
+        self.node = node
+        self.path = path
+        self.error: IsthmusError | None = None
+        self._waiting: dict[uuid.UUID, Reply] = {}
+        self._unsent: deque[tuple[Reply, bytes]] = deque()
+        self._sent: dict[int, Reply] = {}
+        self._session = client.begin(self)
+        name = f"{node}-{uuid.uuid4().hex[:12]}"
+        self._sender = self._session.attach_sender(f"{name}-out", Target(node), source=Source(node))
+        self._receiver = self._session.attach_receiver(f"{name}-in", Source(node), target=Target(node))
+        self._sender.context = self._receiver.context = self
+        self._receiver.grant(_CREDIT)
+
+    def request(self, application_properties: dict[str, Any], body: Any) -> Reply:
+        """Queues a request; its reply fills in as the client is serviced."""
+        reply = Reply(self.path)
+        if self.error is not None:
+            reply.fail(self.error)
+            return reply
+        message_id = uuid.uuid4()
+        self._waiting[message_id] = reply
+        message = section.encode_message(
+            body,
+            properties={"message_id": message_id, "reply_to": self.node},
+            application_properties=application_properties,
+            value_body=True,
+        )
+        self._unsent.append((reply, message))
+        self._send()
+        return reply
+
+    def _send(self) -> None:
+        while self._unsent and self._sender.sendable > 0:
+            reply, message = self._unsent.popleft()
+            delivery_id = self._sender.send(message, self._sender.delivery_count.to_bytes(4, "big"))
+            self._sent[delivery_id] = reply
+
+    # ---- called by the client
+
+    def on_credit(self, link: Link) -> None:
+        """The peer takes requests."""
+        if link is self._sender:
+            self._send()
+
+    def on_transfers(self, event: Transfers) -> None:
+        """Replies came."""
+        for payload in event.payloads:
+            sections = section.locate(payload)
+            correlation = section.decode_properties(payload, sections.properties).get("correlation_id")
+            reply = self._waiting.pop(correlation, None) if isinstance(correlation, uuid.UUID) else None
+            if reply is not None:
+                reply.resolve(section.decode_map(payload, sections.application_properties), _body(payload, sections))
+        if not event.settled:
+            self._receiver.dispose(event.first_delivery_id, event.first_delivery_id + len(event.payloads) - 1)
+        if self._receiver.credit < _CREDIT // 2:
+            self._receiver.grant(_CREDIT)
+
+    def on_disposed(self, first: int, last: int, state: Any) -> None:
+        """The peer took requests, or refused them unread."""
+        for delivery_id in range(first, last + 1):
+            reply = self._sent.pop(delivery_id, None)
+            if reply is not None and isinstance(state, Rejected):
+                error = state.error or Error()
+                reply.fail(error_from(error.condition, error.description, path=self.path))
+
+    def on_attached(self, link: Link) -> None:
+        """Both ends stand; credit tells when to send."""
+
+    def on_lost(self, error: IsthmusError) -> None:
+        """The links are gone."""
+        if self.error is None:
+            self.error = error
+        for reply in self._waiting.values():
+            reply.fail(self.error)
+        self._waiting.clear()
+        self._unsent.clear()
+        self._sent.clear()
+
+    def close(self) -> None:
+        """Ends the links."""
+        self._session.end()
+        self.on_lost(ProtocolError(f"'{self.node}': closed"))
