@@ -1,0 +1,108 @@
+"""How files spell the settings of entities.
+
+What it is: one table of settings, and their names in isthmus's own layout and in the emulator's. What it is not: a
+reader of files (`config`).
+Spec: SERVICE-BUS.md W13, 5.2, 5.4, 5.9 for meanings and limits.
+
+Invariants:
+    I1. Both layouts know the same settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from isthmus.entities.description import INFINITE_MS, EntityStatus
+from isthmus.topology.setting import Kind, Setting, Spec
+
+__all__ = ["CORRELATION_FIELDS", "SETTINGS", "Layout", "field_of"]
+
+_MINUTE_MS = 60_000
+
+
+def _duration(name: str, description: str, minimum: int, maximum: int = INFINITE_MS) -> Setting:
+    return Setting(
+        name=name, kind=Kind.DURATION, description=description, minimum=minimum, maximum=maximum, example="1m"
+    )
+
+
+def _flag(name: str, description: str) -> Setting:
+    return Setting(name=name, kind=Kind.BOOLEAN, description=description, example="true")
+
+
+def _number(name: str, description: str, minimum: int, maximum: int) -> Setting:
+    return Setting(
+        name=name, kind=Kind.INTEGER, description=description, minimum=minimum, maximum=maximum, example=str(minimum)
+    )
+
+
+_STATUS = tuple(str(status) for status in EntityStatus)
+# Names are the own layout's; a description's field is the same with `_ms` after a duration, the emulator's name the
+# same in capitals.
+SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        _duration("lock_duration", "How long a received message stays locked.", 1000, 5 * _MINUTE_MS),
+        _number("max_size_in_megabytes", "Size at which sends are refused.", 1, 81_920),
+        _flag("requires_duplicate_detection", "Drop messages whose MessageId came before. Fixed at creation."),
+        _flag("requires_session", "Take and give messages by session. Fixed at creation."),
+        _duration("default_message_time_to_live", "When messages without a life of their own expire.", 1000),
+        _flag("dead_lettering_on_message_expiration", "Keep expired messages in the dead-letter queue."),
+        _flag("dead_lettering_on_filter_evaluation_exceptions", "Keep messages on which a filter failed."),
+        _duration("duplicate_detection_history_time_window", "How long a MessageId is remembered.", 5000, 604_800_000),
+        _number("max_delivery_count", "Deliveries before a message is dead-lettered.", 1, 2**31 - 1),
+        _flag("enable_batched_operations", "Accepted for compatibility; batching is always on."),
+        _flag("enable_partitioning", "Spread over several stores. Fixed at creation."),
+        _flag("enable_express", "Accepted for compatibility; every message is durable."),
+        _flag("support_ordering", "Whether order is kept."),
+        _duration("auto_delete_on_idle", "Idle time after which the entity goes.", 5 * _MINUTE_MS),
+        Setting(name="status", kind=Kind.CHOICE, choices=_STATUS, description="What passes.", example="Active"),
+        Setting(name="forward_to", kind=Kind.ENTITY, description="Where messages go on to.", example="all-orders"),
+        Setting(
+            name="forward_dead_lettered_messages_to",
+            kind=Kind.ENTITY,
+            description="Where dead-lettered messages go on to.",
+            example="failed",
+        ),
+        Setting(name="user_metadata", kind=Kind.TEXT, description="Free text.", example="owner: stock"),
+        _number("max_message_size_in_kilobytes", "Greatest message.", 1, 102_400),
+    )
+}
+
+CORRELATION_FIELDS = (
+    "correlation_id", "message_id", "to", "reply_to", "label", "session_id", "reply_to_session_id", "content_type",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How one of the two layouts spells what both say."""
+
+    emulator: bool
+
+    def word(self, name: str) -> str:
+        """A setting's name, e.g. `lock_duration` or `LockDuration`."""
+        return "".join(part.capitalize() for part in name.split("_")) if self.emulator else name
+
+    def spec(self, kind: type[Any], what: str) -> Spec:
+        """The settings of a kind of entity."""
+        known = kind.__dataclass_fields__
+        return Spec(
+            what,
+            f"Settings of a {what}.",
+            tuple(
+                Setting(**{**_attributes(setting), "name": self.word(name)})
+                for name, setting in SETTINGS.items()
+                if field_of(setting) in known
+            ),
+        )
+
+
+def _attributes(setting: Setting) -> dict[str, Any]:
+    return {name: getattr(setting, name) for name in Setting.__dataclass_fields__}
+
+
+def field_of(setting: Setting) -> str:
+    """The description's field that a setting fills."""
+    return setting.name + ("_ms" if setting.kind is Kind.DURATION else "")
