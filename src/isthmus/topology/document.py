@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from isthmus.errors import ConfigError, Fault
-from isthmus.topology.setting import Kind, Setting, Spec, SettingError
+from isthmus.topology.setting import Kind, Setting, SettingError, Spec
 
 __all__ = ["Document", "Place", "Values", "compose"]
 
@@ -69,9 +69,9 @@ class Values:
 
 
 class _TooDeepError(ValueError):
-    def __init__(self, line: int, column: int) -> None:
+    def __init__(self, event: Any) -> None:
         super().__init__("nested too deep")
-        self.place = Place(line, column)
+        self.place = Place(event.start_mark.line + 1, event.start_mark.column + 1)
 
 
 def compose(text: str, file: str) -> tuple[Document, Node | None]:
@@ -105,8 +105,7 @@ def _refuse_depth(text: str) -> None:
         if isinstance(event, yaml.events.CollectionStartEvent):
             depth += 1
             if depth > _DEPTH_LIMIT:
-                mark = event.start_mark
-                raise _TooDeepError(mark.line + 1, mark.column + 1)
+                raise _TooDeepError(event)
         elif isinstance(event, yaml.events.CollectionEndEvent):
             depth -= 1
 

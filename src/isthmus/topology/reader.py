@@ -11,7 +11,7 @@ from typing import Any
 from isthmus.topology.document import Document, Place, Values, compose, suggest
 from isthmus.topology.model import Federation, NamespaceRef, Task
 from isthmus.topology.pattern import PATTERNS, PLANNED
-from isthmus.topology.setting import Kind, Setting, Spec, SettingError
+from isthmus.topology.setting import Kind, Setting, SettingError, Spec
 
 __all__ = ["FILE_SPEC", "NAMESPACE_SPEC", "PATTERN_SETTING", "read_model"]
 

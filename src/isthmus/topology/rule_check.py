@@ -1,40 +1,75 @@
 """Rules that an operator wrote, checked before a broker sees them.
 
-What it is: syntax of filters and actions, and filters that can never select a message, as faults of the file. What it is
-not: the language, which is `isthmus.rules`.
+What it is: syntax and length of filters and actions, and filters that can never select a message or that shut out every
+message without a mark, as faults of the file. What it is not: the language, which is `isthmus.rules`.
+
+Invariants:
+    I1. A filter that is refused as never matching matches no message.
 """
 
 from __future__ import annotations
 
+from isthmus.rules.analysis import needs_property, never_matches
 from isthmus.rules.error import RuleSyntaxError
 from isthmus.rules.parser import parse_predicate, parse_statements
+from isthmus.rules.tree import Comparison, In, Like, Node, Not, Predicate, children
 from isthmus.topology.document import Document, Place
 
-__all__ = ["check_action", "check_filter"]
+__all__ = ["check_action", "check_filter", "check_joined"]
 
 # Service Bus: filter and action take 1,024 characters each (quotas).
 RULE_LIMIT = 1024
 
+_USUAL_MARKS = ("replication", "replicated")
+"""The guides to federation use the first in their rule and the second in their text."""
 
-def check_filter(text: str, place: Place, document: Document, *, mark: str = "", joined: bool = False) -> None:
-    """Fault a filter that is malformed, too long, or can never select a message.
+
+def check_filter(text: str, place: Place, document: Document, *, mark: str = "") -> bool:
+    """Fault a filter that is malformed, too long, can never select a message, or shuts out all unmarked messages.
 
     Args:
         text: the SQL text.
         place: where it stands.
         document: takes the faults.
-        mark: the task's mark, on which the operator's filter has no business.
-        joined: whether the text is the replication rule joined with the operator's filter; only its length is checked.
+        mark: the property that marks copies in this task.
+
+    Returns:
+        Whether it is without fault.
     """
-    if joined:
-        _check_length(text, place, document, "filter, joined with the rule on the mark,")
-        return
+    before = len(document.faults)
     try:
-        parse_predicate(text)
+        tree = parse_predicate(text)
     except RuleSyntaxError as error:
         _refuse(error, "filter", place, document)
-        return
+        return False
+    never = never_matches(tree)
+    if never:
+        document.fault(place, f"the filter never matches: {never}", "write a condition that some message fulfils")
+    elif _negates(tree):
+        for name in {mark.lower() or _USUAL_MARKS[0], *_USUAL_MARKS}:
+            why = needs_property(tree, name)
+            if why:
+                reason, _, hint = why.partition("; ")
+                document.fault(
+                    place,
+                    f"the filter never matches a message without {name}: {reason}",
+                    hint or f"write {name} IS NULL OR …, since messages that no route has copied have no {name}",
+                )
     _check_length(text, place, document, "filter")
+    return len(document.faults) == before
+
+
+def check_joined(text: str, place: Place, document: Document, *, mark: str) -> None:
+    """Fault a replication rule, joined of the rule on the mark and the operator's filter, that is of no use."""
+    tree = parse_predicate(text)
+    never = never_matches(tree)
+    if never:
+        document.fault(
+            place,
+            f"the filter contradicts the rule on the mark {mark}: only messages that no route has copied are replicated",
+            f"leave {mark} out of the filter",
+        )
+    _check_length(text, place, document, "filter, joined with the rule on the mark,")
 
 
 def check_action(text: str, place: Place, document: Document) -> None:
@@ -45,6 +80,18 @@ def check_action(text: str, place: Place, document: Document) -> None:
         _refuse(error, "action", place, document)
         return
     _check_length(text, place, document, "action")
+
+
+def _negates(tree: Predicate) -> bool:
+    """Whether a filter says what a value must not be, which people forget is unknown for a missing one."""
+    pending: list[Node] = [tree]
+    while pending:
+        match pending.pop():
+            case Comparison("<>", _, _) | Not() | In(negated=True) | Like(negated=True):
+                return True
+            case node:
+                pending.extend(children(node))
+    return False
 
 
 def _refuse(error: RuleSyntaxError, what: str, place: Place, document: Document) -> None:

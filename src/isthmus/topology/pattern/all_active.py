@@ -21,8 +21,8 @@ from isthmus.topology.document import Document, Place, Values
 from isthmus.topology.duration import INFINITE_MS
 from isthmus.topology.model import Endpoint, Federation, Route, RouteOptions, Task
 from isthmus.topology.pattern.base import COMMON, COMMON_PLANNED
-from isthmus.topology.rule_check import check_action, check_filter
-from isthmus.topology.setting import SUBSCRIPTION_NAME_LIMIT, Kind, Setting, Spec, SettingError
+from isthmus.topology.rule_check import check_action, check_filter, check_joined
+from isthmus.topology.setting import SUBSCRIPTION_NAME_LIMIT, Kind, Setting, SettingError, Spec
 from isthmus.topology.state import RuleState, SubscriptionState, TopicState
 
 __all__ = ["MAX_DELIVERY_COUNT", "RULE", "AllActive", "AllActiveTask", "replication_subscription"]
@@ -198,9 +198,9 @@ class AllActive:
         members = self._members(values, document)
         is_queue = values.written("queue")
         subscriptions = self._subscriptions(values, document, is_queue=is_queue)
-        if values["filter"]:
-            check_filter(values["filter"], values.at("filter"), document, mark=values["mark"])
-            check_filter(mark_filter(values["mark"], values["filter"]), values.at("filter"), document, joined=True)
+        mark, text = values["mark"], values["filter"]
+        if text and check_filter(text, values.at("filter"), document, mark=mark):
+            check_joined(mark_filter(mark, text), values.at("filter"), document, mark=mark)
         if not entity or not members:
             return None
         return AllActiveTask(

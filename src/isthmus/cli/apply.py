@@ -1,0 +1,71 @@
+"""`isthmus apply`: the plan, made."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from isthmus.cli.plan import change_table, print_plan, refuse
+from isthmus.connectors.administration import Administrations, Applied
+from isthmus.errors import ConfigError
+from isthmus.topology import Change, plan
+from isthmus.topology.source import DEFAULT_FILE, load
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("apply")(run)
+
+
+def run(
+    file: Annotated[str, typer.Argument(help="The federation file.")] = DEFAULT_FILE,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Create what is missing at the namespaces and change what differs. Nothing is begun unless all of them answer."""
+    console = Console(soft_wrap=True)
+
+    def say(change: Change) -> None:
+        if not as_json:
+            console.print(Text(f"{change.alias}: {change.action} {change.kind} {change.path}"))
+
+    try:
+        federation = load(file)
+        with Administrations(federation) as administrations:
+            made = plan(federation, administrations.observe())
+            if made.faults and not as_json:
+                print_plan(made, console)
+                raise typer.Exit(2)
+            applied = administrations.apply(made, say)
+    except ConfigError as error:
+        raise refuse(error, file, as_json=as_json) from None
+    if as_json:
+        notes = list(made.notes)
+        print(
+            json.dumps({"file": file, "ok": applied.failed is None, **applied.to_dict(), "notes": notes, "faults": []})
+        )
+    else:
+        _print_outcome(applied, made.notes, console)
+    if applied.failed is not None:
+        raise typer.Exit(1)
+
+
+def _print_outcome(applied: Applied, notes: tuple[str, ...], console: Console) -> None:
+    if applied.failed is None:
+        done = len(applied.done)
+        console.print(f"{done} changes made." if done else "Nothing to change: all stands as declared.")
+        for note in notes:
+            console.print(Text(f"note: {note}"))
+        return
+    failed = applied.failed
+    console.print(
+        Text(f"{failed.alias}: {failed.action} {failed.kind} {failed.path} failed: {applied.error}", style="red")
+    )
+    if applied.pending:
+        console.print(change_table(applied.pending, "changes not begun"))
+    console.print(f"{len(applied.done)} changes made; run apply again: it goes on where this one ended.")

@@ -1,0 +1,47 @@
+"""`isthmus init`: a commented federation file to start from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isthmus.errors import InvalidArgumentError
+from isthmus.topology.document import suggest
+from isthmus.topology.pattern import PATTERNS, PLANNED
+from isthmus.topology.source import DEFAULT_FILE
+from isthmus.topology.starter import starter
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("init")(run)
+
+
+def run(
+    pattern: Annotated[str, typer.Argument(help=f"The pattern of the first task: {', '.join(PATTERNS)}.")],
+    file: Annotated[str, typer.Argument(help="The file to write; - for standard output.")] = DEFAULT_FILE,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write a commented federation file with one task of a pattern."""
+    if pattern in PLANNED:
+        raise InvalidArgumentError(f"pattern {pattern} is not available yet; write {' or '.join(PATTERNS)}")
+    if pattern not in PATTERNS:
+        raise InvalidArgumentError(f"there is no pattern {pattern!r}; {suggest(pattern, list(PATTERNS))}")
+    text = starter(pattern)
+    if file == "-":
+        print(text, end="")
+        return
+    try:
+        with Path(file).open("w" if force else "x", encoding="utf-8") as out:
+            out.write(text)
+    except FileExistsError:
+        raise InvalidArgumentError(f"{file} is there already; write another name, or --force to replace it") from None
+    except OSError as error:
+        raise InvalidArgumentError(f"{file} cannot be written ({error.strerror})") from None
+    print(json.dumps({"file": file, "pattern": pattern}) if as_json else f"{file} written; next: isthmus lint {file}")

@@ -1,0 +1,86 @@
+"""`isthmus plan`: the entities, rules and routes that `apply` and `run` would make."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from isthmus.connectors.administration import Administrations
+from isthmus.errors import ConfigError
+from isthmus.topology import Change, Plan, plan
+from isthmus.topology.source import DEFAULT_FILE, load
+
+__all__ = ["change_table", "print_plan", "refuse", "register"]
+
+_STYLE = {"create": "green", "update": "yellow", "delete": "red"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("plan")(run)
+
+
+def run(
+    file: Annotated[str, typer.Argument(help="The federation file.")] = DEFAULT_FILE,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what apply would change at the namespaces, and the routes that run would keep. Changes nothing."""
+    try:
+        federation = load(file)
+        with Administrations(federation) as administrations:
+            made = plan(federation, administrations.observe())
+    except ConfigError as error:
+        raise refuse(error, file, as_json=as_json) from None
+    if as_json:
+        print(json.dumps({"file": file, "ok": not made.faults, **made.to_dict()}))
+    else:
+        print_plan(made, Console(soft_wrap=True))
+    if made.faults:
+        raise typer.Exit(2)
+
+
+def refuse(error: ConfigError, file: str, *, as_json: bool) -> typer.Exit:
+    """Say all faults and give the exit that ends the verb."""
+    if as_json:
+        faults = [asdict(fault) for fault in error.faults]
+        print(json.dumps({"file": file, "ok": False, "error": error.to_dict(), "faults": faults}))
+    else:
+        print("\n".join(str(fault) for fault in error.faults))
+    return typer.Exit(2)
+
+
+def print_plan(made: Plan, console: Console) -> None:
+    """The plan for people."""
+    for fault in made.faults:
+        console.print(Text(str(fault), style="red"))
+    if made.changes:
+        console.print(change_table(made.changes))
+    elif not made.faults:
+        console.print("Nothing to change: the namespaces hold all that the file declares.")
+    table = Table("route", "from", "to", "order", title=f"{len(made.routes)} routes", title_justify="left", box=None)
+    for route in made.routes:
+        table.add_row(
+            Text(route.name),
+            Text(str(route.source)),
+            Text(", ".join(str(target) for target in route.targets)),
+            Text(route.options.ordering),
+        )
+    console.print(table)
+    for note in made.notes:
+        console.print(Text(f"note: {note}"))
+
+
+def change_table(changes: tuple[Change, ...], title: str = "changes") -> Table:
+    """Changes as a table."""
+    table = Table("namespace", "", "what", "details", title=f"{len(changes)} {title}", title_justify="left", box=None)
+    for change in changes:
+        details = "\n".join((*change.details, *([change.why] if change.why else [])))
+        action = Text(change.action, style=_STYLE[change.action])
+        table.add_row(Text(change.alias), action, Text(f"{change.kind} {change.path}"), Text(details))
+    return table

@@ -1,0 +1,177 @@
+"""Entities of a federation's namespaces, observed and changed.
+
+What it is: the protocol that each system's administration fulfils, and the work over all namespaces of a federation:
+observe all of them before anything is changed, then make a plan's changes in order. What it is not: what to change
+(`isthmus.topology.plan`) or how one system does it (`isthmus.connectors.servicebus.administration`).
+
+Invariants:
+    I1. Nothing is changed unless every namespace that a task uses has answered; all that did not are named at once.
+    I2. Changes are made in the plan's order; the first that fails ends the work, and what was done, what failed and what
+        was not begun are told apart. The plan's order is such that the work can be run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from isthmus.connectors.secret import scrub
+from isthmus.errors import ConfigError, Fault, IsthmusError
+from isthmus.topology import Change, Federation, NamespaceRef, NamespaceState, Plan, TopicState, wanted
+
+__all__ = ["Administration", "AdministrationError", "Administrations", "Applied", "open_administration"]
+
+
+class AdministrationError(IsthmusError):
+    """A namespace's administration cannot be reached, or refused an operation."""
+
+    code = "administration"
+
+    def __init__(self, endpoint: str = "", reason: str = "", hint: str = "", *, retryable: bool = False) -> None:
+        super().__init__("", endpoint=endpoint, reason=scrub(reason), hint=hint)
+        self.endpoint = endpoint
+        self.reason = scrub(reason)
+        self.hint = hint
+        self.may_retry = retryable
+
+    def text(self) -> str:
+        return f"{self.endpoint}: {self.reason}" + (f"; {self.hint}" if self.hint else "")
+
+
+class Administration(Protocol):
+    """The entities of one namespace. Calls block."""
+
+    def observe(self, alias: str, topics: Sequence[TopicState]) -> NamespaceState:
+        """What stands of the topics asked for: all their subscriptions, and the rules of those that are named.
+
+        Raises:
+            AdministrationError: no answer, or a refusal.
+        """
+        ...
+
+    def make(self, change: Change) -> None:
+        """Make one change.
+
+        Raises:
+            AdministrationError: no answer, or a refusal.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of a plan's changes.
+
+    Attributes:
+        done: made, in order.
+        failed: the one that was refused or got no answer; None if all were made.
+        error: why.
+        pending: not begun.
+    """
+
+    done: tuple[Change, ...] = ()
+    failed: Change | None = None
+    error: IsthmusError | None = None
+    pending: tuple[Change, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The outcome as plain values for `--json`."""
+        return {
+            "applied": [change.to_dict() for change in self.done],
+            "failed": {**self.failed.to_dict(), "error": self.error.to_dict()} if self.failed and self.error else None,
+            "pending": [change.to_dict() for change in self.pending],
+        }
+
+
+def open_administration(namespace: NamespaceRef) -> Administration:
+    """The administration of a namespace; resolves its secret, connects at the first call.
+
+    Raises:
+        SecretError, ConnectionStringError: its connection leads nowhere.
+        AdministrationError: the file of its authority is not there.
+    """
+    from isthmus.connectors.servicebus.administration import ServiceBusAdministration
+
+    return ServiceBusAdministration.open(namespace)
+
+
+class Administrations:
+    """The administrations of all namespaces that a federation's tasks use.
+
+    Args:
+        federation: from `isthmus.topology.read`.
+        opener: opens one namespace.
+    """
+
+    def __init__(
+        self, federation: Federation, opener: Callable[[NamespaceRef], Administration] = open_administration
+    ) -> None:
+        self._federation = federation
+        self._opener = opener
+        self._wanted = wanted(federation)
+        self._open: dict[str, Administration] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for administration in self._open.values():
+            administration.close()
+        self._open.clear()
+
+    def observe(self) -> Mapping[str, NamespaceState]:
+        """What stands at every namespace; they are asked side by side.
+
+        Raises:
+            ConfigError: with a fault for every namespace that cannot be opened or reached.
+        """
+        aliases = list(self._wanted)
+        if not aliases:
+            return {}
+        with ThreadPoolExecutor(max_workers=len(aliases), thread_name_prefix="observe") as pool:
+            answers = list(pool.map(self._observe, aliases))
+        faults = [answer for answer in answers if isinstance(answer, Fault)]
+        if faults:
+            raise ConfigError(faults)
+        return {answer.alias: answer for answer in answers if isinstance(answer, NamespaceState)}
+
+    def _observe(self, alias: str) -> NamespaceState | Fault:
+        namespace = self._federation.namespaces[alias]
+        try:
+            if alias not in self._open:
+                self._open[alias] = self._opener(namespace)
+            return self._open[alias].observe(alias, self._wanted[alias])
+        except IsthmusError as error:
+            place = namespace.place
+            hint = getattr(error, "hint", "")
+            message = str(error).removesuffix(f"; {hint}") if hint else str(error)
+            return Fault(f"namespace {alias}: {message}", hint, self._federation.file, place.line, place.column)
+
+    def apply(self, plan: Plan, on_change: Callable[[Change], None] = lambda change: None) -> Applied:
+        """Make a plan's changes; call it after `observe`.
+
+        Args:
+            plan: without faults.
+            on_change: is told each change once it is made.
+
+        Raises:
+            ConfigError: the plan has faults; nothing was changed.
+        """
+        if plan.faults:
+            raise ConfigError(plan.faults)
+        for index, change in enumerate(plan.changes):
+            try:
+                self._open[change.alias].make(change)
+            except IsthmusError as error:
+                return Applied(plan.changes[:index], change, error, plan.changes[index + 1 :])
+            on_change(change)
+        return Applied(plan.changes)

@@ -1,0 +1,293 @@
+"""Service Bus entities, through azure-servicebus's administration client.
+
+What it is: `isthmus.connectors.administration.Administration` for Service Bus and any namespace with its Atom API
+(SERVICE-BUS.md W13). What it is not: an Atom client of our own, but for one element that the Python client cannot send:
+the rule that a subscription is created with. Without it a subscription would take in unmarked messages between its
+creation and the change of `$Default`, and a copy without mark goes back to where it came from.
+
+Invariants:
+    I1. An update sends back what it read with only the change's fields replaced, since the API replaces whole entities.
+    I2. No error holds a key or a token.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceNotFoundError,
+    ServiceRequestError,
+)
+from azure.servicebus.management import (
+    CorrelationRuleFilter,
+    ServiceBusAdministrationClient,
+    SqlRuleAction,
+    SqlRuleFilter,
+    SubscriptionProperties,
+)
+
+from isthmus.connectors.administration import AdministrationError
+from isthmus.connectors.secret import resolve
+from isthmus.connectors.servicebus.connection_string import ConnectionString
+from isthmus.connectors.servicebus.default_rule import DefaultRuleTransport
+from isthmus.topology import Change, NamespaceRef, NamespaceState, RuleState, SubscriptionState, TopicState
+from isthmus.topology.duration import INFINITE_MS
+
+__all__ = ["CA_FILE_VARIABLE", "ServiceBusAdministration", "ca_file"]
+
+CA_FILE_VARIABLE = "ISTHMUS_CA_FILE"
+
+# azure-identity logs every credential that it tried; an operator gets that as one error. Handlers of an application's
+# own still see it.
+logging.getLogger("azure").addHandler(logging.NullHandler())
+
+_CONNECT_TIMEOUT_SECONDS = 5
+_READ_TIMEOUT_SECONDS = 30
+# The client's own ten retries would keep an operator waiting for minutes to hear that a host name is wrong.
+_RETRIES = 2
+
+
+def ca_file(namespace: NamespaceRef) -> str:
+    """The file of the authority to trust: the namespace's, else ISTHMUS_CA_FILE; empty for the system's own.
+
+    Raises:
+        AdministrationError: the file is not there.
+    """
+    path = namespace.ca_file or os.environ.get(CA_FILE_VARIABLE, "")
+    if path and not Path(path).is_file():
+        origin = "ca_file" if namespace.ca_file else CA_FILE_VARIABLE
+        raise AdministrationError(path, "there is no such file", f"write {origin}: the PEM file of the authority")
+    return path
+
+
+class ServiceBusAdministration:
+    """The entities of one namespace.
+
+    Args:
+        client: of azure-servicebus.
+        transport: the one that the client sends through.
+        endpoint: `host[:port]`, for errors and comparison.
+    """
+
+    def __init__(self, client: ServiceBusAdministrationClient, transport: DefaultRuleTransport, endpoint: str) -> None:
+        self._client = client
+        self._transport = transport
+        self._endpoint = endpoint
+
+    @classmethod
+    def open(cls, namespace: NamespaceRef) -> Self:
+        """An administration by the namespace's connection string or identity.
+
+        Raises:
+            SecretError, ConnectionStringError: the connection leads nowhere.
+            AdministrationError: the authority's file is not there.
+        """
+        transport = DefaultRuleTransport(
+            connection_verify=ca_file(namespace) or True,
+            connection_timeout=_CONNECT_TIMEOUT_SECONDS,
+            read_timeout=_READ_TIMEOUT_SECONDS,
+        )
+        options: dict[str, Any] = {"transport": transport, "retry_total": _RETRIES, "retry_backoff_factor": 0.3}
+        if namespace.connection is None:
+            from azure.identity import DefaultAzureCredential
+
+            client = ServiceBusAdministrationClient(namespace.host, DefaultAzureCredential(), **options)
+            return cls(client, transport, namespace.host)
+        parts = ConnectionString.parse(resolve(namespace.connection))
+        client = ServiceBusAdministrationClient.from_connection_string(parts.text.reveal(), **options)
+        return cls(client, transport, parts.authority)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def observe(self, alias: str, topics: Sequence[TopicState]) -> NamespaceState:
+        found: list[TopicState] = []
+        queues: list[str] = []
+        with self._errors():
+            # Also tells an unreachable or refused namespace where no topic is asked for.
+            self._client.get_namespace_properties()
+            for topic in topics:
+                stands = self._topic(topic)
+                if stands is not None:
+                    found.append(stands)
+                elif self._has_queue(topic.name):
+                    queues.append(topic.name)
+        return NamespaceState(alias=alias, endpoint=self._endpoint, topics=tuple(found), queues=tuple(queues))
+
+    def _topic(self, topic: TopicState) -> TopicState | None:
+        try:
+            stands = self._client.get_topic(topic.name)
+        except ResourceNotFoundError:
+            return None
+        subscriptions = tuple(self._subscription(topic, each) for each in self._client.list_subscriptions(topic.name))
+        return TopicState(
+            name=topic.name,
+            subscriptions=subscriptions,
+            duplicate_detection_ms=_milliseconds(stands.duplicate_detection_history_time_window)
+            if stands.requires_duplicate_detection
+            else 0,
+            partitioned=bool(stands.enable_partitioning),
+        )
+
+    def _subscription(self, topic: TopicState, stands: SubscriptionProperties) -> SubscriptionState:
+        asked = topic.subscription(stands.name)
+        rules: tuple[RuleState, ...] | None = None
+        if asked is not None and asked.rules is not None:
+            rules = tuple(_rule(each) for each in self._client.list_rules(topic.name, stands.name))
+        return SubscriptionState(
+            name=stands.name,
+            rules=rules,
+            lock_duration_ms=_milliseconds(stands.lock_duration),
+            max_delivery_count=stands.max_delivery_count,
+            auto_delete_on_idle_ms=_milliseconds(stands.auto_delete_on_idle),
+            requires_session=bool(stands.requires_session),
+            forward_to=urlsplit(stands.forward_to).path.strip("/") if stands.forward_to else "",
+        )
+
+    def _has_queue(self, name: str) -> bool:
+        try:
+            self._client.get_queue(name)
+        except ResourceNotFoundError:
+            return False
+        return True
+
+    def make(self, change: Change) -> None:
+        with self._errors():
+            match change:
+                case Change(kind="topic", after=TopicState() as topic):
+                    self._make_topic(change.action, topic)
+                case Change(kind="subscription", after=SubscriptionState() as subscription):
+                    self._make_subscription(change, subscription)
+                case Change(kind="rule"):
+                    self._make_rule(change)
+
+    def _make_topic(self, action: str, topic: TopicState) -> None:
+        if action == "create":
+            window_ms = topic.duplicate_detection_ms
+            self._client.create_topic(
+                topic.name,
+                requires_duplicate_detection=bool(window_ms),
+                duplicate_detection_history_time_window=timedelta(milliseconds=window_ms) if window_ms else None,
+                enable_partitioning=topic.partitioned,
+            )
+            return
+        stands = self._client.get_topic(topic.name)
+        if topic.duplicate_detection_ms:
+            stands.duplicate_detection_history_time_window = timedelta(milliseconds=topic.duplicate_detection_ms)
+        self._client.update_topic(stands)
+
+    def _make_subscription(self, change: Change, subscription: SubscriptionState) -> None:
+        if change.action == "update":
+            stands = self._client.get_subscription(change.topic, subscription.name)
+            for name, value in _settings(subscription).items():
+                setattr(stands, name, value)
+            self._client.update_subscription(change.topic, stands)
+            return
+        first, *others = subscription.rules or (None,)
+        with self._transport.default_rule(first):
+            self._client.create_subscription(change.topic, subscription.name, **_settings(subscription))
+        for rule in others:
+            if rule is not None:
+                self._create_rule(change.topic, subscription.name, rule)
+
+    def _make_rule(self, change: Change) -> None:
+        after = change.after
+        if isinstance(after, RuleState):
+            if change.action == "create":
+                self._create_rule(change.topic, change.subscription, after)
+                return
+            stands = self._client.get_rule(change.topic, change.subscription, after.name)
+            stands.filter = SqlRuleFilter(after.filter)
+            stands.action = SqlRuleAction(after.action) if after.action else None
+            self._client.update_rule(change.topic, change.subscription, stands)
+        elif change.before is not None:
+            self._client.delete_rule(change.topic, change.subscription, change.before.name)
+
+    def _create_rule(self, topic: str, subscription: str, rule: RuleState) -> None:
+        action = SqlRuleAction(rule.action) if rule.action else None
+        self._client.create_rule(topic, subscription, rule.name, filter=SqlRuleFilter(rule.filter), action=action)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except ClientAuthenticationError as error:
+            raise AdministrationError(
+                self._endpoint,
+                f"refused the key or identity ({_first_line(error)})",
+                "check the key's name, its value, and that it has the Manage right",
+            ) from None
+        except ServiceRequestError as error:
+            text = _first_line(error)
+            if "CERTIFICATE_VERIFY_FAILED" in text:
+                raise AdministrationError(
+                    self._endpoint,
+                    "its TLS certificate is signed by an authority that is not trusted here",
+                    f"write ca_file: in the namespace, or export {CA_FILE_VARIABLE}, with the authority's PEM file",
+                ) from None
+            raise AdministrationError(
+                self._endpoint, f"cannot be reached ({text})", "check host, port and network", retryable=True
+            ) from None
+        except ResourceExistsError:
+            raise AdministrationError(
+                self._endpoint, "the entity was made by someone else meanwhile", "run it again", retryable=True
+            ) from None
+        except HttpResponseError as error:
+            raise AdministrationError(
+                self._endpoint, f"refused with {error.status_code} ({_first_line(error)})"
+            ) from None
+        except AzureError as error:
+            raise AdministrationError(
+                self._endpoint, f"gave no answer ({_first_line(error)})", "run it again", retryable=True
+            ) from None
+
+
+def _settings(subscription: SubscriptionState) -> dict[str, Any]:
+    """The client's names and values of what the state asks for."""
+    settings: dict[str, Any] = {
+        "max_delivery_count": subscription.max_delivery_count,
+        "requires_session": subscription.requires_session,
+    }
+    if subscription.lock_duration_ms is not None:
+        settings["lock_duration"] = timedelta(milliseconds=subscription.lock_duration_ms)
+    if subscription.auto_delete_on_idle_ms is not None and subscription.auto_delete_on_idle_ms < INFINITE_MS:
+        settings["auto_delete_on_idle"] = timedelta(milliseconds=subscription.auto_delete_on_idle_ms)
+    elif subscription.auto_delete_on_idle_ms is not None:
+        settings["auto_delete_on_idle"] = "P10675199DT2H48M5.4775807S"
+    settings = {name: value for name, value in settings.items() if value is not None}
+    if subscription.forward_to is not None:
+        settings["forward_to"] = subscription.forward_to or None
+    return settings
+
+
+def _rule(stands: Any) -> RuleState:
+    action = getattr(stands.action, "sql_expression", "") or ""
+    return RuleState(stands.name, _filter_text(stands.filter), action)
+
+
+def _filter_text(stands: Any) -> str:
+    if isinstance(stands, CorrelationRuleFilter):
+        parts = {name: value for name, value in vars(stands).items() if value}
+        return f"correlation {parts}"
+    return str(getattr(stands, "sql_expression", "") or "")
+
+
+def _milliseconds(duration: Any) -> int:
+    if isinstance(duration, timedelta):
+        return min(int(duration / timedelta(milliseconds=1)), INFINITE_MS)
+    return INFINITE_MS
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

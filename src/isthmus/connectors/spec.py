@@ -1,0 +1,81 @@
+"""What a connector takes, declared once.
+
+What it is: the reading of a connector's options (Spark's are strings, with keys of any case) by the same `Spec` and
+`Setting` declarations by which the federation file is read, and the scrubbing of their secrets. What it is not: the
+declarations' kinds and checks (`isthmus.topology.setting`), or any one connector's.
+
+Invariants:
+    I1. Every wrong option is named at once.
+    I2. No value of a secret option is in an error or in what `shown` gives; references are no secrets and are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from isthmus.connectors.secret import HIDDEN, scrub
+from isthmus.errors import ConfigError, Fault
+from isthmus.topology.document import suggest
+from isthmus.topology.reference import SecretError, SecretReference
+from isthmus.topology.setting import Kind, Setting, SettingError, Spec
+
+__all__ = ["Kind", "Setting", "SettingError", "Spec", "parse_options", "shown"]
+
+
+def parse_options(spec: Spec, options: Mapping[str, str], *, ignore: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The values of a connector's options, with defaults for those that are not given.
+
+    Args:
+        spec: what the connector takes.
+        options: as given; keys count without case.
+        ignore: keys that are someone else's, e.g. Spark's own `path`.
+
+    Returns:
+        Setting name → parsed value (see `Setting.parse`), or its default.
+
+    Raises:
+        ConfigError: with a fault for each unknown, unavailable, missing or malformed option.
+    """
+    names = {setting.name.lower(): setting for setting in spec.settings}
+    ignored = {name.lower() for name in ignore}
+    values: dict[str, Any] = {setting.name: setting.default for setting in spec.settings if setting.available}
+    given: set[str] = set()
+    faults: list[Fault] = []
+    for key, text in options.items():
+        setting = names.get(key.lower())
+        if setting is None:
+            if key.lower() not in ignored:
+                faults.append(Fault(f"{spec.name} has no option {key!r}", suggest(key, spec.names())))
+            continue
+        given.add(setting.name)
+        if not setting.available:
+            faults.append(Fault(f"{spec.name}: {setting.name} is not available yet", "remove it"))
+            continue
+        try:
+            values[setting.name] = setting.parse(text)
+        except SettingError as wrong:
+            faults.append(Fault(f"{spec.name}: {wrong.message}", wrong.hint))
+    faults += [
+        Fault(f"{spec.name} needs {setting.name}", f"write {setting.name}={setting.example}")
+        for setting in spec.settings
+        if setting.required and setting.name not in given
+    ]
+    if faults:
+        raise ConfigError(faults)
+    return values
+
+
+def shown(spec: Spec, options: Mapping[str, str]) -> dict[str, str]:
+    """Options for a log or a page: secrets hidden, references kept."""
+    names = {setting.name.lower(): setting for setting in spec.settings}
+    return {key: _shown(names.get(key.lower()), value) for key, value in options.items()}
+
+
+def _shown(setting: Setting | None, value: str) -> str:
+    if setting is None or not setting.secret:
+        return scrub(value)
+    try:
+        return str(SecretReference.parse(value))
+    except SecretError:
+        return HIDDEN

@@ -1,0 +1,136 @@
+"""Namespaces' administration in memory.
+
+What it is: an `isthmus.connectors.administration.Administration` that holds entities as the service does (a subscription
+gets `$Default` unless it is created with a rule; an entity cannot be made twice), and that can be told to be away or to
+fail at a change. What it is not: a broker; messages do not exist here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import TypeVar
+
+from isthmus.connectors.administration import AdministrationError
+from isthmus.topology import Change, NamespaceRef, NamespaceState, RuleState, SubscriptionState, TopicState
+from isthmus.topology.duration import INFINITE_MS
+from isthmus.topology.state import DEFAULT_RULE
+
+__all__ = ["FakeAdministration", "fake_opener"]
+
+_State = TypeVar("_State", TopicState, SubscriptionState)
+
+_TOPIC = TopicState(name="", duplicate_detection_ms=0, partitioned=False)
+_SUBSCRIPTION = SubscriptionState(
+    name="",
+    lock_duration_ms=60_000,
+    max_delivery_count=10,
+    auto_delete_on_idle_ms=INFINITE_MS,
+    requires_session=False,
+    forward_to="",
+)
+
+
+class FakeAdministration:
+    """One namespace's entities.
+
+    Args:
+        endpoint: what it says it is.
+        topics: what stands at the start, every field given or the service's default.
+        queues: names of queues that stand.
+
+    Attributes:
+        away: True makes every call fail as if the namespace could not be reached.
+        refuse_after: number of changes after which every further one is refused; None for never.
+        changes: all that were made, in order.
+        closed: whether `close` was called.
+    """
+
+    def __init__(self, endpoint: str, topics: Sequence[TopicState] = (), queues: Sequence[str] = ()) -> None:
+        self.endpoint = endpoint
+        self.away = False
+        self.refuse_after: int | None = None
+        self.changes: list[Change] = []
+        self.closed = False
+        self._queues = tuple(queues)
+        self._topics: dict[str, TopicState] = {}
+        self._subscriptions: dict[tuple[str, str], SubscriptionState] = {}
+        for topic in topics:
+            self._topics[topic.name.lower()] = _filled(replace(topic, subscriptions=()), _TOPIC)
+            for subscription in topic.subscriptions:
+                self._subscriptions[topic.name.lower(), subscription.name.lower()] = _created(subscription)
+
+    def observe(self, alias: str, topics: Sequence[TopicState]) -> NamespaceState:
+        self._answer()
+        asked = {topic.name.lower() for topic in topics}
+        return NamespaceState(
+            alias=alias,
+            endpoint=self.endpoint,
+            topics=tuple(self._observed(name) for name in self._topics if name in asked),
+            queues=tuple(queue for queue in self._queues if queue.lower() in asked),
+        )
+
+    def _observed(self, name: str) -> TopicState:
+        subscriptions = tuple(each for (topic, _), each in self._subscriptions.items() if topic == name)
+        return replace(self._topics[name], subscriptions=subscriptions)
+
+    def make(self, change: Change) -> None:
+        self._answer()
+        if self.refuse_after is not None and len(self.changes) >= self.refuse_after:
+            raise AdministrationError(self.endpoint, "refused with 403 (told to)")
+        topic, key = change.topic.lower(), (change.topic.lower(), change.subscription.lower())
+        match change:
+            case Change(kind="topic", after=TopicState() as after):
+                stands = self._stands(self._topics.get(topic), change)
+                self._topics[topic] = _filled(after, stands or _TOPIC)
+            case Change(kind="subscription", after=SubscriptionState() as after):
+                if topic not in self._topics:
+                    raise AdministrationError(self.endpoint, f"refused with 404 (no topic {change.topic})")
+                present = self._stands(self._subscriptions.get(key), change)
+                self._subscriptions[key] = _filled(after, present) if present else _created(after)
+            case _:
+                self._subscriptions[key] = self._with_rule(self._subscriptions[key], change)
+        self.changes.append(change)
+
+    def _with_rule(self, stands: SubscriptionState, change: Change) -> SubscriptionState:
+        entity = change.after or change.before
+        if entity is None:
+            raise AdministrationError(self.endpoint, "refused with 400 (no rule)")
+        present = self._stands(stands.rule(entity.name), change)
+        rules = [rule for rule in stands.rules or () if rule is not present]
+        if isinstance(change.after, RuleState):
+            rules.append(change.after)
+        return replace(stands, rules=tuple(rules))
+
+    def _stands(self, present: _Entity | None, change: Change) -> _Entity | None:
+        if (present is None) != (change.action == "create"):
+            code = "409 (it exists)" if present is not None else "404 (it does not exist)"
+            raise AdministrationError(self.endpoint, f"refused {change.action} {change.path} with {code}")
+        return present
+
+    def _answer(self) -> None:
+        if self.away:
+            raise AdministrationError(self.endpoint, "cannot be reached (told to)", "check host, port and network")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+_Entity = TypeVar("_Entity", TopicState, SubscriptionState, RuleState)
+
+
+def fake_opener(namespaces: dict[str, FakeAdministration]) -> Callable[[NamespaceRef], FakeAdministration]:
+    """An opener for `isthmus.connectors.administration.Administrations` by alias."""
+    return lambda namespace: namespaces[namespace.alias]
+
+
+def _filled(state: _State, base: _State) -> _State:
+    """The state with the base's value in every field that is None."""
+    return replace(
+        state, **{each.name: getattr(base, each.name) for each in fields(state) if getattr(state, each.name) is None}
+    )
+
+
+def _created(subscription: SubscriptionState) -> SubscriptionState:
+    rules = subscription.rules if subscription.rules is not None else (RuleState(DEFAULT_RULE, "1=1"),)
+    return replace(_filled(subscription, _SUBSCRIPTION), rules=rules)

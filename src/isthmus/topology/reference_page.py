@@ -1,0 +1,94 @@
+"""The reference page of the federation file.
+
+What it is: Markdown made from the same declarations that the reader uses, so that no setting is undocumented. What it is
+not: how to use them; that is in the tutorial and the how-to pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from isthmus.topology.duration import format_ms
+from isthmus.topology.pattern import PATTERNS, PLANNED
+from isthmus.topology.pattern.all_active import SUBSCRIPTION_SPEC
+from isthmus.topology.reader import FILE_SPEC, NAMESPACE_SPEC
+from isthmus.topology.setting import Kind, Setting, Spec
+
+__all__ = ["reference_page"]
+
+_EXAMPLE = """\
+isthmus: 1
+namespaces:
+  ewr: {connection: env:EWR_CONNECTION}
+  jfk: {host: contoso-jfk.servicebus.windows.net, identity: default}
+  lga: {connection: keyvault:contoso/lga-connection}
+tasks:
+  flights: {pattern: all-active, topic: flights, members: [ewr, jfk, lga]}
+"""
+
+_HEAD = """\
+# The federation file
+
+<!-- Made by `make docs-reference` from src/isthmus/topology; a test fails when it is not up to date. -->
+
+One YAML file declares the namespaces and the replication tasks between them. `isthmus lint` says everything that is wrong
+with it at once, with line, column and what to write instead; `isthmus schema` prints its JSON Schema for editors;
+`isthmus init PATTERN` writes a commented file to start from.
+
+```yaml
+{example}```
+
+A key that this version does not know is a fault, never ignored; so is one that is planned but not available yet. Secrets do
+not stand in the file: it names them by reference. YAML anchors, aliases and merge keys (`<<`) can be used.
+"""
+
+_TABLE = "| setting | value | default | since |\n| --- | --- | --- | --- |"
+
+
+def reference_page() -> str:
+    """The page's text."""
+    parts = [
+        _HEAD.format(example=_EXAMPLE),
+        _section("## Top of the file", FILE_SPEC),
+        _section("## namespaces", NAMESPACE_SPEC),
+        "## tasks\n\nEvery task has a `pattern`; the other settings depend on it. Not available yet: "
+        + ", ".join(f"`{name}`" for name in PLANNED)
+        + ".\n",
+        *(_section(f"### pattern: {pattern.spec.name}", pattern.spec) for pattern in PATTERNS.values()),
+        _section("#### subscriptions", SUBSCRIPTION_SPEC),
+    ]
+    return "\n".join(parts)
+
+
+def _section(title: str, spec: Spec) -> str:
+    available = [setting for setting in spec.settings if setting.available]
+    planned = [setting.name for setting in spec.settings if not setting.available]
+    lines = [title, "", spec.description, "", *_table(available), ""]
+    for setting in available:
+        lines += [f"- **`{setting.name}`**: {setting.description}" + _planned(setting)]
+    if planned:
+        lines += ["", "Not available yet: " + ", ".join(f"`{name}`" for name in planned) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def _table(settings: Iterable[Setting]) -> Iterator[str]:
+    yield _TABLE
+    for setting in settings:
+        default = "required" if setting.required else f"`{setting.show(setting.default)}`" if setting.default else ""
+        yield f"| `{setting.name}` | {_value(setting)} | {default} | {setting.since} |"
+
+
+def _value(setting: Setting) -> str:
+    if setting.kind is Kind.CHOICE:
+        return " or ".join(f"`{choice}`" for choice in setting.choices)
+    show = format_ms if setting.kind is Kind.DURATION else str
+    text: str = setting.kind.value
+    if setting.minimum is not None and setting.maximum is not None:
+        text += f", {show(setting.minimum)} to {show(setting.maximum)}"
+    if setting.may_be_off:
+        text += ", or `off`"
+    return text + (f", e.g. `{setting.example}`" if setting.example else "")
+
+
+def _planned(setting: Setting) -> str:
+    return f" Not available yet: {', '.join(f'`{each}`' for each in setting.planned)}." if setting.planned else ""

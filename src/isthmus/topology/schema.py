@@ -1,0 +1,115 @@
+"""JSON Schema of the federation file, for editors.
+
+What it is: a schema (draft 2020-12) made from the same declarations that the reader uses. What it is not: as strict as
+lint, which also sees what no schema can: places, members that no namespace has, rules that never match.
+
+Invariants:
+    I1. A file without faults is valid by the schema.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isthmus.topology.pattern import PATTERNS
+from isthmus.topology.pattern.all_active import SUBSCRIPTION_SPEC
+from isthmus.topology.reader import FILE_SPEC, NAMESPACE_SPEC, VERSION
+from isthmus.topology.setting import Kind, Setting, Spec
+
+__all__ = ["federation_schema", "setting_schema", "spec_schema"]
+
+_DURATION = r"^((\d+(ms|[dhms]) ?)+|P(\d+D)?(T(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?)$"
+_REFERENCE = r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:[^#]+(#.*)?|keyvault:[A-Za-z][A-Za-z0-9.-]*/[A-Za-z0-9-]+)$"
+
+
+def federation_schema() -> dict[str, Any]:
+    """The schema of a whole federation file."""
+    tasks = [_task_schema(pattern.spec) for pattern in PATTERNS.values()]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "isthmus federation file",
+        "description": FILE_SPEC.description,
+        "type": "object",
+        "required": [setting.name for setting in FILE_SPEC.settings if setting.required],
+        "properties": {
+            "isthmus": {"const": VERSION, "description": _described(FILE_SPEC, "isthmus")},
+            "namespaces": {
+                "type": "object",
+                "description": _described(FILE_SPEC, "namespaces"),
+                "additionalProperties": _namespace_schema(),
+            },
+            "tasks": {
+                "type": "object",
+                "description": _described(FILE_SPEC, "tasks"),
+                "additionalProperties": tasks[0] if len(tasks) == 1 else {"oneOf": tasks},
+            },
+        },
+        "patternProperties": {"^x-": {}},
+        "additionalProperties": False,
+    }
+
+
+def spec_schema(spec: Spec) -> dict[str, Any]:
+    """The schema of one mapping."""
+    return {
+        "type": "object",
+        "description": spec.description,
+        "required": [setting.name for setting in spec.settings if setting.required],
+        "properties": {setting.name: setting_schema(setting) for setting in spec.settings if setting.available},
+        "additionalProperties": False,
+    }
+
+
+def setting_schema(setting: Setting) -> dict[str, Any]:
+    """The schema of one setting's value."""
+    schema = _kind_schema(setting)
+    schema["description"] = setting.description
+    if setting.default is not None:
+        schema["default"] = setting.default if setting.kind is Kind.INTEGER else setting.show(setting.default)
+    return schema
+
+
+def _kind_schema(setting: Setting) -> dict[str, Any]:
+    match setting.kind:
+        case Kind.INTEGER:
+            limits = {"minimum": setting.minimum, "maximum": setting.maximum}
+            return {"type": "integer"} | {name: limit for name, limit in limits.items() if limit is not None}
+        case Kind.BOOLEAN:
+            return {"type": "boolean"}
+        case Kind.DURATION:
+            text = {"type": "string", "pattern": _DURATION}
+            return {"anyOf": [text, {"enum": ["off", False]}]} if setting.may_be_off else text
+        case Kind.CHOICE:
+            return {"enum": list(setting.choices)}
+        case Kind.REFERENCE:
+            return {"type": "string", "pattern": _REFERENCE}
+        case Kind.ALIASES:
+            return {
+                "type": "array",
+                "items": {"type": ["string", "number", "boolean"]},
+                "uniqueItems": True,
+                "minItems": 2,
+            }
+        case Kind.SUBSCRIPTIONS:
+            inner = spec_schema(SUBSCRIPTION_SPEC) | {"type": ["object", "null"]}
+            names = {"type": "array", "items": {"type": ["string", "number", "boolean"]}}
+            return {"anyOf": [names, {"type": "object", "additionalProperties": inner}]}
+        case _:
+            # YAML reads `no` and `007` as other types; the reader takes what was written.
+            return {"type": ["string", "number", "boolean"]}
+
+
+def _namespace_schema() -> dict[str, Any]:
+    return {**spec_schema(NAMESPACE_SPEC), "oneOf": [{"required": ["connection"]}, {"required": ["host"]}]}
+
+
+def _task_schema(spec: Spec) -> dict[str, Any]:
+    schema = spec_schema(spec)
+    schema["properties"] = {"pattern": {"const": spec.name, "description": spec.description}, **schema["properties"]}
+    schema["required"] = ["pattern", *schema["required"]]
+    return schema
+
+
+def _described(spec: Spec, name: str) -> str:
+    setting = spec.get(name)
+    return setting.description if setting else ""

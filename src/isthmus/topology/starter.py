@@ -1,0 +1,61 @@
+"""Files to start from.
+
+What it is: for each pattern a federation file that has no fault, with every setting that can be written shown and
+explained from its declaration. What it is not: a template engine.
+
+Invariants:
+    I1. Every starter is without faults.
+    I2. Every available setting of the pattern and of a namespace stands in it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from isthmus.topology.pattern import PATTERNS
+from isthmus.topology.reader import NAMESPACE_SPEC, VERSION
+from isthmus.topology.setting import Setting
+
+__all__ = ["starter"]
+
+_WIDTH = 100
+_HEAD = """\
+# A federation of namespaces. Check it with `isthmus lint`, see what it would do with `isthmus plan`, make the entities
+# with `isthmus apply`, move messages with `isthmus run`.
+isthmus: {version}
+
+# Alias -> namespace. The alias becomes part of every message's identity: keep it short, and keep it.
+namespaces:
+"""
+
+
+def starter(pattern: str) -> str:
+    """The text of a federation file with one task of a pattern.
+
+    Raises:
+        KeyError: there is no such pattern.
+    """
+    spec = PATTERNS[pattern].spec
+    lines = [_HEAD.format(version=VERSION).rstrip()]
+    lines += ["  ewr:", *_settings(NAMESPACE_SPEC.settings, {"connection": "env:EWR_CONNECTION"})]
+    lines += ["  jfk:", "    connection: env:JFK_CONNECTION"]
+    lines += ["", *_comment(spec.description, ""), "tasks:", "  flights:", f"    pattern: {spec.name}"]
+    lines += _settings(spec.settings, {"topic": "flights", "members": "[ewr, jfk]"})
+    return "\n".join(lines) + "\n"
+
+
+def _settings(settings: Iterable[Setting], written: dict[str, str]) -> Iterator[str]:
+    for setting in settings:
+        if not setting.available:
+            continue
+        yield from _comment(setting.description, "    ")
+        if setting.name in written:
+            yield f"    {setting.name}: {written[setting.name]}"
+        else:
+            value = setting.show(setting.default) or setting.example
+            yield f"    # {setting.name}: {value}"
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
