@@ -1,0 +1,305 @@
+"""Keeps the routes of a federation running in one driver.
+
+What it is: the loop that starts each route once its task's claim is held, watches that messages move, starts what failed
+again with growing delays and without end, and at the end lets every route finish what it has begun before it stops it.
+What it is not: Spark, or a namespace; a route is started by a function, claims are asked for by an object.
+
+Order at the end (DESIGN, "The lease"): drain, wait until the leases have ended, stop the query, give the claims back. A
+query that is stopped first would leave its reader without `finally`, and its locks to expire.
+
+Invariants:
+    I1. A route runs only while its claim is held.
+    I2. The failure of one route touches no other.
+    I3. A route that failed is tried again, later each time up to the limit; once it has moved messages, the delay starts
+        from the first step again.
+    I4. Stopping drains every route, all at once, before any query is stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from isthmus.clock import Clock, SystemClock
+from isthmus.errors import IsthmusError
+from isthmus.replication.sighting import Sighting
+from isthmus.supervisor.condition import Condition, Phase
+from isthmus.topology.model import Route
+from isthmus.transport.backoff import Backoff
+
+__all__ = ["ClaimState", "ClaimView", "Claims", "NoClaims", "RunningRoute", "Settings", "Supervisor"]
+
+log = logging.getLogger(__name__)
+
+
+class RunningRoute(Protocol):
+    """A route that was started."""
+
+    def is_active(self) -> bool:
+        """Whether it still runs."""
+        ...
+
+    def failure(self) -> str:
+        """Why it ended; empty while it runs, and where it ended because all was moved."""
+        ...
+
+    def sighting(self) -> Sighting:
+        """A look at it; never blocks on a namespace."""
+        ...
+
+    def drain(self) -> None:
+        """Asks it to take in nothing more and to finish what it has; does not wait."""
+        ...
+
+    def drained(self) -> bool:
+        """Whether it has nothing under way."""
+        ...
+
+    def stop(self) -> None:
+        """Ends it; blocks."""
+        ...
+
+
+class ClaimState(StrEnum):
+    """Whether a task may be moved by this run, as far as one namespace is concerned."""
+
+    PENDING = "pending"
+    HELD = "held"
+    ELSEWHERE = "elsewhere"
+    UNREACHABLE = "unreachable"
+
+
+class ClaimView(NamedTuple):
+    """A claim's state, and in words who holds it or what is in the way."""
+
+    state: ClaimState
+    text: str = ""
+
+
+class Claims(Protocol):
+    """The claims of a run."""
+
+    def view(self, task: str, alias: str) -> ClaimView:
+        """How the task's claim at a namespace stands."""
+        ...
+
+
+class NoClaims:
+    """For runs that nobody competes with."""
+
+    def view(self, task: str, alias: str) -> ClaimView:
+        """Always held."""
+        return ClaimView(ClaimState.HELD)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a supervisor goes about it.
+
+    Attributes:
+        retry_first_seconds: the first delay after a failure.
+        retry_limit_seconds: no delay is longer.
+        step_seconds: time between two rounds.
+        drain_seconds: how long routes may take to finish at the end.
+        stalled_after_seconds: see `Condition`.
+        steady_seconds: a route that ran this long before it failed starts from the first delay again.
+        available_now: routes end when what waited at their start is moved.
+        attempts_limit: with `available_now`, how many failures in a row without a message moved end a route for good.
+    """
+
+    retry_first_seconds: float = 5.0
+    retry_limit_seconds: float = 300.0
+    step_seconds: float = 0.5
+    drain_seconds: float = 20.0
+    stalled_after_seconds: float = 15.0
+    steady_seconds: float = 60.0
+    available_now: bool = False
+    attempts_limit: int = 5
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A route and what runs for it."""
+
+    route: Route
+    condition: Condition
+    backoff: Backoff
+    running: RunningRoute | None = None
+    started_at: float = 0.0
+    due_at: float = 0.0
+    failures_in_a_row: int = 0
+    given_up: bool = False
+
+
+class Supervisor:
+    """Keeps routes running.
+
+    Args:
+        routes: all routes of the run.
+        start: starts a route and returns at once.
+        claims: says whether a route may run.
+        settings: how to go about it.
+        clock: where time comes from.
+    """
+
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        start: Callable[[Route], RunningRoute],
+        *,
+        claims: Claims | None = None,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = settings or Settings()
+        self.clock = clock or SystemClock()
+        self._start = start
+        self._claims: Claims = claims or NoClaims()
+        self._slots = [
+            _Slot(
+                route,
+                Condition(self.settings.stalled_after_seconds),
+                Backoff(self.settings.retry_first_seconds, self.settings.retry_limit_seconds),
+            )
+            for route in routes
+        ]
+
+    # ---- running
+
+    def run(self, stop: threading.Event, on_round: Callable[[], None] | None = None) -> bool:
+        """Keeps the routes running until `stop` is set, or until all are done; then drains and stops them. Blocks.
+
+        Returns:
+            Whether every route ended as it should.
+        """
+        try:
+            while not stop.is_set() and not self.finished():
+                self.step()
+                if on_round is not None:
+                    on_round()
+                stop.wait(self.settings.step_seconds)
+        finally:
+            self.shut_down(on_round)
+        return not any(slot.given_up for slot in self._slots)
+
+    def finished(self) -> bool:
+        """Whether no route has anything left to do."""
+        return all(slot.condition.phase is Phase.DONE or slot.given_up for slot in self._slots)
+
+    def step(self) -> None:
+        """One round over all routes."""
+        for slot in self._slots:
+            if slot.given_up or slot.condition.phase is Phase.DONE:
+                continue
+            if self._claimed(slot):
+                if slot.running is None:
+                    self._start_if_due(slot)
+                else:
+                    self._watch(slot, slot.running)
+
+    def _claimed(self, slot: _Slot) -> bool:
+        view = self._claims.view(slot.route.task, slot.route.source.alias)
+        if view.state is ClaimState.HELD:
+            return True
+        if slot.running is not None:
+            log.warning("route %s: the claim is lost (%s); it stops", slot.route.name, view.text or view.state)
+            slot.running.drain()
+            slot.running.stop()
+            slot.running = None
+        if view.state is ClaimState.ELSEWHERE:
+            slot.condition.claimed(view.text)
+        elif view.state is ClaimState.UNREACHABLE:
+            slot.condition.pending(f"{slot.route.source.alias} cannot be reached: {view.text}")
+        else:
+            slot.condition.pending("waiting for the claim")
+        return False
+
+    def _start_if_due(self, slot: _Slot) -> None:
+        now = self.clock.monotonic()
+        if now < slot.due_at:
+            return
+        slot.condition.starting(now)
+        slot.started_at = now
+        try:
+            slot.running = self._start(slot.route)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other routes go on and this one is tried again
+            self._fail(slot, _one_line(error))
+
+    def _watch(self, slot: _Slot, running: RunningRoute) -> None:
+        active = running.is_active()
+        slot.condition.seen(self.clock.monotonic(), running.sighting())
+        if active:
+            return
+        failure = running.failure()
+        slot.running = None
+        if failure:
+            self._fail(slot, failure)
+        elif self.settings.available_now:
+            slot.condition.done()
+        else:
+            self._fail(slot, "the query ended without being asked to")
+
+    def _fail(self, slot: _Slot, error: str) -> None:
+        now = self.clock.monotonic()
+        if slot.condition.has_moved_since_start() or now - slot.started_at >= self.settings.steady_seconds:
+            slot.backoff.reset()
+            slot.failures_in_a_row = 0
+        slot.failures_in_a_row += 1
+        delay_seconds = slot.backoff.next_seconds()
+        slot.due_at = now + delay_seconds
+        slot.condition.failed(now, error, delay_seconds)
+        if self.settings.available_now and slot.failures_in_a_row >= self.settings.attempts_limit:
+            slot.given_up = True
+        log.warning("route %s failed: %s; next try in %.1f s", slot.route.name, error, delay_seconds)
+
+    # ---- ending
+
+    def shut_down(self, on_round: Callable[[], None] | None = None) -> None:
+        """Drains all routes, waits for them as long as the settings allow, and stops them."""
+        running = [(slot, slot.running) for slot in self._slots if slot.running is not None]
+        for slot, route in running:
+            slot.condition.draining()
+            _quietly(route.drain, slot)
+        limit = self.clock.monotonic() + self.settings.drain_seconds
+        pause = threading.Event()
+        while self.clock.monotonic() < limit and not all(route.drained() for _, route in running):
+            for slot, route in running:
+                slot.condition.seen(self.clock.monotonic(), route.sighting())
+            if on_round is not None:
+                on_round()
+            pause.wait(min(0.1, self.settings.step_seconds))
+        stoppers = [threading.Thread(target=_quietly, args=(route.stop, slot)) for slot, route in running]
+        for thread in stoppers:
+            thread.start()
+        for thread in stoppers:
+            thread.join()
+        for slot, route in running:
+            slot.condition.seen(self.clock.monotonic(), route.sighting())
+            slot.running = None
+        for slot in self._slots:
+            if slot.condition.phase is not Phase.DONE and not slot.given_up:
+                slot.condition.stopped()
+        if on_round is not None:
+            on_round()
+
+    # ---- telling
+
+    def conditions(self) -> list[tuple[Route, Condition]]:
+        """Every route with its condition, in the federation's order."""
+        return [(slot.route, slot.condition) for slot in self._slots]
+
+
+def _quietly(action: Callable[[], None], slot: _Slot) -> None:
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 - one route's trouble at the end must not keep the others from ending well
+        log.warning("route %s did not end well: %s", slot.route.name, _one_line(error))
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error) if isinstance(error, IsthmusError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:500]

@@ -1,0 +1,227 @@
+"""The supervisor keeps routes running, each on its own, and ends them in order."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from isthmus.replication.sighting import Sighting
+from isthmus.supervisor.condition import Phase
+from isthmus.supervisor.supervisor import ClaimState, ClaimView, Settings, Supervisor
+from isthmus.testing.clock import ManualClock
+from isthmus.topology.model import Endpoint, Route
+
+
+def route(name: str, source: str = "ewr", target: str = "jfk") -> Route:
+    return Route(
+        name=name,
+        task="flights",
+        pattern="all-active",
+        source=Endpoint(source, f"flights/Subscriptions/isthmus.flights.{target}"),
+        targets=(Endpoint(target, "flights"),),
+    )
+
+
+class FakeRoute:
+    def __init__(self, journal: list[str], name: str) -> None:
+        self.journal, self.name = journal, name
+        self.active, self.error, self.seen = True, "", Sighting()
+        self.under_way = True
+
+    def is_active(self) -> bool:
+        return self.active
+
+    def failure(self) -> str:
+        return self.error
+
+    def sighting(self) -> Sighting:
+        return self.seen
+
+    def drain(self) -> None:
+        self.journal.append(f"drain {self.name}")
+        self.under_way = False
+
+    def drained(self) -> bool:
+        return not self.under_way
+
+    def stop(self) -> None:
+        self.journal.append(f"stop {self.name}")
+        self.active = False
+
+    def fail(self, error: str) -> None:
+        self.active, self.error = False, error
+
+
+class Bench:
+    """A supervisor over fakes, with time in the test's hand."""
+
+    def __init__(self, names: tuple[str, ...] = ("a",), **settings: object) -> None:
+        self.clock = ManualClock()
+        self.journal: list[str] = []
+        self.started: dict[str, list[FakeRoute]] = {name: [] for name in names}
+        self.refuse: dict[str, Exception] = {}
+        self.claim = ClaimView(ClaimState.HELD)
+        self.supervisor = Supervisor(
+            [route(name) for name in names],
+            self.start,
+            claims=self,
+            settings=Settings(**settings),  # type: ignore[arg-type]
+            clock=self.clock,
+        )
+
+    def view(self, task: str, alias: str) -> ClaimView:
+        return self.claim
+
+    def start(self, which: Route) -> FakeRoute:
+        if which.name in self.refuse:
+            raise self.refuse[which.name]
+        running = FakeRoute(self.journal, which.name)
+        self.started[which.name].append(running)
+        return running
+
+    def phase(self, name: str = "a") -> Phase:
+        return next(condition.phase for each, condition in self.supervisor.conditions() if each.name == name)
+
+    def step(self, seconds: float = 0.5) -> None:
+        self.clock.advance(int(seconds * 1000))
+        self.supervisor.step()
+
+    def steps_until_start(self, name: str = "a") -> float:
+        """Seconds until the route is started again."""
+        before = len(self.started[name])
+        for count in range(1, 4000):
+            self.step(0.1)
+            if len(self.started[name]) > before:
+                return count * 0.1
+        raise AssertionError("never started again")
+
+
+def test_a_route_starts_and_moves() -> None:
+    bench = Bench()
+    bench.step()
+    bench.started["a"][0].seen = Sighting(moved=10)
+    bench.step()
+    assert bench.phase() is Phase.MOVING
+
+
+@pytest.mark.parametrize("state", [ClaimState.PENDING, ClaimState.ELSEWHERE, ClaimState.UNREACHABLE])
+def test_i1_a_route_without_claim_is_not_started(state: ClaimState) -> None:
+    bench = Bench()
+    bench.claim = ClaimView(state, "somebody")
+    bench.step()
+    assert not bench.started["a"]
+    bench.claim = ClaimView(ClaimState.HELD)
+    bench.step()
+    assert len(bench.started["a"]) == 1
+
+
+def test_i1_a_route_whose_claim_is_lost_stops() -> None:
+    bench = Bench()
+    bench.step()
+    bench.claim = ClaimView(ClaimState.ELSEWHERE, "host 7 since 10:00")
+    bench.step()
+    assert bench.journal == ["drain a", "stop a"]
+    assert bench.phase() is Phase.CLAIMED
+
+
+def test_i2_one_failure_touches_no_other_route() -> None:
+    bench = Bench(("a", "b"))
+    bench.refuse["a"] = RuntimeError("no such thing")
+    bench.step()
+    assert bench.phase("a") is Phase.FAILED
+    assert len(bench.started["b"]) == 1
+    bench.started["b"][0].seen = Sighting(moved=1)
+    bench.step()
+    assert bench.phase("b") is Phase.MOVING
+
+
+def test_i3_delays_grow_up_to_the_limit() -> None:
+    bench = Bench(retry_first_seconds=1.0, retry_limit_seconds=8.0)
+    bench.step()
+    delays = []
+    for _ in range(6):
+        bench.started["a"][-1].fail("boom")
+        bench.step(0.1)
+        delays.append(bench.steps_until_start())
+    assert delays[0] <= 1.1
+    assert all(3.9 <= delay <= 8.2 for delay in delays[3:])
+
+
+def test_i3_a_route_that_moved_starts_from_the_first_delay_again() -> None:
+    bench = Bench(retry_first_seconds=1.0, retry_limit_seconds=100.0)
+    bench.step()
+    for _ in range(5):
+        bench.started["a"][-1].fail("boom")
+        bench.step(0.1)
+        bench.steps_until_start()
+    bench.started["a"][-1].seen = Sighting(moved=1)
+    bench.started["a"][-1].fail("boom")
+    bench.step(0.1)
+    assert bench.steps_until_start() <= 1.1
+
+
+def test_a_query_that_ends_unasked_is_a_failure() -> None:
+    bench = Bench()
+    bench.step()
+    bench.started["a"][0].active = False
+    bench.step()
+    assert bench.phase() is Phase.FAILED
+
+
+def test_available_now_ends_when_every_route_has_ended() -> None:
+    bench = Bench(("a", "b"), available_now=True)
+    bench.step()
+    for name in ("a", "b"):
+        bench.started[name][0].active = False
+    assert not bench.supervisor.finished()
+    bench.step()
+    assert bench.supervisor.finished()
+    assert bench.phase() is Phase.DONE
+
+
+def test_available_now_gives_a_hopeless_route_up() -> None:
+    bench = Bench(available_now=True, attempts_limit=3, retry_first_seconds=0.1, retry_limit_seconds=0.1)
+    bench.refuse["a"] = RuntimeError("no such thing")
+    for _ in range(10):
+        bench.step()
+    assert bench.supervisor.finished()
+    assert bench.supervisor.run(threading.Event()) is False
+
+
+def test_i4_all_drain_before_any_stops() -> None:
+    bench = Bench(("a", "b", "c"))
+    bench.step()
+    bench.supervisor.shut_down()
+    assert bench.journal[:3] == ["drain a", "drain b", "drain c"]
+    assert sorted(bench.journal[3:]) == ["stop a", "stop b", "stop c"]
+    assert bench.phase() is Phase.STOPPED
+
+
+def test_i4_a_failing_drain_does_not_keep_the_others_from_it(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(("a", "b"))
+    bench.step()
+
+    def broken() -> None:
+        raise RuntimeError("gone")
+
+    bench.started["a"][0].drain = broken  # type: ignore[method-assign]
+    bench.started["a"][0].under_way = False
+    bench.supervisor.shut_down()
+    assert "drain b" in bench.journal
+    assert "stop a" in bench.journal
+    assert "gone" in caplog.text
+
+
+def test_run_ends_on_request() -> None:
+    bench = Bench(step_seconds=0.0)
+    stop = threading.Event()
+    rounds: list[int] = []
+
+    def on_round() -> None:
+        rounds.append(1)
+        if len(rounds) == 3:
+            stop.set()
+
+    assert bench.supervisor.run(stop, on_round) is True
+    assert bench.journal == ["drain a", "stop a"]
