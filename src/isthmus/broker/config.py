@@ -41,7 +41,7 @@ from isthmus.topology.setting import Kind, Setting, SettingError, Spec
 
 __all__ = ["NamespaceConfig", "SubscriptionConfig", "TopicConfig", "load_config", "read_config"]
 
-_D = TypeVar("_D", QueueDescription, TopicDescription, SubscriptionDescription)
+_D = TypeVar("_D", bound=QueueDescription | TopicDescription | SubscriptionDescription)
 
 
 @dataclass(slots=True)
