@@ -1,0 +1,81 @@
+"""What one connection may do: the grants that its tokens and keys earned.
+
+What it is: the grants of one connection, the question "may it?", and when they end. What it is not: the check of a
+token (`isthmus.broker.keyring.Authority`).
+Spec: SERVICE-BUS.md W4, 5.1: Send for sending links, Listen for receiving ones; a token for the same audience replaces
+the one before; tokens die with the connection.
+
+Invariants:
+    I1. An address is opened only by a grant that covers it, holds the right and has not expired.
+    I2. No text holds a token or a key.
+"""
+
+from __future__ import annotations
+
+from isthmus.broker.keyring import Authority, Grant, Right
+from isthmus.clock import Clock
+from isthmus.errors import UnauthorizedError
+
+__all__ = ["Access"]
+
+
+class Access:
+    """The grants of one connection.
+
+    Args:
+        authority: checks tokens and keys.
+        clock: wall time for expiry.
+    """
+
+    def __init__(self, authority: Authority, clock: Clock) -> None:
+        self._authority = authority
+        self._clock = clock
+        self._grants: dict[str, Grant] = {}
+
+    def present_token(self, token: str, audience: str) -> None:
+        """Earn the grant of a token.
+
+        Raises:
+            UnauthorizedError: the token earns nothing for this audience.
+        """
+        grant = self._authority.authorise_token(token, audience, self._clock.wall_ms())
+        self._grants[grant.scope_path] = grant
+
+    def present_key(self, key_name: str, key: str) -> None:
+        """Earn the grant of a key given directly.
+
+        Raises:
+            UnauthorizedError: no rule has this name and key.
+        """
+        grant = self._authority.authorise_plain(key_name, key)
+        self._grants[grant.scope_path] = grant
+
+    def permits(self, path: str, right: Right) -> bool:
+        """Whether `right` is granted on `path` now."""
+        now_ms = self._clock.wall_ms()
+        return any(grant.covers(path, right) and not grant.is_expired(now_ms) for grant in self._grants.values())
+
+    def require(self, path: str, right: Right) -> None:
+        """Ask for a right.
+
+        Raises:
+            UnauthorizedError: it is not granted.
+        """
+        if not self.permits(path, right):
+            raise UnauthorizedError(
+                f"Unauthorized access. '{right.value}' claim(s) are required to perform this operation on '{path}'."
+            )
+
+    @property
+    def has_grant(self) -> bool:
+        """Whether any grant is still valid."""
+        now_ms = self._clock.wall_ms()
+        return any(not grant.is_expired(now_ms) for grant in self._grants.values())
+
+    def drop_expired(self) -> bool:
+        """Forget expired grants; whether there were any."""
+        now_ms = self._clock.wall_ms()
+        kept = {scope: grant for scope, grant in self._grants.items() if not grant.is_expired(now_ms)}
+        dropped = len(kept) < len(self._grants)
+        self._grants = kept
+        return dropped

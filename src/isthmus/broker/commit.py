@@ -1,0 +1,158 @@
+"""Group commit: everything staged since the last sync becomes durable with the next one.
+
+What it is: the loop that writes what the engine has staged, syncs the store in one worker thread, and then lets the
+engine acknowledge. What it is not: it knows no links and no messages; acknowledgements are the callbacks that were given
+to the engine.
+
+Invariants:
+    I1. No acknowledgement of a durable operation leaves before the sync that covers it has returned: callbacks run in
+        `Engine.end_commit` only, which runs after the sync only.
+    I2. One sync runs at a time, in a thread of its own; the event loop never waits for the disk.
+    I3. A failed write or sync fails what it covered, is logged once, and the loop goes on with the next group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from isthmus.entities import Commit, Engine, Journal
+from isthmus.errors import StoreError
+
+__all__ = ["CommitLoop"]
+
+_log = logging.getLogger(__name__)
+
+_Waiter = tuple[Callable[[], None], Callable[[Exception], None]]
+
+
+class CommitLoop:
+    """Commits what an engine stages; must be made on the running loop that owns the engine.
+
+    Args:
+        engine: its `on_staged` is taken over.
+        store: the engine's store, synced here.
+        on_committed: called after each group has been acknowledged or has failed.
+    """
+
+    def __init__(self, engine: Engine, store: Journal, on_committed: Callable[[], None] = lambda: None) -> None:
+        self._engine = engine
+        self._store = store
+        self._on_committed = on_committed
+        self._loop = asyncio.get_running_loop()
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="isthmus-sync")
+        self._scheduled = False
+        self._syncing: Commit | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._staged_waiters: list[_Waiter] = []
+        self._syncing_waiters: list[_Waiter] = []
+        self._commits = 0
+        self._failures = 0
+        engine.on_staged = self.wake
+        if engine.has_staged:
+            self.wake()
+
+    def wake(self) -> None:
+        """Commit soon: at the next turn of the loop, or when the sync under way is done."""
+        if self._scheduled or self._syncing is not None:
+            return
+        self._scheduled = True
+        self._idle.clear()
+        # Not at once: all that the turn of the loop still stages belongs to the same group.
+        self._loop.call_soon(self._begin)
+
+    def when_durable(self, on_durable: Callable[[], None], on_failed: Callable[[Exception], None]) -> None:
+        """Call one of both once all that is staged now is durable or has failed; at once if nothing is."""
+        if self._engine.has_staged:
+            self._staged_waiters.append((on_durable, on_failed))
+        elif self._syncing is not None:
+            self._syncing_waiters.append((on_durable, on_failed))
+        else:
+            on_durable()
+
+    async def wait_durable(self) -> None:
+        """Until all that is staged now is durable.
+
+        Raises:
+            StoreError: it could not be stored.
+        """
+        done = self._loop.create_future()
+        self.when_durable(
+            lambda: None if done.done() else done.set_result(None),
+            lambda error: None if done.done() else done.set_exception(error),
+        )
+        await done
+
+    async def wait_idle(self) -> None:
+        """Until nothing is staged and no sync is under way."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """Commit what is staged and let go of the worker thread."""
+        await self.wait_idle()
+        self._engine.on_staged = None
+        self._worker.shutdown()
+
+    def statistics(self) -> dict[str, int]:
+        """Groups committed and failed since the start."""
+        return {"commits": self._commits, "commit_failures": self._failures}
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        try:
+            commit = self._engine.begin_commit()
+        except StoreError as error:
+            self._report(error)
+            self._tell(self._staged_waiters, error)
+            self._settled()
+            return
+        self._syncing_waiters, self._staged_waiters = self._staged_waiters, []
+        if commit is None:
+            self._tell(self._syncing_waiters, None)
+            self._idle.set()
+            return
+        self._syncing = commit
+        self._worker.submit(self._store.sync).add_done_callback(
+            lambda done: self._loop.call_soon_threadsafe(self._end, commit, done)
+        )
+
+    def _end(self, commit: Commit, done: Future[None]) -> None:
+        self._syncing = None
+        error = done.exception()
+        if error is None:
+            self._commits += 1
+            self._engine.end_commit(commit)
+            self._tell(self._syncing_waiters, None)
+        else:
+            failure = error if isinstance(error, StoreError) else StoreError(type(error).__name__)
+            self._report(failure)
+            self._engine.fail_commit(commit, failure)
+            self._tell(self._syncing_waiters, failure)
+            self._tell(self._staged_waiters, failure)
+        self._settled()
+
+    def _settled(self) -> None:
+        self._on_committed()
+        if self._engine.has_staged:
+            # What came in during the sync needs no further wait: commit it at once.
+            self._idle.clear()
+            self._begin()
+        elif self._syncing is None and not self._scheduled:
+            self._idle.set()
+
+    @staticmethod
+    def _tell(waiters: list[_Waiter], error: Exception | None) -> None:
+        told = waiters[:]
+        waiters.clear()
+        for on_durable, on_failed in told:
+            if error is None:
+                on_durable()
+            else:
+                on_failed(error)
+
+    def _report(self, error: StoreError) -> None:
+        self._failures += 1
+        _log.warning("commit failed: reason=%s", error)

@@ -1,0 +1,80 @@
+"""Errors of isthmus as AMQP conditions and status codes.
+
+What it is: the one table that maps an `IsthmusError` to the condition that Service Bus clients understand, as an AMQP
+`Error` and as the status of a `$management` or `$cbs` reply. What it is not: it raises nothing and logs nothing.
+Spec: AMQP 1.0 part 2, section 2.8.14; the conditions are those that the official SDKs map to their exceptions.
+
+Invariants:
+    I1. An error that is in no line of the table becomes `amqp:internal-error` with a text that says nothing of the
+        inside: no traceback, no path of this machine, no secret.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from isthmus.amqp.performative import Error
+from isthmus.amqp.types import Symbol
+from isthmus.errors import (
+    EntityDisabledError,
+    EntityExistsError,
+    EntityNotFoundError,
+    InvalidArgumentError,
+    IsthmusError,
+    LockLostError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+    NotAllowedError,
+    OperationTimeoutError,
+    ProtocolError,
+    QuotaExceededError,
+    ServerBusyError,
+    StoreError,
+    UnauthorizedError,
+)
+
+__all__ = ["INTERNAL_TEXT", "Refusal", "amqp_error", "refusal"]
+
+INTERNAL_TEXT = "The namespace could not complete the request."
+
+
+class Refusal(NamedTuple):
+    """How an error is told: status code (of a reply), condition and text."""
+
+    status: int
+    condition: str
+    text: str
+
+
+# The first line whose class fits counts, so that subclasses stand before their bases.
+_TABLE: tuple[tuple[type[IsthmusError], int, str], ...] = (
+    (EntityNotFoundError, 404, "amqp:not-found"),
+    (EntityExistsError, 409, "com.microsoft:entity-already-exists"),
+    (EntityDisabledError, 403, "com.microsoft:entity-disabled"),
+    (UnauthorizedError, 401, "amqp:unauthorized-access"),
+    (LockLostError, 410, "com.microsoft:message-lock-lost"),
+    (MessageNotFoundError, 404, "com.microsoft:message-not-found"),
+    (MessageTooLargeError, 400, "amqp:link:message-size-exceeded"),
+    (QuotaExceededError, 403, "amqp:resource-limit-exceeded"),
+    (NotAllowedError, 400, "amqp:not-allowed"),
+    (InvalidArgumentError, 400, "com.microsoft:argument-error"),
+    (OperationTimeoutError, 408, "com.microsoft:timeout"),
+    (ServerBusyError, 503, "com.microsoft:server-busy"),
+    (StoreError, 500, "amqp:internal-error"),
+    (ProtocolError, 400, "amqp:decode-error"),
+)
+
+
+def refusal(error: Exception) -> Refusal:
+    """How `error` is told to a client."""
+    for kind, status, condition in _TABLE:
+        if isinstance(error, kind):
+            text = "The namespace could not store the change." if kind is StoreError else str(error)
+            return Refusal(status, condition, text)
+    return Refusal(500, "amqp:internal-error", INTERNAL_TEXT)
+
+
+def amqp_error(error: Exception) -> Error:
+    """`error` as it goes on the wire."""
+    _, condition, text = refusal(error)
+    return Error(Symbol(condition), text)

@@ -1,0 +1,137 @@
+"""Whose turn it is: spreads one queue's messages over the links that wait for them.
+
+What it is: the round of one queue over its ready links. What it is not: credit and settlement (`isthmus.broker.outlet`).
+Spec: SERVICE-BUS.md 5.1: competing receivers share a queue.
+
+Invariants:
+    I1. Links are served in turn; no link gets a second share while another one that is ready waits for its first.
+    I2. One round takes at most `ROUND_MESSAGES`; other queues and the sockets get their turn in between.
+    I3. An idle queue costs nothing: rounds run only after something became available, a client granted credit, or a
+        connection can write again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+
+from isthmus.amqp.performative import Error
+from isthmus.broker.condition import amqp_error, refusal
+from isthmus.broker.outlet import Outlet
+from isthmus.entities import Queue
+from isthmus.errors import IsthmusError
+
+__all__ = ["Dispatch"]
+
+_log = logging.getLogger(__name__)
+
+# Messages that one link gets at a time: alone it may take what amortises the work of a turn; beside others less, so that
+# many receivers get about the same.
+_SHARE_ALONE = 256
+_SHARE = 32
+ROUND_MESSAGES = 1024
+
+
+class Dispatch:
+    """The links that receive from one queue.
+
+    Args:
+        queue: its `add_listener` wakes the rounds.
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self._links: set[Outlet] = set()
+        self._ready: deque[Outlet] = deque()
+        self._queued: set[Outlet] = set()
+        self._draining: dict[Outlet, None] = {}
+        self._scheduled = False
+        self._loop = asyncio.get_running_loop()
+        queue.add_listener(self.wake)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no link receives from the queue."""
+        return not self._links
+
+    def add(self, outlet: Outlet) -> None:
+        """Let a link take part; `offer` tells when it can take messages."""
+        self._links.add(outlet)
+
+    def offer(self, outlet: Outlet) -> None:
+        """A link got credit, a drain or room to write."""
+        if outlet not in self._links:
+            return
+        if outlet.link.drain:
+            self._draining[outlet] = None
+        if outlet not in self._queued and outlet.is_ready:
+            self._queued.add(outlet)
+            self._ready.append(outlet)
+        self.wake()
+
+    def remove(self, outlet: Outlet) -> None:
+        """Let a link go; no error if it is gone already."""
+        self._links.discard(outlet)
+        self._draining.pop(outlet, None)
+        if outlet in self._queued:
+            self._queued.discard(outlet)
+            self._ready.remove(outlet)
+
+    def close(self) -> None:
+        """Stop listening to the queue."""
+        self.queue.remove_listener(self.wake)
+        self._links.clear()
+        self._ready.clear()
+        self._queued.clear()
+        self._draining.clear()
+
+    def wake(self) -> None:
+        """Run a round at the next turn of the loop, if any link waits for one."""
+        if not self._scheduled and (self._ready or self._draining):
+            self._scheduled = True
+            self._loop.call_soon(self._round)
+
+    def statistics(self) -> dict[str, int]:
+        """How many links receive, and how many of them wait for messages."""
+        return {"links": len(self._links), "ready_links": len(self._ready)}
+
+    def _round(self) -> None:
+        self._scheduled = False
+        ready = self._ready
+        touched: dict[Outlet, None] = {}
+        left = ROUND_MESSAGES
+        dry = not self.queue.has_available
+        while ready and left > 0 and not dry:
+            outlet = ready.popleft()
+            self._queued.discard(outlet)
+            if not outlet.is_ready:
+                continue
+            try:
+                count = outlet.deliver(min(_SHARE if ready else _SHARE_ALONE, left))
+            except IsthmusError as error:
+                self._refuse(outlet, amqp_error(error), refusal(error).condition)
+                touched[outlet] = None
+                continue
+            dry = not count
+            left -= count
+            touched[outlet] = None
+            if outlet.is_ready:
+                # Who was served goes behind all others; who found nothing keeps its place.
+                (ready.appendleft if dry else ready.append)(outlet)
+                self._queued.add(outlet)
+        for outlet in list(self._draining):
+            if dry or outlet not in self._queued:
+                del self._draining[outlet]
+                outlet.drain()
+                touched[outlet] = None
+        for outlet in touched:
+            outlet.flush()
+        if not dry:
+            self.wake()
+
+    def _refuse(self, outlet: Outlet, error: Error, condition: str) -> None:
+        _log.warning("receiver detached: entity=%r condition=%s", outlet.path, condition)
+        outlet.close()
+        self.remove(outlet)
+        outlet.link.detach(error)

@@ -1,0 +1,195 @@
+"""`$management` operations on messages: peek, schedule, cancel, renew, receive deferred, settle, delete.
+
+What it is: requests turned into calls of the entity, results into reply bodies. What it is not: any of the semantics.
+Spec: SERVICE-BUS.md W8, W9, 5.3.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from isthmus.amqp import section
+from isthmus.amqp.types import Array, Int, Timestamp
+from isthmus.broker.condition import refusal
+from isthmus.broker.request import Reply, Request, Respond, text_map
+from isthmus.entities import Acquired, Engine
+from isthmus.errors import InvalidArgumentError, LockLostError, MessageNotFoundError, NotAllowedError
+
+__all__ = [
+    "cancel_scheduled",
+    "delete_batch",
+    "peek",
+    "receive_deferred",
+    "renew_lock",
+    "schedule",
+    "update_disposition",
+]
+
+# The service's limit for a batch delete on the premium tier; also keeps the replies of a peek bounded.
+_MESSAGES_LIMIT = 4000
+_TIMESTAMP, _LONG = 0x83, 0x81
+_SCHEDULED = "x-opt-scheduled-enqueue-time"
+
+
+def peek(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
+    """peek-message."""
+    start = request.field("from-sequence-number", int)
+    count = _count(request.field("message-count", int))
+    source = _peekable(engine, entity)
+    payloads = source.peek(start, count, request.field("session-id", str, optional=True))
+    if payloads:
+        respond(Reply(body={"messages": [{"message": payload} for payload in payloads]}))
+    else:
+        respond(Reply(204, "No messages were found."))
+
+
+def schedule(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
+    """schedule-message."""
+    destination = engine.sender(entity)
+    messages = []
+    for item in request.field("messages", list):
+        payload = item.get("message") if isinstance(item, dict) else None
+        if not isinstance(payload, bytes):
+            raise InvalidArgumentError("each of 'messages' must be a map with the binary 'message'")
+        annotations = section.decode_map(payload, section.locate(payload).message_annotations)
+        due = annotations.get(_SCHEDULED)
+        if not isinstance(due, int) or isinstance(due, bool):
+            raise InvalidArgumentError(f"a message to be scheduled lacks the annotation '{_SCHEDULED}'")
+        messages.append((payload, int(due)))
+    if not messages:
+        raise InvalidArgumentError("'messages' is empty")
+    sequences: list[int] = []
+
+    def durable() -> None:
+        respond(Reply(body={"sequence-numbers": Array(_LONG, sequences)}))
+
+    sequences.extend(destination.schedule(messages, durable, _failed(respond)))
+
+
+def cancel_scheduled(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
+    """cancel-scheduled-message."""
+    sequences = _numbers(request, "sequence-numbers")
+    engine.sender(entity).cancel_scheduled(sequences, lambda: respond(Reply()), _failed(respond))
+
+
+def renew_lock(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
+    """renew-lock."""
+    until = engine.receiver(entity).renew(_tokens(request))
+    if None in until:
+        raise _lost()
+    respond(Reply(body={"expirations": Array(_TIMESTAMP, [Timestamp(each or 0) for each in until])}))
+
+
+def receive_deferred(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
+    """receive-by-sequence-number."""
+    sequences = _numbers(request, "sequence-numbers")
+    lock = request.field("receiver-settle-mode", int, optional=True) != 0
+    queue = engine.receiver(entity)
+    if lock:
+        respond(_received(queue.receive_deferred(sequences)))
+        return
+    box: list[Acquired] = []
+    box.append(
+        queue.receive_deferred(
+            sequences, lock=False, on_durable=lambda: respond(_received(box[0])), on_failed=_failed(respond)
+        )
+    )
+
+
+def update_disposition(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
+    """update-disposition."""
+    queue = engine.receiver(entity)
+    tokens = _tokens(request)
+    status = request.field("disposition-status", str)
+    properties = text_map(request.field("properties-to-modify", dict, optional=True)) or None
+    flags: list[bool] = []
+
+    def durable() -> None:
+        if all(flags):
+            respond(Reply())
+        else:
+            failed(_lost())
+
+    failed = _failed(respond)
+    if status == "completed":
+        flags.extend(queue.complete(tokens, durable, failed))
+    elif status == "abandoned":
+        flags.extend(queue.abandon(tokens, properties, durable, failed))
+    elif status in {"defered", "deferred"}:  # the service's own spelling has one r
+        flags.extend(queue.defer(tokens, properties, durable, failed))
+    elif status == "suspended":
+        reason = request.field("deadletter-reason", str, optional=True)
+        description = request.field("deadletter-description", str, optional=True)
+        flags.extend(queue.dead_letter(tokens, reason, description, properties, durable, failed))
+    else:
+        raise InvalidArgumentError(
+            f"disposition-status is '{status[:32]}'; expected completed, abandoned, defered or suspended"
+        )
+
+
+def delete_batch(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
+    """batch-delete-messages."""
+    queue = engine.receiver(entity)
+    count = _count(request.field("message-count", int))
+    before_ms = request.field("enqueued-time-utc", int, optional=True)
+    deleted: list[int] = []
+
+    def durable() -> None:
+        respond(Reply(body={"message-count": Int(deleted[0])}))
+
+    deleted.append(queue.delete_batch(count, None if before_ms is None else int(before_ms), durable, _failed(respond)))
+    if not deleted[0]:
+        error = MessageNotFoundError("No messages were found.")
+        respond(Reply(204, str(error), None, refusal(error).condition))
+
+
+def _peekable(engine: Engine, entity: str) -> Any:
+    """What can be looked at: also a topic, which holds scheduled messages."""
+    try:
+        return engine.receiver(entity)
+    except NotAllowedError:
+        return engine.sender(entity)
+
+
+def _received(acquired: Acquired) -> Reply:
+    messages = [
+        {"lock-token": uuid.UUID(bytes_le=tag), "message": payload}
+        for tag, payload in zip(acquired.tags, acquired.payloads, strict=True)
+    ]
+    return Reply(body={"messages": messages})
+
+
+def _failed(respond: Respond) -> Callable[[Exception], None]:
+    def failed(error: Exception) -> None:
+        status, condition, text = refusal(error)
+        respond(Reply(status, text, None, condition))
+
+    return failed
+
+
+def _lost() -> LockLostError:
+    return LockLostError(
+        "The lock supplied is invalid. Either the lock expired, or the message has already been removed."
+    )
+
+
+def _count(value: int) -> int:
+    if value <= 0:
+        raise InvalidArgumentError(f"'message-count' is {value}; it must be positive")
+    return min(value, _MESSAGES_LIMIT)
+
+
+def _numbers(request: Request, name: str) -> list[int]:
+    values = request.field(name, list)
+    if not values or not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+        raise InvalidArgumentError(f"'{name}' must be a list of numbers and not empty")
+    return [int(value) for value in values]
+
+
+def _tokens(request: Request) -> list[bytes]:
+    values = request.field("lock-tokens", list)
+    if not values or not all(isinstance(value, uuid.UUID) for value in values):
+        raise InvalidArgumentError("'lock-tokens' must be a list of uuid and not empty")
+    return [value.bytes_le for value in values]

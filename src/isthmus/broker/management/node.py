@@ -1,0 +1,114 @@
+"""One `$management` node: finds the operation, checks the right, answers errors.
+
+What it is not: the operations themselves (`message`, `rule`).
+Spec: SERVICE-BUS.md W9, 5.3.
+
+Invariants:
+    I1. Every request gets exactly one reply with `statusCode` and `statusDescription`.
+    I2. No operation runs without its right: Listen to read and settle and to change rules, Send to schedule.
+    I3. A reply that tells of a change leaves only after the change is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from isthmus.broker.condition import refusal
+from isthmus.broker.keyring import Right
+from isthmus.broker.management import message, rule
+from isthmus.broker.request import Reply, Request, Respond, Style
+from isthmus.entities import Engine
+from isthmus.errors import IsthmusError, NotAllowedError
+
+__all__ = ["MANAGEMENT_STYLE", "MANAGEMENT_SUFFIX", "Management"]
+
+MANAGEMENT_STYLE = Style("statusCode", "statusDescription", "errorCondition")
+MANAGEMENT_SUFFIX = "/$management"
+
+_PREFIX = "com.microsoft:"
+
+
+class _Operation(NamedTuple):
+    right: Right
+    run: Callable[[Engine, str, Request, Respond], None]
+    changes_entity: bool = False
+
+
+def _sessions_unsupported(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
+    raise NotAllowedError(f"The operation needs a session, and '{entity}' does not require sessions.")
+
+
+def _no_sessions(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
+    engine.receiver(entity)
+    respond(Reply(204, "No sessions were found.", None, "com.microsoft:session-not-found"))
+
+
+_OPERATIONS = {
+    "peek-message": _Operation(Right.LISTEN, message.peek),
+    "receive-by-sequence-number": _Operation(Right.LISTEN, message.receive_deferred),
+    "renew-lock": _Operation(Right.LISTEN, message.renew_lock),
+    "update-disposition": _Operation(Right.LISTEN, message.update_disposition),
+    "batch-delete-messages": _Operation(Right.LISTEN, message.delete_batch),
+    "schedule-message": _Operation(Right.SEND, message.schedule),
+    "cancel-scheduled-message": _Operation(Right.SEND, message.cancel_scheduled),
+    # Rules are changed with Listen here and with Manage by the administration API, as the service has it.
+    "add-rule": _Operation(Right.LISTEN, rule.add, changes_entity=True),
+    "remove-rule": _Operation(Right.LISTEN, rule.remove, changes_entity=True),
+    "enumerate-rules": _Operation(Right.LISTEN, rule.enumerate_rules),
+    "get-message-sessions": _Operation(Right.LISTEN, _no_sessions),
+    "renew-session-lock": _Operation(Right.LISTEN, _sessions_unsupported),
+    "get-session-state": _Operation(Right.LISTEN, _sessions_unsupported),
+    "set-session-state": _Operation(Right.LISTEN, _sessions_unsupported),
+}
+
+
+class Management:
+    """The node of one entity, for one connection.
+
+    Args:
+        engine: holds the entity.
+        entity: its path as the client wrote it.
+        require: raises UnauthorizedError if the connection lacks a right on the node.
+        when_durable: calls the first function once all that is staged is durable, the second if that failed.
+
+    Raises:
+        EntityNotFoundError: there is no such entity.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        entity: str,
+        require: Callable[[Right], None],
+        when_durable: Callable[[Callable[[], None], Callable[[Exception], None]], None],
+    ) -> None:
+        engine.canonical_name(entity)
+        self._engine = engine
+        self._entity = entity
+        self._require = require
+        self._when_durable = when_durable
+
+    def answer(self, request: Request, respond: Respond) -> None:
+        """Carry out a request; `respond` is called once, now or when the change is durable."""
+        operation = _OPERATIONS.get(request.operation.removeprefix(_PREFIX))
+        if operation is None:
+            text = f"The operation '{request.operation[:64]}' is not known here."
+            respond(Reply(400, text, None, "amqp:not-implemented"))
+            return
+        try:
+            self._require(operation.right)
+            if operation.changes_entity:
+                operation.run(self._engine, self._entity, request, lambda reply: self._defer(reply, respond))
+            else:
+                operation.run(self._engine, self._entity, request, respond)
+        except IsthmusError as error:
+            respond(_failure(error))
+
+    def _defer(self, reply: Reply, respond: Respond) -> None:
+        self._when_durable(lambda: respond(reply), lambda error: respond(_failure(error)))
+
+
+def _failure(error: Exception) -> Reply:
+    status, condition, text = refusal(error)
+    return Reply(status, text, None, condition)

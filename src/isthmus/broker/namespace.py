@@ -1,0 +1,171 @@
+"""One namespace at work, without its sockets.
+
+What it is: what connections share: the engine, the commit loop, the keys, the rounds of queues, and the timers. What it
+is not: listening (`isthmus.broker.server`), a connection (`isthmus.broker.peer`).
+
+Invariants:
+    I1. What a connection has to say is sent at the end of the turn in which it was decided.
+    I2. A queue without receivers has no round; an idle namespace wakes a few times a second at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from isthmus.broker.commit import CommitLoop
+from isthmus.broker.dispatch import Dispatch
+from isthmus.broker.keyring import Authority
+from isthmus.broker.outlet import Outlet
+from isthmus.broker.peer import Peer
+from isthmus.clock import Clock, SystemClock
+from isthmus.entities import Engine, Journal, Queue
+from isthmus.errors import EntityNotFoundError
+
+__all__ = ["Namespace"]
+
+# Heartbeats, token deadlines and expiry are counted in seconds.
+_PEER_TICK_SECONDS = 0.5
+# Locks, TTL and schedules are kept in milliseconds; nobody tells them apart below this.
+_ENGINE_TICK_SECONDS = 0.05
+# Longest time without a look at the engine's clockwork: a wall clock may be set.
+_ENGINE_REST_SECONDS = 0.5
+# A $management request may carry one message of the largest size and what describes it.
+_REQUEST_ROOM_BYTES = 64 * 1024
+
+
+class Namespace:
+    """The shared part of one served namespace; made on the loop that runs it.
+
+    Args:
+        engine: the entities.
+        store: the engine's store.
+        authority: checks tokens and keys.
+        clock: wall time of messages.
+        name: container id that clients see.
+        max_message_size_bytes: the namespace's limit.
+
+    Attributes:
+        token_clock: wall time for the expiry of tokens: the machine's own, however the namespace's is shifted.
+        peers: open connections.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Journal,
+        authority: Authority,
+        clock: Clock,
+        *,
+        token_clock: Clock | None = None,
+        name: str = "isthmus",
+        max_message_size_bytes: int = 1 << 20,
+    ) -> None:
+        self.engine = engine
+        self.authority = authority
+        self.clock = clock
+        self.token_clock = token_clock or SystemClock()
+        self.name = name
+        self.max_request_bytes = max_message_size_bytes + _REQUEST_ROOM_BYTES
+        self.peers: set[Peer] = set()
+        self.commits = CommitLoop(engine, store, self._on_committed)
+        self._loop = asyncio.get_running_loop()
+        self._dispatches: dict[Queue, Dispatch] = {}
+        self._touched: set[Peer] = set()
+        self._flushing = False
+        self._timers: list[asyncio.TimerHandle] = []
+        self._every(_PEER_TICK_SECONDS, self._tick_peers)
+        self._engine_due_ms = 0
+        self._every(_ENGINE_TICK_SECONDS, self._tick_engine)
+
+    def has_entity(self, path: str) -> bool:
+        """Whether an entity has this path."""
+        try:
+            self.engine.canonical_name(path)
+        except EntityNotFoundError:
+            return False
+        return True
+
+    def add_outlet(self, outlet: Outlet) -> None:
+        """Let a receiving link take part in its queue's rounds."""
+        dispatch = self._dispatches.get(outlet.queue)
+        if dispatch is None:
+            dispatch = self._dispatches[outlet.queue] = Dispatch(outlet.queue)
+        dispatch.add(outlet)
+
+    def remove_outlet(self, outlet: Outlet) -> None:
+        """Let a receiving link go."""
+        dispatch = self._dispatches.get(outlet.queue)
+        if dispatch is None:
+            return
+        dispatch.remove(outlet)
+        if dispatch.is_empty:
+            dispatch.close()
+            del self._dispatches[outlet.queue]
+
+    def offer(self, outlet: Outlet) -> None:
+        """A receiving link got credit, a drain or room to write."""
+        dispatch = self._dispatches.get(outlet.queue)
+        if dispatch is not None:
+            dispatch.offer(outlet)
+
+    def touch(self, peer: Peer) -> None:
+        """Flush a connection at the end of this turn."""
+        self._touched.add(peer)
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush_touched)
+
+    async def close(self) -> None:
+        """Close the connections, commit what is staged, stop the timers."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        await self.commits.wait_idle()
+        for peer in list(self.peers):
+            peer.close()
+        await self.commits.close()
+        for dispatch in self._dispatches.values():
+            dispatch.close()
+        self._dispatches.clear()
+
+    def statistics(self) -> dict[str, int]:
+        """Connections, links, rounds and commits."""
+        return {
+            "connections": len(self.peers),
+            "links": sum(peer.statistics()["links"] for peer in self.peers),
+            "receiving_queues": len(self._dispatches),
+            **self.commits.statistics(),
+        }
+
+    def _flush_touched(self) -> None:
+        self._flushing = False
+        touched, self._touched = self._touched, set()
+        for peer in touched:
+            peer.flush()
+
+    def _tick_peers(self) -> None:
+        for peer in list(self.peers):
+            peer.tick()
+
+    def _on_committed(self) -> None:
+        # What was staged may be due before anything that the engine told of at the last look.
+        self._engine_due_ms = 0
+        self._flush_touched()
+
+    def _tick_engine(self) -> None:
+        now_ms = self.clock.wall_ms()
+        if now_ms < self._engine_due_ms:
+            return
+        due_ms = self.engine.tick(now_ms)
+        rest_ms = now_ms + int(1000 * _ENGINE_REST_SECONDS)
+        self._engine_due_ms = rest_ms if due_ms is None else min(due_ms, rest_ms)
+
+    def _every(self, seconds: float, run: Callable[[], None]) -> None:
+        slot = len(self._timers)
+
+        def again() -> None:
+            self._timers[slot] = self._loop.call_later(seconds, again)
+            run()
+
+        self._timers.append(self._loop.call_later(seconds, again))

@@ -1,0 +1,260 @@
+"""Links on which clients receive messages from a queue, subscription or dead-letter queue.
+
+What it is: takes messages from the entity as far as the client's credit reaches, sends them, and turns the client's
+dispositions into settlements. What it is not: the choice of whose turn it is (`isthmus.broker.dispatch`).
+Spec: SERVICE-BUS.md W5, W7, 5.2.
+
+Invariants:
+    I1. Every unsettled disposition is answered with the outcome's own type after the change is durable, or with rejected
+        and the reason; settled ones are answered with nothing.
+    I2. Messages taken without a lock are sent only after their deletion is durable.
+    I3. A detached link settles nothing: its locks live on until they expire, and `$management` settles them.
+    I4. Each delivery is settled once, whatever the client sends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol
+
+from isthmus.amqp import Link
+from isthmus.amqp.performative import Accepted, Modified, Rejected, Released
+from isthmus.broker.condition import amqp_error, refusal
+from isthmus.broker.request import text_map
+from isthmus.entities import Acquired, Queue
+from isthmus.errors import IsthmusError, LockLostError, NotAllowedError
+
+__all__ = ["Carrier", "Outlet"]
+
+_log = logging.getLogger(__name__)
+
+_PRESETTLED = 1
+_MASK32 = 0xFFFFFFFF
+# Messages of one turn together: large ones must not fill the memory of the connection.
+_TURN_BYTES = 1 << 20
+# What a message is taken to be large before the first one was seen.
+_EXPECTED_BYTES = 16 * 1024
+
+_LOST = LockLostError("The lock supplied is invalid. Either the lock expired, or the message has already been removed.")
+
+
+class _Verdict(NamedTuple):
+    """What a delivery state means: the call on the queue, the state to echo, and whether that may go out at once."""
+
+    settle: Callable[..., Sequence[bool]]
+    echo: Any
+    at_once: bool = False
+
+
+class Carrier(Protocol):
+    """The connection below a link."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether it takes more bytes now."""
+        ...
+
+    def flush(self) -> None:
+        """Send what was written, now."""
+        ...
+
+    def touch(self) -> None:
+        """Send what was written once the turn is over."""
+        ...
+
+
+class Outlet:
+    """One link on which a client receives.
+
+    Args:
+        link: whose sender we are, accepted.
+        path: the entity as the client wrote it.
+        queue: where the messages come from.
+        carrier: the connection.
+    """
+
+    def __init__(self, link: Link, path: str, queue: Queue, carrier: Carrier) -> None:
+        self.link = link
+        self.path = path
+        self.queue = queue
+        self.closed = False
+        self._carrier = carrier
+        self._deletes = link.snd_settle_mode == _PRESETTLED
+        self._tokens: dict[int, bytes] = {}
+        self._reserved = 0
+        self._mean_bytes = _EXPECTED_BYTES
+        self._delivered = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether messages could be sent now."""
+        return not self.closed and self._room > 0 and self._carrier.is_writable
+
+    @property
+    def _room(self) -> int:
+        return self.link.sendable - self._reserved
+
+    def deliver(self, limit: int) -> int:
+        """Send up to `limit` messages; how many were taken, 0 if the queue has none.
+
+        Raises:
+            IsthmusError: the entity gives nothing any more (disabled, deleted).
+        """
+        count = max(1, min(limit, self._room, _TURN_BYTES // self._mean_bytes))
+        if not self._deletes:
+            acquired = self.queue.acquire(count)
+            if acquired is None:
+                return 0
+            self._send(acquired)
+            return len(acquired.tags)
+        box: list[Acquired] = []
+        taken = self.queue.acquire(
+            count, lock=False, on_durable=lambda: self._send_deleted(box), on_failed=lambda _: self._unreserve(box)
+        )
+        if taken is None:
+            return 0
+        box.append(taken)
+        self._reserved += len(taken.tags)
+        return len(taken.tags)
+
+    def drain(self) -> None:
+        """Answer a drain: nothing more can be sent at once, so the credit that is left is used up."""
+        if self.link.drain and not self._reserved:
+            self.link.drained()
+
+    def flush(self) -> None:
+        """Send what was written."""
+        self._carrier.flush()
+
+    def on_disposed(self, first: int, last: int, state: Any, settled: bool) -> None:
+        """The client disposed of deliveries first to last."""
+        count = ((last - first) & _MASK32) + 1
+        pop = self._tokens.pop
+        if count > len(self._tokens):
+            ids = [each for each in self._tokens if (each - first) & _MASK32 < count]
+        elif last < first:
+            ids = [(first + each) & _MASK32 for each in range(count)]
+        else:
+            ids = range(first, last + 1)  # type: ignore[assignment]
+        verdict = self._verdict(state, settled)
+        if verdict is None:
+            return
+        tokens = [pop(each, None) for each in ids]
+        if None in tokens:
+            known = [(each, token) for each, token in zip(ids, tokens, strict=True) if token is not None]
+            if not known:
+                return
+            ids, tokens = [each for each, _ in known], [token for _, token in known]
+        self._settle(ids, tokens, verdict, settled)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """The link is gone; the locks stay."""
+        self.closed = True
+        self._tokens.clear()
+
+    def statistics(self) -> dict[str, int]:
+        """Messages delivered so far, and how many of them wait for a disposition."""
+        return {"delivered": self._delivered, "unsettled": len(self._tokens)}
+
+    def _send(self, acquired: Acquired) -> None:
+        payloads, tags = acquired.payloads, acquired.tags
+        count = len(tags)
+        self._mean_bytes = sum(map(len, payloads)) // count + 1
+        first = self.link.send_many(payloads, tags, settled=self._deletes)
+        self._delivered += count
+        if self._deletes:
+            return
+        if first + count <= _MASK32:
+            self._tokens.update(zip(range(first, first + count), tags, strict=True))
+        else:
+            self._tokens.update(((first + number) & _MASK32, tag) for number, tag in enumerate(tags))
+
+    def _send_deleted(self, box: list[Acquired]) -> None:
+        """Messages whose deletion is durable; a client that has gone meanwhile loses them, as the mode says."""
+        self._unreserve(box)
+        if self.closed or self.link.detached or self.link.amqp_session.ended:
+            return
+        # A client may take credit back while the deletion is synced; what is already on its way is sent all the same.
+        self.link.credit = max(self.link.credit, len(box[0].tags))
+        self._send(box[0])
+        if self.link.drain and not self._reserved:
+            self.link.drained()
+        self._carrier.touch()
+
+    def _unreserve(self, box: list[Acquired]) -> None:
+        self._reserved -= len(box[0].tags) if box else 0
+
+    def _verdict(self, state: Any, settled: bool) -> _Verdict | None:
+        """What a state asks for; None for one that is no outcome."""
+        queue = self.queue
+        if type(state) is Accepted:
+            return _Verdict(queue.complete, state)
+        if isinstance(state, Released) or (state is None and settled):
+            return _Verdict(lambda tokens, *_: queue.release(tokens), Released(), at_once=True)
+        if isinstance(state, Modified):
+            properties = text_map(state.message_annotations) or None
+            settle = queue.defer if state.undeliverable_here else queue.abandon
+            echo = Modified(state.delivery_failed, state.undeliverable_here)
+            return _Verdict(partial(_with_callbacks, settle, properties), echo)
+        if isinstance(state, Rejected):
+            info = text_map(state.error.info if state.error is not None else None)
+            reason = info.pop("DeadLetterReason", None)
+            description = info.pop("DeadLetterErrorDescription", None)
+            if state.error is not None and state.error.condition != "com.microsoft:dead-letter":
+                reason = reason if reason is not None else str(state.error.condition)
+                description = description if description is not None else state.error.description
+            settle = partial(queue.dead_letter, reason=reason, description=description, properties=info or None)
+            return _Verdict(lambda tokens, done, bad: settle(tokens, on_durable=done, on_failed=bad), Rejected())
+        return None
+
+    def _settle(self, ids: Sequence[int], tokens: list[bytes], verdict: _Verdict, settled: bool) -> None:
+        flags: Sequence[bool] = ()
+
+        def durable() -> None:
+            if settled or self.closed:
+                return
+            if all(flags):
+                self._answer(ids, verdict.echo)
+            else:
+                for ok, group in groupby(zip(ids, flags, strict=True), key=lambda pair: pair[1]):
+                    self._answer([each for each, _ in group], verdict.echo if ok else Rejected(amqp_error(_LOST)))
+
+        def failed(error: Exception) -> None:
+            if not settled and not self.closed:
+                self._answer(ids, Rejected(amqp_error(error)))
+
+        try:
+            flags = verdict.settle(tokens, durable, failed)
+            if verdict.at_once:
+                durable()
+        except IsthmusError as error:
+            if not isinstance(error, NotAllowedError):
+                _log.warning("settlement failed: entity=%r condition=%s", self.path, refusal(error).condition)
+            failed(error)
+
+    def _answer(self, ids: Iterable[int], state: Any) -> None:
+        """Settle deliveries, one disposition for each run of ids."""
+        self._carrier.touch()
+        if isinstance(ids, range):
+            self.link.settle_sent(ids[0], ids[-1], state)
+            return
+        first = last = None
+        for each in ids:
+            if first is None or last is None:
+                first = last = each
+            elif each == (last + 1) & _MASK32:
+                last = each
+            else:
+                self.link.settle_sent(first, last, state)
+                first = last = each
+        if first is not None and last is not None:
+            self.link.settle_sent(first, last, state)
+
+
+def _with_callbacks(
+    settle: Callable[..., list[bool]], properties: Any, tokens: list[bytes], durable: Any, failed: Any
+) -> list[bool]:
+    return settle(tokens, properties, durable, failed)

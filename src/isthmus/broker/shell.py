@@ -1,0 +1,103 @@
+"""The socket below a peer.
+
+What it is: an asyncio protocol that hands bytes to a `Peer` and writes what it says, with backpressure both ways. What
+it is not: anything that knows AMQP.
+
+Invariants:
+    I1. All connections read into one buffer, which holds nothing between two calls: memory does not grow with them.
+    I2. Above the high mark of unsent bytes `is_writable` is False until they have fallen below the low mark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from isthmus.broker.peer import Peer
+
+if TYPE_CHECKING:
+    from isthmus.broker.namespace import Namespace
+
+__all__ = ["Shell"]
+
+# What one read may bring: large reads make long runs, and runs are what makes messages cheap.
+_READ_BYTES = 1 << 20
+_HIGH_BYTES = 1 << 20
+_LOW_BYTES = 256 << 10
+
+_buffer = memoryview(bytearray(_READ_BYTES))
+
+
+class Shell(asyncio.BufferedProtocol):
+    """One connection's socket.
+
+    Args:
+        namespace: what the client came for.
+    """
+
+    def __init__(self, namespace: Namespace) -> None:
+        self.name = "unknown"
+        self._namespace = namespace
+        self._transport: asyncio.Transport | None = None
+        self._peer: Peer | None = None
+        self._writable = True
+
+    # ---- called by the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(_HIGH_BYTES, _LOW_BYTES)
+        address = self._transport.get_extra_info("peername")
+        self.name = f"{address[0]}:{address[1]}" if address else "unknown"
+        self._peer = Peer(self._namespace, self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._peer is not None:
+            self._peer.receive(bytes(_buffer[:nbytes]))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        if self._peer is not None:
+            self._peer.writable()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._peer is not None:
+            self._peer.lost()
+            self._peer = None
+
+    # ---- called by the peer
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether little enough waits to be sent."""
+        return self._writable
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, or keep them until they can be sent."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Send what was written, then close."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def pause_reading(self) -> None:
+        """Take no more bytes from the client."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take bytes again."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()

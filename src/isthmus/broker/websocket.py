@@ -1,0 +1,112 @@
+"""AMQP over WebSocket.
+
+What it is: a handler for `GET /$servicebus/websocket` that hands the binary messages of a WebSocket to a `Peer` as one
+stream of bytes. What it is not: the HTTP server. Spec: OASIS AMQP WebSocket binding 1.0 (subprotocol `AMQPWSB10`).
+
+Invariants:
+    I1. Bytes leave in the order in which they were written; above the high mark `is_writable` is False.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from aiohttp import WSMsgType, web
+
+from isthmus.broker.peer import Peer
+
+if TYPE_CHECKING:
+    from isthmus.broker.namespace import Namespace
+
+__all__ = ["WEBSOCKET_PATH", "add_websocket"]
+
+WEBSOCKET_PATH = "/$servicebus/websocket"
+_SUBPROTOCOL = "AMQPWSB10"
+# One WebSocket message carries a frame or more; none of the clients sends larger ones.
+_MESSAGE_LIMIT_BYTES = 16 << 20
+_HIGH_BYTES = 1 << 20
+_LOW_BYTES = 256 << 10
+
+
+class _Wire:
+    """A WebSocket as the byte stream below a peer."""
+
+    def __init__(self, socket: web.WebSocketResponse, name: str) -> None:
+        self.name = name
+        self.peer: Peer | None = None
+        self._socket = socket
+        self._out: deque[bytes] = deque()
+        self._out_bytes = 0
+        self._writable = True
+        self._more = asyncio.Event()
+        self._readable = asyncio.Event()
+        self._readable.set()
+        self._closing = False
+
+    @property
+    def is_writable(self) -> bool:
+        return self._writable
+
+    def write(self, data: bytes) -> None:
+        self._out.append(data)
+        self._out_bytes += len(data)
+        self._writable = self._out_bytes <= _HIGH_BYTES
+        self._more.set()
+
+    def close(self) -> None:
+        self._closing = True
+        self._more.set()
+
+    def pause_reading(self) -> None:
+        self._readable.clear()
+
+    def resume_reading(self) -> None:
+        self._readable.set()
+
+    async def send(self) -> None:
+        """Sends what is written until the stream is closed."""
+        while self._out or not self._closing:
+            if not self._out:
+                self._more.clear()
+                await self._more.wait()
+                continue
+            data = self._out.popleft()
+            await self._socket.send_bytes(data)
+            self._out_bytes -= len(data)
+            if not self._writable and self._out_bytes < _LOW_BYTES:
+                self._writable = True
+                if self.peer is not None:
+                    self.peer.writable()
+        await self._socket.close()
+
+    async def receive(self, peer: Peer) -> None:
+        """Hands bytes to the peer until the stream ends."""
+        async for message in self._socket:
+            if message.type is not WSMsgType.BINARY:
+                break
+            await self._readable.wait()
+            peer.receive(message.data)
+
+
+def add_websocket(app: web.Application, namespace: Namespace) -> None:
+    """Let an HTTP application serve AMQP at `WEBSOCKET_PATH`."""
+
+    async def serve(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(protocols=(_SUBPROTOCOL,), max_msg_size=_MESSAGE_LIMIT_BYTES, compress=False)
+        await socket.prepare(request)
+        address = request.transport.get_extra_info("peername") if request.transport is not None else None
+        wire = _Wire(socket, f"{address[0]}:{address[1]}" if address else "unknown")
+        peer = wire.peer = Peer(namespace, wire)
+        sending = asyncio.create_task(wire.send())
+        try:
+            await wire.receive(peer)
+        finally:
+            peer.lost()
+            wire.close()
+            # The client may be gone: what is left is sent if it can be, and forgotten if it cannot.
+            await asyncio.gather(sending, return_exceptions=True)
+        return socket
+
+    app.router.add_get(WEBSOCKET_PATH, serve)
