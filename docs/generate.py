@@ -1,0 +1,75 @@
+"""Writes the pages of docs/reference that follow from the code: the command line.
+
+Run by `make docs`; `docs/check.py` compares what stands with what this would write.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer.main
+from typer.core import TyperGroup
+
+from isthmus.cli.app import create_app
+
+DOCS = Path(__file__).parent
+NOTE = "<!-- Written by `make docs` from the code; edits are lost. -->"
+
+
+def pages() -> dict[Path, str]:
+    """What each generated page should hold."""
+    return {DOCS / "reference" / "cli.md": command_line()}
+
+
+def command_line() -> str:
+    """The page of all verbs, their arguments and options."""
+    lines = ["# The command line", "", NOTE, ""]
+    lines += [
+        "Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted. With `--json` the last line of the output is",
+        "",
+    ]
+    lines[-2] += ' one JSON object; an error is `{"error": …}`.'
+    describe(typer.main.get_command(create_app()), "isthmus", lines)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def describe(command: Any, path: str, lines: list[str]) -> None:
+    """Append a command and, where it is a group, those in it."""
+    if isinstance(command, TyperGroup):
+        if path != "isthmus":
+            lines += [f"## {path}", "", paragraph(command.help), ""]
+        for name in sorted(command.commands):
+            describe(command.commands[name], f"{path} {name}", lines)
+        return
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
+    options = [param for param in command.params if param.param_type_name == "option" and param.name != "help"]
+    usage = " ".join(
+        [path, *(f"[{param.name.upper()}]" if not param.required else param.name.upper() for param in arguments)]
+    )
+    lines += [f"## {usage}", "", paragraph(command.help), ""]
+    if arguments or options:
+        lines += ["| | | default |", "| --- | --- | --- |"]
+        lines += [row(param.name.upper(), param) for param in arguments]
+        lines += [
+            row(", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts)), param) for param in options
+        ]
+        lines.append("")
+
+
+def row(name: str, param: Any) -> str:
+    """One line of the table of a command's arguments and options."""
+    default = param.default
+    shown = "" if default is None or callable(default) or default in ("", False, ()) else f"`{default}`"
+    return f"| {name} | {paragraph(getattr(param, 'help', '')).replace('|', chr(92) + '|')} | {shown} |"
+
+
+def paragraph(text: str | None) -> str:
+    """A help text as one paragraph of each of its parts."""
+    parts = [" ".join(part.split()) for part in (text or "").split("\n\n")]
+    return "\n\n".join(part for part in parts if part)
+
+
+if __name__ == "__main__":
+    for page, text in pages().items():
+        page.write_text(text, encoding="utf-8")

@@ -1,0 +1,124 @@
+"""How fast messages go from a queue in one namespace to a queue in another, through Spark and through the peers.
+
+What it is: each contestant gets fresh namespaces (or nodes) and the same durable messages of 1 KiB, one after the other,
+and is watched by the same `measure_steady`. It fills before it starts a contestant, so that filling costs it nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from isthmus.bench.counter import Counter
+from isthmus.bench.load import fill
+from isthmus.bench.peer import shovel
+from isthmus.bench.peer.amqp091 import Channel091
+from isthmus.bench.process import Account
+from isthmus.bench.served import Served, serve
+from isthmus.bench.steady import Steady, measure_steady
+from isthmus.errors import IsthmusError
+
+__all__ = ["measure_bridge", "measure_sdk_loop", "measure_shovel", "spark_route"]
+
+SOURCE_QUEUE, TARGET_QUEUE = "bench-source", "bench-target"
+_BODY_BYTES = 1024
+_PUBLISH_MESSAGES = 200
+_STOP_TIMEOUT_SECONDS = 60
+# The SDK's loop moves a thousand or so a second: it reaches its steady state with far fewer messages.
+SDK_LOOP_SHARE = 20
+
+
+def measure_bridge(folder: Path, messages: int, options: Sequence[str] = ()) -> Steady:
+    """Drain messages from one namespace into another through Spark.
+
+    Args:
+        folder: where both namespaces and Spark keep their files.
+        messages: how many.
+        options: `name=value` for the source (or `spark.…=value` for the session).
+    """
+    with _filled(folder, messages) as (source, target, counter), spark_route(source, target, folder, options) as route:
+        account = Account({"source": source.process_id, "target": target.process_id}, spark=route.pid)
+        return measure_steady(counter.read, messages, account, check=lambda: _alive(route, folder))
+
+
+def measure_sdk_loop(folder: Path, messages: int) -> Steady:
+    """The same by a copy loop written with azure-servicebus."""
+    with _filled(folder, messages) as (source, target, counter):
+        command = [sys.executable, "-m", "isthmus.bench.peer.sdk_loop", SOURCE_QUEUE, TARGET_QUEUE]
+        with _child(command, source, target, folder / "sdk-loop.log") as loop:
+            account = Account({"source": source.process_id, "target": target.process_id, "loop": loop.pid})
+            return measure_steady(counter.read, messages, account, check=lambda: _alive(loop, folder))
+
+
+def measure_shovel(folder: Path, messages: int) -> Steady:
+    """The same by RabbitMQ Shovel between two RabbitMQ nodes."""
+    with shovel.run_shovel(folder) as nodes:
+        channel = Channel091(nodes.source.port)
+        channel.confirm()
+        body = os.urandom(_BODY_BYTES)
+        for first in range(0, messages, _PUBLISH_MESSAGES):
+            channel.publish(shovel.SOURCE_QUEUE, [body] * min(_PUBLISH_MESSAGES, messages - first))
+        channel.flush()
+        channel.close()
+        watch = Channel091(nodes.target.port)
+        nodes.start()
+        account = Account(nodes.process_ids)
+        result = measure_steady(lambda: watch.count(shovel.TARGET_QUEUE), messages, account, poll_seconds=0.02)
+        watch.close()
+        return result
+
+
+@contextmanager
+def spark_route(
+    source: Served, target: Served, folder: Path, options: Sequence[str] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A route through Spark that runs until the block ends; started when its query has started."""
+    command = [sys.executable, "-m", "isthmus.bench.driver", SOURCE_QUEUE, TARGET_QUEUE, str(folder), *options]
+    with _child(command, source, target, folder / "driver.log") as route:
+        assert route.stdout is not None
+        if not route.stdout.readline():
+            _alive(route, folder)
+        yield route
+
+
+@contextmanager
+def _filled(folder: Path, messages: int) -> Iterator[tuple[Served, Served, Counter]]:
+    with serve(folder / "a", [SOURCE_QUEUE]) as source, serve(folder / "b", [TARGET_QUEUE]) as target:
+        fill(source.connection_string, SOURCE_QUEUE, messages)
+        counter = Counter(target.admin_connection_string, target.ports["http"], TARGET_QUEUE)
+        yield source, target, counter
+        counter.close()
+
+
+@contextmanager
+def _child(command: Sequence[str], source: Served, target: Served, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {**os.environ, "BENCH_SOURCE": source.connection_string, "BENCH_TARGET": target.connection_string}
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+        )
+    try:
+        yield process
+    finally:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        try:
+            process.wait(_STOP_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+def _alive(process: subprocess.Popen[bytes], folder: Path) -> None:
+    try:
+        process.wait(0)
+    except subprocess.TimeoutExpired:
+        return
+    logs = "\n".join(log.read_text(errors="replace")[-1500:] for log in folder.glob("*.log"))
+    raise IsthmusError(f"the copy ended by itself (exit code {process.returncode}): {logs}")

@@ -1,0 +1,215 @@
+"""The load of a measurement: fills, drains and paces one queue by the product's own client.
+
+What it is: plain loops over `isthmus.transport`, as lean as the measured program deserves, since they share its
+processors. As a process (`python -m isthmus.bench.load QUEUE RATE SECONDS`, connection string in BENCH_LOAD) it sends at a
+steady rate. It measures nothing but time.
+
+Invariants:
+    I1. A message counts as sent when the namespace has accepted it, as received when its completion is written.
+    I2. The last bytes of a message are its body, and these begin with the time of sending (monotonic seconds, the same
+        for all processes of a machine) and the ordinal.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from isthmus.amqp import BATCH_FORMAT
+from isthmus.amqp.section import Header, encode_message
+from isthmus.connectors.servicebus.connection_string import ConnectionString
+from isthmus.errors import OperationTimeoutError
+from isthmus.transport import Client, Endpoint, Receiver, Sender, SharedKeyCredential
+from isthmus.transport.sender import envelope
+
+__all__ = ["BODY_BYTES", "drain", "fill", "listen", "pace", "stamp_of"]
+
+BODY_BYTES = 1024
+BATCH_MESSAGES = 100
+# Envelopes under way: enough that the namespace's next commit always finds the next batches waiting.
+BATCHES_IN_FLIGHT = 20
+SINGLES_IN_FLIGHT = 1000
+CREDIT = 4000
+_STAMP = struct.Struct("<dQ")
+_STALL_SECONDS = 120.0
+
+
+def endpoint(connection_string: str) -> Endpoint:
+    """Where a connection string leads; it must have a key."""
+    parsed = ConnectionString.parse(connection_string)
+    assert parsed.key is not None
+    return Endpoint(
+        host=parsed.host,
+        port=parsed.data_port,
+        tls=parsed.tls,
+        authority=parsed.authority,
+        credential=SharedKeyCredential(parsed.key_name, parsed.key.reveal()),
+        ca_file=os.environ.get("SSL_CERT_FILE", ""),
+    )
+
+
+@contextmanager
+def _client(connection_string: str, queue: str) -> Iterator[Client]:
+    with Client(endpoint(connection_string)).open() as client:
+        client.authorize(queue)
+        yield client
+
+
+class Mint:
+    """Makes durable messages of 1 KiB with an id each, by splicing id and stamp into one encoded message."""
+
+    def __init__(self) -> None:
+        self._run = os.urandom(6).hex()
+        mark = f"{self._run}-{0:019d}"
+        whole = encode_message(
+            bytes(_STAMP.size) + os.urandom(BODY_BYTES - _STAMP.size),
+            header=Header(durable=True),
+            properties={"message_id": mark},
+        )
+        at = whole.index(mark.encode()) + len(self._run) + 1
+        self._head, self._middle = whole[:at], whole[at + 19 : len(whole) - BODY_BYTES]
+        self._tail = whole[len(whole) - BODY_BYTES + _STAMP.size :]
+
+    def make(self, first: int, count: int) -> list[bytes]:
+        """Encoded messages with the ordinals from `first` on, stamped with the time now."""
+        head, middle, tail, pack, now = self._head, self._middle, self._tail, _STAMP.pack, time.monotonic()
+        return [b"%b%019d%b%b%b" % (head, i, middle, pack(now, i), tail) for i in range(first, first + count)]
+
+
+def stamp_of(payload: bytes) -> tuple[float, int]:
+    """When a message was sent (monotonic seconds), and its ordinal."""
+    sent, ordinal = _STAMP.unpack_from(payload, len(payload) - BODY_BYTES)
+    return sent, ordinal
+
+
+def fill(connection_string: str, queue: str, messages: int, *, batches: bool = True) -> float:
+    """Send messages, by batches of 100 or one by one with 1,000 in flight; seconds until all are accepted.
+
+    Raises:
+        IsthmusError: if one is refused.
+        OperationTimeoutError: if nothing is accepted for two minutes.
+    """
+    mint = Mint()
+    unit, window = (BATCH_MESSAGES, BATCHES_IN_FLIGHT) if batches else (1, SINGLES_IN_FLIGHT)
+    units = -(-messages // unit)
+    with _client(connection_string, queue) as client:
+        sender = Sender(client, queue).wait_ready()
+        started, sent = time.monotonic(), 0
+        while sender.settled < units:
+            room = min(window - sender.outstanding, sender.sendable, units - sender.sent)
+            if room <= 0:
+                _await(client, sender, window)
+                continue
+            if batches:
+                count = min(unit, messages - sent)
+                sender.send([envelope(mint.make(sent, count))], message_format=BATCH_FORMAT)
+            else:
+                # A few hundred at once: the window then empties and fills smoothly instead of in steps of its own size.
+                count = min(room, 250)
+                sender.send(mint.make(sent, count))
+            sent += count
+            client.service()
+            sender.raise_refusal()
+        return time.monotonic() - started
+
+
+def _await(client: Client, sender: Sender, window: int) -> None:
+    before = sender.settled
+    limit = time.monotonic() + _STALL_SECONDS
+    while sender.settled == before or not (sender.outstanding < window and sender.sendable):
+        if client.error is not None:
+            raise client.error
+        if sender.error is not None:
+            raise sender.error
+        if sender.settled > before and sender.settled == sender.sent:
+            break
+        if time.monotonic() > limit:
+            raise OperationTimeoutError(f"nothing was accepted for {_STALL_SECONDS:.0f} s")
+        client.wait(1.0)
+    sender.raise_refusal()
+
+
+def drain(connection_string: str, queue: str, messages: int) -> float:
+    """Receive and complete messages; seconds from the first credit to the last completion.
+
+    Raises:
+        OperationTimeoutError: if nothing arrives for two minutes.
+    """
+    with _client(connection_string, queue) as client:
+        receiver = Receiver(client, queue).wait_attached()
+        started = time.monotonic()
+        for _ in _runs(client, receiver, lambda: receiver.received >= messages):
+            pass
+        client.flush()
+        client.close()
+        return time.monotonic() - started
+
+
+def listen(
+    connection_string: str, queue: str, on_payload: Callable[[bytes, float], None], stop: Callable[[], bool]
+) -> None:
+    """Receive and complete until `stop()` holds; calls `on_payload(payload, monotonic seconds of arrival)` for each."""
+    with _client(connection_string, queue) as client:
+        receiver = Receiver(client, queue).wait_attached()
+        for payloads in _runs(client, receiver, stop, stall_seconds=None):
+            now = time.monotonic()
+            for payload in payloads:
+                on_payload(payload, now)
+
+
+def _runs(
+    client: Client, receiver: Receiver, stop: Callable[[], bool], stall_seconds: float | None = _STALL_SECONDS
+) -> Iterator[list[bytes]]:
+    receiver.grant(CREDIT)
+    heard = time.monotonic()
+    while not stop():
+        client.wait(0.05 if stall_seconds is None else 1.0)
+        if client.error is not None:
+            raise client.error
+        if receiver.error is not None:
+            raise receiver.error
+        taken = receiver.take()
+        if not taken:
+            if stall_seconds is not None and time.monotonic() - heard > stall_seconds:
+                raise OperationTimeoutError(f"nothing arrived for {stall_seconds:.0f} s")
+            continue
+        heard = time.monotonic()
+        for run in taken:
+            receiver.dispose(run.first_id, run.first_id + len(run.payloads) - 1)
+            yield list(run.payloads)
+        if receiver.credit < CREDIT // 2:
+            receiver.grant(CREDIT)
+        client.flush()
+
+
+def pace(connection_string: str, queue: str, rate: float, seconds: float) -> int:
+    """Send at a steady rate; how many were accepted.
+
+    Raises:
+        IsthmusError: if one is refused.
+    """
+    mint = Mint()
+    total = int(rate * seconds)
+    with _client(connection_string, queue) as client:
+        sender = Sender(client, queue).wait_ready()
+        started = time.monotonic()
+        while sender.sent < total:
+            due = min(total, int((time.monotonic() - started) * rate) + 1)
+            count = min(due - sender.sent, sender.sendable)
+            if count > 0:
+                sender.send(mint.make(sender.sent, count))
+                client.service()
+                sender.raise_refusal()
+            else:
+                client.wait(max(0.0, started + sender.sent / rate - time.monotonic()))
+        while sender.settled < sender.sent:
+            _await(client, sender, window=1)
+        return sender.settled
+
+
+if __name__ == "__main__":
+    pace(os.environ["BENCH_LOAD"], sys.argv[1], float(sys.argv[2]), float(sys.argv[3]))

@@ -1,0 +1,190 @@
+"""`isthmus bench`: measure one namespace, the bridge through Spark, its latency, and the peers beside it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["register"]
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(help="Where the measured namespaces keep their data; a real disk. By default below /var/tmp."),
+]
+Messages = Annotated[int, typer.Option(min=1000, help="How many messages.")]
+Peers = Annotated[str, typer.Option(help="Measure these too, split by commas: shovel, sdk-loop.")]
+Spike = Annotated[Path | None, typer.Option(help="Folder of a bare prototype to measure too.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", help="NAME=VALUE for the route's source, or spark.NAME=VALUE for its session."),
+]
+PEERS = ("shovel", "sdk-loop")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    bench = typer.Typer(no_args_is_help=True, help="Measure, on this machine; nothing else should run on it.")
+    bench.command("namespace")(namespace)
+    bench.command("bridge")(bridge)
+    bench.command("latency")(latency)
+    bench.command("all")(everything)
+    app.add_typer(bench, name="bench")
+
+
+def namespace(messages: Messages = 200_000, data: Data = None, as_json: Json = False) -> None:
+    """One namespace: ingest by batches and one by one, receive and complete, ready again with all messages waiting."""
+    from isthmus.bench.namespace import measure_namespace
+
+    with _folder(data) as folder:
+        result = _result("namespace", folder, measure_namespace(folder / "namespace", messages))
+    _tell(result, as_json)
+
+
+def bridge(
+    messages: Messages = 400_000,
+    peers: Peers = "",
+    spike: Spike = None,
+    option: Options = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Drain durable messages of 1 KiB from a queue in one namespace to a queue in another, through Spark."""
+    chosen = _peers(peers)
+    with _folder(data) as folder:
+        result = _result("bridge", folder, _bridge(folder, messages, chosen, spike, option or []))
+    _tell(result, as_json)
+
+
+def latency(
+    rate: Annotated[float, typer.Option(min=0.1, help="Messages per second.")] = 500,
+    seconds: Annotated[float, typer.Option(min=1, help="How long to measure, after a warm-up.")] = 60,
+    option: Options = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """The time from send to receipt through Spark, at a steady rate."""
+    from isthmus.bench.latency import measure_latency
+
+    with _folder(data) as folder:
+        result = _result("latency", folder, measure_latency(folder / "latency", rate, seconds, option or []))
+    _tell(result, as_json)
+
+
+def everything(
+    messages: Messages = 400_000,
+    rate: Annotated[float, typer.Option(min=0.1, help="Messages per second of the latency part.")] = 500,
+    seconds: Annotated[float, typer.Option(min=1, help="How long the latency part lasts.")] = 60,
+    peers: Peers = "",
+    spike: Spike = None,
+    option: Options = None,
+    results: Annotated[Path | None, typer.Option(help="Write a table and the JSON into this folder.")] = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """All of it in one run, with a table to keep."""
+    from isthmus.bench.latency import measure_latency
+    from isthmus.bench.namespace import measure_namespace
+    from isthmus.bench.report import write_report
+
+    chosen = _peers(peers)
+    with _folder(data) as folder:
+        result = _result("all", folder, {})
+        result["namespace"] = measure_namespace(folder / "namespace", messages)
+        _progress("namespace", result["namespace"])
+        result["bridge"] = _bridge(folder, messages, chosen, spike, option or [])
+        result["latency"] = measure_latency(folder / "latency", rate, seconds, option or [])
+        _progress("latency", result["latency"])
+    if results is not None:
+        print(f"written: {write_report(results, result)}")
+    _tell(result, as_json)
+
+
+def _bridge(folder: Path, messages: int, peers: list[str], spike: Path | None, options: list[str]) -> dict[str, Any]:
+    from isthmus.bench import bridge as bridge_module
+    from isthmus.bench.peer import shovel
+    from isthmus.bench.peer.spike import measure_spike
+    from isthmus.bench.report import peer_ratios
+
+    ours = bridge_module.measure_bridge(folder / "bridge", messages, options)
+    _progress("bridge", ours.to_dict())
+    measured: dict[str, dict[str, Any]] = {}
+    if "shovel" in peers:
+        if shovel.is_installed():
+            rabbit = bridge_module.measure_shovel(folder / "shovel", messages)
+            measured["shovel"] = {"version": shovel.rabbitmq_version(), **rabbit.to_dict()}
+        else:
+            measured["shovel"] = {"absent": f"to install: {shovel.INSTALL_HINT}"}
+        _progress("shovel", measured["shovel"])
+    if "sdk-loop" in peers:
+        share = max(2000, messages // bridge_module.SDK_LOOP_SHARE)
+        measured["sdk-loop"] = bridge_module.measure_sdk_loop(folder / "sdk-loop", share).to_dict()
+        _progress("sdk-loop", measured["sdk-loop"])
+    if spike is not None:
+        measured["spike"] = dict(measure_spike(spike, messages))
+        _progress("spike", measured["spike"])
+    result = ours.to_dict()
+    if measured:
+        result |= {"peers": measured, **peer_ratios(ours.messages_per_second, measured)}
+    return result
+
+
+def _peers(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in PEERS]
+    if unknown:
+        raise typer.BadParameter(f"unknown: {', '.join(unknown)}; known: {', '.join(PEERS)}", param_hint="--peers")
+    return names
+
+
+@contextmanager
+def _folder(data: Path | None) -> Iterator[Path]:
+    """A fresh folder for the data of one run, removed afterwards."""
+    place = data or Path("/var/tmp")  # noqa: S108 - a disk, unlike /tmp on many systems; a fresh folder with mode 0700
+    place.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="isthmus-bench-", dir=place))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _result(name: str, folder: Path, values: dict[str, Any]) -> dict[str, Any]:
+    from isthmus.bench.machine import describe_machine
+
+    machine = describe_machine(folder)
+    if machine["file system"] in {"tmpfs", "ramfs"}:
+        typer.echo("note: the data lie in memory; a sync costs nothing here (--data DIR chooses a disk)", err=True)
+    return {"benchmark": name, **values, "machine": machine}
+
+
+def _progress(name: str, values: dict[str, Any]) -> None:
+    shown = {key: value for key, value in values.items() if isinstance(value, int | float | str)}
+    typer.echo(f"{name}: " + ", ".join(f"{key} {value}" for key, value in shown.items()), err=True)
+
+
+def _tell(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result))
+        return
+    _print_table(result, "")
+
+
+def _print_table(values: dict[str, Any], indent: str) -> None:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            print(f"{indent}{name}")
+            _print_table(value, indent + "  ")
+        else:
+            print(
+                f"{indent}{name:<{28 - len(indent)}} {value:>14,}"
+                if isinstance(value, int | float)
+                else f"{indent}{name:<{28 - len(indent)}} {value}"
+            )
