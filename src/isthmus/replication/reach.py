@@ -1,0 +1,99 @@
+"""The namespaces of a federation, within reach of the driver.
+
+What it is: connections for what the driver itself does beside the routes: claims, looks, reconciliation. What it is not:
+the routes' own connections, which their workers open.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Self
+
+from isthmus.connectors.servicebus.connect import endpoint_of, open_client
+from isthmus.connectors.servicebus.option import SourceOptions
+from isthmus.replication.audit import Peek
+from isthmus.topology.model import Endpoint, Federation, NamespaceRef
+from isthmus.transport import Client, Management
+
+__all__ = ["Reach", "namespace_options"]
+
+CA_FILE_VARIABLE = "ISTHMUS_CA_FILE"
+CONNECT_TIMEOUT_SECONDS = 10.0
+
+
+def namespace_options(namespace: NamespaceRef) -> dict[str, str]:
+    """The data source's options that reach a namespace; references, never secrets."""
+    options = namespace.options()
+    ca_file = os.environ.get(CA_FILE_VARIABLE, "")
+    return options if "ca_file" in options or not ca_file else options | {"ca_file": ca_file}
+
+
+class Reach:
+    """Connections to a federation's namespaces.
+
+    Args:
+        federation: the federation.
+        name: shown in the namespaces' logs.
+    """
+
+    def __init__(self, federation: Federation, name: str = "isthmus") -> None:
+        self._federation = federation
+        self._name = name
+        self._clients: dict[str, Client] = {}
+        self._managements: dict[Endpoint, Management] = {}
+
+    def open(self, endpoint: Endpoint) -> Client:
+        """A new connection, authorized for the entity; the caller closes it.
+
+        Raises:
+            IsthmusError: the namespace cannot be reached, or refuses.
+        """
+        namespace = self._federation.namespaces[endpoint.alias]
+        options = SourceOptions.read(namespace_options(namespace) | {"entity": endpoint.entity})
+        return open_client(endpoint_of(options), endpoint.entity, self._name, CONNECT_TIMEOUT_SECONDS)
+
+    def peek(self, endpoint: Endpoint) -> Peek:
+        """Opens an entity for browsing, over one connection for each namespace.
+
+        Raises:
+            IsthmusError: the namespace cannot be reached, or refuses.
+        """
+
+        def look(from_sequence: int, count: int) -> Sequence[bytes]:
+            return self._management(endpoint).peek(from_sequence, count)
+
+        self._management(endpoint)
+        return look
+
+    def _management(self, endpoint: Endpoint) -> Management:
+        client = self._clients.get(endpoint.alias)
+        if client is not None and client.error is not None:
+            self._forget(endpoint.alias)
+            client = None
+        if client is None:
+            client = self._clients[endpoint.alias] = self.open(endpoint)
+        management = self._managements.get(endpoint)
+        if management is None:
+            client.authorize(endpoint.entity)
+            management = self._managements[endpoint] = Management(client, endpoint.entity)
+        return management
+
+    def _forget(self, alias: str) -> None:
+        self._managements = {each: node for each, node in self._managements.items() if each.alias != alias}
+        client = self._clients.pop(alias, None)
+        if client is not None:
+            client.abandon()
+
+    def close(self) -> None:
+        """Closes all connections."""
+        for client in self._clients.values():
+            client.close(1.0)
+        self._clients.clear()
+        self._managements.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

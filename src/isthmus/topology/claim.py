@@ -1,0 +1,43 @@
+"""Where the runs of a task claim it.
+
+What it is: the names and the wanted state of the entity that holds claims: one topic at every member of a task, with one
+subscription per task. A message in it is a claim; whoever holds its lock moves the task. What it is not: the claiming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from isthmus.topology.duration import INFINITE_MS
+from isthmus.topology.model import Endpoint, Task
+from isthmus.topology.state import RuleState, SubscriptionState, TopicState
+
+__all__ = ["CLAIM_LOCK_MS", "CLAIM_TOPIC", "claim_endpoint", "claims"]
+
+CLAIM_TOPIC = "isthmus.claims"
+
+CLAIM_LOCK_MS = 15_000
+"""How long a run that died keeps its task; living ones renew three times within it."""
+
+_RULE = "task"
+_MAX_DELIVERY_COUNT = 2000
+
+
+def claims(task: Task) -> Iterator[tuple[str, TopicState]]:
+    """What must stand for a task's claims: the members' aliases and the topic."""
+    subscription = SubscriptionState(
+        name=task.name,
+        rules=(RuleState(_RULE, f"sys.Label = '{task.name}'"),),
+        lock_duration_ms=CLAIM_LOCK_MS,
+        max_delivery_count=_MAX_DELIVERY_COUNT,
+        auto_delete_on_idle_ms=INFINITE_MS,
+        requires_session=False,
+        forward_to="",
+    )
+    for alias in task.members:
+        yield alias, TopicState(name=CLAIM_TOPIC, subscriptions=(subscription,))
+
+
+def claim_endpoint(task: str, alias: str) -> Endpoint:
+    """The subscription that holds a task's claim at a member."""
+    return Endpoint(alias, f"{CLAIM_TOPIC}/Subscriptions/{task}")
