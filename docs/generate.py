@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference that follow from the code: the command line.
+"""Writes the pages of docs/reference that follow from the code: the command line, the federation file.
 
 Run by `make docs`; `docs/check.py` compares what stands with what this would write.
 """
@@ -12,6 +12,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from isthmus.cli.app import create_app
+from isthmus.topology.reference_page import reference_page
 
 DOCS = Path(__file__).parent
 NOTE = "<!-- Written by `make docs` from the code; edits are lost. -->"
@@ -19,7 +20,10 @@ NOTE = "<!-- Written by `make docs` from the code; edits are lost. -->"
 
 def pages() -> dict[Path, str]:
     """What each generated page should hold."""
-    return {DOCS / "reference" / "cli.md": command_line()}
+    return {
+        DOCS / "reference" / "cli.md": command_line(),
+        DOCS / "reference" / "federation-file.md": reference_page(),
+    }
 
 
 def command_line() -> str:

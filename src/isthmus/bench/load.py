@@ -48,7 +48,7 @@ def endpoint(connection_string: str) -> Endpoint:
         tls=parsed.tls,
         authority=parsed.authority,
         credential=SharedKeyCredential(parsed.key_name, parsed.key.reveal()),
-        ca_file=os.environ.get("SSL_CERT_FILE", ""),
+        ca_file=os.environ.get("ISTHMUS_CA_FILE", ""),
     )
 
 

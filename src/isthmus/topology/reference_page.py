@@ -29,7 +29,7 @@ tasks:
 _HEAD = """\
 # The federation file
 
-<!-- Made by `make docs-reference` from src/isthmus/topology; a test fails when it is not up to date. -->
+<!-- Written by `make docs` from src/isthmus/topology; `make check` fails when it is not up to date. -->
 
 One YAML file declares the namespaces and the replication tasks between them. `isthmus lint` says everything that is wrong
 with it at once, with line, column and what to write instead; `isthmus schema` prints its JSON Schema for editors;
