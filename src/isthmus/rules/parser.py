@@ -17,11 +17,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from isthmus.errors import Fault
-from isthmus.rules.error import RuleSyntaxError
+from isthmus.rules.cursor import BrokenError, Cursor
 from isthmus.rules.like import compile_like
-from isthmus.rules.system import SYSTEM_PROPERTIES, canonical_name, closest_name
-from isthmus.rules.token import Token, TokenKind, tokenise
+from isthmus.rules.system import canonical_name, closest_name
+from isthmus.rules.token import KEYWORDS, Token, TokenKind
 from isthmus.rules.tree import (
     And,
     Arithmetic,
@@ -39,28 +38,14 @@ from isthmus.rules.tree import (
     Predicate,
     Property,
     PropertyOf,
-    Remove,
-    Set,
-    Statement,
     Unary,
 )
 from isthmus.rules.value import COMPARISONS, LONG_MAX, LONG_MIN
 
-__all__ = ["MAX_CHARACTERS", "MAX_NESTING", "MAX_STATEMENTS", "parse_predicate", "parse_statements"]
-
-MAX_CHARACTERS: Final = 1024
-MAX_STATEMENTS: Final = 32
-# A bracket costs eight Python frames here; 40 stay far below the interpreter's default limit of 1,000.
-MAX_NESTING: Final = 40
+__all__ = ["Parser", "parse_predicate"]
 
 _Parsed = Expression | Predicate
 _PREDICATES: Final = (Comparison, IsNull, Exists, In, Like, Not, And, Or)
-
-
-class _BrokenError(Exception):
-    """A fault has been noted; the nearest AND, OR or statement goes on after it."""
-
-
 # Stands for what could not be read; such a tree is never handed out.
 _HOLE: Final = Parameter("")
 
@@ -75,89 +60,14 @@ def parse_predicate(text: str, parameters: Collection[str] = ()) -> Predicate:
     Raises:
         RuleSyntaxError: with every fault.
     """
-    parser = _Parser(text, parameters, statements=False)
+    parser = Parser(text, parameters, statements=False)
     tree = parser.filter()
     parser.finish()
     return tree
 
 
-def parse_statements(text: str, parameters: Collection[str] = ()) -> tuple[Statement, ...]:
-    """Parses an action; see `parse_predicate`."""
-    parser = _Parser(text, parameters, statements=True)
-    statements = parser.action()
-    parser.finish()
-    return statements
-
-
-class _Parser:
-    def __init__(self, text: str, parameters: Collection[str], *, statements: bool) -> None:
-        self.text = text
-        self.parameters = parameters
-        self.statements = statements
-        self.tokens, self.faults = tokenise(text, statements=statements)
-        self.index = 0
-        self.nesting = 0
-        if len(text) > MAX_CHARACTERS:
-            what = "an action" if statements else "a filter"
-            line = text.count("\n", 0, MAX_CHARACTERS) + 1
-            column = MAX_CHARACTERS - (text.rfind("\n", 0, MAX_CHARACTERS) + 1) + 1
-            message = f"{what} has at most {MAX_CHARACTERS} characters; this one has {len(text)}"
-            self.faults.append(Fault(message, "split it into several rules", line=line, column=column))
-
-    def finish(self) -> None:
-        if self.faults:
-            # Of several faults at one place the first is the cause.
-            first = {(fault.line, fault.column): fault for fault in reversed(self.faults)}
-            raise RuleSyntaxError(first.values(), self.text)
-
-    # Tokens and faults
-
-    @property
-    def token(self) -> Token:
-        return self.tokens[self.index]
-
-    def ended(self) -> bool:
-        return self.index == len(self.tokens) - 1
-
-    def advance(self) -> Token:
-        token = self.token
-        if not self.ended():
-            self.index += 1
-        return token
-
-    def at(self, *texts: str) -> bool:
-        token = self.token
-        return token.kind in (TokenKind.KEYWORD, TokenKind.SYMBOL) and token.text in texts
-
-    def accept(self, *texts: str) -> Token | None:
-        return self.advance() if self.at(*texts) else None
-
-    def note(self, token: Token, message: str, hint: str = "") -> None:
-        if token.kind is not TokenKind.BAD:
-            self.faults.append(Fault(message, hint, line=token.line, column=token.column))
-
-    def failure(self, token: Token, message: str, hint: str = "") -> _BrokenError:
-        self.note(token, message, hint)
-        return _BrokenError()
-
-    def expect(self, symbol: str, after: str, opened: Token | None = None) -> Token:
-        token = self.accept(symbol)
-        if token is not None:
-            return token
-        hint = f"it closes the '(' at line {opened.line}, column {opened.column}" if opened is not None else ""
-        raise self.failure(self.token, f"'{symbol}' is expected {after}, not {self.token.shown()}", hint)
-
-    def skip(self, start: int) -> None:
-        """Goes to where reading can go on: to AND, OR or ``)`` outside the brackets opened since token `start`."""
-        depth = sum(_depth(token) for token in self.tokens[start : self.index])
-        while not self.ended():
-            if self.statements and self.at("SET", "REMOVE", ";"):
-                return
-            if depth <= 0 and self.at("AND", "OR", ")"):
-                return
-            depth += _depth(self.advance())
-
-    # Filters
+class Parser(Cursor):
+    """Reads conditions and values."""
 
     def filter(self) -> Predicate:
         if self.ended():
@@ -166,6 +76,9 @@ class _Parser:
         start = self.token
         tree = self.predicate(start, self.alternative())
         while not self.ended():
+            if self.accept("AND", "OR"):
+                self.predicate(self.token, self.alternative())
+                continue
             token = self.advance()
             if token.text == ")" and token.kind is TokenKind.SYMBOL:
                 self.note(token, "')' closes no '('", "take it out, or open the bracket before it")
@@ -174,8 +87,6 @@ class _Parser:
             else:
                 self.note(token, f"{token.shown()} cannot follow a condition", _following_hint(token))
             self.skip(self.index)
-            if self.accept("AND", "OR"):
-                self.predicate(self.token, self.alternative())
         return tree
 
     def alternative(self) -> _Parsed:
@@ -201,7 +112,7 @@ class _Parser:
         nesting, start = self.nesting, self.index
         try:
             return self.negation()
-        except _BrokenError:
+        except BrokenError:
             self.nesting = nesting
             self.skip(start)
             return _HOLE
@@ -244,7 +155,7 @@ class _Parser:
         if self.at("IN", "LIKE"):
             return self.membership(start, left, negated=False)
         if token.kind is TokenKind.BAD:
-            raise _BrokenError
+            raise BrokenError
         return left
 
     def membership(self, start: Token, left: _Parsed, *, negated: bool) -> _Parsed:
@@ -346,7 +257,7 @@ class _Parser:
                 return self.bracketed()
             case TokenKind.BAD:
                 self.advance()
-                raise _BrokenError
+                raise BrokenError
         raise self.failure(token, f"a value is expected here, not {token.shown()}", _value_hint(token))
 
     def bracketed(self) -> _Parsed:
@@ -412,9 +323,13 @@ class _Parser:
         self.advance()
         name = self.token
         if name.kind is not TokenKind.NAME:
-            hint = f"write {scope}.[{name.text}]" if name.kind is TokenKind.KEYWORD else ""
+            hint = f"write {scope}.[{name.text}]" if self.accept(*KEYWORDS) else ""
             raise self.failure(name, f"a property's name is expected after {first.text}., not {name.shown()}", hint)
         self.advance()
+        if self.at("."):
+            raise self.failure(
+                self.token, "a property's name ends here", f"write {scope}.[{name.text}.…] for one with a dot"
+            )
         if scope == "user":
             return Property("user", name.text)
         canonical = canonical_name(name.text)
@@ -425,11 +340,6 @@ class _Parser:
         return Property("sys", canonical or name.text)
 
     # Checks
-
-    def enter(self, token: Token) -> None:
-        self.nesting += 1
-        if self.nesting > MAX_NESTING:
-            raise self.failure(token, f"brackets and signs nest more than {MAX_NESTING} deep here", "write it flatter")
 
     def value(self, start: Token, node: _Parsed) -> Expression:
         if isinstance(node, _PREDICATES):
@@ -447,61 +357,8 @@ class _Parser:
                 case Property():
                     hint = f"write {start.text} = TRUE or EXISTS({start.text})" if not self.at(".") else hint
             self.note(start, "a condition is expected here, not a value", hint)
+            self.skip(self.index)
         return Not(Exists(Property("user", "")))
-
-    # Actions
-
-    def action(self) -> tuple[Statement, ...]:
-        statements: list[Statement] = []
-        count = 0
-        if self.ended():
-            self.note(self.token, "the action is empty", "write SET name = value or REMOVE name")
-        while not self.ended():
-            count += 1
-            if count == MAX_STATEMENTS + 1:
-                self.note(self.token, f"an action has at most {MAX_STATEMENTS} statements")
-            try:
-                statements.append(self.statement())
-            except _BrokenError:
-                self.nesting = 0
-                self.skip_statement()
-            self.accept(";")
-        return tuple(statements)
-
-    def skip_statement(self) -> None:
-        while not self.ended() and not self.at("SET", "REMOVE", ";"):
-            self.advance()
-
-    def statement(self) -> Statement:
-        token = self.token
-        if not self.accept("SET", "REMOVE"):
-            self.advance()
-            raise self.failure(token, f"SET or REMOVE is expected here, not {token.shown()}", _statement_hint(token))
-        name = self.token
-        if name.kind is not TokenKind.NAME:
-            hint = f"write [{name.text}]" if name.kind is TokenKind.KEYWORD else ""
-            raise self.failure(name, f"{token.text} takes a property's name, not {name.shown()}", hint)
-        target = self.property()
-        system = SYSTEM_PROPERTIES.get(target.name) if target.scope == "sys" else None
-        if system is not None and not system.writable:
-            self.note(name, f"sys.{target.name} belongs to the broker: an action cannot change it")
-        if token.text == "REMOVE":
-            return Remove(target)
-        self.expect("=", "after the property of SET")
-        start = self.token
-        value = self.value(start, self.sum())
-        following = self.token
-        if not self.ended() and not self.at("SET", "REMOVE", ";"):
-            raise self.failure(
-                following, f"{following.shown()} cannot follow the value of SET", _assignment_hint(following)
-            )
-        return Set(target, value)
-
-
-def _depth(token: Token) -> int:
-    if token.kind is not TokenKind.SYMBOL:
-        return 0
-    return 1 if token.text == "(" else -1 if token.text == ")" else 0
 
 
 def _value_hint(token: Token) -> str:
@@ -520,13 +377,3 @@ def _following_hint(token: Token) -> str:
     if token.kind is TokenKind.KEYWORD:
         return ""
     return "join conditions with AND or OR"
-
-
-def _statement_hint(token: Token) -> str:
-    return "separate statements by ';' or white space, not by ','" if token.text == "," else "e.g. SET name = 1"
-
-
-def _assignment_hint(token: Token) -> str:
-    if token.text in (*COMPARISONS, "AND", "OR", "NOT", "IN", "LIKE", "IS"):
-        return "SET takes a value, not a condition"
-    return "separate statements by ';' or white space"

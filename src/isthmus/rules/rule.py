@@ -12,7 +12,8 @@ from isthmus.errors import Fault
 from isthmus.rules.action import Changes, compile_action
 from isthmus.rules.closure import compile_predicate
 from isthmus.rules.error import RuleSyntaxError
-from isthmus.rules.parser import parse_predicate, parse_statements
+from isthmus.rules.parser import parse_predicate
+from isthmus.rules.statement import parse_statements
 from isthmus.rules.tree import Predicate, Statement
 from isthmus.rules.value import Value, kind_of, plain
 from isthmus.rules.view import View

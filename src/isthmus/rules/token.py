@@ -17,7 +17,7 @@ from typing import Final
 from isthmus.errors import Fault
 from isthmus.rules.value import LONG_MAX
 
-__all__ = ["KEYWORDS", "Token", "TokenKind", "is_plain_name", "tokenise"]
+__all__ = ["KEYWORDS", "STATEMENT_KEYWORDS", "Token", "TokenKind", "is_plain_name", "tokenise"]
 
 KEYWORDS: Final = frozenset({"AND", "OR", "NOT", "IS", "NULL", "IN", "LIKE", "ESCAPE", "EXISTS", "TRUE", "FALSE"})
 STATEMENT_KEYWORDS: Final = frozenset({"SET", "REMOVE"})
