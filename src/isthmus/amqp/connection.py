@@ -112,6 +112,7 @@ class Connection:
         self._out: list[bytes] = []
         self._by_remote: dict[int, AmqpSession] = {}
         self._by_local: dict[int, AmqpSession] = {}
+        self._ended: set[int] = set()
         self._hot: Link | None = None
         self._last_in: float | None = None
         self._last_out: float | None = None
@@ -305,6 +306,8 @@ class Connection:
         else:
             session = self._by_remote.get(channel)
             if session is None:
+                if channel in self._ended and not isinstance(value, Attach):
+                    return  # one SDK detaches links after it ended their session
                 raise _ConnectionError("amqp:not-allowed", f"frame on channel {channel}, which has no session")
             try:
                 self._on_session_frame(session, value, buffer, start, payload, end, events)
@@ -506,6 +509,7 @@ class Connection:
         for channel, known in list(self._by_remote.items()):
             if known is session:
                 del self._by_remote[channel]
+                self._ended.add(channel)
         self._hot = None
 
 

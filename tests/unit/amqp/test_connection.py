@@ -26,7 +26,7 @@ from isthmus.amqp import (
     Transfers,
 )
 from isthmus.amqp.frame import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER, frame
-from isthmus.amqp.performative import Accepted, Begin, Flow, Modified, Open, Rejected, Source, Target, Transfer
+from isthmus.amqp.performative import Accepted, Begin, Detach, Flow, Modified, Open, Rejected, Source, Target, Transfer
 from isthmus.errors import ProtocolError
 from isthmus.testing.back_to_back import BackToBack as Peers
 
@@ -418,3 +418,14 @@ def _record() -> bytes:
 
 
 _RECORDED = _record()
+
+
+def test_frames_behind_the_end_of_their_session_are_passed_over() -> None:
+    """azure-servicebus detaches its management links after it has ended their session."""
+    peers = Peers().open()
+    session, link = with_sender(peers)
+    session.end()
+    peers.client.write(frame(session.channel, Detach(link.handle, False)))
+    peers.client.close()
+    peers.pump()
+    assert peers.seen(Closed)[0].error is None
