@@ -17,7 +17,6 @@ import json
 import os
 import re
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -163,6 +162,8 @@ def _read_keyvault(where: SecretReference, fetch: Callable[[str, str], Any]) -> 
 
 
 def _fetch_json(url: str, scope: str) -> Any:
+    import urllib.request
+
     from azure.core.exceptions import ClientAuthenticationError
     from azure.identity import DefaultAzureCredential
 

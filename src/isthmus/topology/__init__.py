@@ -1,16 +1,23 @@
 """The federation file: text → model → lint → plan, all pure.
 
-`read` gives the `Federation` that a text declares, or every fault at once; `routes` what its tasks compile to; `wanted`
-what must stand at the namespaces; `plan` what to change there.
+`read` gives the `Federation` that a text declares, or every fault at once (`lint` only names them); `routes` what its
+tasks compile to; `wanted` what must stand at the namespaces; `plan` what to change there.
+
+The names are imported when they are first used: Spark's workers need the syntax of references from here, and neither YAML
+nor the rules language.
 """
 
 from __future__ import annotations
 
-from isthmus.topology.lint import lint, read
-from isthmus.topology.model import Endpoint, Federation, NamespaceRef, Route, RouteOptions, Task
-from isthmus.topology.plan import Change, Plan, plan, wanted, wanted_topics
-from isthmus.topology.route import routes
-from isthmus.topology.state import NamespaceState, RuleState, SubscriptionState, TopicState
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from isthmus.topology.linter import lint, read
+    from isthmus.topology.model import Endpoint, Federation, NamespaceRef, Route, RouteOptions, Task
+    from isthmus.topology.planner import Change, Plan, plan, wanted, wanted_topics
+    from isthmus.topology.route import routes
+    from isthmus.topology.state import NamespaceState, RuleState, SubscriptionState, TopicState
 
 __all__ = [
     "Change",
@@ -32,3 +39,18 @@ __all__ = [
     "wanted",
     "wanted_topics",
 ]
+
+_MODULES = {
+    "linter": ("lint", "read"),
+    "model": ("Endpoint", "Federation", "NamespaceRef", "Route", "RouteOptions", "Task"),
+    "planner": ("Change", "Plan", "plan", "wanted", "wanted_topics"),
+    "route": ("routes",),
+    "state": ("NamespaceState", "RuleState", "SubscriptionState", "TopicState"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"isthmus.topology.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """Text to federation.
 
 What it is: the top of the federation file (version, namespaces, tasks) read into the model, each part by its spec, with
-every fault collected. What it is not: checks across parts (`isthmus.topology.lint`).
+every fault collected. What it is not: checks across parts (`isthmus.topology.linter`).
 """
 
 from __future__ import annotations

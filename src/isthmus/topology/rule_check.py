@@ -9,9 +9,8 @@ Invariants:
 
 from __future__ import annotations
 
+from isthmus.rules import Filter, RuleSyntaxError, parse_action
 from isthmus.rules.analysis import needs_property, never_matches
-from isthmus.rules.error import RuleSyntaxError
-from isthmus.rules.parser import parse_predicate, parse_statements
 from isthmus.rules.tree import Comparison, In, Like, Node, Not, Predicate, children
 from isthmus.topology.document import Document, Place
 
@@ -38,7 +37,7 @@ def check_filter(text: str, place: Place, document: Document, *, mark: str = "")
     """
     before = len(document.faults)
     try:
-        tree = parse_predicate(text)
+        tree = Filter(text).tree
     except RuleSyntaxError as error:
         _refuse(error, "filter", place, document)
         return False
@@ -61,7 +60,7 @@ def check_filter(text: str, place: Place, document: Document, *, mark: str = "")
 
 def check_joined(text: str, place: Place, document: Document, *, mark: str) -> None:
     """Fault a replication rule, joined of the rule on the mark and the operator's filter, that is of no use."""
-    tree = parse_predicate(text)
+    tree = Filter(text).tree
     never = never_matches(tree)
     if never:
         document.fault(
@@ -75,7 +74,7 @@ def check_joined(text: str, place: Place, document: Document, *, mark: str) -> N
 def check_action(text: str, place: Place, document: Document) -> None:
     """Fault an action that is malformed or too long."""
     try:
-        parse_statements(text)
+        parse_action(text)
     except RuleSyntaxError as error:
         _refuse(error, "action", place, document)
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from isthmus.errors import ConfigError, Fault
-from isthmus.topology.lint import read
+from isthmus.topology.linter import read
 from isthmus.topology.model import Federation
 
 __all__ = ["DEFAULT_FILE", "load", "load_text"]

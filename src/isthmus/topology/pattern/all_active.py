@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from isthmus.rules.token import KEYWORDS, is_plain_name
+from isthmus.rules.tree import Property, render
 from isthmus.topology.document import Document, Place, Values
 from isthmus.topology.duration import INFINITE_MS
 from isthmus.topology.model import Endpoint, Federation, Route, RouteOptions, Task
@@ -34,7 +34,6 @@ MAX_DELIVERY_COUNT = 2000
 """The highest that Service Bus takes. A target that is away must not push messages into the dead-letter queue."""
 
 _CONSUMERS = "consumers"
-_STATEMENT_KEYWORDS = {"SET", "REMOVE", "SYS", "USER"}
 
 SUBSCRIPTION_SPEC = Spec(
     "subscription",
@@ -171,21 +170,14 @@ def replication_subscription(task: str, target: str) -> str:
 
 def mark_filter(mark: str, condition: str = "") -> str:
     """The replication rule's filter: what no route has marked yet, and what the operator's condition selects."""
-    name = quoted(mark)
+    name = render(Property("user", mark))
     unmarked = f"{name} IS NULL OR {name} <> 1"
     return f"({unmarked}) AND ({condition})" if condition else unmarked
 
 
 def mark_action(mark: str) -> str:
     """The replication rule's action."""
-    return f"SET {quoted(mark)} = 1"
-
-
-def quoted(name: str) -> str:
-    """A property's name as the rules language takes it."""
-    if is_plain_name(name) and name.upper() not in KEYWORDS | _STATEMENT_KEYWORDS:
-        return name
-    return "[" + name.replace("]", "]]") + "]"
+    return f"SET {render(Property('user', mark))} = 1"
 
 
 class AllActive:

@@ -1,7 +1,7 @@
 """All that is wrong with a federation file, at once.
 
 What it is: the checks across the parts of a file, after `isthmus.topology.reader` has read each part. What it is not:
-anything that needs a namespace to answer; that is `isthmus.topology.plan`.
+anything that needs a namespace to answer; that is `isthmus.topology.planner`.
 
 Invariants:
     I1. For any text, `lint` returns; it never raises.

@@ -75,7 +75,11 @@ def test_the_whole_plan(file: Path) -> None:
 
 def test_only_namespaces_of_tasks_are_observed() -> None:
     federation = read((FIXTURES / "flights.yaml").read_text())
-    assert wanted_topics(federation) == {"ewr": ("flights", "bookings"), "jfk": ("flights", "bookings"), "lga": ("flights",)}
+    assert wanted_topics(federation) == {
+        "ewr": ("flights", "bookings"),
+        "jfk": ("flights", "bookings"),
+        "lga": ("flights",),
+    }
 
 
 def test_a_namespace_that_was_not_observed_is_named() -> None:
@@ -84,9 +88,7 @@ def test_a_namespace_that_was_not_observed_is_named() -> None:
 
 
 def test_i4_replication_subscriptions_come_last_of_what_is_created() -> None:
-    kinds = [
-        (change.kind, change.subscription.startswith("isthmus.")) for change in planned(PAIR, fakes(PAIR)).changes
-    ]
+    kinds = [(change.kind, change.subscription.startswith("isthmus.")) for change in planned(PAIR, fakes(PAIR)).changes]
     assert kinds == [("topic", False)] * 2 + [("subscription", False)] * 4 + [("subscription", True)] * 2
 
 
@@ -120,7 +122,9 @@ def test_a_changed_rule_is_overwritten_in_place() -> None:
         "tasks:\n  flights: {pattern: all-active, topic: flights, members: [ewr, jfk], mark: seen, duplicate_detection: 1h}\n"
     )
     made = planned(other, namespaces)
-    assert [(change.action, change.kind) for change in made.changes] == [("update", "topic")] * 2 + [("update", "rule")] * 2
+    assert [(change.action, change.kind) for change in made.changes] == [("update", "topic")] * 2 + [
+        ("update", "rule")
+    ] * 2
     assert made.changes[0].details == ("DuplicateDetection 10m → 1h",)
     make(made, namespaces)
     assert not planned(other, namespaces).changes

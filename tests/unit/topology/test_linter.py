@@ -45,7 +45,9 @@ def test_no_fault_repeats_a_secret(file: Path) -> None:
     assert "hunter2" not in shown
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file.stem in {"sound", "anchors"}], ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", [file for file in FILES if file.stem in {"sound", "anchors"}], ids=lambda file: file.stem
+)
 def test_a_federation_pickles(file: Path) -> None:
     federation = read(file.read_text())
     assert pickle.loads(pickle.dumps(federation)) == federation

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+import pickle
+import urllib.error
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isthmus.connectors.secret import Secret, SecretError, SecretReference, _read_keyvault, resolve, scrub
+
+KEY = "bm90LWEta2V5LWJ1dC1sb25n"
+
+
+def test_i1_a_secret_shows_nowhere() -> None:
+    secret = Secret(KEY)
+    assert KEY not in f"{secret} {secret!r} {secret!s} {[secret]} {secret:>40}"
+    assert secret.reveal() == KEY
+    with pytest.raises(TypeError, match="reference"):
+        pickle.dumps(secret)
+
+
+def test_secrets_compare_by_value() -> None:
+    assert Secret("a") == Secret("a") != Secret("b")
+    assert len({Secret("a"), Secret("a")}) == 1
+    assert Secret("a") != "a"
+    assert not Secret("")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "env:EWR_CONNECTION",
+        "file:/run/secrets/ewr",
+        "file:/a#b",
+        "keyvault:contoso/ewr-1",
+        "keyvault:a1b.vault.azure.cn/x",
+    ],
+)
+def test_references_are_written_as_they_are_read(text: str) -> None:
+    assert str(SecretReference.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", KEY, "env:", "env:1A", "env:A B", "file:", "keyvault:x", "keyvault:contoso/", f"vault:{KEY}", f"env:{KEY}="],
+)
+def test_a_malformed_reference_is_refused_and_not_repeated(text: str) -> None:
+    with pytest.raises(SecretError) as raised:
+        SecretReference.parse(text)
+    assert KEY not in str(raised.value)
+    assert raised.value.hint
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+def test_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISTHMUS_TEST_KEY", KEY)
+    assert resolve("env:ISTHMUS_TEST_KEY") == Secret(KEY)
+    assert resolve("env:A", {"A": "b"}) == Secret("b")
+    with pytest.raises(SecretError, match="env:B: the environment variable is not set; export B="):
+        resolve("env:B", {"A": "b"})
+
+
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        (f"{KEY}\n", ""),
+        (json.dumps({"connection": KEY, "other": 1}), "#connection"),
+        (f"# keys\nother=1\nconnection={KEY}==\n", "#connection"),
+        (f"export connection='{KEY}'\n", "#connection"),
+    ],
+)
+def test_file(tmp_path: Path, content: str, key: str) -> None:
+    file = tmp_path / "secret"
+    file.write_text(content)
+    assert resolve(f"file:{file}{key}").reveal().startswith(KEY)
+
+
+@pytest.mark.parametrize("content", ["", "{broken", '{"connection": 7}', "other=1", "connection="])
+def test_a_file_without_the_key_is_refused(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "secret"
+    file.write_text(content)
+    with pytest.raises(SecretError, match="secret#connection"):
+        resolve(f"file:{file}#connection")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SecretError, match="No such file"):
+        resolve(f"file:{tmp_path}/none")
+
+
+def test_keyvault_asks_the_vault_for_its_own_cloud() -> None:
+    asked: list[tuple[str, str]] = []
+
+    def fetch(url: str, scope: str) -> Any:
+        asked.append((url, scope))
+        return {"value": KEY, "id": "x"}
+
+    assert _read_keyvault(SecretReference.parse("keyvault:contoso/ewr"), fetch) == KEY
+    assert _read_keyvault(SecretReference.parse("keyvault:contoso.vault.azure.cn/ewr"), fetch) == KEY
+    assert asked == [
+        ("https://contoso.vault.azure.net/secrets/ewr?api-version=7.4", "https://vault.azure.net/.default"),
+        ("https://contoso.vault.azure.cn/secrets/ewr?api-version=7.4", "https://vault.azure.cn/.default"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (urllib.error.HTTPError("u", 403, "Forbidden", Message(), None), "answered 403 Forbidden"),
+        (OSError("no route"), "cannot be read"),
+        (None, "answered without a value"),
+    ],
+)
+def test_keyvault_that_gives_nothing_is_named(error: Exception | None, message: str) -> None:
+    def fetch(url: str, scope: str) -> Any:
+        if error:
+            raise error
+        return {"error": {}}
+
+    with pytest.raises(SecretError, match=f"keyvault:contoso/ewr: the vault {message}"):
+        _read_keyvault(SecretReference.parse("keyvault:contoso/ewr"), fetch)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Endpoint=sb://h/;SharedAccessKeyName=Root;SharedAccessKey={KEY}=;EntityPath=q",
+        f"sharedaccesskey = {KEY}",
+        f"SharedAccessSignature=SharedAccessSignature sr=sb%3a%2f%2fh&sig={KEY}%3d&se=1&skn=Root",
+        f"Authorization: SharedAccessSignature sr=x&sig={KEY}&se=1",
+        f"Bearer eyJ{KEY}.{KEY}.{KEY}",
+        f"amqps://Root:{KEY}@h/",
+        f"DefaultEndpointsProtocol=https;AccountKey={KEY}==;",
+    ],
+)
+def test_i3_scrub_hides_what_is_secret(text: str) -> None:
+    assert KEY not in scrub(text)
+    assert scrub(scrub(text)) == scrub(text)
+
+
+@given(st.text(max_size=100))
+def test_scrub_takes_any_text(text: str) -> None:
+    scrub(text)
