@@ -18,11 +18,11 @@ from isthmus.bench.load import fill
 from isthmus.bench.peer import shovel
 from isthmus.bench.peer.amqp091 import Channel091
 from isthmus.bench.process import Account
-from isthmus.bench.served import Served, serve
 from isthmus.bench.steady import Steady, measure_steady
 from isthmus.errors import IsthmusError
+from isthmus.testing.namespace import NamespaceProcess, namespace
 
-__all__ = ["measure_bridge", "measure_sdk_loop", "measure_shovel", "spark_route"]
+__all__ = ["bench_namespaces", "measure_bridge", "measure_sdk_loop", "measure_shovel", "queue_config", "spark_route"]
 
 SOURCE_QUEUE, TARGET_QUEUE = "bench-source", "bench-target"
 _BODY_BYTES = 1024
@@ -41,7 +41,7 @@ def measure_bridge(folder: Path, messages: int, options: Sequence[str] = ()) -> 
         options: `name=value` for the source (or `spark.…=value` for the session).
     """
     with _filled(folder, messages) as (source, target, counter), spark_route(source, target, folder, options) as route:
-        account = Account({"source": source.process_id, "target": target.process_id}, spark=route.pid)
+        account = Account({"source": source.pid, "target": target.pid}, spark=route.pid)
         return measure_steady(counter.read, messages, account, check=lambda: _alive(route, folder))
 
 
@@ -50,7 +50,7 @@ def measure_sdk_loop(folder: Path, messages: int) -> Steady:
     with _filled(folder, messages) as (source, target, counter):
         command = [sys.executable, "-m", "isthmus.bench.peer.sdk_loop", SOURCE_QUEUE, TARGET_QUEUE]
         with _child(command, source, target, folder / "sdk-loop.log") as loop:
-            account = Account({"source": source.process_id, "target": target.process_id, "loop": loop.pid})
+            account = Account({"source": source.pid, "target": target.pid, "loop": loop.pid})
             return measure_steady(counter.read, messages, account, check=lambda: _alive(loop, folder))
 
 
@@ -74,7 +74,7 @@ def measure_shovel(folder: Path, messages: int) -> Steady:
 
 @contextmanager
 def spark_route(
-    source: Served, target: Served, folder: Path, options: Sequence[str] = ()
+    source: NamespaceProcess, target: NamespaceProcess, folder: Path, options: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A route through Spark that runs until the block ends; started when its query has started."""
     command = [sys.executable, "-m", "isthmus.bench.driver", SOURCE_QUEUE, TARGET_QUEUE, str(folder), *options]
@@ -86,8 +86,23 @@ def spark_route(
 
 
 @contextmanager
-def _filled(folder: Path, messages: int) -> Iterator[tuple[Served, Served, Counter]]:
-    with serve(folder / "a", [SOURCE_QUEUE]) as source, serve(folder / "b", [TARGET_QUEUE]) as target:
+def bench_namespaces(folder: Path) -> Iterator[tuple[NamespaceProcess, NamespaceProcess]]:
+    """Two namespaces with data below `folder`, each with one queue."""
+    with (
+        namespace(folder / "a", config=queue_config(SOURCE_QUEUE)) as source,
+        namespace(folder / "b", config=queue_config(TARGET_QUEUE)) as target,
+    ):
+        yield source, target
+
+
+def queue_config(queue: str) -> str:
+    """The file of entities of a namespace with one queue."""
+    return f"queues:\n  {queue}: {{lock_duration: 5m}}\n"
+
+
+@contextmanager
+def _filled(folder: Path, messages: int) -> Iterator[tuple[NamespaceProcess, NamespaceProcess, Counter]]:
+    with bench_namespaces(folder) as (source, target):
         fill(source.connection_string, SOURCE_QUEUE, messages)
         counter = Counter(target.admin_connection_string, target.ports["http"], TARGET_QUEUE)
         yield source, target, counter
@@ -95,7 +110,9 @@ def _filled(folder: Path, messages: int) -> Iterator[tuple[Served, Served, Count
 
 
 @contextmanager
-def _child(command: Sequence[str], source: Served, target: Served, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _child(
+    command: Sequence[str], source: NamespaceProcess, target: NamespaceProcess, log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
     environment = {**os.environ, "BENCH_SOURCE": source.connection_string, "BENCH_TARGET": target.connection_string}
     with log.open("wb") as errors:
         process = subprocess.Popen(

@@ -13,10 +13,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from isthmus.bench.bridge import SOURCE_QUEUE, TARGET_QUEUE, spark_route
+from isthmus.bench.bridge import SOURCE_QUEUE, TARGET_QUEUE, bench_namespaces, spark_route
 from isthmus.bench.load import listen, stamp_of
 from isthmus.bench.process import Account, cpu_us_per_message
-from isthmus.bench.served import serve
 from isthmus.errors import OperationTimeoutError
 
 __all__ = ["measure_latency", "percentile"]
@@ -45,11 +44,10 @@ def measure_latency(folder: Path, rate: float, seconds: float, options: Sequence
     """
     total = int(rate * (WARM_UP_SECONDS + seconds))
     with (
-        serve(folder / "a", [SOURCE_QUEUE]) as source,
-        serve(folder / "b", [TARGET_QUEUE]) as target,
+        bench_namespaces(folder) as (source, target),
         spark_route(source, target, folder, options) as route,
     ):
-        account = Account({"source": source.process_id, "target": target.process_id}, spark=route.pid)
+        account = Account({"source": source.pid, "target": target.pid}, spark=route.pid)
         load = subprocess.Popen(
             [sys.executable, "-m", "isthmus.bench.load", SOURCE_QUEUE, str(rate), str(WARM_UP_SECONDS + seconds)],
             env={**os.environ, "BENCH_LOAD": source.connection_string},

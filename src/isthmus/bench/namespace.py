@@ -6,13 +6,13 @@ What it is: the load of `isthmus.bench.load` against one served namespace; the n
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from isthmus.bench.bridge import queue_config
 from isthmus.bench.load import drain, fill
 from isthmus.bench.process import Account, cpu_us_per_message
-from isthmus.bench.served import Served, serve
+from isthmus.testing.namespace import NamespaceProcess, namespace
 
 __all__ = ["measure_namespace"]
 
@@ -26,32 +26,30 @@ def measure_namespace(folder: Path, messages: int) -> dict[str, object]:
         folder: where the namespace keeps its data.
         messages: how many for each part.
     """
-    result: dict[str, object] = {"messages": messages}
-    with serve(folder, [QUEUE]) as served:
-        result["ready_seconds_empty"] = round(served.ready_seconds, 2)
+    with namespace(folder, config=queue_config(QUEUE)) as served:
         ingest = _part(served, messages, lambda: fill(served.connection_string, QUEUE, messages))
-        result |= {
-            "messages_per_second": ingest["messages_per_second"],
-            "cpu_us_per_message": ingest["cpu_us_per_message"],
-            "resident_bytes": ingest["resident_bytes"],
-            "ingest_batches": ingest,
-        }
-    with serve(folder, [QUEUE]) as served:
-        result["ready_seconds_after_stop"] = round(served.ready_seconds, 2)
-        os.kill(served.process_id, signal.SIGKILL)
-    with serve(folder, [QUEUE]) as served:
-        result["ready_seconds_after_kill"] = round(served.ready_seconds, 2)
-        result["receive_and_complete"] = _part(
-            served, messages, lambda: drain(served.connection_string, QUEUE, messages)
-        )
-        result["ingest_singles"] = _part(
-            served, messages, lambda: fill(served.connection_string, QUEUE, messages, batches=False)
-        )
-    return result
+        after_stop = served.restart()
+        served.kill()
+        after_kill = served.start()
+        resident_bytes = Account({"namespace": served.pid}).read()["namespace"].resident_bytes
+        receive = _part(served, messages, lambda: drain(served.connection_string, QUEUE, messages))
+        singles = _part(served, messages, lambda: fill(served.connection_string, QUEUE, messages, batches=False))
+    return {
+        "messages": messages,
+        "messages_per_second": ingest["messages_per_second"],
+        "cpu_us_per_message": ingest["cpu_us_per_message"],
+        "resident_bytes": ingest["resident_bytes"],
+        "resident_bytes_restarted": resident_bytes,
+        "ready_seconds_after_stop": round(after_stop, 2),
+        "ready_seconds_after_kill": round(after_kill, 2),
+        "ingest_batches": ingest,
+        "ingest_singles": singles,
+        "receive_and_complete": receive,
+    }
 
 
-def _part(served: Served, messages: int, work: Callable[[], float]) -> dict[str, float]:
-    account = Account({"namespace": served.process_id})
+def _part(served: NamespaceProcess, messages: int, work: Callable[[], float]) -> dict[str, float]:
+    account = Account({"namespace": served.pid})
     client = Account({"client": os.getpid()})
     before, client_before = account.read(), client.read()
     seconds = work()
