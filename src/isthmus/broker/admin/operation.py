@@ -185,14 +185,16 @@ class Operations:
         current = self._current(request, self._engine.get_queue(name), name)
         wanted = self._read(request, node, QueueDescription, current)
         put = self._engine.create_queue if request.if_match is None else self._engine.update_queue
-        return self._entity(request, self._engine.canonical_name(name), put(name, wanted), changed=True)
+        stored = put(name, wanted)
+        return self._entity(request, self._engine.canonical_name(name), stored, changed=True)
 
     def _put_topic(self, request: Request, node: Node) -> Answer:
         name = request.address.entity
         current = self._current(request, self._engine.get_topic(name), name)
         wanted = self._read(request, node, TopicDescription, current)
         put = self._engine.create_topic if request.if_match is None else self._engine.update_topic
-        return self._entity(request, self._engine.canonical_name(name), put(name, wanted), changed=True)
+        stored = put(name, wanted)
+        return self._entity(request, self._engine.canonical_name(name), stored, changed=True)
 
     def _put_subscription(self, request: Request, node: Node) -> Answer:
         at = request.address
