@@ -2,7 +2,7 @@
 
 What it is: the protocol that each system's administration fulfils, and the work over all namespaces of a federation:
 observe all of them before anything is changed, then make a plan's changes in order. What it is not: what to change
-(`isthmus.topology.plan`) or how one system does it (`isthmus.connectors.servicebus.administration`).
+(`isthmus.topology.planner`) or how one system does it (`isthmus.connectors.servicebus.administration`).
 
 Invariants:
     I1. Nothing is changed unless every namespace that a task uses has answered; all that did not are named at once.

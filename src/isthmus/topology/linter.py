@@ -39,7 +39,15 @@ def read(text: str, file: str = "isthmus.yaml") -> Federation:
 def _checked(text: str, file: str) -> tuple[Document, Federation]:
     document, federation = read_model(text, file)
     _check_namespaces(federation, document)
+    folded: dict[str, str] = {}
     for task in federation.tasks.values():
+        if task.name.lower() in folded:
+            document.fault(
+                task.place,
+                f"tasks {folded[task.name.lower()]} and {task.name} differ in case only",
+                "Service Bus compares names without case: write another name",
+            )
+        folded.setdefault(task.name.lower(), task.name)
         PATTERNS[task.pattern].check(task, federation, document)
     return document, federation
 

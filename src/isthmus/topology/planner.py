@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from isthmus.errors import Fault, InvalidArgumentError
+from isthmus.topology.claim import claims
 from isthmus.topology.duration import format_ms
 from isthmus.topology.model import Federation, Route
 from isthmus.topology.pattern import PATTERNS
@@ -115,10 +116,10 @@ class Plan:
 
 
 def wanted(federation: Federation) -> dict[str, tuple[TopicState, ...]]:
-    """What must stand at each namespace that a task uses."""
+    """What must stand at each namespace that a task uses: the pattern's entities, and where runs claim the task."""
     topics: dict[str, dict[str, TopicState]] = {}
     for task in federation.tasks.values():
-        for alias, topic in PATTERNS[task.pattern].wanted(task):
+        for alias, topic in (*PATTERNS[task.pattern].wanted(task), *claims(task)):
             at = topics.setdefault(alias, {})
             stands = at.get(topic.name.lower())
             at[topic.name.lower()] = _merged(stands, topic) if stands else topic
@@ -308,8 +309,8 @@ class _Planner:
             for subscription in stands.subscriptions if stands else ():
                 if subscription.name.lower().startswith(_OWN) and not topic.subscription(subscription.name):
                     self.notes.append(
-                        f"subscription {subscription.name} of {topic.name} at {namespace.alias} belongs to no task and "
-                        "fills up: delete it once its messages are not needed"
+                        f"subscription {subscription.name} of {topic.name} at {namespace.alias} belongs to no task of "
+                        "this file: it fills up; delete it once nobody needs its messages"
                     )
 
 

@@ -25,6 +25,7 @@ from isthmus.topology import (
     wanted,
     wanted_topics,
 )
+from isthmus.topology.claim import CLAIM_TOPIC
 from isthmus.topology.state import DEFAULT_RULE
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "topology" / "plan"
@@ -75,10 +76,10 @@ def test_the_whole_plan(file: Path) -> None:
 
 def test_only_namespaces_of_tasks_are_observed() -> None:
     federation = read((FIXTURES / "flights.yaml").read_text())
-    assert wanted_topics(federation) == {
-        "ewr": ("flights", "bookings"),
-        "jfk": ("flights", "bookings"),
-        "lga": ("flights",),
+    assert {alias: set(topics) for alias, topics in wanted_topics(federation).items()} == {
+        "ewr": {"flights", "bookings", CLAIM_TOPIC},
+        "jfk": {"flights", "bookings", CLAIM_TOPIC},
+        "lga": {"flights", CLAIM_TOPIC},
     }
 
 
@@ -88,7 +89,11 @@ def test_a_namespace_that_was_not_observed_is_named() -> None:
 
 
 def test_i4_replication_subscriptions_come_last_of_what_is_created() -> None:
-    kinds = [(change.kind, change.subscription.startswith("isthmus.")) for change in planned(PAIR, fakes(PAIR)).changes]
+    kinds = [
+        (change.kind, change.subscription.startswith("isthmus."))
+        for change in planned(PAIR, fakes(PAIR)).changes
+        if change.topic != CLAIM_TOPIC
+    ]
     assert kinds == [("topic", False)] * 2 + [("subscription", False)] * 4 + [("subscription", True)] * 2
 
 
@@ -133,7 +138,11 @@ def test_a_changed_rule_is_overwritten_in_place() -> None:
 def test_i2_what_an_application_made_is_left_alone() -> None:
     theirs = SubscriptionState(name="all", rules=(RuleState("theirs", "x = 1"),), lock_duration_ms=5000)
     namespaces = fakes(PAIR, ewr=topic(theirs, SubscriptionState(name="unknown")))
-    touched = {change.subscription for change in planned(PAIR, namespaces).changes if change.alias == "ewr"}
+    touched = {
+        change.subscription
+        for change in planned(PAIR, namespaces).changes
+        if change.alias == "ewr" and change.topic == "flights"
+    }
     assert touched == {"ua", REPLICATION}
 
 
@@ -159,7 +168,7 @@ def test_detection_that_is_on_is_no_conflict_where_it_is_not_asked_for() -> None
     )
     made = planned(off, fakes(off, ewr=topic(), jfk=topic()))
     assert not made.faults
-    assert not [change for change in made.changes if change.kind == "topic"]
+    assert {change.topic for change in made.changes if change.kind == "topic"} == {CLAIM_TOPIC}
 
 
 def test_a_queue_in_the_topics_place_is_a_fault() -> None:

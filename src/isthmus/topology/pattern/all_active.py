@@ -219,7 +219,11 @@ class AllActive:
             document.fault(values.at("queue"), f"task {name} has both topic and queue", "remove one")
         elif not values.written("topic") and not values.written("queue"):
             document.fault(values.place, f"task {name} has no topic", f"write topic: {name}, or queue: {name}")
-        return values["topic"] or values["queue"] or ""
+        entity: str = values["topic"] or values["queue"] or ""
+        if entity.lower().startswith("isthmus."):
+            place = values.at("topic") if values["topic"] else values.at("queue")
+            document.fault(place, "names that begin with 'isthmus.' are isthmus's own", "write another name")
+        return entity
 
     @staticmethod
     def _members(values: Values, document: Document) -> list[str]:
@@ -257,8 +261,8 @@ class AllActive:
             key = subscription.name.lower()
             if key in found:
                 document.fault(place, f"subscription {subscription.name} stands twice", "remove one")
-            if key.startswith("isthmus."):
-                document.fault(place, "names that begin with 'isthmus.' are for replication", "write another name")
+            elif key.startswith("isthmus."):
+                document.fault(place, "names that begin with 'isthmus.' are isthmus's own", "write another name")
             found.setdefault(key, subscription)
         return tuple(found.values())
 
