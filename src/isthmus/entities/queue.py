@@ -1,60 +1,216 @@
-"""A queue: also what a subscription and a dead-letter queue are."""
+"""A queue: also what a subscription and a dead-letter queue are.
+
+What it is: messages in sequence order, each for one receiver, locked while it works on them; what settlement, expiry
+and abandonment do to them. What it is not: where messages come from (`Intake`, `Topic`), nor when the disk is synced.
+Spec: SERVICE-BUS.md W6, W7, 5.2, 5.4, 5.6. Longer than a usual module: the states of a message and every way between
+them stand together.
+
+A message is unread (at or above the window's cursor), locked, returned (below the cursor, to be had again), or gone.
+The head is the lowest number not gone; all below it is dead, so that settling in order writes only the head.
+
+Invariants:
+    I1. A receiver sees only messages whose acceptance is durable, in sequence order; a returned message comes before
+        all unread ones.
+    I2. Every message below the cursor is in exactly one of: locked, returned, returning with the next commit, gone.
+    I3. What is settled is invisible at once, and the callback comes only after the sync that covers it.
+    I4. An expired message is never delivered; it expires in the store when its lock ends or its second is over.
+    I5. Counts are exact at every commit, also after a kill.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from isthmus.entities.lock import Acquired
+from isthmus.entities.amend import (
+    Stored,
+    delivery_count,
+    take_apart,
+    with_annotation,
+    with_delivery_count,
+    with_properties,
+)
+from isthmus.entities.calendar import BUCKET_MS
+from isthmus.entities.description import INFINITE_MS, EntityStatus
+from isthmus.entities.intake import Context, Intake
+from isthmus.entities.journal import Batch
+from isthmus.entities.key import DEFERRED, MESSAGE, SCHEDULED, message_key, message_span, unpack_message
+from isthmus.entities.lock import Acquired, Lock, LockTable, Span
+from isthmus.entities.record import Parts, build, expires_at_ms, locked_payload, plain_payload
+from isthmus.entities.run import RunSet, runs_of
+from isthmus.entities.staging import Callback, Failure
+from isthmus.entities.window import Pair, Window
+from isthmus.errors import EntityDisabledError, MessageNotFoundError, NotAllowedError
 
 __all__ = ["Queue"]
 
-Callback = Callable[[], None]
-Failure = Callable[[Exception], None]
+# Dead messages below the head are removed in ranges of this many, or of this many bytes: a range tombstone makes each
+# new scan of the store dearer, a dead message that reaches a table file costs its rewriting.
+_CLEAN_MESSAGES = 8192
+_CLEAN_BYTES = 16 << 20
+# From this length on a settled run above the head is deleted as a range (3.6 µs, and reads slow down by it).
+_LONG_RUN = 2048
+_READ_AT_ONCE = 256
+_EXPIRY_LIMIT = 1000
 
 
-class Queue:
+class Queue(Intake):
     """Messages in sequence order, each for one receiver.
 
     Attributes:
         path: canonical, e.g. ``orders``, ``flights/Subscriptions/audit``, each also with ``/$DeadLetterQueue``.
         requires_session: whether plain receivers are refused.
-        max_message_size_bytes: of one message.
+        dead_letters: the queue's dead-letter queue; None for one that is itself one.
     """
 
-    path: str
-    requires_session: bool
-    max_message_size_bytes: int
+    def __init__(self, path: str, number: int, context: Context, state: bytes | None) -> None:
+        super().__init__(path, number, context, state)
+        self.requires_session = False
+        self.dead_letters: Queue | None = None
+        self.lock_duration_ms = 60_000
+        self._max_delivery_count = 10
+        self._dead_letters_expired = False
+        self._fixed_ttl_ms = 0
+        self._is_dead_letter_queue = False
+        self._listeners: list[Callback] = []
+        self._locks = LockTable()
+        self._returned = RunSet()
+        self._returning: list[tuple[int, int]] = []
+        self._removed: list[tuple[int, int]] = []
+        self._gone = RunSet()
+        self._locked_deferred: set[int] = set()
+        self._cleanable_bytes = 0
+        self._window = Window(self._staging.journal, number, context.budget, self.head, caught_up=self.head > self.last)
 
-    def accept(
-        self, payloads: Sequence[bytes], on_durable: Callback | None = None, on_failed: Failure | None = None
-    ) -> None:
-        """Take messages as one atomic unit, in order. Exactly one of the callbacks comes, from the engine's
-        ``end_commit`` or ``fail_commit`` (or from ``begin_commit`` if the store refuses the write).
+    def reload(self, state: bytes | None) -> None:
+        """Go back to what the store holds: as after a restart, all locks are lost."""
+        super().reload(state)
+        self._locks.clear()
+        self._returned.clear()
+        self._returning = []
+        self._removed = []
+        self._gone.clear()
+        self._locked_deferred.clear()
+        self._window.reset(self.head, caught_up=self.head > self.last)
 
-        Raises (nothing is then staged): InvalidMessageError, MessageTooLargeError, QuotaExceededError,
-            EntityDisabledError, SessionRequiredError, NotAllowedError (a dead-letter queue takes no sends).
-        """
-        raise NotImplementedError
-
-    def schedule(
+    def configure(
         self,
-        messages: Sequence[tuple[bytes, int]],
-        on_durable: Callback | None = None,
-        on_failed: Failure | None = None,
-    ) -> list[int]:
-        """Take (payload, due wall ms) pairs; their sequence numbers while scheduled. Errors as `accept`."""
-        raise NotImplementedError
-
-    def cancel_scheduled(
-        self, sequences: Sequence[int], on_durable: Callback | None = None, on_failed: Failure | None = None
+        *,
+        status: EntityStatus,
+        default_ttl_ms: int,
+        lock_duration_ms: int,
+        max_delivery_count: int,
+        dead_letters_expired: bool,
+        requires_session: bool = False,
+        quota_megabytes: int = 0,
+        max_message_size_bytes: int | None = None,
+        duplicate_window_ms: int = 0,
     ) -> None:
-        """Drop scheduled messages.
+        """Take the settings of a description."""
+        self._configure(
+            status=status,
+            default_ttl_ms=default_ttl_ms,
+            quota_megabytes=quota_megabytes,
+            max_message_size_bytes=max_message_size_bytes,
+            duplicate_window_ms=duplicate_window_ms,
+        )
+        self._fixed_ttl_ms = 0 if default_ttl_ms >= INFINITE_MS else default_ttl_ms
+        self.lock_duration_ms = lock_duration_ms
+        self._max_delivery_count = max_delivery_count
+        self._dead_letters_expired = dead_letters_expired
+        self.requires_session = requires_session
 
-        Raises:
-            MessageNotFoundError: one of them is not scheduled; none is dropped then.
+    def become_dead_letter_queue(self) -> None:
+        """Take no sends, keep messages without end, and dead-letter nothing further."""
+        self._is_dead_letter_queue = True
+
+    def stored_bytes(self) -> int:
+        return self.size_bytes + (self.dead_letters.size_bytes if self.dead_letters else 0)
+
+    # ---- storing
+
+    def _take(self, accepted: list[Parts], now_ms: int) -> None:
+        self.store(accepted, now_ms)
+
+    def store(
+        self, messages: Sequence[Parts], now_ms: int, origins: Sequence[int] | None = None, *, fed: bool = False
+    ) -> None:
+        """Stage messages as active under new sequence numbers.
+
+        Args:
+            messages: in order.
+            now_ms: enqueued time.
+            origins: per message the sequence number where it first entered, if elsewhere.
+            fed: whether the messages come from a topic, so that this entity's default time to live is still to apply.
         """
-        raise NotImplementedError
+        if fed and self._fixed_ttl_ms:
+            messages = [self._capped(parts) for parts in messages]
+        number, sequence = self.number, self.last
+        put = self._staging.batch.put
+        pairs: list[Pair] = []
+        size = 0
+        expiring = False
+        for place, parts in enumerate(messages):
+            sequence += 1
+            ttl_ms = parts.ttl_ms
+            if ttl_ms:
+                expiring = True
+            record = build(
+                parts, sequence, now_ms, now_ms + ttl_ms if ttl_ms else 0, origins[place] if origins else None
+            )
+            key = message_key(MESSAGE, number, sequence)
+            put(key, record)
+            pairs.append((key, record))
+            size += len(record)
+        if expiring:
+            self._index_expiry(messages, self.last + 1, now_ms)
+        self._stored(pairs, size, sequence)
+
+    def _stored(self, pairs: Sequence[Pair], size_bytes: int, last: int) -> None:
+        self.last = last
+        self.active_count += len(pairs)
+        self.size_bytes += size_bytes
+        self._staging.touch(self)
+        if self._listeners:
+            self._window.append(pairs, size_bytes)
+        else:
+            self._window.decline()
+
+    def _capped(self, parts: Parts) -> Parts:
+        header, ttl_ms = self._headers.get(parts.header)
+        return parts._replace(header=header, ttl_ms=ttl_ms)
+
+    def _index_expiry(self, messages: Sequence[Parts], first: int, now_ms: int) -> None:
+        self._may_expire = True
+        calendar = self._context.calendar
+        run_first = run_last = run_ms = 0
+        for sequence, parts in enumerate(messages, first):
+            if not parts.ttl_ms:
+                continue
+            expires_ms = now_ms + parts.ttl_ms
+            if run_ms and expires_ms // BUCKET_MS == run_ms // BUCKET_MS:
+                run_last = sequence
+                continue
+            if run_ms:
+                calendar.expire(run_ms, self.number, run_first, run_last)
+            run_first, run_last, run_ms = sequence, sequence, expires_ms
+        calendar.expire(run_ms, self.number, run_first, run_last)
+
+    def _check_open_to_senders(self) -> None:
+        if self._is_dead_letter_queue:
+            raise NotAllowedError(f"'{self.path}' takes no sends; dead-letter a message of its entity instead.")
+
+    def _prepare(self, payloads: Sequence[bytes], now_ms: int) -> Sequence[Parts | None]:
+        self._check_open_to_senders()
+        return super()._prepare(payloads, now_ms)
+
+    # ---- receiving
+
+    @property
+    def has_available(self) -> bool:
+        """Whether `acquire` would find something (expired messages may make it find nothing all the same)."""
+        return self._window.next <= self.committed or bool(self._returned)
 
     def acquire(
         self,
@@ -64,15 +220,85 @@ class Queue:
         on_durable: Callback | None = None,
         on_failed: Failure | None = None,
     ) -> Acquired | None:
-        """Up to `limit` available messages in sequence order; None if there is none.
+        """Up to `limit` available messages in sequence order; None if there is none (no callback comes then).
 
         With `lock` each is locked for the entity's lock duration. Without, each is deleted: send the payloads only in
-        `on_durable`, or a kill may deliver them again.
+        `on_durable`, or a kill may deliver them again. Callbacks matter only without `lock`.
 
         Raises:
             EntityDisabledError: the status forbids receiving.
+            EntityNotFoundError: the entity was deleted.
         """
-        raise NotImplementedError
+        self._check_receivable()
+        pairs = self._next_pairs(limit)
+        if not pairs:
+            return None
+        if not lock:
+            sequences = _sequences(pairs)
+            payloads = [plain_payload(record) for _, record in pairs]
+            self._remove(sequences, sum(len(record) for _, record in pairs))
+            self._staging.promise(on_durable, on_failed)
+            return Acquired([key[5:].rjust(16, b"\0") for key, _ in pairs], payloads, sequences, 0)
+        return self._lock(pairs, deferred=False)
+
+    def _lock(self, pairs: Sequence[Pair], *, deferred: bool) -> Acquired:
+        self.accessed_at_ms = self._context.clock.wall_ms()
+        until_ms = self.accessed_at_ms + self.lock_duration_ms
+        random = self._context.random_bytes(8)
+        slot = until_ms.to_bytes(8, "big")
+        tags = [random + key[5:] for key, _ in pairs]
+        if deferred:
+            payloads = [plain_payload(record, 1, slot) for _, record in pairs]
+        else:
+            payloads = [locked_payload(record, slot) for _, record in pairs]
+        sequences = _sequences(pairs)
+        held = Lock(random, tags, sequences, array("Q", [len(record) for _, record in pairs]), until_ms)
+        held.deferred = deferred
+        self._locks.add(held)
+        self._context.wake(self, until_ms)
+        return Acquired(tags, payloads, sequences, until_ms)
+
+    def _check_receivable(self) -> None:
+        self._check_open()
+        if self._status in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED):
+            raise EntityDisabledError(self.path, self._status)
+
+    def _next_pairs(self, limit: int) -> list[Pair]:
+        """Up to `limit` messages that may be delivered now; what has expired is seen to on the way."""
+        while True:
+            pairs = self._read_returned(limit) if self._returned else []
+            if len(pairs) < limit:
+                unread, gaps = self._window.take(limit - len(pairs), self.committed)
+                self._removed += gaps
+                pairs = pairs + unread if pairs else unread
+                self._window.reached(self.last)
+            if not pairs or not self._may_expire:
+                return pairs
+            now = self._context.clock.wall_ms().to_bytes(8, "big")
+            never = bytes(8)
+            expired = [pair for pair in pairs if never != pair[1][:8] <= now]
+            if not expired:
+                return pairs
+            self._expire(expired)
+            pairs = [pair for pair in pairs if not never != pair[1][:8] <= now]
+            if pairs:
+                return pairs
+
+    def _read_returned(self, limit: int) -> list[Pair]:
+        pairs: list[Pair] = []
+        journal = self._staging.journal
+        while self._returned and len(pairs) < limit:
+            first, last = self._returned.take(min(limit - len(pairs), _READ_AT_ONCE))
+            if first == last:
+                key = message_key(MESSAGE, self.number, first)
+                record = journal.get(key)
+                if record is not None:
+                    pairs.append((key, record))
+            else:
+                pairs += journal.scan(*message_span(MESSAGE, self.number, first, last))
+        return pairs
+
+    # ---- settling
 
     def complete(
         self, tokens: Sequence[bytes], on_durable: Callback | None = None, on_failed: Failure | None = None
@@ -81,7 +307,15 @@ class Queue:
 
         The callback comes also if all flags are False. The same holds for the other settlements.
         """
-        raise NotImplementedError
+        self._check_open()
+        flags, spans = self._locks.take(tokens)
+        for span in spans:
+            if span.deferred:
+                self._remove_deferred(span)
+            else:
+                self._remove(span.sequences, span.size_bytes)
+        self._staging.promise(on_durable, on_failed)
+        return flags
 
     def abandon(
         self,
@@ -91,11 +325,25 @@ class Queue:
         on_failed: Failure | None = None,
     ) -> list[bool]:
         """Give messages back with their delivery count raised; at MaxDeliveryCount they are dead-lettered."""
-        raise NotImplementedError
+        self._check_open()
+        flags, spans = self._locks.take(tokens)
+        self._give_back(spans, properties)
+        self._staging.promise(on_durable, on_failed)
+        return flags
 
     def release(self, tokens: Sequence[bytes]) -> list[bool]:
         """Give messages back at once, as if never delivered; needs no commit."""
-        raise NotImplementedError
+        self._check_open()
+        flags, spans = self._locks.take(tokens)
+        for span in spans:
+            if span.deferred:
+                self._locked_deferred.difference_update(span.sequences)
+            else:
+                for run in runs_of(span.sequences):
+                    self._returned.add(*run)
+        if spans:
+            self._notify()
+        return flags
 
     def defer(
         self,
@@ -105,7 +353,23 @@ class Queue:
         on_failed: Failure | None = None,
     ) -> list[bool]:
         """Set messages aside; from then on only `receive_deferred` gets them."""
-        raise NotImplementedError
+        self._check_open()
+        flags, spans = self._locks.take(tokens)
+        for span in spans:
+            for sequence, record in self._records(span):
+                changed = _merged(record, sequence, properties)
+                self._staging.batch.put(message_key(DEFERRED, self.number, sequence), changed)
+                self.size_bytes += len(changed)
+                self.deferred_count += 1
+            if span.deferred:
+                self.deferred_count -= len(span.sequences)
+                self.size_bytes -= span.size_bytes
+                self._locked_deferred.difference_update(span.sequences)
+            else:
+                self._remove(span.sequences, span.size_bytes)
+            self._staging.touch(self)
+        self._staging.promise(on_durable, on_failed)
+        return flags
 
     def dead_letter(
         self,
@@ -121,11 +385,24 @@ class Queue:
         Raises:
             NotAllowedError: this is a dead-letter queue.
         """
-        raise NotImplementedError
+        self._check_open()
+        if self.dead_letters is None:
+            raise NotAllowedError(f"'{self.path}' has no dead-letter queue of its own; complete the message instead.")
+        flags, spans = self._locks.take(tokens)
+        for span in spans:
+            self._bury([record for _, record in self._records(span)], reason, description, properties)
+            if span.deferred:
+                self._remove_deferred(span)
+            else:
+                self._remove(span.sequences, span.size_bytes)
+        self._staging.promise(on_durable, on_failed)
+        return flags
 
     def renew(self, tokens: Sequence[bytes]) -> list[int | None]:
         """Lock for a full lock duration from now; the new locked-until wall ms per token, None: lock lost."""
-        raise NotImplementedError
+        self._check_open()
+        until_ms = self._context.clock.wall_ms() + self.lock_duration_ms
+        return [until_ms if live else None for live in self._locks.renew(tokens, until_ms)]
 
     def receive_deferred(
         self,
@@ -140,11 +417,26 @@ class Queue:
         Raises:
             MessageNotFoundError: one of them is not deferred, or locked by someone; none is taken then.
         """
-        raise NotImplementedError
-
-    def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[bytes]:
-        """Messages of every state from a sequence number on, in order, without locking."""
-        raise NotImplementedError
+        self._check_receivable()
+        self._staging.write()
+        wanted = sorted(set(sequences))
+        keys = [message_key(DEFERRED, self.number, max(0, sequence)) for sequence in wanted]
+        pairs: list[Pair] = []
+        for sequence, key, record in zip(wanted, keys, self._staging.journal.get_many(keys), strict=True):
+            if record is None or sequence in self._locked_deferred:
+                raise MessageNotFoundError(f"'{self.path}' has no deferred message with sequence number {sequence}")
+            pairs.append((key, record))
+        if lock:
+            self._locked_deferred.update(wanted)
+            return self._lock(pairs, deferred=True)
+        for key, record in pairs:
+            self._staging.batch.delete(key)
+            self.size_bytes -= len(record)
+        self.deferred_count -= len(pairs)
+        self._staging.touch(self)
+        self._staging.promise(on_durable, on_failed)
+        payloads = [plain_payload(record, 1) for _, record in pairs]
+        return Acquired([key[5:].rjust(16, b"\0") for key in keys], payloads, wanted, 0)
 
     def delete_batch(
         self,
@@ -154,21 +446,324 @@ class Queue:
         on_failed: Failure | None = None,
     ) -> int:
         """Delete up to `limit` unlocked active messages enqueued before a wall time; how many."""
-        raise NotImplementedError
+        self._check_receivable()
+        pairs = self._next_pairs(limit)
+        if before_ms is not None:
+            kept = [pair for pair in pairs if take_apart(pair[1]).enqueued_ms >= before_ms]
+            for key, _ in kept:
+                sequence = unpack_message(key)
+                self._returned.add(sequence, sequence)
+            pairs = [pair for pair in pairs if take_apart(pair[1]).enqueued_ms < before_ms]
+        if pairs:
+            self._remove(_sequences(pairs), sum(len(record) for _, record in pairs))
+        self._staging.promise(on_durable, on_failed)
+        return len(pairs)
 
-    @property
-    def has_available(self) -> bool:
-        """Whether `acquire` would find something (expired messages may make it find nothing all the same)."""
-        raise NotImplementedError
+    # ---- what becomes of messages
+
+    def _remove(self, sequences: Sequence[int], size_bytes: int) -> None:
+        """Stage that active messages are gone."""
+        self._removed += runs_of(sequences)
+        self.active_count -= len(sequences)
+        self.size_bytes -= size_bytes
+        self._cleanable_bytes += size_bytes
+        self._staging.touch(self)
+
+    def _remove_deferred(self, span: Span) -> None:
+        batch = self._staging.batch
+        for sequence in span.sequences:
+            batch.delete(message_key(DEFERRED, self.number, sequence))
+        self._locked_deferred.difference_update(span.sequences)
+        self.deferred_count -= len(span.sequences)
+        self.size_bytes -= span.size_bytes
+        self._staging.touch(self)
+
+    def _records(self, span: Span) -> list[tuple[int, bytes]]:
+        """The stored messages of a span, read back."""
+        self._staging.write()
+        table = DEFERRED if span.deferred else MESSAGE
+        journal, sequences = self._staging.journal, span.sequences
+        if isinstance(sequences, range) and len(sequences) > 1:
+            stored = journal.scan(*message_span(table, self.number, sequences[0], sequences[-1]))
+            return [(unpack_message(key), record) for key, record in stored]
+        keys = [message_key(table, self.number, sequence) for sequence in sequences]
+        found = zip(sequences, journal.get_many(keys), strict=True)
+        return [(sequence, record) for sequence, record in found if record is not None]
+
+    def _give_back(self, spans: Sequence[Span], properties: Mapping[str, Any] | None = None) -> None:
+        """Raise delivery counts and return messages to their places with the next commit."""
+        now_ms = self._context.clock.wall_ms()
+        for span in spans:
+            table = DEFERRED if span.deferred else MESSAGE
+            kept: list[int] = []
+            exhausted: list[tuple[int, bytes]] = []
+            expired: list[Pair] = []
+            for sequence, record in self._records(span):
+                count = delivery_count(record) + 1
+                changed = with_delivery_count(_merged(record, sequence, properties), count)
+                if self.dead_letters is not None and count >= self._max_delivery_count:
+                    exhausted.append((sequence, changed))
+                    continue
+                key = message_key(table, self.number, sequence)
+                if not span.deferred and 0 < expires_at_ms(record) <= now_ms:
+                    expired.append((key, record))
+                    continue
+                self._staging.batch.put(key, changed)
+                self.size_bytes += len(changed) - len(record)
+                kept.append(sequence)
+            self._staging.touch(self)
+            if exhausted:
+                self._exhaust(exhausted, span)
+            if expired:
+                self._expire(expired)
+            if span.deferred:
+                self._locked_deferred.difference_update(span.sequences)
+            else:
+                self._returning += runs_of(kept)
+
+    def _exhaust(self, messages: Sequence[tuple[int, bytes]], span: Span) -> None:
+        self._bury(
+            [record for _, record in messages],
+            "MaxDeliveryCountExceeded",
+            f"Message could not be consumed after {self._max_delivery_count} delivery attempts.",
+            None,
+        )
+        by_sequence = dict(zip(span.sequences, span.sizes, strict=True))
+        size = sum(by_sequence[sequence] for sequence, _ in messages)
+        if span.deferred:
+            for sequence, _ in messages:
+                self._staging.batch.delete(message_key(DEFERRED, self.number, sequence))
+            self.deferred_count -= len(messages)
+            self.size_bytes -= size
+        else:
+            self._remove([sequence for sequence, _ in messages], size)
+
+    def _expire(self, pairs: Sequence[Pair]) -> None:
+        """End the life of messages that nobody holds."""
+        if self._dead_letters_expired and self.dead_letters is not None:
+            self._bury(
+                [record for _, record in pairs],
+                "TTLExpiredException",
+                "The message expired and was dead lettered.",
+                None,
+            )
+        self._remove(_sequences(pairs), sum(len(record) for _, record in pairs))
+
+    def _bury(
+        self,
+        records: Sequence[bytes],
+        reason: str | None,
+        description: str | None,
+        properties: Mapping[str, Any] | None,
+    ) -> None:
+        """Stage copies of stored messages in the dead-letter queue."""
+        assert self.dead_letters is not None
+        self.dead_letters.store_dead(
+            [take_apart(record) for record in records], self.path, reason, description, properties
+        )
+
+    def store_dead(
+        self,
+        messages: Sequence[Stored],
+        source: str,
+        reason: str | None,
+        description: str | None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Stage dead-lettered messages: enqueued time, delivery count and first sequence number stay theirs."""
+        added = dict(properties or {})
+        if reason is not None:
+            added["DeadLetterReason"] = reason
+        if description is not None:
+            added["DeadLetterErrorDescription"] = description
+        put = self._staging.batch.put
+        pairs: list[Pair] = []
+        size = 0
+        sequence = self.last
+        for stored in messages:
+            sequence += 1
+            parts = with_annotation(stored.parts, "x-opt-deadletter-source", source)
+            if added:
+                parts = parts._replace(rest=with_properties(parts.rest, added))
+            origin = stored.sequence if stored.enqueue_sequence is None else stored.enqueue_sequence
+            record = build(parts, sequence, stored.enqueued_ms, 0, origin)
+            key = message_key(MESSAGE, self.number, sequence)
+            put(key, record)
+            pairs.append((key, record))
+            size += len(record)
+        self._stored(pairs, size, sequence)
+
+    # ---- time
+
+    def expire_locks(self, now_ms: int) -> int | None:
+        """End locks that are due; wall ms of the next look, None if nothing is locked."""
+        spans = self._locks.expire(now_ms, _EXPIRY_LIMIT)
+        if spans:
+            self._give_back(spans)
+        return self._locks.due_ms
+
+    def expire_messages(self, first: int, last: int, now_ms: int, limit: int) -> tuple[int, int] | None:
+        """End the lives of unlocked messages among first..last that are over; the run still to look at, or None."""
+        self._staging.write()
+        start = max(first, self.head)
+        if start > last:
+            return None
+        expired: list[Pair] = []
+        left = None
+        stored = self._staging.journal.scan(*message_span(MESSAGE, self.number, start, last))
+        for looked_at, (key, record) in enumerate(stored):
+            sequence = unpack_message(key)
+            if looked_at == limit:
+                left = (sequence, last)
+                break
+            unread = sequence >= self._window.next
+            if (unread or sequence in self._returned) and 0 < expires_at_ms(record) <= now_ms:
+                expired.append((key, record))
+        if not expired:
+            return left
+        front = self._window.next
+        unread_gone = []
+        for key, _ in expired:
+            sequence = unpack_message(key)
+            if sequence == front:
+                front += 1
+            elif sequence > front:
+                unread_gone.append(sequence)
+            else:
+                self._returned.discard(sequence, sequence)
+        if front > self._window.next:
+            self._window.skip(front - 1)
+        self._expire_unread(expired, unread_gone)
+        return left
+
+    def _expire_unread(self, expired: Sequence[Pair], unread_gone: Sequence[int]) -> None:
+        """As `_expire`, but messages above the cursor are deleted one by one: the cursor finds gaps in their place."""
+        if not unread_gone:
+            self._expire(expired)
+            return
+        gone = set(unread_gone)
+        behind = [pair for pair in expired if unpack_message(pair[0]) not in gone]
+        ahead = [pair for pair in expired if unpack_message(pair[0]) in gone]
+        if behind:
+            self._expire(behind)
+        kept = self._removed
+        self._removed = []
+        self._expire(ahead)
+        self._removed = kept
+        for key, _ in ahead:
+            self._staging.batch.delete(key)
+        self._window.refresh(unread_gone)
+
+    def housekeep(self) -> None:
+        """Let go of what an idle queue holds: its scan of the store, and dead messages below the head."""
+        self._window.close()
+        if self.head > self._cleaned and not self._removed:
+            self._clean(self._staging.batch)
+            self._staging.touch(self)
+
+    # ---- group commit
+
+    def stage_state(self, batch: Batch) -> None:
+        if self.is_deleted:
+            return
+        if self._removed:
+            for run in self._removed:
+                self._gone.add(*run)
+            if self._gone.first == self.head:
+                self.head = self._gone.take(_LAST_MESSAGE)[1] + 1
+            for first, last in self._removed:
+                if last < self.head:
+                    continue
+                if last - first >= _LONG_RUN:
+                    batch.delete_range(*message_span(MESSAGE, self.number, first, last))
+                else:
+                    for sequence in range(first, last + 1):
+                        batch.delete(message_key(MESSAGE, self.number, sequence))
+            self._removed = []
+            if self.head - self._cleaned >= _CLEAN_MESSAGES or self._cleanable_bytes >= _CLEAN_BYTES:
+                self._clean(batch)
+        if not self.active_count:
+            self._may_expire = False
+        super().stage_state(batch)
+
+    def _clean(self, batch: Batch) -> None:
+        if self.head > self._cleaned:
+            batch.delete_range(*message_span(MESSAGE, self.number, self._cleaned, self.head - 1))
+            self._cleaned = self.head
+        self._cleanable_bytes = 0
+
+    def seal(self) -> tuple[int, list[tuple[int, int]]]:
+        sealed = (self.last, self._returning)
+        self._returning = []
+        return sealed
+
+    def publish(self, sealed: Any) -> None:
+        last, returning = sealed
+        news = last > self.committed or bool(returning)
+        super().publish(last)
+        for run in returning:
+            self._returned.add(*run)
+        if news and self.has_available:
+            self._notify()
+
+    def wipe(self) -> None:
+        super().wipe()
+        self._locks.clear()
+        self._returned.clear()
+        self._returning, self._removed = [], []
+        self._window.reset(self.last + 1, caught_up=True)
+        self._notify()
+
+    # ---- listeners
 
     def add_listener(self, listener: Callback) -> None:
-        """Call `listener` (from ``end_commit``, ``release``, ``tick``) whenever something became available."""
-        raise NotImplementedError
+        """Call `listener` (from ``end_commit``, ``release``, ``tick``) whenever something became available, and when
+        the entity was deleted or its status changed.
+        """
+        self._listeners.append(listener)
 
     def remove_listener(self, listener: Callback) -> None:
         """Undo `add_listener`; no error if unknown."""
-        raise NotImplementedError
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def _notify(self) -> None:
+        for listener in tuple(self._listeners):
+            listener()
+
+    def notify(self) -> None:
+        """Call the listeners, e.g. since settings changed."""
+        self._notify()
+
+    def _tables(self) -> list[tuple[int, int]]:
+        tables = [(MESSAGE, 0)]
+        if self.deferred_count:
+            tables.append((DEFERRED, 1))
+        return tables + ([(SCHEDULED, 2)] if self.scheduled_count else [])
+
+    @property
+    def locked_count(self) -> int:
+        """How many messages are locked now."""
+        return self._locks.locked
 
     def statistics(self) -> dict[str, int]:
-        """Counts and sizes, for metrics."""
-        raise NotImplementedError
+        return {**super().statistics(), "locked_count": self._locks.locked, "listener_count": len(self._listeners)}
+
+
+_LAST_MESSAGE = (1 << 64) - 2
+
+
+def _sequences(pairs: Sequence[Pair]) -> Sequence[int]:
+    first, last = unpack_message(pairs[0][0]), unpack_message(pairs[-1][0])
+    if last - first == len(pairs) - 1:
+        return range(first, last + 1)
+    return [unpack_message(key) for key, _ in pairs]
+
+
+def _merged(record: bytes, sequence: int, properties: Mapping[str, Any] | None) -> bytes:
+    """The record with properties to modify merged into its application properties."""
+    if not properties:
+        return record
+    stored = take_apart(record)
+    parts = stored.parts._replace(rest=with_properties(stored.parts.rest, properties))
+    return build(parts, sequence, stored.enqueued_ms, expires_at_ms(record), stored.enqueue_sequence)

@@ -1,54 +1,116 @@
-"""A topic: numbers messages and copies them to the subscriptions whose rules select them."""
+"""A topic: numbers messages and copies them to the subscriptions whose rules select them.
+
+What it is: an `Intake` whose messages go on at once; it holds only scheduled messages itself.
+Spec: SERVICE-BUS.md W14, 5.4, 5.8.
+
+Invariants:
+    I1. All copies of a message, and the topic's numbering, are staged in one batch with its acceptance.
+    I2. A copy carries the topic's sequence number as enqueue-sequence-number; messages keep the topic's order in every
+        subscription.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from isthmus.entities.amend import Stored
+from isthmus.entities.description import EntityStatus
+from isthmus.entities.intake import Context, Intake
+from isthmus.entities.queue import Queue
+from isthmus.entities.record import HeaderCache, Parts
+from isthmus.entities.selection import Selection
+from isthmus.entities.view import MessageView
 
 __all__ = ["Topic"]
 
+_FILTER_FAILED = "FilterEvaluationException"
 
-class Topic:
-    """Where publishers send; holds only scheduled messages itself.
+
+class _Subscriber(NamedTuple):
+    queue: Queue
+    selection: Selection
+    dead_letters_failures: bool
+
+
+class Topic(Intake):
+    """Where publishers send.
 
     Attributes:
         path: canonical name.
         max_message_size_bytes: of one message.
     """
 
-    path: str
-    max_message_size_bytes: int
+    def __init__(self, path: str, number: int, context: Context, state: bytes | None) -> None:
+        super().__init__(path, number, context, state)
+        self._subscribers: dict[str, _Subscriber] = {}
 
-    def accept(
+    def configure(
         self,
-        payloads: Sequence[bytes],
-        on_durable: Callable[[], None] | None = None,
-        on_failed: Callable[[Exception], None] | None = None,
+        *,
+        status: EntityStatus,
+        default_ttl_ms: int,
+        quota_megabytes: int,
+        max_message_size_bytes: int | None,
+        duplicate_window_ms: int,
     ) -> None:
-        """As `Queue.accept`; copies stand in the subscriptions atomically with the acceptance."""
-        raise NotImplementedError
+        """Take the settings of a description."""
+        self._configure(
+            status=status,
+            default_ttl_ms=default_ttl_ms,
+            quota_megabytes=quota_megabytes,
+            max_message_size_bytes=max_message_size_bytes,
+            duplicate_window_ms=duplicate_window_ms,
+        )
 
-    def schedule(
-        self,
-        messages: Sequence[tuple[bytes, int]],
-        on_durable: Callable[[], None] | None = None,
-        on_failed: Callable[[Exception], None] | None = None,
-    ) -> list[int]:
-        """As `Queue.schedule`; rules run when the message is due."""
-        raise NotImplementedError
+    def subscribe(self, name: str, queue: Queue, selection: Selection, *, dead_letters_failures: bool) -> None:
+        """Add a subscription, or replace its rules; `name` in lower case."""
+        self._subscribers[name] = _Subscriber(queue, selection, dead_letters_failures)
 
-    def cancel_scheduled(
-        self,
-        sequences: Sequence[int],
-        on_durable: Callable[[], None] | None = None,
-        on_failed: Callable[[Exception], None] | None = None,
+    def unsubscribe(self, name: str) -> None:
+        """Take a subscription off; no error if unknown."""
+        self._subscribers.pop(name, None)
+
+    @property
+    def queues(self) -> Iterator[Queue]:
+        """The subscriptions' queues."""
+        return (subscriber.queue for subscriber in self._subscribers.values())
+
+    def stored_bytes(self) -> int:
+        return self.size_bytes + sum(queue.stored_bytes() for queue in self.queues)
+
+    def _take(self, accepted: list[Parts], now_ms: int) -> None:
+        first = self.last + 1
+        self.last += len(accepted)
+        self._staging.touch(self)
+        numbers = range(first, self.last + 1)
+        views: list[MessageView] | None = None
+        for queue, selection, dead_letters_failures in self._subscribers.values():
+            if selection.takes_all:
+                queue.store(accepted, now_ms, numbers, fed=True)
+                continue
+            if selection.takes_none:
+                continue
+            if views is None:
+                views = [MessageView(parts, number, now_ms) for parts, number in zip(accepted, numbers, strict=True)]
+            self._select(queue, selection, views, dead_letters_failures)
+
+    def _select(
+        self, queue: Queue, selection: Selection, views: list[MessageView], dead_letters_failures: bool
     ) -> None:
-        """As `Queue.cancel_scheduled`."""
-        raise NotImplementedError
+        chosen: list[Parts] = []
+        origins: list[int] = []
+        for view in views:
+            copies, failed = selection.copies(view, _UNCAPPED)
+            for parts in copies:
+                chosen.append(parts)
+                origins.append(view.sequence)
+            if failed is not None and not copies and dead_letters_failures and queue.dead_letters is not None:
+                stored = Stored(view.parts, view.sequence, view.enqueued_ms, view.sequence)
+                queue.dead_letters.store_dead([stored], queue.path, _FILTER_FAILED, str(failed))
+        if chosen:
+            queue.store(chosen, views[0].enqueued_ms, origins, fed=True)
 
-    def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[bytes]:
-        """The topic's scheduled messages, as `Queue.peek`."""
-        raise NotImplementedError
 
-    def statistics(self) -> dict[str, int]:
-        """Counts and sizes, for metrics."""
-        raise NotImplementedError
+# An action may set any time to live; the subscription's own default caps it when the copy is stored.
+_UNCAPPED = HeaderCache(0)

@@ -1,0 +1,374 @@
+"""What queues and topics have in common: they take messages, now or at a time.
+
+What it is: checks of size, quota and status, missing message ids, duplicate detection, scheduled messages, and the
+row of cursors and counts that every entity keeps in the store. What it is not: what becomes of a message that is taken
+(`Queue`, `Topic`). Spec: SERVICE-BUS.md W6, 5.4, 5.9.
+
+Invariants:
+    I1. A call that raises has staged nothing.
+    I2. Counts and cursors are written in the batch of the messages they count.
+    I3. A scheduled message is activated or cancelled, never both; on activation it gets a new sequence number.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from isthmus.amqp import codec
+from isthmus.amqp.types import Timestamp
+from isthmus.clock import Clock
+from isthmus.entities.amend import take_apart, with_annotation, with_message_id
+from isthmus.entities.calendar import Calendar
+from isthmus.entities.description import INFINITE_MS, EntityStatus
+from isthmus.entities.detection import Detection
+from isthmus.entities.error import InvalidMessageError
+from isthmus.entities.journal import Batch
+from isthmus.entities.key import (
+    DEFERRED,
+    DETECTION,
+    MESSAGE,
+    SCHEDULED,
+    message_key,
+    message_span,
+    numbered_span,
+    state_key,
+)
+from isthmus.entities.limit import Limits
+from isthmus.entities.record import HeaderCache, Parts, build, plain_payload, split
+from isthmus.entities.staging import Callback, Failure, Staging
+from isthmus.entities.window import Budget
+from isthmus.errors import (
+    EntityDisabledError,
+    EntityNotFoundError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+    QuotaExceededError,
+)
+
+__all__ = ["Context", "Intake"]
+
+_STATE = struct.Struct(">9QB")
+_LAST = (1 << 64) - 2
+
+
+class Context:
+    """What the entities of one namespace share."""
+
+    __slots__ = ("budget", "calendar", "clock", "limits", "random_bytes", "staging", "wake")
+
+    def __init__(
+        self,
+        staging: Staging,
+        clock: Clock,
+        limits: Limits,
+        random_bytes: Callable[[int], bytes],
+        wake: Callable[[Any, int], None],
+    ) -> None:
+        self.staging = staging
+        self.clock = clock
+        self.limits = limits
+        self.random_bytes = random_bytes
+        self.wake = wake
+        self.calendar = Calendar(staging)
+        self.budget = Budget(limits.live_tail_bytes)
+
+
+class Intake:
+    """An entity that takes messages.
+
+    Attributes:
+        path: canonical.
+        number: under which its messages lie in the store.
+        is_deleted: whether it was deleted; every call then raises EntityNotFoundError.
+        last: highest sequence number given out.
+        committed: highest sequence number that receivers may see.
+    """
+
+    def __init__(self, path: str, number: int, context: Context, state: bytes | None) -> None:
+        self.path = path
+        self.number = number
+        self.is_deleted = False
+        self.max_message_size_bytes = context.limits.max_message_size_bytes
+        self._context = context
+        self._staging = context.staging
+        self._status = EntityStatus.ACTIVE
+        self._quota_bytes = 0
+        self._headers = HeaderCache(0)
+        self._detection: Detection | None = None
+        self._load(state)
+
+    def _load(self, state: bytes | None) -> None:
+        self.last: int
+        self.head: int
+        self.active_count: int
+        self.size_bytes: int
+        self.accessed_at_ms: int
+        (
+            self.last,
+            self.head,
+            self._cleaned,
+            self.active_count,
+            self.deferred_count,
+            self.scheduled_count,
+            self.size_bytes,
+            self.accessed_at_ms,
+            _,
+            flags,
+        ) = _STATE.unpack(state) if state else (0, 1, 1, 0, 0, 0, 0, 0, 0, 0)
+        self._may_expire = bool(flags & 1)
+        self.committed = self.last
+
+    def stage_state(self, batch: Batch) -> None:
+        """See `staging.Member`."""
+        if not self.is_deleted:
+            batch.put(
+                state_key(self.number),
+                _STATE.pack(
+                    self.last,
+                    self.head,
+                    self._cleaned,
+                    self.active_count,
+                    self.deferred_count,
+                    self.scheduled_count,
+                    self.size_bytes,
+                    self.accessed_at_ms,
+                    0,
+                    1 if self._may_expire else 0,
+                ),
+            )
+
+    def seal(self) -> Any:
+        """See `staging.Member`."""
+        return self.last
+
+    def publish(self, sealed: Any) -> None:
+        """See `staging.Member`."""
+        self.committed = max(self.committed, sealed)
+
+    def reload(self, state: bytes | None) -> None:
+        """Go back to what the store holds, after a failed commit."""
+        self._load(state)
+
+    # ---- settings
+
+    def _configure(
+        self,
+        *,
+        status: EntityStatus,
+        default_ttl_ms: int,
+        quota_megabytes: int = 0,
+        max_message_size_bytes: int | None = None,
+        duplicate_window_ms: int = 0,
+    ) -> None:
+        self._status = status
+        self._headers = HeaderCache(0 if default_ttl_ms >= INFINITE_MS else default_ttl_ms)
+        self._quota_bytes = quota_megabytes << 20
+        self.max_message_size_bytes = max_message_size_bytes or self._context.limits.max_message_size_bytes
+        if duplicate_window_ms and (self._detection is None or self._detection.window_ms != duplicate_window_ms):
+            if self._detection is not None:
+                self._detection.forget()
+            self._detection = Detection(self.number, duplicate_window_ms, self._staging)
+
+    def stored_bytes(self) -> int:
+        """What counts towards the quota."""
+        return self.size_bytes
+
+    # ---- taking messages
+
+    def accept(
+        self, payloads: Sequence[bytes], on_durable: Callback | None = None, on_failed: Failure | None = None
+    ) -> None:
+        """Take messages as one atomic unit, in order. Exactly one of the callbacks comes, from the engine's
+        ``end_commit`` or ``fail_commit`` (or from ``begin_commit`` if the store refuses the write).
+
+        A message with ``x-opt-scheduled-enqueue-time`` in the future is scheduled.
+
+        Raises (nothing is then staged): InvalidMessageError, MessageTooLargeError, QuotaExceededError,
+            EntityDisabledError, SessionRequiredError, EntityNotFoundError.
+        """
+        now_ms = self._context.clock.wall_ms()
+        accepted = [parts for parts in self._prepare(payloads, now_ms) if parts is not None]
+        self.accessed_at_ms = now_ms
+        self._staging.touch(self)
+        if any(parts.due_ms > now_ms for parts in accepted):
+            later = [(parts, parts.due_ms) for parts in accepted if parts.due_ms > now_ms]
+            accepted = [parts for parts in accepted if parts.due_ms <= now_ms]
+            self._schedule(later, now_ms)
+        if accepted:
+            self._take(accepted, now_ms)
+        self._staging.promise(on_durable, on_failed)
+
+    def schedule(
+        self,
+        messages: Sequence[tuple[bytes, int]],
+        on_durable: Callback | None = None,
+        on_failed: Failure | None = None,
+    ) -> list[int]:
+        """Take (payload, due wall ms) pairs; their sequence numbers while scheduled. Errors as `accept`."""
+        now_ms = self._context.clock.wall_ms()
+        accepted = self._prepare([payload for payload, _ in messages], now_ms)
+        self.accessed_at_ms = now_ms
+        self._staging.touch(self)
+        sequences = self._schedule(
+            [(parts, due_ms) for parts, (_, due_ms) in zip(accepted, messages, strict=True)], now_ms
+        )
+        self._staging.promise(on_durable, on_failed)
+        return sequences
+
+    def _take(self, accepted: list[Parts], now_ms: int) -> None:
+        """Stage messages as active."""
+        raise NotImplementedError
+
+    def _check_open(self) -> None:
+        if self.is_deleted:
+            raise EntityNotFoundError(self.path)
+
+    def _prepare(self, payloads: Sequence[bytes], now_ms: int) -> Sequence[Parts | None]:
+        """Check messages and take them apart; None for a duplicate. Stages at most the ids for detection."""
+        self._check_open()
+        if self._status in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
+            raise EntityDisabledError(self.path, self._status)
+        sizes = list(map(len, payloads))
+        if not sizes:
+            return []
+        if max(sizes) > self.max_message_size_bytes:
+            raise MessageTooLargeError(max(sizes), self.max_message_size_bytes)
+        if self._quota_bytes and self.stored_bytes() + sum(sizes) > self._quota_bytes:
+            raise QuotaExceededError(
+                f"The maximum entity size of '{self.path}' has been reached or exceeded: it holds {self.stored_bytes()} "
+                f"bytes of {self._quota_bytes}; receive messages or raise MaxSizeInMegabytes."
+            )
+        headers = self._headers
+        accepted = [split(payload, headers) for payload in payloads]
+        limit = self._context.limits.max_message_id_characters
+        for place, parts in enumerate(accepted):
+            if len(parts.message_id) > limit:
+                length = len(str(codec.decode(parts.message_id)[0]))
+                if length > limit:
+                    raise InvalidMessageError(f"the MessageId has {length} characters; the limit is {limit}")
+            elif not parts.message_id:
+                accepted[place] = with_message_id(parts, self._context.random_bytes(16).hex())
+        detection = self._detection
+        if detection is not None:
+            flags = detection.fresh([parts.message_id for parts in accepted], now_ms)
+            fresh = [parts.message_id for parts, is_new in zip(accepted, flags, strict=True) if is_new]
+            if fresh:
+                detection.remember(fresh, now_ms)
+            if len(fresh) < len(accepted):
+                return [parts if is_new else None for parts, is_new in zip(accepted, flags, strict=True)]
+        return accepted
+
+    # ---- scheduled messages
+
+    def _schedule(self, messages: Sequence[tuple[Parts | None, int]], now_ms: int) -> list[int]:
+        """Stage scheduled messages; their numbers. A dropped duplicate (None) has one too, under which nothing is."""
+        batch, calendar = self._staging.batch, self._context.calendar
+        sequences = []
+        for parts, due_ms in messages:
+            self.last += 1
+            sequences.append(self.last)
+            if parts is None:
+                continue
+            self.scheduled_count += 1
+            scheduled = with_annotation(parts, "x-opt-scheduled-enqueue-time", Timestamp(due_ms))
+            record = build(scheduled, self.last, now_ms, 0)
+            self.size_bytes += len(record)
+            batch.put(message_key(SCHEDULED, self.number, self.last), record)
+            calendar.schedule(due_ms, self.number, self.last)
+        self._staging.touch(self)
+        return sequences
+
+    def cancel_scheduled(
+        self, sequences: Sequence[int], on_durable: Callback | None = None, on_failed: Failure | None = None
+    ) -> None:
+        """Drop scheduled messages.
+
+        Raises:
+            MessageNotFoundError: one of them is not scheduled; none is dropped then.
+        """
+        self._check_open()
+        records = self._scheduled_records(sequences)
+        missing = [sequence for sequence in sequences if sequence not in records]
+        if missing:
+            raise MessageNotFoundError(f"'{self.path}' has no scheduled message with sequence number {missing[0]}")
+        for sequence, record in records.items():
+            self._unschedule(sequence, record, _due_ms(record))
+        self._staging.touch(self)
+        self._staging.promise(on_durable, on_failed)
+
+    def activate(self, due: Sequence[tuple[int, int]], now_ms: int) -> None:
+        """Take scheduled messages whose time has come, given as (due ms, sequence number)."""
+        records = self._scheduled_records([sequence for _, sequence in due])
+        taken = []
+        for due_ms, sequence in due:
+            record = records.get(sequence)
+            if record is None:
+                self._context.calendar.unschedule(due_ms, self.number, sequence)
+                continue
+            self._unschedule(sequence, record, due_ms)
+            taken.append(take_apart(record).parts)
+        if taken:
+            self._staging.touch(self)
+            self._take(taken, now_ms)
+
+    def _scheduled_records(self, sequences: Sequence[int]) -> dict[int, bytes]:
+        self._staging.write()
+        keys = [message_key(SCHEDULED, self.number, max(0, sequence)) for sequence in sequences]
+        found = zip(sequences, self._staging.journal.get_many(keys), strict=True)
+        return {sequence: record for sequence, record in found if record is not None}
+
+    def _unschedule(self, sequence: int, record: bytes, due_ms: int) -> None:
+        self._staging.batch.delete(message_key(SCHEDULED, self.number, sequence))
+        self._context.calendar.unschedule(due_ms, self.number, sequence)
+        self.scheduled_count -= 1
+        self.size_bytes -= len(record)
+
+    # ---- looking
+
+    def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[bytes]:
+        """Messages of every state from a sequence number on, in order, without locking."""
+        self._check_open()
+        self._staging.write()
+        found: list[tuple[int, bytes, int]] = []
+        for table, state in self._tables():
+            first = max(from_sequence, self.head if table == MESSAGE else 0, 0)
+            if first > self.committed:
+                continue
+            span = message_span(table, self.number, first, self.committed)
+            for place, (key, record) in enumerate(self._staging.journal.scan(*span)):
+                if place == count:
+                    break
+                found.append((int.from_bytes(key[5:], "big"), record, state))
+        found.sort(key=lambda entry: entry[0])
+        return [plain_payload(record, state) for _, record, state in found[:count]]
+
+    def _tables(self) -> list[tuple[int, int]]:
+        """(table, state as messages tell it) of those that hold messages."""
+        return [(SCHEDULED, 2)] if self.scheduled_count else []
+
+    def wipe(self) -> None:
+        """Stage the removal of everything the entity has in the store, and end it."""
+        batch = self._staging.batch
+        for table in (MESSAGE, DEFERRED, SCHEDULED, DETECTION):
+            batch.delete_range(*numbered_span(table, self.number))
+        batch.delete(state_key(self.number))
+        self.is_deleted = True
+        self.active_count = self.deferred_count = self.scheduled_count = self.size_bytes = 0
+
+    def statistics(self) -> dict[str, int]:
+        """Counts and sizes, for metrics."""
+        return {
+            "active_count": self.active_count,
+            "deferred_count": self.deferred_count,
+            "scheduled_count": self.scheduled_count,
+            "size_bytes": self.size_bytes,
+            "last_sequence": self.last,
+        }
+
+
+def _due_ms(record: bytes) -> int:
+    """For when a stored scheduled message is due: the annotation that `Intake._schedule` sets comes last."""
+    parts = take_apart(record).parts
+    return int.from_bytes(parts.annotations[-8:], "big")

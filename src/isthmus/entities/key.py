@@ -1,0 +1,83 @@
+"""The keys under which a namespace lies in its store.
+
+What it is: one byte of table, then big-endian numbers, so that the store's byte order is the order wanted. Every queue,
+subscription, topic and dead-letter queue has a number that is never used again; its messages lie together in sequence
+order. See docs/explanation/store.md.
+"""
+
+from __future__ import annotations
+
+import struct
+
+__all__ = [
+    "CATALOG",
+    "COUNTER",
+    "DEFERRED",
+    "DETECTION",
+    "DUE",
+    "EXPIRY",
+    "FORMAT",
+    "MESSAGE",
+    "SCHEDULED",
+    "STATE",
+    "after",
+    "detection_key",
+    "message_key",
+    "message_span",
+    "numbered_span",
+    "pack_timed",
+    "state_key",
+    "unpack_message",
+    "unpack_timed",
+]
+
+FORMAT = b"\x00format"
+COUNTER = b"\x00counter"
+CATALOG, STATE = 0x01, 0x02
+MESSAGE, DEFERRED, SCHEDULED = 0x10, 0x11, 0x12
+DUE, EXPIRY = 0x20, 0x21
+DETECTION = 0x30
+
+_MESSAGE = struct.Struct(">BIQ")
+_TIMED = struct.Struct(">BQIQ")
+_NUMBERED = struct.Struct(">BI")
+_DETECTION = struct.Struct(">BIQ")
+
+message_key = _MESSAGE.pack  # (table, entity number, sequence number)
+pack_timed = _TIMED.pack  # (table, wall ms or bucket, entity number, sequence number)
+
+
+def unpack_message(key: bytes) -> int:
+    """The sequence number in a message's key."""
+    return int.from_bytes(key[5:13], "big")
+
+
+def unpack_timed(key: bytes) -> tuple[int, int, int]:
+    """(wall ms or bucket, entity number, sequence number) of an index's key."""
+    _, at, number, sequence = _TIMED.unpack(key)
+    return at, number, sequence
+
+
+def message_span(table: int, number: int, first: int, last: int) -> tuple[bytes, bytes]:
+    """The half-open range of keys of sequence numbers first..last."""
+    return _MESSAGE.pack(table, number, first), after(_MESSAGE.pack(table, number, last))
+
+
+def numbered_span(table: int, number: int) -> tuple[bytes, bytes]:
+    """The half-open range of all keys of one entity in one table."""
+    return _NUMBERED.pack(table, number), after(_NUMBERED.pack(table, number))
+
+
+def state_key(number: int) -> bytes:
+    """Where an entity's cursors and counts stand."""
+    return _NUMBERED.pack(STATE, number)
+
+
+def detection_key(number: int, generation: int) -> bytes:
+    """What the keys of seen message ids of one generation begin with."""
+    return _DETECTION.pack(DETECTION, number, generation)
+
+
+def after(key: bytes) -> bytes:
+    """The least key of the same length that is greater; no key used here is all ones."""
+    return (int.from_bytes(key, "big") + 1).to_bytes(len(key), "big")

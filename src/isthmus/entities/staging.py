@@ -1,0 +1,146 @@
+"""Group commit: changes of many calls collected, written as one batch, acknowledged together after one sync.
+
+What it is: the batch being filled, the entities it touches, and the callbacks that wait for it.
+What it is not: the decision when to write and sync; that is the engine's owner's.
+
+Invariants:
+    I1. A call's changes are staged whole or not at all, so every batch written is a consistent state.
+    I2. Callbacks of a commit come after the sync that covers every batch written for it.
+    I3. Reads that need the latest state call `write` first: staged changes are then in the store, unsynced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from isthmus.entities.journal import Batch, Journal
+
+__all__ = ["Callback", "Commit", "Failure", "Member", "Staging"]
+
+Callback = Callable[[], None]
+Failure = Callable[[Exception], None]
+
+
+class Member(Protocol):
+    """An entity with state of its own in the store."""
+
+    def stage_state(self, batch: Batch) -> None:
+        """Put cursors and counts into the batch that is about to be written."""
+        ...
+
+    def seal(self) -> Any:
+        """What becomes visible when the commit ends."""
+        ...
+
+    def publish(self, sealed: Any) -> None:
+        """Make it visible."""
+        ...
+
+
+class Commit:
+    """One written, not yet durable group of changes."""
+
+    __slots__ = ("callbacks", "failures", "sealed")
+
+    def __init__(self, sealed: list[tuple[Member, Any]], callbacks: list[Callback], failures: list[Failure]) -> None:
+        self.sealed = sealed
+        self.callbacks = callbacks
+        self.failures = failures
+
+
+class Staging:
+    """What waits for the next commit.
+
+    Attributes:
+        journal: where it will be written.
+        on_staged: called when something is staged where nothing was.
+        pending_ids: message ids seen by detection and not yet readable from the store.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.on_staged: Callback | None = None
+        self.pending_ids: dict[bytes, int] = {}
+        self._batch: Batch | None = None
+        self._touched: dict[Member, None] = {}
+        self._written: dict[Member, None] = {}
+        self._callbacks: list[Callback] = []
+        self._failures: list[Failure] = []
+        self._idle = True
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether there is anything to commit."""
+        return not self._idle
+
+    @property
+    def batch(self) -> Batch:
+        """The batch to put changes into."""
+        if self._batch is None:
+            self._batch = self.journal.batch()
+            self._wake()
+        return self._batch
+
+    def touch(self, member: Member) -> None:
+        """The member's state changed: it is written with the batch, and published when the commit ends."""
+        self._touched[member] = None
+        if self._idle:
+            self._wake()
+
+    def promise(self, on_durable: Callback | None, on_failed: Failure | None) -> None:
+        """Call back when what is staged is durable, or has failed."""
+        if on_durable is not None:
+            self._callbacks.append(on_durable)
+        if on_failed is not None:
+            self._failures.append(on_failed)
+        if self._idle:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._idle:
+            self._idle = False
+            if self.on_staged is not None:
+                self.on_staged()
+
+    def write(self) -> None:
+        """Bring everything staged into the store, unsynced.
+
+        Raises:
+            StoreError: the store refused.
+        """
+        if self._batch is None and not self._touched:
+            return
+        batch = self.batch
+        for member in self._touched:
+            member.stage_state(batch)
+        self._batch = None
+        self.journal.write(batch)
+        self._written.update(self._touched)
+        self._touched.clear()
+        self.pending_ids.clear()
+
+    def begin(self) -> Commit | None:
+        """Write, and hand over what waits for the sync."""
+        if self._idle:
+            return None
+        self.write()
+        sealed = [(member, member.seal()) for member in self._written]
+        commit = Commit(sealed, self._callbacks, self._failures)
+        self._written = {}
+        self._callbacks = []
+        self._failures = []
+        self._idle = True
+        return commit
+
+    def drop(self) -> list[Failure]:
+        """Forget everything staged or written and not begun; its failure callbacks."""
+        failures = self._failures
+        self._batch = None
+        self._touched.clear()
+        self._written = {}
+        self.pending_ids.clear()
+        self._callbacks = []
+        self._failures = []
+        self._idle = True
+        return failures

@@ -1,0 +1,12 @@
+"""The durable log and index of a namespace.
+
+What it is: `isthmus.entities.Journal` on RocksDB (`RocksJournal`) and in memory (`MemoryJournal`), held to the same
+conformance tests (`isthmus.testing.store_conformance`).
+"""
+
+from __future__ import annotations
+
+from isthmus.store.memory import MemoryJournal
+from isthmus.store.rocks import RocksJournal
+
+__all__ = ["MemoryJournal", "RocksJournal"]
