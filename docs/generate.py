@@ -1,10 +1,12 @@
-"""Writes the pages of docs/reference that follow from the code: the command line, the federation file.
+"""Writes the pages of docs/reference that follow from the code: command line, federation file, data source.
 
 Run by `make docs`; `docs/check.py` compares what stands with what this would write.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from isthmus.cli.app import create_app
+from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
 from isthmus.topology.reference_page import reference_page
 
 DOCS = Path(__file__).parent
@@ -22,6 +25,7 @@ def pages() -> dict[Path, str]:
     """What each generated page should hold."""
     return {
         DOCS / "reference" / "cli.md": command_line(),
+        DOCS / "reference" / "data-source.md": data_source(),
         DOCS / "reference" / "federation-file.md": reference_page(),
     }
 
@@ -36,6 +40,21 @@ def command_line() -> str:
     lines[-2] += ' one JSON object; an error is `{"error": …}`.'
     describe(typer.main.get_command(create_app()), "isthmus", lines)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def data_source() -> str:
+    """The page of the options of Spark's data source."""
+    lines = ["# The data source `servicebus`", "", NOTE, ""]
+    lines += ['Options of `spark.readStream.format("servicebus")` and its kin; names are taken in any case, with or']
+    lines[-1] += " without underscores. How to use it: [the how-to](../how-to/use-the-data-source.md)."
+    for title, options in (("Reading", SourceOptions), ("Writing", SinkOptions)):
+        meanings = dict(re.findall(r"^ {4,8}(\w+): (.+)$", options.__doc__ or "", re.MULTILINE))
+        lines += ["", f"## {title}", "", "| option | default | |", "| --- | --- | --- |"]
+        for field in fields(options):
+            default = "" if field.default in ("", False) and field.type == "str" else f"`{str(field.default).lower()}`"
+            meaning = meanings[field.name]
+            lines.append(f"| `{field.name}` | {default} | {meaning[:1].upper()}{meaning[1:]} |")
+    return "\n".join(lines) + "\n"
 
 
 def describe(command: Any, path: str, lines: list[str]) -> None:
