@@ -1,0 +1,72 @@
+"""What is shipped, and what it is installed from."""
+
+from __future__ import annotations
+
+import re
+import stat
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import isthmus
+
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LOCKS = ("requirements.lock", "requirements-build.lock")
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[<>=!~\[; ]", requirement)[0].lower().replace("_", "-") for requirement in requirements}
+
+
+def locked(file: str) -> set[str]:
+    return names(re.findall(r"^[a-zA-Z0-9._-]+==[^ ]+", (ROOT / file).read_text(), re.MULTILINE))
+
+
+def test_every_dependency_is_locked() -> None:
+    project = PROJECT["project"]
+    wanted = names(project["dependencies"]) | names(PROJECT["dependency-groups"]["dev"])
+    for extra in project["optional-dependencies"].values():
+        wanted |= names(extra)
+    assert wanted <= locked("requirements.lock")
+    assert names(PROJECT["dependency-groups"]["build"]) <= locked("requirements-build.lock")
+
+
+@pytest.mark.parametrize("file", LOCKS)
+def test_a_lock_names_versions_and_hashes_but_no_host(file: str) -> None:
+    text = (ROOT / file).read_text()
+    assert "://" not in text
+    assert "--index" not in text
+    for entry in re.split(r"\n(?=[a-zA-Z0-9])", text.strip()):
+        assert "==" in entry
+        assert "--hash=sha256:" in entry
+
+
+def test_the_version_is_said_once_and_the_same() -> None:
+    assert PROJECT["project"]["version"] == isthmus.__version__
+
+
+def test_ci_runs_what_the_readme_names() -> None:
+    commands = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line and not line.startswith("#")]
+    assert commands == ["exec make check test"]
+
+
+def test_the_wheel_holds_everything_that_runs(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        files = {info.filename: info for info in archive.infolist()}
+    launcher = files["isthmus/replication/launcher/bin/java"]
+    assert (launcher.external_attr >> 16) & stat.S_IXUSR
+    assert "isthmus/replication/log4j2.properties" in files
+    assert "isthmus/py.typed" in files
+    assert "pyspark_servicebus/__init__.py" in files
