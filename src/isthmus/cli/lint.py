@@ -36,6 +36,7 @@ def run(
         print("\n".join(str(fault) for fault in faults))
     else:
         federation = read(text, file)
-        print(f"{file}: {len(federation.namespaces)} namespaces, {len(federation.tasks)} tasks, no fault")
+        tasks = len(federation.tasks)
+        print(f"{file}: {len(federation.namespaces)} namespaces, {tasks} task{'s' * (tasks != 1)}, no fault")
     if faults:
         raise typer.Exit(2)

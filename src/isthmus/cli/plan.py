@@ -63,7 +63,7 @@ def print_plan(made: Plan, console: Console) -> None:
         console.print(change_table(made.changes))
     elif not made.faults:
         console.print("Nothing to change: the namespaces hold all that the file declares.")
-    table = Table("route", "from", "to", "order", title=f"{len(made.routes)} routes", title_justify="left", box=None)
+    table = _table("route", "from", "to", "order", title=f"{len(made.routes)} routes")
     for route in made.routes:
         table.add_row(
             Text(route.name),
@@ -78,9 +78,17 @@ def print_plan(made: Plan, console: Console) -> None:
 
 def change_table(changes: tuple[Change, ...], title: str = "changes") -> Table:
     """Changes as a table."""
-    table = Table("namespace", "", "what", "details", title=f"{len(changes)} {title}", title_justify="left", box=None)
+    table = _table("namespace", "", "what", "details", title=f"{len(changes)} {title}")
     for change in changes:
         details = "\n".join((*change.details, *([change.why] if change.why else [])))
         action = Text(change.action, style=_STYLE[change.action])
         table.add_row(Text(change.alias), action, Text(f"{change.kind} {change.path}"), Text(details))
+    return table
+
+
+def _table(*headers: str, title: str) -> Table:
+    """A table that breaks long paths instead of cutting them off."""
+    table = Table(title=title, title_justify="left", box=None)
+    for header in headers:
+        table.add_column(header, overflow="fold")
     return table

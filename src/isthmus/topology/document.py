@@ -233,7 +233,7 @@ class Document:
         try:
             if setting.kind is Kind.ALIASES:
                 values.values[setting.name] = self._aliases(setting, node)
-            elif setting.kind is Kind.SUBSCRIPTIONS:
+            elif setting.kind in {Kind.SUBSCRIPTIONS, Kind.MAPPING}:
                 values.values[setting.name] = node
             elif id(node) in self._secrets:
                 values.faulty.add(setting.name)

@@ -31,7 +31,7 @@ FILE_SPEC = Spec(
         ),
         Setting(
             name="namespaces",
-            kind=Kind.SUBSCRIPTIONS,
+            kind=Kind.MAPPING,
             required=True,
             description="Alias → namespace. The alias becomes part of every message's identity and of subscription names: "
             "keep it short, and keep it.",
@@ -39,7 +39,7 @@ FILE_SPEC = Spec(
         ),
         Setting(
             name="tasks",
-            kind=Kind.SUBSCRIPTIONS,
+            kind=Kind.MAPPING,
             required=True,
             description="Name → task.",
             example="{flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}}",

@@ -1,0 +1,179 @@
+"""The verbs lint, plan, apply, init and schema, with namespaces in memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import isthmus.connectors.administration
+from isthmus.cli.app import create_app
+from isthmus.testing.administration import FakeAdministration
+from isthmus.topology import NamespaceRef, TopicState, lint
+
+KEY = "bm90LWEta2V5LWJ1dC1sb25n"
+INSTEAD = "write a reference instead: connection: env:NAME, file:/path#key or keyvault:vault/name"
+SOUND = """\
+isthmus: 1
+namespaces:
+  ewr: {connection: env:EWR_CONNECTION}
+  jfk: {connection: env:JFK_CONNECTION}
+tasks:
+  flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}
+"""
+BROKEN = SOUND.replace("jfk]", "lax]").replace("topic:", "topik:") + f"colour: 'SharedAccessKey={KEY}'\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+@pytest.fixture
+def namespaces(monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeAdministration]:
+    found = {alias: FakeAdministration(f"{alias}.test") for alias in ("ewr", "jfk")}
+
+    def opener(namespace: NamespaceRef) -> FakeAdministration:
+        return found[namespace.alias]
+
+    defaults = isthmus.connectors.administration.Administrations.__init__.__defaults__
+    assert defaults is not None
+    monkeypatch.setattr(isthmus.connectors.administration.Administrations.__init__, "__defaults__", (opener,))
+    return found
+
+
+def call(verb: str, *arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(create_app(verb), [verb, *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+def call_json(verb: str, *arguments: str) -> tuple[int, Any]:
+    code, output = call(verb, *arguments, "--json")
+    assert output.count("\n") == 1
+    return code, json.loads(output)
+
+
+def test_lint_says_all_faults_and_exits_with_2(folder: Path) -> None:
+    (folder / "isthmus.yaml").write_text(BROKEN)
+    code, output = call("lint")
+    assert code == 2
+    assert output.splitlines() == [
+        "isthmus.yaml:6:3: task flights has no topic; write topic: flights, or queue: flights",
+        "isthmus.yaml:6:34: task flights has no setting 'topik'; write topic",
+        "isthmus.yaml:6:65: no namespace has the alias 'lax'; write one of ewr, jfk",
+        "isthmus.yaml:7:1: the file has no setting 'colour'; write one of isthmus, namespaces, tasks",
+        f"isthmus.yaml:7:9: a secret stands in the file; {INSTEAD}",
+    ]
+    code, answer = call_json("lint", "isthmus.yaml")
+    assert code == 2
+    assert not answer["ok"]
+    assert [(fault["line"], fault["column"]) for fault in answer["faults"]] == [
+        (6, 3),
+        (6, 34),
+        (6, 65),
+        (7, 1),
+        (7, 9),
+    ]
+
+
+def test_lint_of_a_sound_file(folder: Path) -> None:
+    (folder / "a.yaml").write_text(SOUND)
+    assert call("lint", "a.yaml") == (0, "a.yaml: 2 namespaces, 1 task, no fault\n")
+    assert call_json("lint", "a.yaml") == (0, {"file": "a.yaml", "ok": True, "faults": []})
+
+
+@pytest.mark.parametrize("verb", ["lint", "plan", "apply"])
+def test_a_file_that_is_not_there_is_bad_input(folder: Path, verb: str) -> None:
+    assert call(verb) == (2, "isthmus.yaml: there is no such file; start with one from: isthmus init all-active\n")
+    code, answer = call_json(verb)
+    assert code == 2
+    assert answer["faults"][0]["message"] == "there is no such file"
+
+
+@pytest.mark.parametrize("verb", ["plan", "apply"])
+def test_a_file_with_faults_touches_no_namespace(
+    folder: Path, namespaces: dict[str, FakeAdministration], verb: str
+) -> None:
+    (folder / "isthmus.yaml").write_text(BROKEN)
+    code, output = call(verb)
+    assert code == 2
+    assert len(output.splitlines()) == 5
+    assert KEY not in output
+    assert not any(namespace.changes for namespace in namespaces.values())
+
+
+@pytest.mark.parametrize("verb", ["plan", "apply"])
+def test_namespaces_that_do_not_answer_are_named_at_once(
+    folder: Path, namespaces: dict[str, FakeAdministration], verb: str
+) -> None:
+    (folder / "isthmus.yaml").write_text(SOUND)
+    for namespace in namespaces.values():
+        namespace.away = True
+    code, answer = call_json(verb)
+    assert code == 2
+    assert [fault["line"] for fault in answer["faults"]] == [3, 4]
+
+
+def test_plan_shows_what_apply_makes(folder: Path, namespaces: dict[str, FakeAdministration]) -> None:
+    (folder / "isthmus.yaml").write_text(SOUND)
+    code, answer = call_json("plan")
+    assert code == 0
+    assert answer["ok"]
+    assert not any(namespace.changes for namespace in namespaces.values())
+    code, output = call("plan")
+    assert code == 0
+    assert "flights/Subscriptions/isthmus.flights.jfk" in output
+    assert "2 routes" in output
+    code, applied = call_json("apply")
+    assert code == 0
+    assert applied["applied"] == answer["changes"]
+    assert applied["failed"] is None
+    assert call_json("plan")[1]["changes"] == []
+    assert "Nothing to change" in call("apply")[1]
+
+
+def test_a_conflict_is_bad_input_and_changes_nothing(folder: Path, namespaces: dict[str, FakeAdministration]) -> None:
+    (folder / "isthmus.yaml").write_text(SOUND)
+    namespaces["jfk"] = FakeAdministration("jfk.test", [TopicState(name="flights", duplicate_detection_ms=0)])
+    for verb in ("plan", "apply"):
+        code, output = call(verb)
+        assert code == 2
+        assert "cannot be turned on" in output
+        code, answer = call_json(verb)
+        assert code == 2
+        assert answer["faults"][0]["line"] == 4
+    assert not any(namespace.changes for namespace in namespaces.values())
+
+
+def test_a_failed_apply_tells_done_from_not_begun(folder: Path, namespaces: dict[str, FakeAdministration]) -> None:
+    (folder / "isthmus.yaml").write_text(SOUND)
+    namespaces["jfk"].refuse_after = 1
+    code, output = call("apply")
+    assert code == 1
+    assert "refused with 403" in output
+    assert "changes not begun" in output
+    namespaces["jfk"].refuse_after = None
+    assert call("apply")[0] == 0
+    assert call_json("plan")[1]["changes"] == []
+
+
+def test_init_writes_a_file_without_faults_once(folder: Path) -> None:
+    assert call("init", "all-active")[0] == 0
+    assert lint((folder / "isthmus.yaml").read_text()) == []
+    for arguments in (["all-active"], ["spillover"], ["all-activ"]):
+        result = CliRunner().invoke(create_app("init"), ["init", *arguments])
+        assert result.exit_code != 0
+        assert getattr(result.exception, "code", "") == "invalid-argument"
+    assert call_json("init", "all-active", "--force") == (0, {"file": "isthmus.yaml", "pattern": "all-active"})
+    assert call("init", "all-active", "-") == (0, (folder / "isthmus.yaml").read_text())
+
+
+def test_schema_is_json() -> None:
+    assert call_json("schema")[1]["title"] == "isthmus federation file"
+    assert json.loads(call("schema")[1]) == call_json("schema")[1]
