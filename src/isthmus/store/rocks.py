@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -105,7 +106,9 @@ class RocksJournal:
             raise StoreError(f"The store in '{self._folder}' could not be synced: {error}") from error
 
     def reopen(self) -> None:
-        self._database.close()
+        with suppress(Exception):  # a database that failed says so again when it is closed; the lock goes all the same
+            self._database.close()
+        self._database = None
         self._open()
 
     def close(self) -> None:
