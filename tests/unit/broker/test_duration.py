@@ -36,7 +36,9 @@ def test_reads(text: str, duration_ms: int) -> None:
     assert parse(text) == duration_ms
 
 
-@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "-PT1S", "1m", "PT1", "PT1M1H", "PT1.S.S", "P" + "1" * 80 + "D", "PT1.5M"])
+@pytest.mark.parametrize(
+    "text", ["", "P", "PT", "P1DT", "-PT1S", "1m", "PT1", "PT1M1H", "PT1.S.S", "P" + "1" * 80 + "D", "PT1.5M"]
+)
 def test_refuses(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="duration"):
         parse(text)
@@ -44,7 +46,14 @@ def test_refuses(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("duration_ms", "text"),
-    [(60_000, "PT1M"), (0, "PT0S"), (600_000, "PT10M"), (1_209_600_000, "P14D"), (500, "PT0.5S"), (INFINITE_MS, INFINITE_TEXT)],
+    [
+        (60_000, "PT1M"),
+        (0, "PT0S"),
+        (600_000, "PT10M"),
+        (1_209_600_000, "P14D"),
+        (500, "PT0.5S"),
+        (INFINITE_MS, INFINITE_TEXT),
+    ],
 )
 def test_writes_as_the_service(duration_ms: int, text: str) -> None:
     assert format_duration(duration_ms) == text

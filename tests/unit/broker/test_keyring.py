@@ -29,7 +29,11 @@ def rule(name: str, rights: list[str], mark: str = "") -> AuthorizationRule:
     return AuthorizationRule(name, f"primary-{name}{mark}", f"secondary-{name}{mark}", rights)
 
 
-ENTITY_RULES = {"orders": [rule("partner", ["Send"])], "a": [rule("upper", ["Listen"])], "a/b": [rule("root", ["Send"], "!")]}
+ENTITY_RULES = {
+    "orders": [rule("partner", ["Send"])],
+    "a": [rule("upper", ["Listen"])],
+    "a/b": [rule("root", ["Send"], "!")],
+}
 
 
 @pytest.fixture
@@ -135,7 +139,10 @@ def test_i2_the_key_file_is_private_and_read_again(tmp_path: Path) -> None:
 
 
 def test_two_folders_have_different_keys(tmp_path: Path) -> None:
-    assert Keyring.open(tmp_path / "a", CLOCK).rules[0].primary_key != Keyring.open(tmp_path / "b", CLOCK).rules[0].primary_key
+    assert (
+        Keyring.open(tmp_path / "a", CLOCK).rules[0].primary_key
+        != Keyring.open(tmp_path / "b", CLOCK).rules[0].primary_key
+    )
 
 
 def test_i2_a_key_file_opened_to_others_is_closed_again(tmp_path: Path) -> None:
@@ -146,7 +153,9 @@ def test_i2_a_key_file_opened_to_others_is_closed_again(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"version": 2, "rules": []}', '{"version": 1, "rules": [{"x": "PLANTED"}]}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"version": 2, "rules": []}', '{"version": 1, "rules": [{"x": "PLANTED"}]}']
+)
 def test_i4_a_broken_key_file_is_refused_without_quoting_it(tmp_path: Path, content: str) -> None:
     file = tmp_path / "keys.json"
     file.write_text(content)

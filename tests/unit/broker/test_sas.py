@@ -150,7 +150,10 @@ def test_i1_a_scope_ends_at_path_boundaries(scope: str, path: str, expected: boo
     assert covers(scope, path) is expected
 
 
-@given(st.from_regex(r"[a-z0-9._-]{1,8}(/[a-z0-9._-]{1,8}){0,2}", fullmatch=True), st.from_regex(r"[a-z0-9._-]+", fullmatch=True))
+@given(
+    st.from_regex(r"[a-z0-9._-]{1,8}(/[a-z0-9._-]{1,8}){0,2}", fullmatch=True),
+    st.from_regex(r"[a-z0-9._-]+", fullmatch=True),
+)
 def test_i1_nothing_appended_to_a_segment_is_covered(scope: str, tail: str) -> None:
     assert not covers(scope, scope + tail)
     assert covers(scope, f"{scope}/{tail}")
@@ -158,7 +161,9 @@ def test_i1_nothing_appended_to_a_segment_is_covered(scope: str, tail: str) -> N
 
 def test_i4_errors_tell_the_reason_and_no_secret() -> None:
     assert str(InvalidSignatureError()) == "InvalidSignature: The token has an invalid signature."
-    assert str(ExpiredTokenError(0)).startswith("ExpiredToken: The token is expired. Expiration time: '1970-01-01T00:00:00Z'")
+    assert str(ExpiredTokenError(0)).startswith(
+        "ExpiredToken: The token is expired. Expiration time: '1970-01-01T00:00:00Z'"
+    )
     assert str(ExpiredTokenError(10**18)).startswith("ExpiredToken: ")
     assert str(InvalidAudienceError("orders", "other")).startswith("InvalidAudience: ")
     with pytest.raises(MalformedTokenError) as caught:

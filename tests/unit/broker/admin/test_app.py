@@ -1,0 +1,477 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import ClientResponse
+from aiohttp.test_utils import TestClient, TestServer
+from yarl import URL
+
+from isthmus.broker.admin import build_admin_app
+from isthmus.broker.admin.document import Node, read
+from isthmus.broker.keyring import Authority, Keyring
+from isthmus.broker.sas import make_token
+from isthmus.entities import Engine
+from isthmus.entities.description import AuthorizationRule, QueueDescription
+from isthmus.errors import StoreError
+from isthmus.store import MemoryJournal
+from isthmus.testing.clock import ManualClock
+
+ATOM = "http://www.w3.org/2005/Atom"
+NAMESPACE = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
+
+
+class Served:
+    """The application over loopback, with a commit under the test's control."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.engine = Engine(MemoryJournal(), self.clock)
+        rules = [
+            AuthorizationRule("root", "root-key", "root-key-2", ["Manage", "Send", "Listen"]),
+            AuthorizationRule("sender", "sender-key", "sender-key-2", ["Send"]),
+        ]
+        self.keyring = Keyring(rules)
+        self.authority = Authority(self.keyring, self._entity_rules)
+        self.commits = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.commit_error: Exception | None = None
+        self.is_healthy = True
+        app = build_admin_app(
+            self.engine, self.authority, self.clock, "ewr", commit=self._commit, healthy=lambda: self.is_healthy
+        )
+        self.client = TestClient(TestServer(app))
+
+    def _entity_rules(self, path: str) -> list[AuthorizationRule]:
+        found = self.engine.get_queue(path) or self.engine.get_topic(path)
+        return found.authorization_rules if found else []
+
+    async def _commit(self) -> None:
+        await self.gate.wait()
+        self.commits += 1
+        if self.commit_error is not None:
+            raise self.commit_error
+
+    def token(self, resource: str = "", name: str = "root", key: str = "") -> str:
+        return make_token(f"https://h/{resource}", name, key or f"{name}-key", self.clock.wall_ms() + 60_000)
+
+    async def request(
+        self, method: str, path: str, body: str = "", token: str | None = None, **options: Any
+    ) -> ClientResponse:
+        headers = {"Authorization": self.token() if token is None else token, **options.pop("headers", {})}
+        if not headers["Authorization"]:
+            del headers["Authorization"]
+        url = URL(path, encoded=True)
+        return await self.client.request(method, url, data=body.encode() or None, headers=headers, **options)
+
+    async def put(self, path: str, description: str, **options: Any) -> ClientResponse:
+        return await self.request("PUT", f"{path}?api-version=2021-05", entry(description), **options)
+
+    async def get(self, path: str, **options: Any) -> Node:
+        response = await self.request("GET", path, **options)
+        assert response.status == 200
+        return read(await response.read())
+
+
+def entry(description: str) -> str:
+    return f'<entry xmlns="{ATOM}"><content type="application/xml">{description}</content></entry>'
+
+
+def queue(inside: str = "") -> str:
+    return f'<QueueDescription xmlns="{NAMESPACE}">{inside}</QueueDescription>'
+
+
+def topic(inside: str = "") -> str:
+    return f'<TopicDescription xmlns="{NAMESPACE}">{inside}</TopicDescription>'
+
+
+def subscription(inside: str = "") -> str:
+    return f'<SubscriptionDescription xmlns="{NAMESPACE}">{inside}</SubscriptionDescription>'
+
+
+def rule(expression: str) -> str:
+    return (
+        f'<RuleDescription xmlns="{NAMESPACE}" xmlns:i="http://www.w3.org/2001/XMLSchema-instance">'
+        f'<Filter i:type="SqlFilter"><SqlExpression>{expression}</SqlExpression></Filter></RuleDescription>'
+    )
+
+
+async def refusal(response: ClientResponse) -> tuple[int, str]:
+    """Status and detail of an error; checks the body's form."""
+    node = read(await response.read())
+    assert response.content_type == "application/xml"
+    assert [child.name for child in node.children] == ["Code", "Detail"]
+    assert node.find_text("Code") == str(response.status)
+    detail = node.find_text("Detail") or ""
+    assert " TrackingId:" in detail
+    assert ", SystemTracker:ewr:" in detail
+    assert ", Timestamp:2026-01-01T00:00:00" in detail
+    return response.status, detail
+
+
+def title(node: Node) -> str:
+    return node.find_text("title") or ""
+
+
+@pytest_asyncio.fixture
+async def served() -> AsyncIterator[Served]:
+    served = Served()
+    await served.client.start_server()
+    yield served
+    await served.client.close()
+
+
+async def test_health(served: Served) -> None:
+    response = await served.request("GET", "/health", token="")
+    assert (response.status, await response.json()) == (200, {"status": "healthy"})
+    served.is_healthy = False
+    assert (await served.request("GET", "/health", token="")).status == 503
+    await served.put("/health", queue())
+    assert title(await served.get("/health?api-version=2021-05")) == "health"
+
+
+async def test_create_answers_with_the_entry(served: Served) -> None:
+    response = await served.put("/Orders", queue("<MaxDeliveryCount>3</MaxDeliveryCount>"))
+    assert response.status == 201
+    assert response.headers["Content-Type"] == "application/atom+xml;type=entry;charset=utf-8"
+    node = read(await response.read())
+    origin = str(served.client.make_url("")).rstrip("/")
+    assert (node.namespace, node.name) == (ATOM, "entry")
+    assert node.find_text("id") == f"{origin}/Orders"
+    assert title(node) == "Orders"
+    assert [child.name for child in node.children] == [
+        "id",
+        "title",
+        "published",
+        "updated",
+        "author",
+        "link",
+        "content",
+    ]
+    author, link, content = node.find("author"), node.find("link"), node.find("content")
+    assert author is not None
+    assert author.find_text("name") == "ewr"
+    assert link is not None
+    assert link.attributes == {"rel": "self", "href": f"{origin}/Orders"}
+    assert content is not None
+    assert content.attributes == {"type": "application/xml"}
+    assert content.children[0].find_text("MaxDeliveryCount") == "3"
+    stored = served.engine.get_queue("orders")
+    assert stored is not None
+    assert stored.max_delivery_count == 3
+
+
+async def test_ids_of_subscriptions_and_rules_have_the_capitals_that_clients_look_for(served: Served) -> None:
+    await served.put("/t", topic())
+    await served.put("/t/subscriptions/s", subscription())
+    origin = str(served.client.make_url("")).rstrip("/")
+    assert (await served.get("/t/subscriptions/S")).find_text("id") == f"{origin}/t/Subscriptions/s"
+    found = await served.get("/t/subscriptions/s/rules/$Default")
+    assert found.find_text("id") == f"{origin}/t/Subscriptions/s/Rules/$Default"
+    assert found.find("author") is None
+
+
+async def test_i2_a_change_is_answered_only_when_durable(served: Served) -> None:
+    served.gate.clear()
+    answer = asyncio.ensure_future(served.put("/q", queue()))
+    # Another request comes through meanwhile, so the first is not merely slow.
+    await served.get("/$Resources/queues")
+    assert not answer.done()
+    served.gate.set()
+    assert (await answer).status == 201
+    assert served.commits == 1
+    await served.get("/q")
+    assert served.commits == 1
+
+
+async def test_i2_a_commit_that_fails_is_an_error(served: Served) -> None:
+    served.commit_error = StoreError("disk full at /secret/path")
+    status, detail = await refusal(await served.put("/q", queue()))
+    assert status == 500
+    assert "could not store" in detail
+    assert "/secret/path" not in detail
+
+
+@pytest.mark.parametrize(
+    ("token", "text"),
+    [
+        ("", "MissingToken: "),
+        ("Bearer abc", "MalformedToken: "),
+        ("SharedAccessSignature x", "MalformedToken: "),
+        ("nobody", "InvalidSignature: The token has an invalid signature."),
+        ("wrong", "InvalidSignature: The token has an invalid signature."),
+        ("expired", "ExpiredToken: "),
+        ("elsewhere", "InvalidAudience: "),
+        ("sender", "Manage,EntityRead claims required for this operation."),
+    ],
+)
+async def test_i1_no_operation_without_a_manage_token(served: Served, token: str, text: str) -> None:
+    now_ms = served.clock.wall_ms()
+    tokens = {
+        "nobody": served.token("", "nobody"),
+        "wrong": served.token("", "root", "wrong-key"),
+        "expired": make_token("https://h", "root", "root-key", now_ms - 1),
+        "elsewhere": served.token("other"),
+        "sender": served.token("", "sender"),
+    }
+    for path in ("/q", "/$Resources/queues", "/t/subscriptions/s/rules", "/$namespaceinfo", "/"):
+        status, detail = await refusal(await served.request("GET", path, token=tokens.get(token, token)))
+        assert status == 401
+        assert detail.startswith(text)
+    for method in ("PUT", "DELETE", "POST"):
+        assert (await served.request(method, "/q", token=tokens.get(token, token))).status == 401
+    assert served.engine.list_queues() == []
+
+
+async def test_i1_an_entity_s_manage_key_opens_that_entity(served: Served) -> None:
+    own = AuthorizationRule("own", "own-key", "own-key-2", ["Manage", "Send", "Listen"])
+    served.engine.create_queue("orders", QueueDescription(authorization_rules=[own]))
+    served.engine.create_queue("orders-secret")
+    assert title(await served.get("/orders", token=served.token("orders", "own"))) == "orders"
+    for path in ("/orders-secret", "/$Resources/queues"):
+        for scope in ("orders", path.strip("/"), ""):
+            status, _ = await refusal(await served.request("GET", path, token=served.token(scope, "own")))
+            assert status == 401
+
+
+async def test_tokens_signed_as_the_javascript_client_does(served: Served) -> None:
+    await served.put("/a%2Fb", queue())
+    path = "a%2Fb?api-version=2021-05&enrich=false"
+    token = make_token(f"https://h:443/{path}".lower(), "root", "root-key", served.clock.wall_ms() + 1000)
+    assert title(await served.get(f"/{path}", token=token)) == "a/b"
+
+
+async def test_unknown_entities_are_empty_feeds(served: Served) -> None:
+    for path in ("/q", "/t/subscriptions/s", "/t/subscriptions/s/rules/r", "/"):
+        node = await served.get(path)
+        assert (node.name, title(node)) == ("feed", "Publicly Listed Services")
+        assert node.find("entry") is None
+
+
+async def test_unknown_entities_are_not_found_otherwise(served: Served) -> None:
+    await served.put("/t", topic())
+    for method, path, body in (
+        ("DELETE", "/q", ""),
+        ("DELETE", "/t/subscriptions/s", ""),
+        ("DELETE", "/t/subscriptions/s/rules/r", ""),
+        ("PUT", "/q", queue()),
+        ("PUT", "/t", queue()),
+        ("PUT", "/x", topic()),
+        ("PUT", "/t/subscriptions/s", subscription()),
+        ("PUT", "/t/subscriptions/s/rules/r", rule("1=1")),
+        ("GET", "/x/subscriptions", ""),
+        ("GET", "/t/subscriptions/s/rules", ""),
+    ):
+        response = await served.request(method, path, entry(body) if body else "", headers={"If-Match": "*"})
+        status, detail = await refusal(response)
+        assert status == 404, (method, path)
+        assert detail.startswith("SubCode=40400. Not Found. ")
+
+
+async def test_duplicates_conflict(served: Served) -> None:
+    await served.put("/q", queue())
+    for description in (queue(), topic()):
+        status, detail = await refusal(await served.put("/Q", description))
+        assert status == 409
+        assert detail.startswith("SubCode=40900. Conflict. ")
+
+
+async def test_an_update_replaces_the_whole_description(served: Served) -> None:
+    await served.put("/q", queue("<LockDuration>PT5S</LockDuration><UserMetadata>m</UserMetadata>"))
+    response = await served.put("/q", queue("<MaxDeliveryCount>3</MaxDeliveryCount>"), headers={"If-Match": "*"})
+    assert response.status == 200
+    assert served.engine.get_queue("q") == QueueDescription(max_delivery_count=3)
+
+
+async def test_if_match_with_an_etag(served: Served) -> None:
+    tag = (await served.put("/q", queue())).headers["ETag"]
+    served.clock.advance(1000)
+    assert (await served.put("/q", queue(), headers={"If-Match": tag})).status == 200
+    response = await served.put("/q", queue(), headers={"If-Match": tag})
+    assert response.status == 412
+
+
+@pytest.mark.parametrize("element", ["RequiresSession", "RequiresDuplicateDetection", "EnablePartitioning"])
+async def test_fixed_settings_cannot_be_updated(served: Served, element: str) -> None:
+    await served.put("/q", queue())
+    status, detail = await refusal(
+        await served.put("/q", queue(f"<{element}>true</{element}>"), headers={"If-Match": "*"})
+    )
+    assert status == 400
+    assert detail.startswith("SubCode=40000. ")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "<",
+        "plain",
+        "<entry/>",
+        f'<entry xmlns="{ATOM}"/>',
+        f'<entry xmlns="{ATOM}"><content/></entry>',
+        f'<entry xmlns="{ATOM}"><content><QueueDescription/></content></entry>',
+        f'<feed xmlns="{ATOM}"/>',
+        f'<!DOCTYPE x [<!ENTITY e "v">]>{entry(queue("<UserMetadata>&e;</UserMetadata>"))}',
+        entry(subscription()),
+        entry(f'<EventHubDescription xmlns="{NAMESPACE}"/>'),
+        entry(queue("<LockDuration>soon</LockDuration>")),
+        entry(queue("<MaxDeliveryCount>0</MaxDeliveryCount>")),
+        entry(queue("<LockDuration>PT10M</LockDuration>")),
+    ],
+)
+async def test_bad_bodies_are_refused_and_change_nothing(served: Served, body: str) -> None:
+    status, detail = await refusal(await served.request("PUT", "/q", body))
+    assert status == 400
+    assert detail.startswith("SubCode=40000. Bad Request. ")
+    assert served.engine.list_queues() == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/bad%20name",
+        "/bad%3Fname",
+        "/-bad",
+        "/" + "x" * 261,
+        "/t/subscriptions/a%2Fb",
+        "/t/subscriptions/" + "x" * 51,
+        "/t/subscriptions/s/rules/" + "r" * 51,
+    ],
+)
+async def test_bad_names_are_refused(served: Served, path: str) -> None:
+    await served.put("/t", topic())
+    await served.put("/t/subscriptions/s", subscription())
+    body = rule("1=1") if "rules" in path else subscription() if "subscriptions" in path else queue()
+    status, detail = await refusal(await served.put(path, body))
+    assert status == 400
+    assert detail.startswith("SubCode=40000. ")
+
+
+async def test_bad_sql_is_refused_with_its_column(served: Served) -> None:
+    await served.put("/t", topic())
+    await served.put("/t/subscriptions/s", subscription())
+    status, detail = await refusal(await served.put("/t/subscriptions/s/rules/r", rule("a = = 1")))
+    assert status == 400
+    assert detail.startswith("SubCode=40000. ")
+    assert "column 5" in detail
+    assert served.engine.get_rule("t", "s", "r") is None
+
+
+async def test_a_default_rule_that_does_not_parse_makes_no_subscription(served: Served) -> None:
+    await served.put("/t", topic())
+    inside = rule("(").replace("RuleDescription", "DefaultRuleDescription")
+    assert (await served.put("/t/subscriptions/s", subscription(inside))).status == 400
+    assert served.engine.get_subscription("t", "s") is None
+
+
+async def test_forwarding_needs_manage_on_the_target(served: Served) -> None:
+    own = AuthorizationRule("own", "own-key", "own-key-2", ["Manage", "Send", "Listen"])
+    served.engine.create_queue("target")
+    served.engine.create_queue("mine", QueueDescription(authorization_rules=[own]))
+    mine = served.token("mine", "own")
+    rules = (
+        "<AuthorizationRules><AuthorizationRule><Rights><AccessRights>Manage</AccessRights><AccessRights>Send</AccessRights>"
+        "<AccessRights>Listen</AccessRights></Rights><KeyName>own</KeyName></AuthorizationRule></AuthorizationRules>"
+    )
+    for element, header in (
+        ("ForwardTo", "ServiceBusSupplementaryAuthorization"),
+        ("ForwardDeadLetteredMessagesTo", "ServiceBusDlqSupplementaryAuthorization"),
+    ):
+        body = queue(f"{rules}<{element}>sb://h/target</{element}>")
+        update = {"If-Match": "*"}
+        assert (await served.put("/mine", body, token=mine, headers=update)).status == 401
+        supplements = {
+            served.token("mine", "own"): True,
+            served.token("target", "sender"): True,
+            served.token("target"): False,
+        }
+        for supplement, refused in supplements.items():
+            response = await served.put("/mine", body, token=mine, headers={**update, header: supplement})
+            assert (response.status == 401) is refused
+        assert (await served.put("/mine", body, headers=update)).status != 401
+
+
+async def test_lists_come_in_pages(served: Served) -> None:
+    for number in range(7):
+        served.engine.create_queue(f"q{number}")
+    found, path, pages = [], "/$Resources/Queues?$skip=0&$top=3&api-version=2021-05", 0
+    while path:
+        feed = await served.get(path)
+        pages += 1
+        links = [link.attributes for link in feed.find_all("link")]
+        found += [title(each) for each in feed.find_all("entry")]
+        assert links[0]["rel"] == "self"
+        assert [link["rel"] for link in links[1:]] in ([], ["next"])
+        path = links[1]["href"].partition("/$Resources")[2] if len(links) > 1 else ""
+        path = path and f"/$Resources{path}"
+    assert found == [f"q{number}" for number in range(7)]
+    assert pages == 3
+    # A page that ends with the list has no second link.
+    exact = await served.get("/$Resources/queues?$skip=4&$top=3")
+    assert len(list(exact.find_all("link"))) == 1
+    assert len(list((await served.get("/$Resources/queues?$skip=9")).find_all("entry"))) == 0
+
+
+@pytest.mark.parametrize("query", ["$skip=-1", "$top=many", "$skip=" + "9" * 30, "api-version=latest", "api-version="])
+async def test_bad_queries(served: Served, query: str) -> None:
+    assert (await served.request("GET", f"/$Resources/queues?{query}")).status == 400
+
+
+async def test_bodies_over_the_limit(served: Served) -> None:
+    status, detail = await refusal(await served.request("PUT", "/q", entry(queue("x" * 300_000))))
+    assert status == 413
+    assert detail.startswith("SubCode=41300. ")
+
+
+async def test_other_verbs_and_places(served: Served) -> None:
+    for method, path in (("POST", "/q"), ("PATCH", "/q"), ("DELETE", "/$Resources/queues"), ("DELETE", "/")):
+        status, detail = await refusal(await served.request(method, path))
+        assert status == 405
+        assert f"({method})" in detail
+    assert (await served.request("GET", "/$Resources/hubs")).status == 400
+
+
+async def test_namespace_information(served: Served) -> None:
+    node = await served.get("/$namespaceinfo?api-version=2021-05")
+    content = node.find("content")
+    assert content is not None
+    info = content.children[0]
+    assert info.name == "NamespaceInfo"
+    assert {child.name: child.text for child in info.children} == {
+        "CreatedTime": "2026-01-01T00:00:00.000Z",
+        "MessagingSKU": "Premium",
+        "MessagingUnits": "1",
+        "ModifiedTime": "2026-01-01T00:00:00.000Z",
+        "Name": "ewr",
+        "NamespaceType": "Messaging",
+    }
+
+
+async def test_i3_an_unforeseen_error_is_answered(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("inside /secret/path")
+
+    monkeypatch.setattr(served.engine, "list_queues", fail)
+    status, detail = await refusal(await served.request("GET", "/$Resources/queues"))
+    assert status == 500
+    assert "/secret/path" not in detail
+
+
+async def test_i4_logs_hold_no_token_and_no_key(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    rules = (
+        "<AuthorizationRules><AuthorizationRule><Rights><AccessRights>Send</AccessRights></Rights><KeyName>k</KeyName>"
+        "<PrimaryKey>PLANTED</PrimaryKey></AuthorizationRule></AuthorizationRules>"
+    )
+    await served.put("/q", queue(rules))
+    await served.put("/q", queue(rules))
+    await served.request("GET", "/q", token="SharedAccessSignature sr=x&sig=PLANTED&se=1&skn=root")
+    assert "PUT /q: 201 by root" in caplog.text
+    assert "PLANTED" not in caplog.text
+    assert "sig=" not in caplog.text

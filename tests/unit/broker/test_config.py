@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isthmus.broker.config import load_config, read_config
+from isthmus.entities.description import (
+    CorrelationFilter,
+    EntityStatus,
+    QueueDescription,
+    RuleDescription,
+    SqlAction,
+    SqlFilter,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from isthmus.errors import ConfigError
+
+OWN = """
+namespace: ewr
+queues:
+  orders: {lock_duration: 30s, max_delivery_count: 5, forward_to: all, status: SendDisabled}
+  all:
+topics:
+  flights:
+    default_message_time_to_live: 1h
+    requires_duplicate_detection: true
+    subscriptions:
+      plain:
+      chosen:
+        requires_session: true
+        rules:
+          heavy: {sql: "weight > 10", action: "SET heavy = true"}
+          $Default: {correlation: {label: red, properties: {color: red, n: 3, x: 1.5, b: true}}}
+"""
+
+EMULATOR: dict[str, Any] = {
+    "UserConfig": {
+        "Namespaces": [
+            {
+                "Name": "sbemulatorns",
+                "Queues": [
+                    {
+                        "Name": "queue.1",
+                        "Properties": {
+                            "DeadLetteringOnMessageExpiration": False,
+                            "DefaultMessageTimeToLive": "PT1H",
+                            "DuplicateDetectionHistoryTimeWindow": "PT20S",
+                            "ForwardDeadLetteredMessagesTo": "",
+                            "ForwardTo": "",
+                            "LockDuration": "PT1M",
+                            "MaxDeliveryCount": 3,
+                            "RequiresDuplicateDetection": False,
+                            "RequiresSession": True,
+                        },
+                    },
+                    {"Name": "queue.2"},
+                ],
+                "Topics": [
+                    {
+                        "Name": "topic.1",
+                        "Properties": {"RequiresDuplicateDetection": True},
+                        "Subscriptions": [
+                            {
+                                "Name": "subscription.1",
+                                "Properties": {"MaxDeliveryCount": 4, "ForwardTo": "queue.2"},
+                                "Rules": [
+                                    {
+                                        "Name": "correlated",
+                                        "Properties": {
+                                            "FilterType": "Correlation",
+                                            "CorrelationFilter": {
+                                                "ContentType": "application/text",
+                                                "ReplyToSessionId": "r",
+                                                "Properties": {"prop1": "value1", "key": "not a secret"},
+                                            },
+                                        },
+                                    },
+                                    {
+                                        "Name": "sql",
+                                        "Properties": {
+                                            "FilterType": "Sql",
+                                            "SqlFilter": {"SqlExpression": "sys.MessageId = '1' AND p = 'v'"},
+                                            "Action": {"SqlExpression": "SET sys.To = 'Entity'"},
+                                        },
+                                    },
+                                ],
+                            },
+                            {"Name": "subscription.2"},
+                        ],
+                    }
+                ],
+            }
+        ],
+        "Logging": {"Type": "File"},
+    }
+}
+
+
+def faults(text: str) -> list[tuple[int, int, str]]:
+    with pytest.raises(ConfigError) as caught:
+        read_config(text, "file")
+    assert all(fault.file == "file" for fault in caught.value.faults)
+    return [(fault.line, fault.column, fault.message) for fault in caught.value.faults]
+
+
+def test_own_layout() -> None:
+    config = read_config(OWN, "file")
+    assert config.name == "ewr"
+    assert config.queues == {
+        "orders": QueueDescription(
+            lock_duration_ms=30_000, max_delivery_count=5, forward_to="all", status=EntityStatus.SEND_DISABLED
+        ),
+        "all": QueueDescription(),
+    }
+    flights = config.topics["flights"]
+    assert flights.description == TopicDescription(
+        default_message_time_to_live_ms=3_600_000, requires_duplicate_detection=True
+    )
+    assert flights.subscriptions["plain"].rules == []
+    chosen = flights.subscriptions["chosen"]
+    assert chosen.description == SubscriptionDescription(requires_session=True)
+    assert chosen.rules == [
+        RuleDescription("heavy", SqlFilter("weight > 10"), SqlAction("SET heavy = true")),
+        RuleDescription(
+            "$Default", CorrelationFilter(label="red", properties={"color": "red", "n": 3, "x": 1.5, "b": True})
+        ),
+    ]
+
+
+@pytest.mark.parametrize("indent", [None, 2, "\t"])
+def test_emulator_layout(indent: int | str | None) -> None:
+    config = read_config(json.dumps(EMULATOR, indent=indent), "file")
+    assert config.name == "sbemulatorns"
+    assert config.queues["queue.1"] == QueueDescription(
+        default_message_time_to_live_ms=3_600_000,
+        duplicate_detection_history_time_window_ms=20_000,
+        max_delivery_count=3,
+        requires_session=True,
+    )
+    assert config.queues["queue.2"] == QueueDescription()
+    topic = config.topics["topic.1"]
+    assert topic.description == TopicDescription(requires_duplicate_detection=True)
+    first = topic.subscriptions["subscription.1"]
+    assert first.description == SubscriptionDescription(max_delivery_count=4, forward_to="queue.2")
+    assert first.rules == [
+        RuleDescription(
+            "correlated",
+            CorrelationFilter(
+                content_type="application/text",
+                reply_to_session_id="r",
+                properties={"prop1": "value1", "key": "not a secret"},
+            ),
+        ),
+        RuleDescription("sql", SqlFilter("sys.MessageId = '1' AND p = 'v'"), SqlAction("SET sys.To = 'Entity'")),
+    ]
+    assert topic.subscriptions["subscription.2"].rules == []
+
+
+def test_i1_every_fault_is_told_at_once_with_its_place() -> None:
+    assert faults(
+        """queue: {}
+queues:
+  or ders: {lock_durations: 30s, max_delivery_count: five}
+  all:
+    lock_duration: 10m
+    lock_duration: 5m
+topics:
+  ALL:
+    subscriptions:
+      some:
+        rules:
+          heavy: {sql: "weight >< 10", action: "SETT heavy = true"}
+          red: {correlation: {labels: red}}
+          none:
+          two: {sql: "1=1", correlation: {label: x}}
+"""
+    ) == [
+        (1, 1, "the file has no setting 'queue'"),
+        (3, 3, "queues: the name is malformed: 'or ders'"),
+        (3, 13, "queue or ders has no setting 'lock_durations'"),
+        (3, 54, "max_delivery_count is not a whole number"),
+        (5, 20, "lock_duration is above its greatest value"),
+        (6, 5, "lock_duration stands twice in queue all"),
+        (8, 3, "ALL is the same to the service as all"),
+        (12, 24, "sql of rule heavy of subscription ALL/some: column 9: a value is expected here, not '<'"),
+        (12, 48, "action of rule heavy of subscription ALL/some: column 1: SET or REMOVE is expected here, not 'SETT'"),
+        (13, 30, "correlation of rule red of subscription ALL/some is empty"),
+        (13, 31, "correlation of rule red of subscription ALL/some has no setting 'labels'"),
+        (14, 11, "rule none of subscription ALL/some has 0 filters"),
+        (15, 11, "rule two of subscription ALL/some has 2 filters"),
+    ]
+
+
+def test_i1_faults_of_the_emulator_layout() -> None:
+    assert [message for _, _, message in faults(
+        """{"UserConfig": {"Namespaces": [{"Name": "n", "Queue": [],
+        "Queues": [{"Name": "q"}, {"Name": "Q"}, {"Properties": {}}, {"Name": "x", "Properties": {"lockDuration": "PT1M"}}],
+        "Topics": [{"Name": "t", "Subscriptions": [{"Name": "s", "Rules": [
+            {"Name": "a", "Properties": {"FilterType": "Regex"}},
+            {"Name": "b", "Properties": {"FilterType": "Sql"}},
+            {"Name": "c", "Properties": {"FilterType": "Sql", "SqlFilter": {}}},
+            {"Name": "c", "Properties": {"FilterType": "Correlation", "CorrelationFilter": {"Properties": {"a": []}}}}
+        ]}, {"Name": "s/t"}]}]}]}}"""
+    )] == [
+        "the namespace has no setting 'Queue'",
+        "Q is the same to the service as q",
+        "an item of Queues has no Name",
+        "queue x has no setting 'lockDuration'",
+        "rule a of subscription t/s has no FilterType",
+        "rule b of subscription t/s has no SqlFilter",
+        "SqlFilter of rule c of subscription t/s has no SqlExpression",
+        "c stands twice in Rules",
+        "a is not a text, number, true or false",
+        "Subscriptions: the name is malformed: 's/t'",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the file is empty"),
+        ("queues: [", "neither YAML nor JSON"),
+        ('{"UserConfig": }', "UserConfig is not a mapping"),
+        ('{"UserConfig": ]', "neither YAML nor JSON"),
+        ("[" * 5000, "neither YAML nor JSON"),
+        ("\x00", "neither YAML nor JSON"),
+        ("just text", "the file is not a mapping"),
+        ("- a", "the file is not a mapping"),
+        ("queues: 5", "queues is not a mapping"),
+        ("queues: {q: 5}", "queue q is not a mapping"),
+        ("queues: {[a]: {}}", "a key of queues is not plain text"),
+        ('{"UserConfig": {}}', "UserConfig has 0 namespaces"),
+        ('{"UserConfig": {"Namespaces": [{"Name": "a"}, {"Name": "b"}]}}', "UserConfig has 2 namespaces"),
+        ('{"UserConfig": {"Namespaces": {}}}', "Namespaces is not a list"),
+        ('{"UserConfig": []}', "UserConfig is not a mapping"),
+        ("topics: {t: {subscriptions: {s: {rules: {r: {sql: [1]}}}}}}", "takes one value"),
+        ("queues: &a {q: *a}", "queue q has no setting 'q'"),
+    ],
+)
+def test_whatever_the_text_there_is_a_fault_and_no_other_error(text: str, message: str) -> None:
+    assert any(message in each for _, _, each in faults(text))
+
+
+def test_files_are_read_and_named(tmp_path: Path) -> None:
+    file = tmp_path / "entities.yaml"
+    with pytest.raises(ConfigError, match=r"entities\.yaml: the file cannot be read: No such file"):
+        load_config(file)
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_config(file)
+    file.write_text("\ufeff" + OWN)
+    assert list(load_config(file).queues) == ["orders", "all"]
