@@ -22,23 +22,36 @@ from isthmus.connectors.secret import scrub
 from isthmus.errors import ConfigError, Fault, IsthmusError
 from isthmus.topology import Change, Federation, NamespaceRef, NamespaceState, Plan, TopicState, wanted
 
-__all__ = ["Administration", "AdministrationError", "Administrations", "Applied", "open_administration"]
+__all__ = [
+    "Administration",
+    "AdministrationError",
+    "Administrations",
+    "Applied",
+    "NamespaceUnreachableError",
+    "open_administration",
+]
 
 
 class AdministrationError(IsthmusError):
-    """A namespace's administration cannot be reached, or refused an operation."""
+    """A namespace's administration refused an operation, or cannot be asked."""
 
     code = "administration"
 
-    def __init__(self, endpoint: str = "", reason: str = "", hint: str = "", *, retryable: bool = False) -> None:
+    def __init__(self, endpoint: str = "", reason: str = "", hint: str = "") -> None:
         super().__init__("", endpoint=endpoint, reason=scrub(reason), hint=hint)
         self.endpoint = endpoint
         self.reason = scrub(reason)
         self.hint = hint
-        self.may_retry = retryable
 
     def text(self) -> str:
         return f"{self.endpoint}: {self.reason}" + (f"; {self.hint}" if self.hint else "")
+
+
+class NamespaceUnreachableError(AdministrationError):
+    """A namespace's administration gave no answer; it may give one later."""
+
+    code = "namespace-unreachable"
+    retryable = True
 
 
 class Administration(Protocol):

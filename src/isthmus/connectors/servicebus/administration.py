@@ -37,7 +37,7 @@ from azure.servicebus.management import (
     SubscriptionProperties,
 )
 
-from isthmus.connectors.administration import AdministrationError
+from isthmus.connectors.administration import AdministrationError, NamespaceUnreachableError
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.default_rule import DefaultRuleTransport
@@ -128,7 +128,8 @@ class ServiceBusAdministration:
     def _topic(self, topic: TopicState) -> TopicState | None:
         try:
             stands = self._client.get_topic(topic.name)
-        except ResourceNotFoundError:
+        except (ResourceNotFoundError, AttributeError):
+            # The client fails on the answer for a queue of this name, which has no topic's description.
             return None
         subscriptions = tuple(self._subscription(topic, each) for each in self._client.list_subscriptions(topic.name))
         return TopicState(
@@ -236,20 +237,20 @@ class ServiceBusAdministration:
                     "its TLS certificate is signed by an authority that is not trusted here",
                     f"write ca_file: in the namespace, or export {CA_FILE_VARIABLE}, with the authority's PEM file",
                 ) from None
-            raise AdministrationError(
-                self._endpoint, f"cannot be reached ({text})", "check host, port and network", retryable=True
+            raise NamespaceUnreachableError(
+                self._endpoint, f"cannot be reached ({text})", "check host, port and network"
             ) from None
         except ResourceExistsError:
             raise AdministrationError(
-                self._endpoint, "the entity was made by someone else meanwhile", "run it again", retryable=True
+                self._endpoint, "the entity was made by someone else meanwhile", "run it again"
             ) from None
         except HttpResponseError as error:
             raise AdministrationError(
                 self._endpoint, f"refused with {error.status_code} ({_first_line(error)})"
             ) from None
         except AzureError as error:
-            raise AdministrationError(
-                self._endpoint, f"gave no answer ({_first_line(error)})", "run it again", retryable=True
+            raise NamespaceUnreachableError(
+                self._endpoint, f"gave no answer ({_first_line(error)})", "run it again"
             ) from None
 
 

@@ -1,0 +1,152 @@
+"""The Service Bus administration without a namespace; with one it is tested in tests/interop/test_apply.py."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from azure.core.exceptions import (
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceNotFoundError,
+    ServiceRequestError,
+    ServiceResponseError,
+)
+from azure.servicebus.management import CorrelationRuleFilter, SqlRuleFilter
+
+from isthmus.connectors.administration import AdministrationError
+from isthmus.connectors.servicebus.administration import CA_FILE_VARIABLE, ServiceBusAdministration, ca_file
+from isthmus.connectors.servicebus.default_rule import DefaultRuleTransport
+from isthmus.topology import Change, NamespaceRef, RuleState, SubscriptionState, TopicState
+from isthmus.topology.duration import INFINITE_MS
+
+WANTED = TopicState(name="x", subscriptions=(SubscriptionState(name="S", rules=(RuleState("r", "1=1"),)),))
+
+
+class Client:
+    """Answers as the administration client does; every other call is noted."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self.subscription = SimpleNamespace(
+            name="s",
+            lock_duration=timedelta(seconds=30),
+            max_delivery_count=10,
+            auto_delete_on_idle=timedelta.max,
+            requires_session=False,
+            forward_to="sb://host:5671/some/queue",
+            user_metadata="theirs",
+        )
+
+    def get_namespace_properties(self) -> None:
+        if self.error:
+            raise self.error
+
+    def get_topic(self, name: str) -> SimpleNamespace:
+        if name != "x":
+            raise ResourceNotFoundError("no")
+        return SimpleNamespace(
+            requires_duplicate_detection=False,
+            duplicate_detection_history_time_window=timedelta(minutes=10),
+            enable_partitioning=True,
+        )
+
+    def get_queue(self, name: str) -> None:
+        if name != "q":
+            raise ResourceNotFoundError("no")
+
+    def list_subscriptions(self, topic: str) -> list[SimpleNamespace]:
+        return [self.subscription]
+
+    def get_subscription(self, topic: str, name: str) -> SimpleNamespace:
+        return self.subscription
+
+    def list_rules(self, topic: str, subscription: str) -> list[SimpleNamespace]:
+        return [
+            SimpleNamespace(name="a", filter=SqlRuleFilter("x = 1"), action=None),
+            SimpleNamespace(name="b", filter=CorrelationRuleFilter(label="EWR"), action=None),
+        ]
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments, **options: self.calls.append((name, arguments, options))
+
+
+def administration(client: Client) -> ServiceBusAdministration:
+    return ServiceBusAdministration(client, DefaultRuleTransport(), "host.test")  # type: ignore[arg-type]
+
+
+def test_what_stands_is_observed() -> None:
+    topics = [WANTED, TopicState(name="q"), TopicState(name="none")]
+    state = administration(Client()).observe("ewr", topics)
+    assert (state.endpoint, state.queues) == ("host.test", ("q",))
+    (topic,) = state.topics
+    assert (topic.duplicate_detection_ms, topic.partitioned) == (0, True)
+    (subscription,) = topic.subscriptions
+    assert subscription == SubscriptionState(
+        name="s",
+        rules=(RuleState("a", "x = 1"), RuleState("b", "correlation {'label': 'EWR'}")),
+        lock_duration_ms=30_000,
+        max_delivery_count=10,
+        auto_delete_on_idle_ms=INFINITE_MS,
+        requires_session=False,
+        forward_to="some/queue",
+    )
+
+
+def test_i1_an_update_sends_back_what_it_read_but_for_the_change() -> None:
+    client = Client()
+    after = SubscriptionState(name="s", max_delivery_count=2000, forward_to="", auto_delete_on_idle_ms=INFINITE_MS)
+    administration(client).make(
+        Change(alias="ewr", action="update", kind="subscription", topic="x", subscription="s", after=after)
+    )
+    ((name, (topic, sent), _),) = client.calls
+    assert (name, topic) == ("update_subscription", "x")
+    assert (sent.max_delivery_count, sent.forward_to, sent.user_metadata) == (2000, None, "theirs")
+    assert sent.lock_duration == timedelta(seconds=30)
+    assert sent.auto_delete_on_idle == "P10675199DT2H48M5.4775807S"
+
+
+def test_further_rules_follow_the_one_that_a_subscription_is_made_with() -> None:
+    client = Client()
+    after = SubscriptionState(name="s", rules=(RuleState("one", "1=1"), RuleState("two", "a = 1", "SET b = 1")))
+    administration(client).make(
+        Change(alias="ewr", action="create", kind="subscription", topic="x", subscription="s", after=after)
+    )
+    assert [(name, arguments) for name, arguments, _ in client.calls] == [
+        ("create_subscription", ("x", "s")),
+        ("create_rule", ("x", "s", "two")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "retryable"),
+    [
+        (ClientAuthenticationError("SharedAccessKey=hunter2"), "refused the key or identity", False),
+        (ServiceRequestError("[SSL: CERTIFICATE_VERIFY_FAILED]"), "not trusted here", False),
+        (ServiceRequestError("no route"), "cannot be reached", True),
+        (ServiceResponseError("reset"), "gave no answer", True),
+        (HttpResponseError("SubCode=40300"), "refused with None", False),
+    ],
+)
+def test_i2_errors_say_what_to_do_and_hold_no_key(error: Exception, message: str, retryable: bool) -> None:
+    with pytest.raises(AdministrationError, match=message) as raised:
+        administration(Client(error)).observe("ewr", [WANTED])
+    assert "hunter2" not in str(raised.value)
+    assert raised.value.retryable == retryable
+
+
+def test_the_authoritys_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "ca.pem"
+    file.touch()
+    assert ca_file(NamespaceRef("ewr")) == ""
+    monkeypatch.setenv(CA_FILE_VARIABLE, str(file))
+    assert ca_file(NamespaceRef("ewr")) == str(file)
+    with pytest.raises(AdministrationError, match="no such file; write ca_file"):
+        ca_file(NamespaceRef("ewr", ca_file="/nowhere"))
+    monkeypatch.setenv(CA_FILE_VARIABLE, "/nowhere")
+    with pytest.raises(AdministrationError, match=f"no such file; write {CA_FILE_VARIABLE}"):
+        ca_file(NamespaceRef("ewr"))
