@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -475,3 +476,54 @@ async def test_i4_logs_hold_no_token_and_no_key(served: Served, caplog: pytest.L
     assert "PUT /q: 201 by root" in caplog.text
     assert "PLANTED" not in caplog.text
     assert "sig=" not in caplog.text
+
+
+async def test_i3_mutated_requests_are_answered_and_do_nothing_without_a_token(
+    served: Served, long_count: Callable[[int], int]
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    served.engine.create_topic("t")
+    served.engine.create_subscription("t", "s")
+    bodies = [
+        entry(queue("<LockDuration>PT5S</LockDuration>")),
+        entry(topic()),
+        entry(subscription()),
+        entry(rule("a = 1")),
+    ]
+    paths = [
+        "/q?api-version=2021-05",
+        "/t/subscriptions/s?enrich=true",
+        "/t/subscriptions/s/rules/r",
+        "/$Resources/queues?$skip=1&$top=2",
+    ]
+
+    def mutated(text: str) -> str:
+        characters = list(text)
+        for _ in range(chance.randrange(4)):
+            at = chance.randrange(len(characters))
+            characters[at : at + chance.randrange(3)] = chance.choice(
+                ["", "<", "&", "%2", "/", "\u00e9", "0", ">", characters[at] * 9]
+            )
+        return "".join(characters)
+
+    for _ in range(long_count(20_000)):
+        kept = (c for c in mutated(chance.choice(paths)) if c.isascii() and c.isprintable() and c not in " #")
+        path = "/" + "".join(kept).lstrip("/")
+        method = chance.choice(["GET", "PUT", "PUT", "DELETE", "POST"])
+        authorised = chance.random() < 0.7
+        before = (served.commits, served.engine.list_queues())
+        response = await served.request(
+            method,
+            path,
+            mutated(chance.choice(bodies)),
+            token=None if authorised else mutated(served.token("", "sender")) or "x",
+            headers={"If-Match": "*"} if chance.random() < 0.3 else {},
+        )
+        document = read(await response.read() or b"<none/>")
+        assert response.status < 500, (method, path)
+        assert document.name in ("entry", "feed", "Error", "none"), (method, path)
+        if not authorised:
+            assert response.status in (400, 401), (method, path)
+            assert (served.commits, served.engine.list_queues()) == before

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from isthmus.broker.config import read_config
+from isthmus.broker.provision import provision
+from isthmus.entities import Engine
+from isthmus.entities.description import AuthorizationRule, QueueDescription, SqlFilter, TrueFilter
+from isthmus.errors import ConfigError
+from isthmus.store import MemoryJournal
+from isthmus.testing.clock import ManualClock
+
+FILE = """
+queues:
+  orders: {max_delivery_count: 5}
+topics:
+  flights:
+    default_message_time_to_live: 1h
+    subscriptions:
+      all: {lock_duration: 5s}
+      heavy: {rules: {heavy: {sql: "weight > 10"}, large: {sql: "size > 10", action: "SET large = true"}}}
+"""
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine(MemoryJournal(), ManualClock())
+
+
+def rules(engine: Engine, subscription: str) -> dict[str, object]:
+    return {rule.name: rule.filter for rule in engine.list_rules("flights", subscription)}
+
+
+def test_makes_what_the_file_names(engine: Engine) -> None:
+    changed = provision(engine, read_config(FILE, "file"))
+    assert changed == ["flights", "orders", "flights/Subscriptions/all", "flights/Subscriptions/heavy"]
+    assert [name for name, _ in engine.list_queues()] == ["orders"]
+    assert rules(engine, "all") == {"$Default": TrueFilter()}
+    assert rules(engine, "heavy") == {"heavy": SqlFilter("weight > 10"), "large": SqlFilter("size > 10")}
+
+
+def test_i1_a_second_run_changes_nothing(engine: Engine) -> None:
+    config = read_config(FILE, "file")
+    provision(engine, config)
+    before = engine.list_queues(), engine.list_topics(), engine.list_rules("flights", "heavy")
+    assert provision(engine, config) == []
+    assert (engine.list_queues(), engine.list_topics(), engine.list_rules("flights", "heavy")) == before
+
+
+def test_a_changed_file_wins_over_what_stands(engine: Engine) -> None:
+    provision(engine, read_config(FILE, "file"))
+    own = AuthorizationRule("own", "p", "s", ["Send"])
+    orders = engine.get_queue("orders")
+    assert orders is not None
+    engine.update_queue("orders", replace(orders, authorization_rules=[own], max_delivery_count=9))
+    engine.create_queue("other")
+    changed = FILE.replace("weight > 10", "weight > 20").replace(
+        ', large: {sql: "size > 10", action: "SET large = true"}', ""
+    )
+    assert provision(engine, read_config(changed, "file")) == ["orders", "flights/Subscriptions/heavy"]
+    assert engine.get_queue("orders") == QueueDescription(max_delivery_count=5, authorization_rules=[own])
+    assert rules(engine, "heavy") == {"heavy": SqlFilter("weight > 20")}
+    assert engine.get_queue("other") is not None
+
+
+def test_a_file_without_rules_leaves_rules_alone(engine: Engine) -> None:
+    provision(engine, read_config(FILE, "file"))
+    engine.delete_rule("flights", "all", "$Default")
+    assert provision(engine, read_config(FILE, "file")) == []
+    assert rules(engine, "all") == {}
+
+
+def test_i2_refusals_are_told_all_at_once(engine: Engine) -> None:
+    provision(engine, read_config(FILE, "file"))
+    changed = FILE.replace("{max_delivery_count: 5}", "{requires_session: true}").replace(
+        "{lock_duration: 5s}", "{requires_session: true}"
+    )
+    with pytest.raises(ConfigError) as caught:
+        provision(engine, read_config(changed, "entities.yaml"), file="entities.yaml")
+    assert [fault.message.partition(":")[0] for fault in caught.value.faults] == ["orders", "flights/Subscriptions/all"]
+    assert {fault.file for fault in caught.value.faults} == {"entities.yaml"}
