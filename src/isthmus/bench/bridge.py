@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from isthmus.bench.counter import Counter
+from isthmus.bench.driver import queue_name
 from isthmus.bench.load import fill
 from isthmus.bench.peer import shovel
 from isthmus.bench.peer.amqp091 import Channel091
@@ -22,9 +23,8 @@ from isthmus.bench.steady import Steady, measure_steady
 from isthmus.errors import IsthmusError
 from isthmus.testing.namespace import NamespaceProcess, namespace
 
-__all__ = ["bench_namespaces", "measure_bridge", "measure_sdk_loop", "measure_shovel", "queue_config", "spark_route"]
+__all__ = ["bench_namespaces", "measure_bridge", "measure_sdk_loop", "measure_shovel", "queue_config", "spark_routes"]
 
-SOURCE_QUEUE, TARGET_QUEUE = "bench-source", "bench-target"
 _BODY_BYTES = 1024
 _PUBLISH_MESSAGES = 200
 _STOP_TIMEOUT_SECONDS = 60
@@ -40,15 +40,18 @@ def measure_bridge(folder: Path, messages: int, options: Sequence[str] = ()) -> 
         messages: how many.
         options: `name=value` for the source (or `spark.…=value` for the session).
     """
-    with _filled(folder, messages) as (source, target, counter), spark_route(source, target, folder, options) as route:
-        account = Account({"source": source.pid, "target": target.pid}, spark=route.pid)
-        return measure_steady(counter.read, messages, account, check=lambda: _alive(route, folder))
+    with (
+        _filled(folder, messages) as (source, target, counter),
+        spark_routes(source, target, folder, options=options) as driver,
+    ):
+        account = Account({"source": source.pid, "target": target.pid}, spark=driver.pid)
+        return measure_steady(counter.read, messages, account, check=lambda: _alive(driver, folder))
 
 
 def measure_sdk_loop(folder: Path, messages: int) -> Steady:
     """The same by a copy loop written with azure-servicebus."""
     with _filled(folder, messages) as (source, target, counter):
-        command = [sys.executable, "-m", "isthmus.bench.peer.sdk_loop", SOURCE_QUEUE, TARGET_QUEUE]
+        command = [sys.executable, "-m", "isthmus.bench.peer.sdk_loop", queue_name(0)]
         with _child(command, source, target, folder / "sdk-loop.log") as loop:
             account = Account({"source": source.pid, "target": target.pid, "loop": loop.pid})
             return measure_steady(counter.read, messages, account, check=lambda: _alive(loop, folder))
@@ -73,38 +76,38 @@ def measure_shovel(folder: Path, messages: int) -> Steady:
 
 
 @contextmanager
-def spark_route(
-    source: NamespaceProcess, target: NamespaceProcess, folder: Path, options: Sequence[str] = ()
+def spark_routes(
+    source: NamespaceProcess, target: NamespaceProcess, folder: Path, *, routes: int = 1, options: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A route through Spark that runs until the block ends; started when its query has started."""
-    command = [sys.executable, "-m", "isthmus.bench.driver", SOURCE_QUEUE, TARGET_QUEUE, str(folder), *options]
-    with _child(command, source, target, folder / "driver.log") as route:
-        assert route.stdout is not None
-        if not route.stdout.readline():
-            _alive(route, folder)
-        yield route
+    """Routes through Spark that run until the block ends; the process of Spark's driver, when all have started."""
+    command = [sys.executable, "-m", "isthmus.bench.driver", str(folder), str(routes), *options]
+    with _child(command, source, target, folder / "driver.log") as driver:
+        assert driver.stdout is not None
+        if not driver.stdout.readline():
+            driver.wait()
+            _alive(driver, folder)
+        yield driver
 
 
 @contextmanager
-def bench_namespaces(folder: Path) -> Iterator[tuple[NamespaceProcess, NamespaceProcess]]:
-    """Two namespaces with data below `folder`, each with one queue."""
-    with (
-        namespace(folder / "a", config=queue_config(SOURCE_QUEUE)) as source,
-        namespace(folder / "b", config=queue_config(TARGET_QUEUE)) as target,
-    ):
+def bench_namespaces(folder: Path, queues: int = 1) -> Iterator[tuple[NamespaceProcess, NamespaceProcess]]:
+    """Two namespaces with data below `folder` and the same queues."""
+    config = queue_config(*map(queue_name, range(queues)))
+    with namespace(folder / "a", config=config) as source, namespace(folder / "b", config=config) as target:
         yield source, target
 
 
-def queue_config(queue: str) -> str:
-    """The file of entities of a namespace with one queue."""
-    return f"queues:\n  {queue}: {{lock_duration: 5m}}\n"
+def queue_config(*queues: str) -> str:
+    """The file of entities of a namespace with these queues."""
+    lines = (f"  {queue}: {{lock_duration: 5m, max_size_in_megabytes: 81920}}\n" for queue in queues)
+    return "queues:\n" + "".join(lines)
 
 
 @contextmanager
 def _filled(folder: Path, messages: int) -> Iterator[tuple[NamespaceProcess, NamespaceProcess, Counter]]:
     with bench_namespaces(folder) as (source, target):
-        fill(source.connection_string, SOURCE_QUEUE, messages)
-        counter = Counter(target.admin_connection_string, target.ports["http"], TARGET_QUEUE)
+        fill(source.connection_string, queue_name(0), messages)
+        counter = Counter(target.admin_connection_string, target.ports["http"], queue_name(0))
         yield source, target, counter
         counter.close()
 

@@ -13,7 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from isthmus.bench.bridge import SOURCE_QUEUE, TARGET_QUEUE, bench_namespaces, spark_route
+from isthmus.bench.bridge import bench_namespaces, spark_routes
+from isthmus.bench.driver import queue_name
 from isthmus.bench.load import listen, stamp_of
 from isthmus.bench.process import Account, cpu_us_per_message
 from isthmus.errors import OperationTimeoutError
@@ -30,26 +31,30 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 
 
-def measure_latency(folder: Path, rate: float, seconds: float, options: Sequence[str] = ()) -> dict[str, object]:
+def measure_latency(
+    folder: Path, rate: float, seconds: float, *, routes: int = 1, options: Sequence[str] = ()
+) -> dict[str, object]:
     """Send at a steady rate and tell the distribution of times from send to receipt.
 
     Args:
         folder: where both namespaces and Spark keep their files.
-        rate: messages per second.
+        rate: messages per second on each route.
         seconds: how long to measure, after a warm-up.
+        routes: how many routes run at once.
         options: `name=value` for the source (or `spark.…=value` for the session).
 
     Raises:
         OperationTimeoutError: if messages are missing a minute after the last was sent.
     """
-    total = int(rate * (WARM_UP_SECONDS + seconds))
+    queues = [queue_name(route) for route in range(routes)]
+    total = int(rate * routes * (WARM_UP_SECONDS + seconds))
     with (
-        bench_namespaces(folder) as (source, target),
-        spark_route(source, target, folder, options) as route,
+        bench_namespaces(folder, routes) as (source, target),
+        spark_routes(source, target, folder, routes=routes, options=options) as driver,
     ):
-        account = Account({"source": source.pid, "target": target.pid}, spark=route.pid)
+        account = Account({"source": source.pid, "target": target.pid}, spark=driver.pid)
         load = subprocess.Popen(
-            [sys.executable, "-m", "isthmus.bench.load", SOURCE_QUEUE, str(rate), str(WARM_UP_SECONDS + seconds)],
+            [sys.executable, "-m", "isthmus.bench.load", str(rate), str(WARM_UP_SECONDS + seconds), *queues],
             env={**os.environ, "BENCH_LOAD": source.connection_string},
         )
         begin = time.monotonic() + WARM_UP_SECONDS
@@ -61,27 +66,28 @@ def measure_latency(folder: Path, rate: float, seconds: float, options: Sequence
         def note(payload: bytes, now: float) -> None:
             nonlocal before
             sent, ordinal = stamp_of(payload)
-            if not waits and sent >= begin:
-                before = account.read()
-            if sent >= begin:
-                waits.append((now - sent) * 1000)
             seen.add(ordinal)
+            if sent < begin:
+                return
+            if not waits:
+                before = account.read()
+            waits.append((now - sent) * 1000)
 
-        listen(
-            target.connection_string,
-            TARGET_QUEUE,
-            note,
-            lambda: len(seen) >= total or time.monotonic() > limit,
-        )
+        def over() -> bool:
+            return len(seen) >= total or time.monotonic() > limit or load.poll() not in (None, 0)
+
+        listen(target.connection_string, queues, note, over)
         after = account.read()
         load.wait()
         if len(seen) < total:
-            raise OperationTimeoutError(f"{len(seen)} of {total} messages arrived within {limit - begin:.0f} s")
+            raise OperationTimeoutError(f"{len(seen)} of {total} messages arrived in time")
     waits.sort()
     cost = cpu_us_per_message(before, after, len(waits))
     cpu_us = cost.pop("total")
+    spark = [usage for name, usage in after.items() if name not in account.trees]
     return {
         "rate": rate,
+        "routes": routes,
         "seconds": seconds,
         "messages": len(waits),
         "p50_ms": round(percentile(waits, 0.5), 2),
@@ -90,7 +96,9 @@ def measure_latency(folder: Path, rate: float, seconds: float, options: Sequence
         "max_ms": round(waits[-1], 2),
         "cpu_us_per_message": cpu_us,
         "cpu_us_by_process": cost,
-        "cpu_cores": round(cpu_us * rate / 1e6, 3),
+        "cpu_cores": round(cpu_us * rate * routes / 1e6, 3),
         "resident_bytes": sum(usage.resident_bytes for usage in after.values()),
         "processes": sum(usage.processes for usage in after.values()),
+        "spark_resident_bytes_per_route": sum(usage.resident_bytes for usage in spark) // routes,
+        "spark_processes_per_route": round(sum(usage.processes for usage in spark) / routes, 1),
     }

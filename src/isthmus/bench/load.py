@@ -1,8 +1,8 @@
-"""The load of a measurement: fills, drains and paces one queue by the product's own client.
+"""The load of a measurement: fills, drains and paces queues by the product's own client.
 
 What it is: plain loops over `isthmus.transport`, as lean as the measured program deserves, since they share its
-processors. As a process (`python -m isthmus.bench.load QUEUE RATE SECONDS`, connection string in BENCH_LOAD) it sends at a
-steady rate. It measures nothing but time.
+processors. As a process (`python -m isthmus.bench.load RATE SECONDS QUEUE …`, connection string in BENCH_LOAD) it sends at a
+steady rate to each queue. It measures nothing but time.
 
 Invariants:
     I1. A message counts as sent when the namespace has accepted it, as received when its completion is written.
@@ -16,7 +16,7 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from isthmus.amqp import BATCH_FORMAT
@@ -53,9 +53,10 @@ def endpoint(connection_string: str) -> Endpoint:
 
 
 @contextmanager
-def _client(connection_string: str, queue: str) -> Iterator[Client]:
+def _client(connection_string: str, *queues: str) -> Iterator[Client]:
     with Client(endpoint(connection_string)).open() as client:
-        client.authorize(queue)
+        for queue in queues:
+            client.authorize(queue)
         yield client
 
 
@@ -141,75 +142,78 @@ def drain(connection_string: str, queue: str, messages: int) -> float:
     """
     with _client(connection_string, queue) as client:
         receiver = Receiver(client, queue).wait_attached()
-        started = time.monotonic()
-        for _ in _runs(client, receiver, lambda: receiver.received >= messages):
-            pass
-        client.flush()
+        started = heard = time.monotonic()
+        receiver.grant(CREDIT)
+        while receiver.received < messages:
+            client.wait(1.0)
+            if _take([receiver]):
+                heard = time.monotonic()
+            elif time.monotonic() - heard > _STALL_SECONDS:
+                raise OperationTimeoutError(f"nothing arrived for {_STALL_SECONDS:.0f} s")
+            client.flush()
         client.close()
         return time.monotonic() - started
 
 
 def listen(
-    connection_string: str, queue: str, on_payload: Callable[[bytes, float], None], stop: Callable[[], bool]
+    connection_string: str,
+    queues: Sequence[str],
+    on_payload: Callable[[bytes, float], None],
+    stop: Callable[[], bool],
 ) -> None:
     """Receive and complete until `stop()` holds; calls `on_payload(payload, monotonic seconds of arrival)` for each."""
-    with _client(connection_string, queue) as client:
-        receiver = Receiver(client, queue).wait_attached()
-        for payloads in _runs(client, receiver, stop, stall_seconds=None):
+    with _client(connection_string, *queues) as client:
+        receivers = [Receiver(client, queue).wait_attached() for queue in queues]
+        for receiver in receivers:
+            receiver.grant(CREDIT)
+        while not stop():
+            client.wait(0.05)
             now = time.monotonic()
-            for payload in payloads:
+            for payload in _take(receivers):
                 on_payload(payload, now)
+            client.flush()
 
 
-def _runs(
-    client: Client, receiver: Receiver, stop: Callable[[], bool], stall_seconds: float | None = _STALL_SECONDS
-) -> Iterator[list[bytes]]:
-    receiver.grant(CREDIT)
-    heard = time.monotonic()
-    while not stop():
-        client.wait(0.05 if stall_seconds is None else 1.0)
-        if client.error is not None:
-            raise client.error
-        if receiver.error is not None:
-            raise receiver.error
-        taken = receiver.take()
-        if not taken:
-            if stall_seconds is not None and time.monotonic() - heard > stall_seconds:
-                raise OperationTimeoutError(f"nothing arrived for {stall_seconds:.0f} s")
-            continue
-        heard = time.monotonic()
-        for run in taken:
+def _take(receivers: Sequence[Receiver]) -> list[bytes]:
+    """Complete and return what has come; give new credit."""
+    taken: list[bytes] = []
+    for receiver in receivers:
+        error = receiver.client.error or receiver.error
+        if error is not None:
+            raise error
+        for run in receiver.take():
             receiver.dispose(run.first_id, run.first_id + len(run.payloads) - 1)
-            yield list(run.payloads)
+            taken += run.payloads
         if receiver.credit < CREDIT // 2:
             receiver.grant(CREDIT)
-        client.flush()
+    return taken
 
 
-def pace(connection_string: str, queue: str, rate: float, seconds: float) -> int:
-    """Send at a steady rate; how many were accepted.
+def pace(connection_string: str, queues: Sequence[str], rate: float, seconds: float) -> None:
+    """Send at a steady rate to each queue, in turns; the ordinals count over all queues.
 
     Raises:
-        IsthmusError: if one is refused.
+        IsthmusError: if a message is refused.
     """
     mint = Mint()
+    rate *= len(queues)
     total = int(rate * seconds)
-    with _client(connection_string, queue) as client:
-        sender = Sender(client, queue).wait_ready()
-        started = time.monotonic()
-        while sender.sent < total:
+    with _client(connection_string, *queues) as client:
+        senders = [Sender(client, queue).wait_ready() for queue in queues]
+        started, sent = time.monotonic(), 0
+        while sent < total:
             due = min(total, int((time.monotonic() - started) * rate) + 1)
-            count = min(due - sender.sent, sender.sendable)
-            if count > 0:
-                sender.send(mint.make(sender.sent, count))
-                client.service()
+            while sent < due and senders[sent % len(senders)].sendable:
+                senders[sent % len(senders)].send(mint.make(sent, 1))
+                sent += 1
+            client.service()
+            for sender in senders:
                 sender.raise_refusal()
-            else:
-                client.wait(max(0.0, started + sender.sent / rate - time.monotonic()))
-        while sender.settled < sender.sent:
-            _await(client, sender, window=1)
-        return sender.settled
+            client.wait(max(0.0, started + sent / rate - time.monotonic()))
+        for sender in senders:
+            while sender.settled < sender.sent:
+                _await(client, sender, window=1)
 
 
 if __name__ == "__main__":
-    pace(os.environ["BENCH_LOAD"], sys.argv[1], float(sys.argv[2]), float(sys.argv[3]))
+    pace(os.environ["BENCH_LOAD"], sys.argv[3:], float(sys.argv[1]), float(sys.argv[2]))

@@ -64,8 +64,9 @@ def bridge(
 
 
 def latency(
-    rate: Annotated[float, typer.Option(min=0.1, help="Messages per second.")] = 500,
+    rate: Annotated[float, typer.Option(min=0.1, help="Messages per second on each route.")] = 500,
     seconds: Annotated[float, typer.Option(min=1, help="How long to measure, after a warm-up.")] = 60,
+    routes: Annotated[int, typer.Option(min=1, help="How many routes run at once.")] = 1,
     option: Options = None,
     data: Data = None,
     as_json: Json = False,
@@ -74,7 +75,9 @@ def latency(
     from isthmus.bench.latency import measure_latency
 
     with _folder(data) as folder:
-        result = _result("latency", folder, measure_latency(folder / "latency", rate, seconds, option or []))
+        result = _result(
+            "latency", folder, measure_latency(folder / "latency", rate, seconds, routes=routes, options=option or [])
+        )
     _tell(result, as_json)
 
 
@@ -100,7 +103,7 @@ def everything(
         result["namespace"] = measure_namespace(folder / "namespace", messages)
         _progress("namespace", result["namespace"])
         result["bridge"] = _bridge(folder, messages, chosen, spike, option or [])
-        result["latency"] = measure_latency(folder / "latency", rate, seconds, option or [])
+        result["latency"] = measure_latency(folder / "latency", rate, seconds, options=option or [])
         _progress("latency", result["latency"])
     if results is not None:
         print(f"written: {write_report(results, result)}")

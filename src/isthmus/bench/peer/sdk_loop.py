@@ -1,7 +1,7 @@
 """The copy loop that one would write with azure-servicebus, as a peer.
 
 What it is: receive up to a batch, send it as one batch, complete each message; the plain synchronous client, as its own
-samples use it. It runs as a process of its own (`python -m isthmus.bench.peer.sdk_loop SOURCE TARGET`), with the
+samples use it. It runs as a process of its own (`python -m isthmus.bench.peer.sdk_loop QUEUE`), with the
 connection strings in the environment, until its standard input closes.
 """
 
@@ -33,12 +33,12 @@ def copy(message: ServiceBusReceivedMessage) -> ServiceBusMessage:
     )
 
 
-def _run(source: str, target: str) -> None:
+def _run(queue: str) -> None:
     with (
         ServiceBusClient.from_connection_string(os.environ["BENCH_SOURCE"]) as from_client,
         ServiceBusClient.from_connection_string(os.environ["BENCH_TARGET"]) as to_client,
-        from_client.get_queue_receiver(source, prefetch_count=_PREFETCH) as receiver,
-        to_client.get_queue_sender(target) as sender,
+        from_client.get_queue_receiver(queue, prefetch_count=_PREFETCH) as receiver,
+        to_client.get_queue_sender(queue) as sender,
     ):
         while not select.select([sys.stdin], [], [], 0)[0]:
             messages = receiver.receive_messages(max_message_count=BATCH_MESSAGES, max_wait_time=1)
@@ -50,4 +50,4 @@ def _run(source: str, target: str) -> None:
 
 
 if __name__ == "__main__":
-    _run(sys.argv[1], sys.argv[2])
+    _run(sys.argv[1])
