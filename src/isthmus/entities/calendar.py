@@ -79,6 +79,8 @@ class Calendar:
             found.append((due_ms, number, sequence))
             if len(found) == limit:
                 break
+        if not found:
+            self.advance()
         return found
 
     # ---- ends of life
@@ -109,6 +111,8 @@ class Calendar:
             found.append((bucket, number, first, int.from_bytes(value, "big")))
             if len(found) == limit:
                 break
+        if not found:
+            self.advance()
         return found
 
     def settle(self, bucket: int, number: int, first: int, left: tuple[int, int] | None) -> None:

@@ -109,6 +109,7 @@ class Engine:
         self._clock = clock
         self._limits = limits
         self._staging = Staging(store)
+        self._staging.on_refused = self._fail
         self._queues: dict[str, _Queue] = {}
         self._topics: dict[str, _Topic] = {}
         self._numbers: dict[int, Intake] = {}
@@ -570,11 +571,7 @@ class Engine:
         Raises:
             StoreError: the store refused; everything staged or uncommitted has failed as in `fail_commit`.
         """
-        try:
-            commit = self._staging.begin()
-        except StoreError as error:
-            self._fail(error)
-            raise
+        commit = self._staging.begin()
         if commit is not None:
             self._commits.append(commit)
         return commit
@@ -649,15 +646,11 @@ class Engine:
             StoreError: as `begin_commit`.
         """
         now = self._clock.wall_ms() if now_ms is None else now_ms
-        try:
-            self._expire_locks(now)
-            self._activate(now)
-            self._expire_messages(now)
-            if now >= self._next_housekeeping_ms:
-                self._housekeep(now)
-        except StoreError as error:
-            self._fail(error)
-            raise
+        self._expire_locks(now)
+        self._activate(now)
+        self._expire_messages(now)
+        if now >= self._next_housekeeping_ms:
+            self._housekeep(now)
         calendar = self._context.calendar
         waits = [calendar.next_due_ms, calendar.next_expiry_ms, self._wakes[0][0] if self._wakes else None]
         if self._numbers:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from isthmus.entities.journal import Batch, Journal
+from isthmus.errors import StoreError
 
 __all__ = ["Callback", "Commit", "Failure", "Member", "Staging"]
 
@@ -55,12 +56,14 @@ class Staging:
     Attributes:
         journal: where it will be written.
         on_staged: called when something is staged where nothing was.
+        on_refused: called when the store refused a write, before the error goes on to the caller.
         pending_ids: message ids seen by detection and not yet readable from the store.
     """
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.on_staged: Callback | None = None
+        self.on_refused: Failure | None = None
         self.pending_ids: dict[bytes, int] = {}
         self._batch: Batch | None = None
         self._touched: dict[Member, None] = {}
@@ -115,7 +118,12 @@ class Staging:
         for member in self._touched:
             member.stage_state(batch)
         self._batch = None
-        self.journal.write(batch)
+        try:
+            self.journal.write(batch)
+        except StoreError as error:
+            if self.on_refused is not None:
+                self.on_refused(error)
+            raise
         self._written.update(self._touched)
         self._touched.clear()
         self.pending_ids.clear()
