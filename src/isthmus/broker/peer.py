@@ -63,6 +63,8 @@ _IDLE_TIMEOUT_MS = 120_000
 # Bytes of one connection that may wait for the disk before it is read no further.
 _INTAKE_HIGH_BYTES = 32 << 20
 _INTAKE_LOW_BYTES = 8 << 20
+# By how much a message may be over the limit and still be read to its end, to be rejected.
+_OVERSIZE_BYTES = 16 << 20
 _SESSION_FILTER = "com.microsoft:session-filter"
 _REQUEST_CREDIT = 100
 
@@ -286,7 +288,10 @@ class Peer:
         elif link.role is Role.RECEIVER:
             self._access.require(path, Right.SEND)
             destination = self._namespace.engine.sender(path)
-            link.accept(max_message_size=destination.max_message_size_bytes)
+            limit_bytes = destination.max_message_size_bytes
+            link.accept(max_message_size=limit_bytes)
+            # A message over the limit is rejected by itself; only one that is far over it costs the client its link.
+            link.max_message_size_bytes = limit_bytes + _OVERSIZE_BYTES
             intake = Intake(link, path, destination, self._account)
             self._handlers[link] = intake
             intake.open()

@@ -149,7 +149,7 @@ class Server:
         if options.certificate is not None and options.certificate_key is not None:
             tls = server_context(options.certificate, options.certificate_key)
         else:
-            names = options.host_names if is_loopback(options.host) else (*options.host_names, options.host)
+            names = (*options.host_names, options.host)
             self._certificate = ensure_certificate(options.data / "certificate", names, now_ms=now_ms)
             tls = server_context(self._certificate.certificate, self._certificate.key)
         protocols = {Speech.AMQP: lambda: Shell(namespace), Speech.HTTP: http}

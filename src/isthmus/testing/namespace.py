@@ -86,7 +86,8 @@ class NamespaceProcess:
         self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         command = [sys.executable, "-c", _COMMAND, "namespace", "serve", "--data", str(self.data), "--json"]
         for name, option in (("amqp", "--port"), ("tls", "--tls-port"), ("http", "--http-port")):
-            command += [option, str(self.ports[name])]
+            if option not in self.arguments:
+                command += [option, str(self.ports[name])]
         if self.config is not None:
             command += ["--config", str(self.config)]
         with self.log_file.open("ab") as log:

@@ -1,0 +1,46 @@
+"""One namespace for each module of interop tests, with the entities they use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from isthmus.testing.namespace import NamespaceProcess, namespace
+
+ENTITIES = """
+queues:
+  plain: {lock_duration: 30s, max_delivery_count: 3}
+  modes: {}
+  settled: {max_delivery_count: 10}
+  deferred: {}
+  buried: {}
+  short: {lock_duration: 1s}
+  expiring: {dead_lettering_on_message_expiration: true}
+  scheduled: {}
+  peeked: {}
+  drained: {}
+  detecting: {requires_duplicate_detection: true}
+  large: {}
+  tls: {}
+  websocket: {}
+  many: {}
+  closed: {status: Disabled}
+topics:
+  flights:
+    subscriptions:
+      all: {}
+      heavy:
+        rules:
+          heavy: {sql: "weight > 10", action: "SET checked = 'yes'"}
+      ewr:
+        rules:
+          origin: {correlation: {label: EWR}}
+      ruled: {}
+"""
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[NamespaceProcess]:
+    with namespace(config=ENTITIES) as running:
+        yield running
