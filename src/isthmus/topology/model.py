@@ -100,7 +100,6 @@ class RouteOptions:
     Attributes:
         ordering: `ordered` keeps the source's order (one partition); `none` is the fastest.
         start: `now` moves what is sent after the source subscription was made.
-        rate_limit_per_second: messages per second at most, or None.
         mark: the application property that stops copies from going round; empty where the pattern needs none.
         filter: the operator's own condition, already part of the broker's rule; empty for all messages.
         lock_duration_ms: LockDuration of the source, by which a reader renews.
@@ -108,7 +107,6 @@ class RouteOptions:
 
     ordering: str = "ordered"
     start: str = "now"
-    rate_limit_per_second: int | None = None
     mark: str = ""
     filter: str = ""
     lock_duration_ms: int = 30_000

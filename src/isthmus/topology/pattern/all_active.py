@@ -148,7 +148,6 @@ class AllActiveTask(Task):
         lock_duration_ms: of the replication subscriptions.
         start: see `RouteOptions`.
         ordering: see `RouteOptions`.
-        rate_limit_per_second: see `RouteOptions`.
     """
 
     entity: str
@@ -160,7 +159,6 @@ class AllActiveTask(Task):
     lock_duration_ms: int = 30_000
     start: str = "now"
     ordering: str = "ordered"
-    rate_limit_per_second: int | None = None
 
 
 def replication_subscription(task: str, target: str) -> str:
@@ -210,7 +208,6 @@ class AllActive:
             lock_duration_ms=values["lock_duration"],
             start=values["start"],
             ordering=values["ordering"],
-            rate_limit_per_second=values["rate_limit"],
         )
 
     @staticmethod
@@ -344,7 +341,6 @@ class AllActive:
         options = RouteOptions(
             ordering=task.ordering,
             start=task.start,
-            rate_limit_per_second=task.rate_limit_per_second,
             mark=task.mark,
             filter=task.filter,
             lock_duration_ms=task.lock_duration_ms,

@@ -35,19 +35,11 @@ COMMON = (
         description="`ordered` keeps the order of the source, also across crashes; `none` is the fastest.",
         example="ordered",
     ),
-    Setting(
-        name="rate_limit",
-        kind=Kind.INTEGER,
-        minimum=1,
-        maximum=10_000_000,
-        description="Messages per second that each route of the task moves at most. Without it there is no limit.",
-        example="5000",
-    ),
 )
 
 COMMON_PLANNED = tuple(
     Setting(name=name, kind=Kind.TEXT, description="Not available yet.", available=False)
-    for name in ("when_full", "mailbox", "python", "steps", "compression", "hop_budget")
+    for name in ("rate_limit", "when_full", "mailbox", "python", "steps", "compression", "hop_budget")
 )
 
 
