@@ -91,6 +91,11 @@ class Sender:
         return self.sent - self.settled
 
     @property
+    def oldest_open(self) -> int:
+        """The first ordinal without an outcome; `sent` where there is none."""
+        return self._open[0][0] if self._open else self.sent
+
+    @property
     def max_message_bytes(self) -> int:
         """The largest delivery that the peer takes; 0: no limit told."""
         return self.link.max_message_size_bytes

@@ -1,0 +1,70 @@
+"""From options to an open connection, in the process that uses it.
+
+What it is: resolves the reference to a connection string, or takes an identity, and opens an authorized client. What it
+is not: a cache; connections live as long as the reader or sink that opened them.
+
+Invariants:
+    I1. A secret is resolved here, used here, and kept in no object that is pickled.
+"""
+
+from __future__ import annotations
+
+from isthmus.connectors.secret import resolve
+from isthmus.connectors.servicebus.connection_string import AMQPS_PORT, ConnectionString
+from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
+from isthmus.errors import InvalidArgumentError
+from isthmus.transport import Client, Credential, Endpoint, IdentityCredential, SharedKeyCredential, SignatureCredential
+
+__all__ = ["endpoint_of", "endpoint_of_string", "open_client"]
+
+
+def endpoint_of(options: SourceOptions | SinkOptions) -> Endpoint:
+    """Where the options point to.
+
+    Raises:
+        SecretError: the reference leads nowhere.
+        ConnectionStringError: what it leads to is no connection string.
+        InvalidArgumentError: the identity is none that is known.
+    """
+    if options.connection:
+        return endpoint_of_string(ConnectionString.parse(resolve(options.connection)), options.ca_file)
+    if options.identity != "default":
+        raise InvalidArgumentError(f"option 'identity': write default, not '{options.identity}'")
+    from azure.identity import DefaultAzureCredential  # an SDK is loaded only where it is used
+
+    return Endpoint(
+        options.host, AMQPS_PORT, credential=IdentityCredential(DefaultAzureCredential()), ca_file=options.ca_file
+    )
+
+
+def endpoint_of_string(parsed: ConnectionString, ca_file: str = "") -> Endpoint:
+    """Where a connection string points to."""
+    credential: Credential
+    if parsed.key is not None:
+        credential = SharedKeyCredential(parsed.key_name, parsed.key.reveal())
+    else:
+        assert parsed.signature is not None
+        credential = SignatureCredential(parsed.signature.reveal())
+    return Endpoint(
+        parsed.host,
+        parsed.data_port,
+        tls=parsed.tls,
+        authority=parsed.authority,
+        credential=credential,
+        ca_file=ca_file,
+    )
+
+
+def open_client(endpoint: Endpoint, path: str, name: str, timeout_seconds: float = 30.0) -> Client:
+    """An open connection, authorized for `path`.
+
+    Raises:
+        IsthmusError: no connection, or no right.
+    """
+    client = Client(endpoint, name=name).open(timeout_seconds)
+    try:
+        client.authorize(path, timeout_seconds)
+    except BaseException:
+        client.abandon()
+        raise
+    return client

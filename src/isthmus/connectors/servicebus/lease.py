@@ -1,0 +1,711 @@
+"""One lease: messages stream from a source entity while the sink of the same task settles them.
+
+What it is: the thread that owns the source's connection during one micro-batch. It receives, hands blocks of messages to
+the reader, takes settlements from the control channel, renews locks, keeps the accounts, and ends the lease in good
+order. All of AMQP runs on it, so that heartbeats, renewal and settlement go on while the reader's `yield` waits for
+Spark. What it is not: Spark (`source` turns blocks into Arrow batches), a transform, a retry.
+
+A lease ends by time, rows, bytes, idleness, the last sequence number asked for, a wish to stop, or a fault of sink or
+source. Its end, in order:
+    1. credit is drained; what still comes is handed on;
+    2. the reader pushes a last flush row through Spark;
+    3. the sink answers that everything before it is settled;
+    4. what was never settled is given back (its delivery count does not rise), and counted;
+    5. the sink is told that the lease has ended: for it, end of input without that word is a failure.
+
+Invariants:
+    I1. A message is completed only after the sink said that the target acknowledged it.
+    I2. However a lease ends, messages that were not settled are released, or settled by their lock token over a new
+        connection when the first was lost.
+    I3. In an ordered lease nothing is handed on while an earlier message is locked by someone else.
+    I4. No credit is held while the target is away, while the sink is silent, or after a lease began to end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from isthmus.amqp import section
+from isthmus.amqp.performative import Error, Modified, Rejected, Released
+from isthmus.amqp.types import Symbol
+from isthmus.clock import SystemClock
+from isthmus.connectors.servicebus import channel as frames
+from isthmus.connectors.servicebus.channel import Channel, ChannelError, dial, listen
+from isthmus.connectors.servicebus.connect import open_client
+from isthmus.connectors.servicebus.head import PAGE, Standing, earlier
+from isthmus.connectors.servicebus.ledger import Ledger, Span
+from isthmus.connectors.servicebus.sequence import enqueued_ms_of, sequences_of
+from isthmus.errors import IsthmusError, LockLostError
+from isthmus.transport import Backoff, Client, Endpoint, Management, Receiver, Reply
+from isthmus.transport.management import peeked
+
+__all__ = ["Block", "Finish", "Lease", "LeaseEnd", "LeaseError", "LeaseLimits", "RowsDroppedError"]
+
+# The sink says something every 2 s; five times that is silence.
+SILENCE_SECONDS = 10.0
+DRAIN_SECONDS = 5.0
+# How long the accounts may take to close once the last flush row is on its way and settlements have stopped coming.
+CLOSING_SECONDS = 20.0
+RECONNECT_SECONDS = 20.0
+HEAD_RETRY_SECONDS = 1.0
+REPORT_SECONDS = 1.0
+RENEW_CHUNK = 400
+_LOCK_MS_UNKNOWN = 30_000
+
+
+class LeaseError(IsthmusError):
+    """The lease could not go on; what was not settled has been given back."""
+
+    code = "lease"
+    retryable = True
+
+
+class RowsDroppedError(IsthmusError):
+    """Rows that the source yielded never came to the sink: a step of the query removed them."""
+
+    code = "rows-dropped"
+
+    def __init__(self, count: int = 0, first_sequence: int = 0, steps: str = "") -> None:
+        super().__init__("", count=count, first_sequence=first_sequence, steps=steps)
+
+    def text(self) -> str:
+        a = self.attributes
+        where = f"the step '{a.get('steps')}'" if a.get("steps") else "a step of the query"
+        return (
+            f"{a.get('count')} messages from sequence number {a.get('first_sequence')} on did not come to the sink: {where} "
+            "removes rows; mark them instead (columns disposition and reason). They have been given back to the source"
+        )
+
+
+class Block(NamedTuple):
+    """Messages in the order of arrival."""
+
+    sequences: Any
+    tokens: list[bytes]
+    payloads: list[bytes]
+
+
+class Finish(NamedTuple):
+    """The lease ends: push everything through, then wait for LeaseEnd."""
+
+
+class LeaseEnd(NamedTuple):
+    """The accounts are closed."""
+
+    error: IsthmusError | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLimits:
+    """When a lease ends by itself; `through` is the last sequence number wanted, 0 for no such limit."""
+
+    seconds: float
+    rows: int
+    nbytes: int
+    idle_seconds: float
+    through: int = 0
+
+
+class Lease:
+    """Runs one lease on its own thread.
+
+    Args:
+        endpoint: the source's namespace.
+        path: the source's entity.
+        limits: when the lease ends.
+        window: messages under way at most.
+        window_bytes: bytes under way at most, judged by the mean of what came so far.
+        ordered: wait for earlier messages that someone else holds.
+        channel_file: where the sink dials; None: nobody settles here (the caller takes `tokens`).
+        control_file: where the driver's LeaseControl listens; None: nobody watches.
+        label: what the driver's control knows the lease by.
+        steps: names of custom steps, for the error when rows were dropped.
+
+    Attributes:
+        blocks: what the reader takes: Block, then Finish, then LeaseEnd.
+        ended_by: why the lease ended.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        path: str,
+        limits: LeaseLimits,
+        *,
+        window: int = 16_000,
+        window_bytes: int = 64 << 20,
+        ordered: bool = True,
+        channel_file: Path | None = None,
+        control_file: Path | None = None,
+        label: str = "",
+        steps: str = "",
+    ) -> None:
+        self.endpoint = endpoint
+        self.path = path
+        self.limits = limits
+        self.window = window
+        self.window_bytes = window_bytes
+        self.ordered = ordered
+        self.label = label
+        self.steps = steps
+        self.blocks: queue.SimpleQueue[Block | Finish | LeaseEnd] = queue.SimpleQueue()
+        self.ended_by = ""
+        self.ledger = Ledger()
+        self.received_bytes = 0
+        self._channel_file = channel_file
+        self._control_file = control_file
+        self._clock = SystemClock()
+        self._thread = threading.Thread(target=self._run, name=f"lease-{path}", daemon=True)
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_write.setblocking(False)
+        # A lease that has an end in sight need not wait long for what will not come.
+        self._idle_seconds = min(1.0, limits.idle_seconds) if limits.through else limits.idle_seconds
+        self._stop_wish = ""
+        self._listener: socket.socket | None = None
+        self._sinks: dict[int, Channel] = {}
+        self._control: Channel | None = None
+        self._heard = 0.0
+        self._met_sink = False
+        self._held = ""
+        self._flushed_rows: dict[int, int] = {}
+        self._flushed = 0
+        self._finish_flush = 0
+        self._sink_ended = False
+        self._pushed_rows = 0
+        self._error: IsthmusError | None = None
+        self._client: Client | None = None
+        self._receiver: Receiver | None = None
+        self._management: Management | None = None
+        self._lost: list[tuple[Span, Any]] = []
+        self._checking: tuple[Reply, int] | None = None
+        self._checked = not ordered
+        self._parked: deque[Block] = deque()
+        self._retry_head_at = 0.0
+        self._blocked_by: Standing | None = None
+        self._ages: deque[tuple[float, int]] = deque()
+        self._renewals: list[Reply] = []
+        self._lock_seconds = _LOCK_MS_UNKNOWN / 1000
+        self._base_id: int | None = None
+        self._last_arrival = 0.0
+        self._last_payload = b""
+        self._progress = 0.0
+        self._reported = 0.0
+        self._reported_settled = 0
+        self._drain_by = 0.0
+        self._stopping = False
+        self._finish_sent = False
+
+    # ---- for the reader
+
+    def start(self) -> None:
+        """Starts the thread; if nothing can be opened, the first thing in `blocks` is LeaseEnd with the error."""
+        self._thread.start()
+
+    def stop(self, why: str) -> None:
+        """Wishes the lease to end; may be called from any thread."""
+        self._stop_wish = self._stop_wish or why
+        with contextlib.suppress(OSError):
+            self._wake_write.send(b"x")
+
+    def note_flush(self, number: int, rows: int) -> None:
+        """The reader pushed flush row `number` after having yielded `rows` messages in all."""
+        self._flushed_rows[number] = rows
+        self._pushed_rows = rows
+
+    def note_finish(self, number: int) -> None:
+        """Flush row `number` is the last."""
+        self._finish_flush = number
+        self.stop("finish")
+
+    def join(self, timeout_seconds: float) -> None:
+        """Waits for the thread."""
+        self._thread.join(timeout_seconds)
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        try:
+            self._open()
+            self._loop()
+        except IsthmusError as error:
+            self._error = self._error or error
+        except Exception as error:  # noqa: BLE001 - whatever it is, locks must be given back and the reader told
+            self._error = self._error or LeaseError(f"'{self.path}': {type(error).__name__}: {error}")
+        finally:
+            self._close()
+
+    def _open(self) -> None:
+        if self._channel_file is not None:
+            self._listener = listen(self._channel_file)
+        if self._control_file is not None:
+            self._control = dial(self._control_file)
+        self._client = open_client(self.endpoint, self.path, f"isthmus-lease-{os.getpid()}")
+        self._receiver = Receiver(self._client, self.path).wait_attached()
+        self._management = Management(self._client, self.path)
+        now = time.monotonic()
+        self._started = self._heard = self._last_arrival = self._reported = now
+        self._refill()
+
+    def _loop(self) -> None:
+        while not self._done():
+            self._wait()
+            now = time.monotonic()
+            self._client_turn(now)
+            self._channel_turn(now)
+            self._control_turn(now)
+            self._decide(now)
+            self._refill()
+            if self._client is not None:
+                self._client.flush()
+
+    def _wait(self) -> None:
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        client = self._client
+        due = time.monotonic() + 0.5
+        if client is not None and client.error is None:
+            poll.register(client.fileno(), client.interest())
+            deadline = client.deadline()
+            if deadline is not None:
+                due = min(due, deadline)
+        if self._listener is not None:
+            poll.register(self._listener, select.POLLIN)
+        for sink in (*self._sinks.values(), *(() if self._control is None else (self._control,))):
+            poll.register(sink, sink.interest())
+        ready = poll.poll(max(0.0, due - time.monotonic()) * 1000)
+        if any(fd == self._wake_read.fileno() for fd, _ in ready):
+            self._wake_read.recv(64)
+
+    # ---- the source's side
+
+    def _client_turn(self, now: float) -> None:
+        client, receiver = self._client, self._receiver
+        if client is None or receiver is None:
+            return
+        client.service()
+        for run in receiver.take():
+            self._arrived(run.first_id, list(run.tags), list(run.payloads), now)
+        if self._checking is not None and self._checking[0].done:
+            self._head_answer(now)
+        if receiver.error is not None or client.error is not None:
+            self._source_lost(receiver.error or client.error)
+
+    def _arrived(self, first_id: int, tokens: list[bytes], payloads: list[bytes], now: float) -> None:
+        if self._base_id is None:
+            self._base_id = first_id
+            self._learn(payloads[0])
+        self._last_arrival, self._last_payload = now, payloads[-1]
+        sequences = sequences_of(payloads)
+        through = self.limits.through
+        highest = max(sequences[-1], sequences[0]) if isinstance(sequences, range) else max(sequences)
+        if not through or highest <= through:
+            self._take(sequences, first_id, tokens, payloads, now)
+        else:
+            for i, sequence in enumerate(sequences):
+                if sequence > through:
+                    self._release([Span(sequence, first_id + i, tokens[i : i + 1])])
+                else:
+                    self._take([sequence], first_id + i, tokens[i : i + 1], payloads[i : i + 1], now)
+        if through and highest >= through:
+            self._begin_end("through")
+
+    def _take(
+        self, sequences: Sequence[int], first_id: int, tokens: list[bytes], payloads: list[bytes], now: float
+    ) -> None:
+        self.received_bytes += sum(map(len, payloads))
+        self.ledger.add(sequences, first_id, tokens)
+        self._ages.append((now, first_id + len(tokens)))
+        block = Block(sequences, tokens, payloads)
+        if self._checked:
+            self.blocks.put(block)
+            return
+        self._parked.append(block)
+        if self._checking is None and self._management is not None and now >= self._retry_head_at:
+            lowest = min(min(parked.sequences) for parked in self._parked)
+            self._checking = (self._management.start_peek(0, PAGE), lowest)
+
+    def _learn(self, message: bytes) -> None:
+        sections = section.locate(message)
+        annotations = {str(k): v for k, v in section.decode_map(message, sections.message_annotations).items()}
+        locked_until = annotations.get("x-opt-locked-until")
+        if isinstance(locked_until, int):
+            self._lock_seconds = min(300.0, max(1.0, (locked_until - self._clock.wall_ms()) / 1000))
+
+    def _head_answer(self, now: float) -> None:
+        assert self._checking is not None
+        assert self._management is not None
+        reply, lowest = self._checking
+        self._checking = None
+        if reply.error is not None:
+            raise reply.error
+        page = peeked(reply)
+        management = self._management
+
+        def look(start: int, count: int) -> list[bytes]:
+            return page if start == 0 else management.peek(start, count)
+
+        found = earlier(look, lowest, self._clock.wall_ms())
+        if found is None:
+            self._checked = True
+            self._blocked_by = None
+            while self._parked:
+                self.blocks.put(self._parked.popleft())
+            return
+        self._blocked_by = found
+        self._parked.clear()
+        self._release(self.ledger.clear())
+        self._base_id = None
+        self._retry_head_at = now + HEAD_RETRY_SECONDS
+        if self._receiver is not None:
+            self._receiver.drain()
+
+    def _release(self, spans: list[Span]) -> None:
+        if self._receiver is not None and self._receiver.error is None:
+            for span in spans:
+                self._receiver.dispose(span.delivery_id, span.last_id, Released())
+
+    def _source_lost(self, error: IsthmusError | None) -> None:
+        """The connection is gone; what is under way is settled by lock token later."""
+        if self._client is not None:
+            self._client.abandon()
+        self._client = self._receiver = self._management = None
+        self._checking = None
+        self._parked.clear()
+        if not self._checked:
+            self.ledger.clear()
+        self._begin_end(f"source lost: {error}")
+        if error is not None and not error.retryable:
+            self._error = error
+
+    def _refill(self) -> None:
+        receiver = self._receiver
+        if receiver is None or self._stopping or self._held or time.monotonic() < self._retry_head_at:
+            return
+        window = self.window
+        if self.ledger.added:
+            window = max(1, min(window, self.window_bytes // max(1, self.received_bytes // self.ledger.added)))
+        if not self._checked:
+            window = min(window, 1000)
+        wanted = min(window - self.ledger.outstanding, self.limits.rows - self.ledger.added)
+        if wanted > 0 and wanted - receiver.credit >= min(window // 4 + 1, wanted):
+            receiver.grant(wanted)
+
+    def _renew(self, now: float) -> None:
+        management = self._management
+        if management is None or self._base_id is None:
+            return
+        self._renewals = [reply for reply in self._renewals if not self._renewal_done(reply)]
+        horizon = now - self._lock_seconds / 3
+        if self._renewals or not self._ages or self._ages[0][0] > horizon:
+            return
+        through = 0
+        while self._ages and self._ages[0][0] <= horizon:
+            through = self._ages.popleft()[1]
+        old = [span for span in self.ledger.spans() if span.delivery_id < through]
+        tokens = [token for span in old for token in span.tokens[: through - span.delivery_id]]
+        for start in range(0, len(tokens), RENEW_CHUNK):
+            self._renewals.append(management.start_renew(tokens[start : start + RENEW_CHUNK]))
+        if tokens:
+            self._ages.appendleft((now, through))
+
+    def _renewal_done(self, reply: Reply) -> bool:
+        if reply.done and reply.error is not None and not isinstance(reply.error, LockLostError):
+            raise reply.error
+        return reply.done
+
+    # ---- the sink's side
+
+    def _channel_turn(self, now: float) -> None:
+        if self._listener is not None:
+            with contextlib.suppress(BlockingIOError):
+                sock, _ = self._listener.accept()
+                sink = Channel(sock)
+                self._sinks[sink.fileno()] = sink
+                self._met_sink = True
+                self._heard = now
+        for fd, sink in list(self._sinks.items()):
+            for kind, payload in sink.receive():
+                self._heard = now
+                self._on_frame(kind, payload)
+            if sink.closed:
+                del self._sinks[fd]
+                sink.close()
+                if not self._sink_ended and self._error is None:
+                    self._fail(LeaseError(f"'{self.path}': the sink went away without a word"))
+
+    def _on_frame(self, kind: int, payload: bytes) -> None:
+        if kind == frames.SETTLE:
+            self._progress = time.monotonic()
+            for first, last in frames.unpack_pairs(payload):
+                self._dispose(self.ledger.settle(first, last), None)
+        elif kind == frames.FLUSHED:
+            self._flushed = max(self._flushed, int.from_bytes(payload, "little", signed=True))
+        elif kind == frames.DISPOSE:
+            for item in json.loads(payload):
+                state = _state(item["disposition"], item.get("reason"), item.get("description"))
+                self._dispose(self.ledger.settle(item["first"], item["last"]), state)
+        elif kind == frames.HOLD:
+            self._held = str(json.loads(payload).get("error") or "the target is away")
+            if self._receiver is not None:
+                self._receiver.drain()
+        elif kind == frames.RESUME:
+            self._held = ""
+        elif kind == frames.STATS:
+            self._report({"sink": json.loads(payload)})
+        elif kind == frames.ERROR:
+            told = json.loads(payload)
+            self._sink_ended = True
+            self._fail(LeaseError(f"'{self.path}': the sink failed: {told.get('error')}"))
+        elif kind == frames.END:
+            self._sink_ended = True
+            if not self._stopping:
+                self._fail(LeaseError(f"'{self.path}': the sink's input ended before the lease did"))
+
+    def _dispose(self, spans: list[Span], state: Any) -> None:
+        receiver = self._receiver
+        if receiver is None:
+            self._lost.extend((span, state) for span in spans)
+            return
+        for span in spans:
+            receiver.dispose(span.delivery_id, span.last_id, state)
+
+    # ---- deciding
+
+    def _decide(self, now: float) -> None:
+        limits = self.limits
+        if self._stop_wish and self._stop_wish != "finish":
+            self._begin_end(self._stop_wish)
+        if not self._stopping:
+            if now - self._started >= limits.seconds:
+                self._begin_end("time")
+            elif self.ledger.added >= limits.rows:
+                self._begin_end("rows")
+            elif self.received_bytes >= limits.nbytes:
+                self._begin_end("bytes")
+            elif now - self._last_arrival >= self._idle_seconds and not self.ledger.outstanding:
+                self._begin_end("idle")
+            elif self._channel_file is not None and now - self._heard > SILENCE_SECONDS and self._pushed_rows:
+                self._silent()
+            elif self._dropped_rows() > self.window // 2:
+                self._begin_end("dropped rows")
+        self._renew(now)
+        if self._stopping and not self._finish_sent and (self._drained() or now > self._drain_by):
+            self._finish_sent = True
+            self._progress = now
+            while self._parked:
+                block = self._parked.popleft()
+                self._release([span for s in block.sequences for span in self.ledger.settle(s, s)])
+            self.blocks.put(Finish())
+        if now - self._reported >= REPORT_SECONDS:
+            self._report({})
+
+    def _silent(self) -> None:
+        if self._met_sink:
+            self._fail(LeaseError(f"'{self.path}': the sink has been silent for {SILENCE_SECONDS:g} s"))
+        else:
+            self._fail(
+                LeaseError(
+                    f"'{self.path}': no servicebus sink in this task settles; write to format servicebus without a shuffle "
+                    "between, or read with option settle=commit"
+                )
+            )
+
+    def _dropped_rows(self) -> int:
+        """Rows that passed a flush row's place and were not settled."""
+        rows = self._flushed_rows.get(self._flushed, 0)
+        if not rows or self._base_id is None:
+            return 0
+        return sum(len(span.tokens) for span in self._passed(rows))
+
+    def _passed(self, rows: int) -> list[Span]:
+        base = self._base_id or 0
+        return [span for span in self.ledger.spans() if span.last_id < base + rows]
+
+    def _begin_end(self, why: str) -> None:
+        if self._stopping:
+            return
+        self._stopping = True
+        self.ended_by = why
+        self._drain_by = time.monotonic() + DRAIN_SECONDS
+        if self._receiver is not None:
+            self._receiver.drain()
+
+    def _fail(self, error: IsthmusError) -> None:
+        self._error = self._error or error
+        self._begin_end(f"failed: {error}")
+
+    def _drained(self) -> bool:
+        receiver = self._receiver
+        return receiver is None or receiver.drained or receiver.error is not None
+
+    def _done(self) -> bool:
+        if not self._stopping:
+            return False
+        if self._error is not None:
+            return self._drained() or time.monotonic() > self._drain_by
+        if not self._finish_sent:
+            return False
+        if self._channel_file is None:
+            return True
+        if self._finish_flush == 0:
+            return False
+        if not self._pushed_rows and not self.ledger.outstanding:
+            return True
+        flushed = self._flushed >= self._finish_flush
+        stuck = not self._held and time.monotonic() - self._progress > CLOSING_SECONDS
+        return flushed or self._sink_ended or stuck
+
+    # ---- the end
+
+    def _close(self) -> None:
+        try:
+            if self._client is None and self._lost and self._error is None:
+                self._settle_by_token()
+            self._give_back()
+        except IsthmusError as error:
+            self._error = self._error or error
+        finally:
+            if self._client is not None:
+                self._client.close()
+            self._report({"state": "ended", "ended_by": self.ended_by, "error": str(self._error or "")})
+            for sink in self._sinks.values():
+                if self._error is None:
+                    sink.send(frames.STOPPED, json.dumps({"settled": self.ledger.settled}).encode())
+                sink.flush()
+                sink.close()
+            if self._control is not None:
+                self._control.flush()
+                self._control.close()
+            if self._listener is not None and self._channel_file is not None:
+                self._listener.close()
+                self._channel_file.unlink(missing_ok=True)
+            self.blocks.put(LeaseEnd(self._error))
+            self._wake_read.close()
+            self._wake_write.close()
+
+    def _give_back(self) -> None:
+        left = self.ledger.clear() if self._channel_file is not None else []
+        if not left:
+            return
+        self._release(left)
+        rows = self._flushed_rows.get(self._flushed, 0)
+        base = self._base_id or 0
+        dropped = [span for span in left if span.last_id < base + rows]
+        if dropped and self._error is None and self._flushed >= self._finish_flush > 0:
+            count = sum(len(span.tokens) for span in dropped)
+            self._error = RowsDroppedError(count, dropped[0].sequence, self.steps)
+        elif self._error is None:
+            count = sum(len(span.tokens) for span in left)
+            self._error = LeaseError(
+                f"'{self.path}': {count} messages were not settled in time and have been given back"
+            )
+
+    def _settle_by_token(self) -> None:
+        """The source's connection was lost: the locks live on, and their tokens settle over a new one."""
+        backoff = Backoff(0.1, 2.0)
+        limit = time.monotonic() + RECONNECT_SECONDS
+        while True:
+            try:
+                with open_client(self.endpoint, self.path, f"isthmus-settle-{os.getpid()}", 5.0) as client:
+                    management = Management(client, self.path)
+                    for span, state in self._lost:
+                        _settle_span(management, span, state)
+                return
+            except IsthmusError as error:
+                if not error.retryable or time.monotonic() > limit:
+                    raise
+                time.sleep(backoff.next_seconds())
+
+    # ---- the driver's side
+
+    def _control_turn(self, now: float) -> None:
+        control = self._control
+        if control is None:
+            return
+        try:
+            received = control.receive()
+        except ChannelError:
+            received = []
+            control.closed = True
+        for kind, payload in received:
+            if kind == frames.STOP:
+                self._begin_end(payload.decode() or "wish")
+        if control.closed:
+            control.close()
+            self._control = None
+            return
+        control.flush()
+
+    def _report(self, more: dict[str, Any]) -> None:
+        control = self._control
+        if control is None or control.closed:
+            return
+        now = time.monotonic()
+        if not more:
+            elapsed = now - self._reported
+            rate = (self.ledger.settled - self._reported_settled) / elapsed if elapsed > 0 else 0.0
+            lag_ms = 0
+            if self._last_payload and now - self._last_arrival < 2 * REPORT_SECONDS:
+                lag_ms = max(0, self._clock.wall_ms() - enqueued_ms_of(self._last_payload))
+            more = {
+                "lag_ms": lag_ms,
+                "rate": rate,
+                "state": "holding" if self._held else "ending" if self._stopping else "running",
+            }
+            self._reported, self._reported_settled = now, self.ledger.settled
+        told = {
+            "lease": self.label,
+            "process": os.getpid(),
+            "received": self.ledger.added,
+            "settled": self.ledger.settled,
+            "outstanding": self.ledger.outstanding,
+            "received_bytes": self.received_bytes,
+            "held": self._held,
+            "blocked_by": self._blocked_by.sequence if self._blocked_by is not None else 0,
+            **more,
+        }
+        control.send(frames.STATS, json.dumps(told).encode())
+        control.flush()
+
+
+def _settle_span(management: Management, span: Span, state: Any) -> None:
+    status, reason, description = "completed", None, None
+    if isinstance(state, Rejected):
+        status = "suspended"
+        info = (state.error.info if state.error is not None else None) or {}
+        reason, description = info.get("DeadLetterReason"), info.get("DeadLetterErrorDescription")
+    elif isinstance(state, Modified):
+        status = "defered" if state.undeliverable_here else "abandoned"
+    for start in range(0, len(span.tokens), RENEW_CHUNK):
+        tokens = span.tokens[start : start + RENEW_CHUNK]
+        reply = management.start_disposition(status, tokens, reason=reason, description=description)
+        with contextlib.suppress(LockLostError):
+            management.finish(reply)
+
+
+def _state(disposition: str, reason: str | None, description: str | None) -> Any:
+    """The AMQP outcome of a disposition (SERVICE-BUS.md W7)."""
+    if disposition == "dead-letter":
+        info: dict[Any, Any] = {Symbol("DeadLetterReason"): (reason or "")[:4096]}
+        if description:
+            info[Symbol("DeadLetterErrorDescription")] = description[:4096]
+        return Rejected(Error(Symbol("com.microsoft:dead-letter"), None, info))
+    if disposition == "defer":
+        return Modified(True, True)
+    if disposition == "abandon":
+        return Modified(True, False)
+    if disposition == "release":
+        return Released()
+    return None

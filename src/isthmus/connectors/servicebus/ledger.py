@@ -1,0 +1,133 @@
+"""What a lease has received and not yet settled.
+
+What it is: the account of one receiver link, kept as runs: sequence number → delivery id and lock token. The sink settles
+by sequence number; the link and the management node settle by delivery id and lock token. What it is not: it sends
+nothing; it holds no message.
+
+Invariants:
+    I1. A delivery is outstanding from `add` until the first `settle` that covers its sequence number, or `clear`.
+    I2. A sequence number that is delivered again while it is outstanding replaces its older delivery, whose lock is lost.
+    I3. Memory grows with the number of runs; a run is consecutive in sequence number and in delivery id.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+__all__ = ["Ledger", "Span", "runs_of"]
+
+
+def runs_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Consecutive ascending runs of `numbers` as (index of the first, index behind the last)."""
+    count = len(numbers)
+    if not count:
+        return []
+    if numbers[-1] - numbers[0] == count - 1 and (isinstance(numbers, range) or _ascending(numbers)):
+        return [(0, count)]
+    cuts = [0, *(i + 1 for i in range(count - 1) if numbers[i + 1] != numbers[i] + 1), count]
+    return list(pairwise(cuts))
+
+
+def _ascending(numbers: Sequence[int]) -> bool:
+    return all(b == a + 1 for a, b in pairwise(numbers))
+
+
+class Span(NamedTuple):
+    """Deliveries that are consecutive in sequence number and delivery id; `tokens` are their lock tokens."""
+
+    sequence: int
+    delivery_id: int
+    tokens: Sequence[bytes]
+
+    @property
+    def last_id(self) -> int:
+        """The last delivery's id."""
+        return self.delivery_id + len(self.tokens) - 1
+
+
+class Ledger:
+    """The account of one link.
+
+    Attributes:
+        outstanding: deliveries received and not settled.
+        added: deliveries received in all.
+        settled: deliveries settled in all.
+        unknown: sequence numbers that were to be settled and were not outstanding.
+        lowest: whether any delivery is outstanding is told by `outstanding`; `first_sequence` gives the lowest number.
+    """
+
+    def __init__(self) -> None:
+        self.outstanding = 0
+        self.added = 0
+        self.settled = 0
+        self.unknown = 0
+        self._starts: list[int] = []
+        self._spans: list[Span] = []
+
+    @property
+    def first_sequence(self) -> int | None:
+        """The lowest outstanding sequence number."""
+        return self._starts[0] if self._starts else None
+
+    def add(self, sequences: Sequence[int], first_id: int, tokens: Sequence[bytes]) -> None:
+        """Notes deliveries `first_id` and following."""
+        self.added += len(sequences)
+        for low, high in runs_of(sequences):
+            self._add_run(Span(sequences[low], first_id + low, tokens[low:high]))
+
+    def _add_run(self, span: Span) -> None:
+        count = len(span.tokens)
+        if self._starts and span.sequence <= self._end(-1):
+            self.outstanding -= sum(len(old.tokens) for old in self._cut(span.sequence, span.sequence + count - 1))
+        at = bisect_right(self._starts, span.sequence)
+        self._starts.insert(at, span.sequence)
+        self._spans.insert(at, span)
+        self.outstanding += count
+
+    def _end(self, index: int) -> int:
+        span = self._spans[index]
+        return span.sequence + len(span.tokens) - 1
+
+    def settle(self, first: int, last: int) -> list[Span]:
+        """Takes sequence numbers first to last off the account; the deliveries to dispose of."""
+        found = self._cut(first, last)
+        count = sum(len(span.tokens) for span in found)
+        self.outstanding -= count
+        self.settled += count
+        self.unknown += last - first + 1 - count
+        return found
+
+    def _cut(self, first: int, last: int) -> list[Span]:
+        found: list[Span] = []
+        at = max(0, bisect_right(self._starts, first) - 1)
+        begin = at
+        keep: list[Span] = []
+        while at < len(self._spans) and self._starts[at] <= last:
+            span = self._spans[at]
+            low = max(0, first - span.sequence)
+            high = min(len(span.tokens), last - span.sequence + 1)
+            at += 1
+            if low >= high:
+                keep.append(span)
+                continue
+            found.append(Span(span.sequence + low, span.delivery_id + low, span.tokens[low:high]))
+            if low:
+                keep.append(Span(span.sequence, span.delivery_id, span.tokens[:low]))
+            if high < len(span.tokens):
+                keep.append(Span(span.sequence + high, span.delivery_id + high, span.tokens[high:]))
+        self._spans[begin:at] = keep
+        self._starts[begin:at] = [span.sequence for span in keep]
+        return found
+
+    def spans(self) -> Iterator[Span]:
+        """The outstanding deliveries, lowest sequence number first."""
+        return iter(tuple(self._spans))
+
+    def clear(self) -> list[Span]:
+        """Takes everything off the account; what was outstanding."""
+        left, self._spans, self._starts = self._spans, [], []
+        self.outstanding = 0
+        return left

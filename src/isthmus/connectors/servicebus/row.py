@@ -1,0 +1,378 @@
+"""Rows of the data source, as Arrow batches.
+
+What it is: the two schemas, messages to batches, batches to messages. In raw mode a batch is built from joined bytes and
+offsets, without a Python object per cell. In decoded mode every field of a message has its column, and application
+properties keep their AMQP types: the struct of each names it, so that what is read can be written again as it was. What it is not: Spark; the schemas are given as Spark's DDL text beside Arrow's.
+
+A flush row is a row that carries no message: its sequence number is -1, its lock token the number of the flush, and its
+`message` (or `body`) padding large enough to close the batch that Spark is filling.
+
+Invariants:
+    I1. `decode` then `encode` gives a message with equal sections, types of application properties included.
+    I2. A flush row is never taken for a message, nor a message for a flush row: sequence numbers are positive.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from isthmus.amqp import codec, section, types
+from isthmus.amqp.section import Header
+
+__all__ = [
+    "DECODED_DDL",
+    "DECODED_SCHEMA",
+    "FLUSH_SEQUENCE",
+    "RAW_DDL",
+    "RAW_SCHEMA",
+    "decoded_batch",
+    "encode",
+    "flush_batch",
+    "raw_batch",
+    "with_flush",
+]
+
+FLUSH_SEQUENCE = -1
+
+RAW_DDL = "message binary, lock_token binary, sequence_number long"
+RAW_SCHEMA = pa.schema([("message", pa.binary()), ("lock_token", pa.binary()), ("sequence_number", pa.int64())])
+
+# Columns of the decoded schema behind the first three, by Spark's type. The names of system properties and the fields of
+# `application_properties` are those of the rules' columns (`isthmus.replication.rule_cell`).
+_COLUMNS: dict[str, str] = {
+    "message_id": "string",
+    "subject": "string",
+    "content_type": "string",
+    "correlation_id": "string",
+    "session_id": "string",
+    "reply_to": "string",
+    "reply_to_session_id": "string",
+    "to": "string",
+    "partition_key": "string",
+    "via_partition_key": "string",
+    "body_type": "string",
+    "enqueued_time": "timestamp",
+    "enqueued_sequence_number": "long",
+    "scheduled_enqueue_time": "timestamp",
+    "locked_until": "timestamp",
+    "time_to_live_ms": "long",
+    "expires_at": "timestamp",
+    "delivery_count": "int",
+    "state": "int",
+    "dead_letter_source": "string",
+    "size_bytes": "long",
+}
+_KINDS = ("boolean", "long", "double", "string", "datetime", "timespan_microseconds", "uuid", "binary")
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_ARROW = {"string": pa.string(), "long": pa.int64(), "int": pa.int32(), "timestamp": _TIMESTAMP}
+_PROPERTY = pa.struct(
+    [
+        ("boolean", pa.bool_()),
+        ("long", pa.int64()),
+        ("double", pa.float64()),
+        ("string", pa.string()),
+        ("datetime", _TIMESTAMP),
+        ("timespan_microseconds", pa.int64()),
+        ("uuid", pa.string()),
+        ("binary", pa.binary()),
+        ("type", pa.string()),
+    ]
+)
+DECODED_DDL = (
+    "body binary, lock_token binary, sequence_number long, "
+    + ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+    + ", application_properties map<string, struct<boolean: boolean, long: bigint, double: double, string: string, "
+    "datetime: timestamp, timespan_microseconds: bigint, uuid: string, binary: binary, type: string>>"
+)
+DECODED_SCHEMA = pa.schema(
+    [
+        ("body", pa.binary()),
+        ("lock_token", pa.binary()),
+        ("sequence_number", pa.int64()),
+        *((name, _ARROW[kind]) for name, kind in _COLUMNS.items()),
+        ("application_properties", pa.map_(pa.string(), _PROPERTY)),
+    ]
+)
+_FIELDS = {
+    "message_id": "message_id",
+    "subject": "subject",
+    "content_type": "content_type",
+    "correlation_id": "correlation_id",
+    "session_id": "group_id",
+    "reply_to": "reply_to",
+    "reply_to_session_id": "reply_to_group_id",
+    "to": "to",
+}
+
+
+# ---- raw
+
+
+def raw_batch(payloads: Sequence[bytes], tokens: Sequence[bytes], sequences: Sequence[int]) -> pa.RecordBatch:
+    """Encoded messages as a batch of `RAW_SCHEMA`."""
+    return pa.RecordBatch.from_arrays(
+        [_binary(payloads), _binary(tokens), _longs(sequences)],
+        schema=RAW_SCHEMA,
+    )
+
+
+def _binary(values: Sequence[bytes]) -> pa.Array:
+    count = len(values)
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, count), out=offsets[1:])
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))])
+
+
+def _longs(values: Sequence[int]) -> pa.Array:
+    numbers = (
+        np.arange(values[0], values[0] + len(values), dtype=np.int64)
+        if isinstance(values, range) and len(values)
+        else np.asarray(values, np.int64)
+    )
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(numbers)])
+
+
+# ---- flush rows
+
+
+def flush_batch(number: int, padding: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    """Two flush rows: the first closes the batch that Spark fills for the sink, the second shows Spark that more rows
+    are there, so that it looks at the first one's size at once instead of waiting.
+    """
+    token = number.to_bytes(8, "little", signed=True)
+    columns: list[pa.Array] = [
+        pa.array([padding, b""], pa.binary()),
+        pa.array([token, token], pa.binary()),
+        pa.array([FLUSH_SEQUENCE, FLUSH_SEQUENCE], pa.int64()),
+    ]
+    columns += [pa.nulls(2, field.type) for field in list(schema)[3:]]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def with_flush(
+    payloads: list[bytes], tokens: list[bytes], sequences: Sequence[int], number: int, padding: bytes
+) -> pa.RecordBatch:
+    """A raw batch with flush rows behind the messages, in one piece."""
+    token = number.to_bytes(8, "little", signed=True)
+    return raw_batch([*payloads, padding, b""], [*tokens, token, token], [*sequences, FLUSH_SEQUENCE, FLUSH_SEQUENCE])
+
+
+# ---- decoded
+
+
+def decoded_batch(payloads: Sequence[bytes], tokens: Sequence[bytes | None]) -> pa.RecordBatch:
+    """Encoded messages as a batch of `DECODED_SCHEMA`."""
+    columns: dict[str, list[Any]] = {name: [] for name in DECODED_SCHEMA.names}
+    for payload, token in zip(payloads, tokens, strict=True):
+        for name, value in decode(payload).items():
+            columns[name].append(value)
+        columns["lock_token"].append(token)
+    return pa.RecordBatch.from_arrays(
+        [_array(columns[field.name], field.type) for field in DECODED_SCHEMA], schema=DECODED_SCHEMA
+    )
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if kind == _TIMESTAMP:
+        return pa.array([None if value is None else value * 1000 for value in values], pa.int64()).cast(_TIMESTAMP)
+    return pa.array(values, kind)
+
+
+def decode(message: bytes) -> dict[str, Any]:
+    """The columns of one message but for its lock token; times are milliseconds since the epoch.
+
+    Raises:
+        CodecError: the bytes are no message.
+    """
+    sections = section.locate(message)
+    header = section.decode_header(message, sections.header)
+    properties = section.decode_properties(message, sections.properties)
+    annotations = {str(k): v for k, v in section.decode_map(message, sections.message_annotations).items()}
+    body, body_type = _decode_body(message, sections.body)
+    ttl_ms, enqueued = header.ttl_ms, annotations.get("x-opt-enqueued-time")
+    row: dict[str, Any] = {
+        "body": body,
+        "sequence_number": annotations.get("x-opt-sequence-number"),
+        "partition_key": _text(annotations.get("x-opt-partition-key")),
+        "via_partition_key": _text(annotations.get("x-opt-via-partition-key")),
+        "body_type": body_type,
+        "enqueued_time": enqueued,
+        "enqueued_sequence_number": annotations.get("x-opt-enqueue-sequence-number"),
+        "scheduled_enqueue_time": annotations.get("x-opt-scheduled-enqueue-time"),
+        "locked_until": annotations.get("x-opt-locked-until"),
+        "time_to_live_ms": ttl_ms,
+        "expires_at": enqueued + ttl_ms if enqueued is not None and ttl_ms and ttl_ms < 0xFFFFFFFF else None,
+        "delivery_count": min(header.delivery_count, 0x7FFFFFFF),
+        "state": annotations.get("x-opt-message-state") or 0,
+        "dead_letter_source": _text(annotations.get("x-opt-deadletter-source")),
+        "size_bytes": len(message),
+        "application_properties": [
+            (str(key), describe(value))
+            for key, value in section.decode_map(message, sections.application_properties).items()
+        ],
+    }
+    for column, field in _FIELDS.items():
+        row[column] = _text(properties.get(field))
+    return row
+
+
+def _decode_body(message: bytes, place: tuple[int, int]) -> tuple[bytes | None, str]:
+    """The bytes of data sections joined; of other bodies the encoded sections, which `encode` puts back as they are."""
+    at, end = place
+    if not end:
+        return None, "none"
+    if message[at + 2] != section.DATA:
+        return message[at:end], "value" if message[at + 2] == section.VALUE else "sequence"
+    parts: list[bytes] = []
+    while at < end:
+        value, at = codec.decode(message, at + 3)
+        parts.append(bytes(value))
+    return b"".join(parts), "data"
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+# AMQP types of application properties by the name in the field `type`, and the field that holds their value.
+_TYPES: dict[type, tuple[str, str]] = {
+    bool: ("boolean", "boolean"),
+    types.UByte: ("ubyte", "long"),
+    types.UShort: ("ushort", "long"),
+    types.UInt: ("uint", "long"),
+    types.ULong: ("ulong", "long"),
+    types.Byte: ("byte", "long"),
+    types.Short: ("short", "long"),
+    types.Int: ("int", "long"),
+    types.Long: ("long", "long"),
+    int: ("long", "long"),
+    types.Float: ("float", "double"),
+    float: ("double", "double"),
+    str: ("string", "string"),
+    types.Symbol: ("symbol", "string"),
+    types.Char: ("char", "string"),
+    types.Timestamp: ("timestamp", "datetime"),
+    uuid.UUID: ("uuid", "uuid"),
+    bytes: ("binary", "binary"),
+}
+_MAKERS: dict[str, Callable[[Any], Any]] = {
+    "boolean": bool,
+    "ubyte": types.UByte,
+    "ushort": types.UShort,
+    "uint": types.UInt,
+    "ulong": types.ULong,
+    "byte": types.Byte,
+    "short": types.Short,
+    "int": types.Int,
+    "long": types.Long,
+    "float": types.Float,
+    "double": float,
+    "string": str,
+    "symbol": types.Symbol,
+    "char": types.Char,
+    "timestamp": lambda value: types.Timestamp(_milliseconds(value)),
+    "uuid": uuid.UUID,
+    "binary": bytes,
+}
+# The type of a property whose row does not say it, by the field that is set.
+_DEFAULTS = {
+    "boolean": "boolean",
+    "long": "long",
+    "double": "double",
+    "string": "string",
+    "datetime": "timestamp",
+    "uuid": "uuid",
+    "binary": "binary",
+}
+_FIELD_OF = dict(_TYPES.values())
+_TIMESPAN = types.Symbol("com.microsoft:timespan")
+_TICKS_PER_MICROSECOND = 10
+
+
+def describe(value: Any) -> dict[str, Any] | None:
+    """An application property as the struct of its column; types without a field of their own are kept encoded."""
+    if value is None:
+        return None
+    name, field = _TYPES.get(type(value), ("", ""))
+    if field == "long" and not -(1 << 63) <= value < 1 << 63:
+        field = ""
+    if field == "datetime":
+        return {field: int(value) * 1000, "type": name}
+    if field == "uuid":
+        return {field: str(value), "type": name}
+    if field:
+        return {field: value, "type": name}
+    encoded: dict[str, Any] = {"binary": codec.encode(value), "type": "amqp"}
+    if isinstance(value, types.Described) and value.descriptor == _TIMESPAN:
+        encoded["timespan_microseconds"] = int(value.value) // _TICKS_PER_MICROSECOND
+    return encoded
+
+
+def restore(struct: dict[str, Any] | None) -> Any:
+    """The application property that a struct describes; without a `type`, that of the field that is set.
+
+    Raises:
+        ValueError: the type is unknown, or the value is none of that type.
+    """
+    if struct is None:
+        return None
+    name = struct.get("type")
+    if name == "amqp":
+        return codec.decode(struct["binary"])[0]
+    if name is None:
+        field = next((kind for kind in _KINDS if struct.get(kind) is not None), None)
+        if field is None:
+            return None
+        if field == "timespan_microseconds":
+            return types.Described(_TIMESPAN, types.Long(struct[field] * _TICKS_PER_MICROSECOND))
+        name = _DEFAULTS[field]
+    maker = _MAKERS.get(name)
+    if maker is None:
+        raise ValueError(f"application_properties: unknown type '{name}'; known are {', '.join(_MAKERS)}, amqp")
+    return maker(struct[_FIELD_OF[name]])
+
+
+def encode(row: dict[str, Any]) -> bytes:
+    """An encoded message from columns of the decoded schema; columns that are absent or null are left out.
+
+    Raises:
+        ValueError: a property's type or text is of no use.
+    """
+    ttl_ms = row.get("time_to_live_ms")
+    header = Header(durable=True, ttl_ms=int(ttl_ms)) if ttl_ms is not None else None
+    annotations: dict[Any, Any] = {}
+    if row.get("partition_key") is not None:
+        annotations["x-opt-partition-key"] = row["partition_key"]
+    if row.get("scheduled_enqueue_time") is not None:
+        annotations["x-opt-scheduled-enqueue-time"] = types.Timestamp(_milliseconds(row["scheduled_enqueue_time"]))
+    fields = {field: row[column] for column, field in _FIELDS.items() if row.get(column) is not None}
+    own = row.get("application_properties") or ()
+    application = {key: _restored(value) for key, value in (own.items() if isinstance(own, dict) else own)}
+    body, body_type = row.get("body"), row.get("body_type") or "data"
+    if isinstance(body, str):
+        body = body.encode()
+    if body_type in ("value", "sequence") and body:
+        head = section.encode_message(
+            b"", header=header, annotations=annotations, properties=fields, application_properties=application
+        )
+        return head[: section.locate(head).body[0]] + bytes(body)
+    return section.encode_message(
+        bytes(body or b""),
+        header=header,
+        annotations=annotations,
+        properties=fields,
+        application_properties=application,
+    )
+
+
+def _restored(value: Any) -> Any:
+    return restore(value) if isinstance(value, dict) else value
+
+
+def _milliseconds(value: Any) -> int:
+    return int(value) if isinstance(value, int) else int(value.timestamp() * 1000)

@@ -1,0 +1,264 @@
+"""The Spark data sink `servicebus`: what Spark calls to write.
+
+What it is: writers that take Arrow batches apart and hand copies to an `Outlet`. Raw rows (column `message`) go on as
+they are but for the splice; other rows are encoded from the decoded columns. A row whose column `disposition` is not null
+is not sent: it gets that disposition at its source (`complete`, `dead-letter`, `defer`, `abandon`), with the columns
+`reason` and `description`. What it is not: the sending (`outlet`), the splice (`splice`).
+
+Invariants:
+    I1. `write` returns only after the target has acknowledged every row, and, in a lease, after the reader said that the
+        lease ended in good order: end of input alone is not success.
+    I2. Rows are handed over in their order.
+    I3. Every row that has a place at a source gets a disposition there; none is dropped silently.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from isthmus.connectors.servicebus.channel import channel_path
+from isthmus.connectors.servicebus.connect import endpoint_of, open_client
+from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
+from isthmus.connectors.servicebus.outlet import Outlet
+from isthmus.connectors.servicebus.row import FLUSH_SEQUENCE, encode
+from isthmus.connectors.servicebus.splice import Refused, Splicer
+from isthmus.errors import InvalidArgumentError
+from isthmus.transport import Management
+
+__all__ = ["DISPOSITIONS", "ServiceBusSinkMixin"]
+
+DISPOSITIONS = ("complete", "dead-letter", "defer", "abandon")
+_STATUSES = {"complete": "completed", "dead-letter": "suspended", "defer": "defered", "abandon": "abandoned"}
+SWITCH_INTERVAL_SECONDS = 0.001
+
+
+class ServiceBusSinkMixin:
+    """The writing half of the data source."""
+
+    options: Any
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        return BatchWriter(SinkOptions.read(self.options), schema.fieldNames())
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - as above; Spark's
+        return StreamWriter(SinkOptions.read(self.options), schema.fieldNames())
+
+
+class _Writer:
+    def __init__(self, options: SinkOptions, columns: list[str]) -> None:
+        if "message" not in columns and "body" not in columns:
+            raise InvalidArgumentError(
+                "servicebus writes rows with a column 'message' (encoded) or 'body' (and the decoded columns)"
+            )
+        self.options = options
+        self.columns = columns
+
+    def _write(self, iterator: Iterator[pa.RecordBatch], channel_file: Path | None) -> WriterCommitMessage:
+        sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+        options = self.options
+        dispose = _SourceSettler(options) if options.source_connection else None
+        outlet = Outlet(
+            endpoint_of(options),
+            options.entity.strip("/"),
+            window=options.window,
+            batch_messages=options.batch_messages,
+            target_timeout_seconds=options.target_timeout_seconds,
+            channel_file=channel_file,
+            dispose=dispose,
+        ).open()
+        rows = _Rows(options, outlet, dispose)
+        try:
+            for batch in iterator:
+                rows.take(batch)
+            outlet.wait_source_end()
+            outlet.finish()
+        except BaseException as error:
+            outlet.abort(error)
+            raise
+        finally:
+            if dispose is not None:
+                dispose.close()
+        return WriterCommitMessage()
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """A batch write: done when everything is acknowledged."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._write(iterator, None)
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """A streaming write: settles at the source over the task's control channel where there is one."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        channel_file = None
+        if context is not None and not self.options.source_connection:
+            channel_file = channel_path(
+                context.getLocalProperty("sql.streaming.queryId"),
+                context.stageId(),
+                context.partitionId(),
+                context.taskAttemptId(),
+            )
+        return self._write(iterator, channel_file)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Nothing is left to do: what Spark commits was acknowledged before."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Nothing can be taken back: what was acknowledged stays, the rest went back to its source."""
+
+
+class _Rows:
+    """Takes batches apart."""
+
+    def __init__(self, options: SinkOptions, outlet: Outlet, settler: _SourceSettler | None) -> None:
+        self.outlet = outlet
+        self.settler = settler
+        self.splicer = Splicer(options.origin, options.target, options.hop_budget)
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Hands over the rows of one batch, flush rows in their places."""
+        names = batch.schema.names
+        count = batch.num_rows
+        if not count:
+            return
+        if "sequence_number" not in names:
+            self._hand_over(batch, None)
+            return
+        numbers = batch.column(names.index("sequence_number"))
+        sequences = np.asarray(numbers.fill_null(0) if numbers.null_count else numbers)
+        flushes = np.flatnonzero(sequences == FLUSH_SEQUENCE)
+        start = 0
+        for at in flushes.tolist():
+            if at > start:
+                self._hand_over(batch.slice(start, at - start), sequences[start:at])
+            start = at + 1
+            token = batch.column(names.index("lock_token"))[at].as_py() if "lock_token" in names else None
+            if token:
+                self.outlet.flush(int.from_bytes(token, "little", signed=True))
+        if start < count:
+            self._hand_over(batch.slice(start, count - start) if start else batch, sequences[start:])
+
+    def _hand_over(self, batch: pa.RecordBatch, sequences: np.ndarray[Any, Any] | None) -> None:
+        names = batch.schema.names
+        if self.settler is not None and "lock_token" in names and sequences is not None:
+            self.settler.know(sequences.tolist(), batch.column(names.index("lock_token")).to_pylist())
+        numbers: Sequence[int] | None = None if sequences is None else _numbers(sequences)
+        refused: list[tuple[int, Refused]] = []
+        if "disposition" in names and batch.column(names.index("disposition")).null_count < batch.num_rows:
+            batch, numbers, refused = _disposed(batch, numbers)
+        if not batch.num_rows:
+            self.outlet.send([], [] if numbers is not None else None, refused)
+            return
+        if "message" in names:
+            data, offsets = _bytes_of(batch.column(names.index("message")))
+        else:
+            data, offsets = _encoded(batch)
+        copies, held = self.splicer.copy_all(data, offsets, time.time_ns() // 1_000_000)
+        if held:
+            gone = {one.row for one in held}
+            if numbers is not None:
+                refused += [(numbers[one.row], one) for one in held]
+                numbers = [number for row, number in enumerate(numbers) if row not in gone]
+            else:
+                refused += [(0, one) for one in held]
+        self.outlet.send(copies, numbers, refused)
+
+
+def _numbers(sequences: np.ndarray[Any, Any]) -> Sequence[int]:
+    first, count = int(sequences[0]), len(sequences)
+    if int(sequences[-1]) - first == count - 1 and (count < 3 or bool((np.diff(sequences) == 1).all())):
+        return range(first, first + count)
+    numbers: list[int] = sequences.tolist()
+    return numbers
+
+
+def _bytes_of(column: pa.Array) -> tuple[bytes, list[int]]:
+    """The bytes of a binary column in one piece, and the offsets of its cells."""
+    if column.null_count:
+        raise InvalidArgumentError("column 'message' holds null; give such rows a disposition instead")
+    _, offset_buffer, data_buffer = column.buffers()
+    width = np.int64 if column.type == pa.large_binary() else np.int32
+    offsets = np.frombuffer(offset_buffer, width)[column.offset : column.offset + len(column) + 1]
+    first, last = int(offsets[0]), int(offsets[-1])
+    data = data_buffer[first:last].to_pybytes() if data_buffer is not None else b""
+    return data, (offsets - first).tolist() if first else offsets.tolist()
+
+
+def _encoded(batch: pa.RecordBatch) -> tuple[bytes, list[int]]:
+    messages = [encode(row) for row in batch.to_pylist()]
+    offsets = [0]
+    for message in messages:
+        offsets.append(offsets[-1] + len(message))
+    return b"".join(messages), offsets
+
+
+def _disposed(
+    batch: pa.RecordBatch, numbers: Sequence[int] | None
+) -> tuple[pa.RecordBatch, Sequence[int] | None, list[tuple[int, Refused]]]:
+    """The rows that go on, and those that get another disposition."""
+    names = batch.schema.names
+
+    def cells(name: str) -> list[Any]:
+        return batch.column(names.index(name)).to_pylist() if name in names else [None] * batch.num_rows
+
+    refused: list[tuple[int, Refused]] = []
+    stay: list[int] = []
+    for row, (disposition, reason, description) in enumerate(
+        zip(cells("disposition"), cells("reason"), cells("description"), strict=True)
+    ):
+        if disposition is None:
+            stay.append(row)
+            continue
+        if disposition not in DISPOSITIONS:
+            raise InvalidArgumentError(
+                f"column 'disposition' holds '{disposition}'; write {', '.join(DISPOSITIONS)} or null"
+            )
+        number = numbers[row] if numbers is not None else 0
+        refused.append((number, Refused(row, disposition, str(reason or ""), str(description or ""))))
+    kept = batch.take(pa.array(stay, pa.int64()))
+    return kept, None if numbers is None else [numbers[row] for row in stay], refused
+
+
+class _SourceSettler:
+    """Settles rows at their source by lock token, where no control channel joins sink and reader (settle=commit)."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        source = SourceOptions(connection=options.source_connection, entity=options.source_entity)
+        path = source.entity.strip("/")
+        self._client = open_client(endpoint_of(source), path, "isthmus-dispose")
+        self._management = Management(self._client, path)
+        self._tokens: dict[int, bytes] = {}
+
+    def know(self, sequences: list[int], tokens: list[bytes]) -> None:
+        """Remembers the lock tokens of rows."""
+        self._tokens.update(zip(sequences, tokens, strict=True))
+
+    def __call__(self, sequence: int, refused: Refused) -> None:
+        reply = self._management.start_disposition(
+            _STATUSES[refused.disposition],
+            [self._tokens[sequence]],
+            reason=refused.reason or None,
+            description=refused.description or None,
+        )
+        self._management.finish(reply)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._client.close(1.0)
