@@ -13,9 +13,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from isthmus.topology.change import Change, Plan
     from isthmus.topology.linter import lint, read
     from isthmus.topology.model import Endpoint, Federation, NamespaceRef, Route, RouteOptions, Task
-    from isthmus.topology.planner import Change, Plan, plan, wanted, wanted_topics
+    from isthmus.topology.planner import plan, wanted, wanted_topics
     from isthmus.topology.route import routes
     from isthmus.topology.state import NamespaceState, RuleState, SubscriptionState, TopicState
 
@@ -41,9 +42,10 @@ __all__ = [
 ]
 
 _MODULES = {
+    "change": ("Change", "Plan"),
     "linter": ("lint", "read"),
     "model": ("Endpoint", "Federation", "NamespaceRef", "Route", "RouteOptions", "Task"),
-    "planner": ("Change", "Plan", "plan", "wanted", "wanted_topics"),
+    "planner": ("plan", "wanted", "wanted_topics"),
     "route": ("routes",),
     "state": ("NamespaceState", "RuleState", "SubscriptionState", "TopicState"),
 }

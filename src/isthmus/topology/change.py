@@ -1,0 +1,154 @@
+"""What a plan consists of.
+
+What it is: one change of one entity, and a plan of them with its routes, notes and faults, each as values for `--json` and
+as text for people. What it is not: the comparison that makes them (`isthmus.topology.planner`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, TypeAlias
+
+from isthmus.errors import Fault
+from isthmus.topology.duration import format_ms
+from isthmus.topology.model import Route
+from isthmus.topology.state import RuleState, SubscriptionState, TopicState
+
+__all__ = ["Action", "Change", "Entity", "Plan", "differences"]
+
+Entity: TypeAlias = TopicState | SubscriptionState | RuleState
+Action: TypeAlias = Literal["create", "update", "delete"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One step at one namespace.
+
+    Attributes:
+        alias: the namespace's.
+        action: create, update or delete.
+        kind: topic, subscription or rule.
+        topic: the topic's name.
+        subscription: the subscription's name; empty for a topic.
+        after: what stands afterwards; of a created subscription with its rules, of a created topic without
+            subscriptions; None after a deletion. None in its fields: the service's default, or what stood.
+        before: what stood; None before a creation.
+        why: the reason, for people.
+    """
+
+    alias: str
+    action: Action
+    kind: Literal["topic", "subscription", "rule"]
+    topic: str
+    subscription: str = ""
+    after: Entity | None = None
+    before: Entity | None = None
+    why: str = ""
+
+    @property
+    def path(self) -> str:
+        """The entity's path, e.g. `flights/Subscriptions/boards/Rules/filter`."""
+        path = self.topic
+        if self.subscription:
+            path += f"/Subscriptions/{self.subscription}"
+        if self.kind == "rule":
+            entity = self.after or self.before
+            path += f"/Rules/{entity.name if entity else ''}"
+        return path
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """Each field that changes, for people: `LockDuration 1m → 30s`."""
+        return tuple(_details(self.before, self.after))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The change as plain values for `--json`."""
+        return {
+            "namespace": self.alias,
+            "action": self.action,
+            "kind": self.kind,
+            "path": self.path,
+            "details": list(self.details),
+            "why": self.why,
+            "after": asdict(self.after) if self.after else None,
+            "before": asdict(self.before) if self.before else None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What `apply` would do.
+
+    Attributes:
+        changes: in the order in which they are made.
+        routes: all routes of the federation, which `run` would keep.
+        notes: what an operator should know, e.g. where duplicate detection is turned on.
+        faults: conflicts that no change can mend; with any, nothing is applied.
+    """
+
+    changes: tuple[Change, ...] = ()
+    routes: tuple[Route, ...] = ()
+    notes: tuple[str, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values for `--json`."""
+        return {
+            "changes": [change.to_dict() for change in self.changes],
+            "routes": [asdict(route) for route in self.routes],
+            "notes": list(self.notes),
+            "faults": [asdict(fault) for fault in self.faults],
+        }
+
+
+def differences(before: Entity | None, after: Entity) -> Iterator[tuple[str, Any, Any]]:
+    """Field, value that stood, value wanted, for every field that is wanted and differs; rules apart."""
+    for each in fields(after):
+        value = getattr(after, each.name)
+        if each.name in {"name", "rules", "subscriptions"} or value is None:
+            continue
+        stood = getattr(before, each.name) if before else None
+        # The Python SDK rounds the largest TimeSpan, so that lengths beyond a century count as one.
+        same = (
+            format_ms(stood) == format_ms(value) if each.name.endswith("_ms") and stood is not None else stood == value
+        )
+        if not same:
+            yield each.name, stood, value
+
+
+def _details(before: Entity | None, after: Entity | None) -> Iterator[str]:
+    if after is None:
+        return
+    for name, stood, value in differences(before, after):
+        label = _LABELS.get(name, name)
+        new = _shown(name, value)
+        if before is None and new in {"", "no"}:
+            continue
+        yield f"{label} {_shown(name, stood)} → {new}" if before is not None else f"{label} {new}"
+    if isinstance(after, SubscriptionState) and before is None:
+        for rule in after.rules or ():
+            yield f"rule {rule.name}: {rule.filter}" + (f"; {rule.action}" if rule.action else "")
+
+
+_LABELS = {
+    "lock_duration_ms": "LockDuration",
+    "max_delivery_count": "MaxDeliveryCount",
+    "auto_delete_on_idle_ms": "AutoDeleteOnIdle",
+    "requires_session": "RequiresSession",
+    "forward_to": "ForwardTo",
+    "duplicate_detection_ms": "DuplicateDetection",
+    "partitioned": "EnablePartitioning",
+}
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return "?"
+    if name == "duplicate_detection_ms" and not value:
+        return "off"
+    if name.endswith("_ms"):
+        return format_ms(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
