@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 
+from isthmus.entities.journal import Batch
 from isthmus.errors import StoreError
 
 __all__ = ["MemoryBatch", "MemoryJournal"]
@@ -97,8 +98,10 @@ class MemoryJournal:
     def batch(self) -> MemoryBatch:
         return MemoryBatch()
 
-    def write(self, batch: MemoryBatch) -> None:
+    def write(self, batch: Batch) -> None:
         self._check()
+        if not isinstance(batch, MemoryBatch):
+            raise TypeError("a batch goes to the journal that made it")
         if self.fail_writes is not None:
             raise StoreError(f"the store refused a write: {self.fail_writes}")
         self._table.apply(batch)
