@@ -6,7 +6,7 @@ Spec: none; the file is read again at every start, and what it says wins over wh
 
 Invariants:
     I1. A second run with the same file changes nothing.
-    I2. Whatever the engine refuses is told all at once; the caller then commits nothing.
+    I2. Whatever the engine refuses is told all at once, and nothing is staged then: the file is tried on a copy first.
 """
 
 from __future__ import annotations
@@ -16,42 +16,70 @@ from dataclasses import replace
 from functools import partial
 
 from isthmus.broker.config import NamespaceConfig, SubscriptionConfig
-from isthmus.entities import Engine
-from isthmus.entities.description import QueueDescription, RuleDescription, TopicDescription
+from isthmus.clock import SystemClock
+from isthmus.entities import Engine, Limits
+from isthmus.entities.description import DEFAULT_RULE_NAME, QueueDescription, RuleDescription, TopicDescription
 from isthmus.errors import ConfigError, Fault, IsthmusError
+from isthmus.store import MemoryJournal
 
 __all__ = ["provision"]
 
 
-def provision(engine: Engine, config: NamespaceConfig, *, file: str = "") -> list[str]:
+def provision(engine: Engine, config: NamespaceConfig, *, file: str = "", limits: Limits = Limits()) -> list[str]:  # noqa: B008 - frozen
     """Create or update what the file names; the changes are staged, the caller commits them.
+
+    Args:
+        engine: the entities.
+        config: what the file says.
+        file: its name, for faults.
+        limits: those of the engine.
 
     Returns:
         The paths of the entities that were created or changed.
 
     Raises:
-        ConfigError: the engine refused something, e.g. a change of RequiresSession.
+        ConfigError: the engine refuses something, e.g. a change of RequiresSession; nothing is staged.
     """
-    steps: list[tuple[str, Callable[[], bool]]] = []
-    for name, topic in config.topics.items():
-        steps.append((name, partial(_topic, engine, name, topic.description)))
-    for name, queue in _targets_first(config.queues):
-        steps.append((name, partial(_queue, engine, name, queue)))
-    for name, topic in config.topics.items():
-        for sub, wanted in topic.subscriptions.items():
-            steps.append((f"{name}/Subscriptions/{sub}", partial(_subscription, engine, name, sub, wanted)))
-
-    changed: list[str] = []
     faults: list[Fault] = []
-    for path, step in steps:
+    trial = _copy(engine, config, limits)
+    for path, step in _steps(config):
         try:
-            if step():
-                changed.append(path)
+            step(trial)
         except IsthmusError as error:
             faults.append(Fault(f"{path}: {error}", file=file))
     if faults:
         raise ConfigError(faults)
-    return changed
+    return [path for path, step in _steps(config) if step(engine)]
+
+
+def _steps(config: NamespaceConfig) -> Iterator[tuple[str, Callable[[Engine], bool]]]:
+    """Paths, and what to do for each on an engine; the latter tells whether anything changed."""
+    for name, topic in config.topics.items():
+        yield name, partial(_topic, name=name, wanted=topic.description)
+    for name, queue in _targets_first(config.queues):
+        yield name, partial(_queue, name=name, wanted=queue)
+    for name, topic in config.topics.items():
+        for sub, wanted in topic.subscriptions.items():
+            yield f"{name}/Subscriptions/{sub}", partial(_subscription, topic=name, name=sub, wanted=wanted)
+
+
+def _copy(engine: Engine, config: NamespaceConfig, limits: Limits) -> Engine:
+    """An engine in memory with what stands now of what the file names, queues and topics crosswise."""
+    copy = Engine(MemoryJournal(), SystemClock(), limits=limits)
+    for name in (*config.topics, *config.queues):
+        if (topic := engine.get_topic(name)) is not None:
+            copy.create_topic(name, topic)
+        if (queue := engine.get_queue(name)) is not None:
+            copy.create_queue(name, replace(queue, forward_to=None, forward_dead_lettered_messages_to=None))
+    for name, wanted in config.topics.items():
+        for sub in wanted.subscriptions:
+            if (subscription := engine.get_subscription(name, sub)) is not None:
+                plain = replace(subscription, forward_to=None, forward_dead_lettered_messages_to=None)
+                copy.create_subscription(name, sub, plain)
+                copy.delete_rule(name, sub, DEFAULT_RULE_NAME)
+                for rule in engine.list_rules(name, sub):
+                    copy.create_rule(name, sub, rule)
+    return copy
 
 
 def _targets_first(queues: dict[str, QueueDescription]) -> Iterator[tuple[str, QueueDescription]]:

@@ -72,12 +72,19 @@ def test_a_file_without_rules_leaves_rules_alone(engine: Engine) -> None:
     assert rules(engine, "all") == {}
 
 
-def test_i2_refusals_are_told_all_at_once(engine: Engine) -> None:
+def test_i2_refusals_are_told_all_at_once_and_nothing_is_staged(engine: Engine) -> None:
     provision(engine, read_config(FILE, "file"))
-    changed = FILE.replace("{max_delivery_count: 5}", "{requires_session: true}").replace(
-        "{lock_duration: 5s}", "{requires_session: true}"
+    commit = engine.begin_commit()
+    assert commit is not None
+    engine.end_commit(commit)
+    changed = (
+        FILE.replace("queues:", "queues:\n  new: {}")
+        .replace("{max_delivery_count: 5}", "{requires_session: true}")
+        .replace("{lock_duration: 5s}", "{requires_session: true}")
     )
     with pytest.raises(ConfigError) as caught:
         provision(engine, read_config(changed, "entities.yaml"), file="entities.yaml")
     assert [fault.message.partition(":")[0] for fault in caught.value.faults] == ["orders", "flights/Subscriptions/all"]
     assert {fault.file for fault in caught.value.faults} == {"entities.yaml"}
+    assert not engine.has_staged
+    assert engine.get_queue("new") is None

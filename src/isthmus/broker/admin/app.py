@@ -26,7 +26,7 @@ from isthmus.broker.admin.document import DOCUMENT_LIMIT_BYTES
 from isthmus.broker.admin.failure import MethodError, TooLargeError, failure
 from isthmus.broker.admin.operation import PAGE_LIMIT, Answer, Operations, Request
 from isthmus.broker.keyring import Authority, Grant, Right
-from isthmus.clock import Clock
+from isthmus.clock import Clock, SystemClock
 from isthmus.entities import Engine, Limits
 from isthmus.errors import InvalidArgumentError, IsthmusError, UnauthorizedError
 
@@ -55,20 +55,22 @@ def build_admin_app(
     commit: Callable[[], Awaitable[None]],
     healthy: Callable[[], bool] = lambda: True,
     limits: Limits = Limits(),  # noqa: B008 - frozen
+    token_clock: Clock | None = None,
 ) -> web.Application:
     """The application for one namespace.
 
     Args:
         engine: the entities; all calls come from the loop's thread.
         authority: checks tokens.
-        clock: wall time for tokens and documents.
+        clock: wall time for documents.
         namespace_name: shown in documents and errors.
         commit: awaited after a change; returns when all that was staged is durable, raises if it never will be.
         healthy: what ``/health`` tells.
         limits: those of the engine, for what documents show.
+        token_clock: wall time for the expiry of tokens; by default the machine's, however the namespace's is shifted.
     """
     operations = Operations(engine, clock, namespace_name, limits.max_message_size_bytes)
-    handler = _Handler(operations, authority, clock, namespace_name, commit, healthy)
+    handler = _Handler(operations, authority, clock, token_clock or SystemClock(), namespace_name, commit, healthy)
     app = web.Application(client_max_size=DOCUMENT_LIMIT_BYTES)
     app.router.add_route("*", "/{path:.*}", handler.handle)
     app.on_response_prepare.append(_sign)
@@ -87,6 +89,7 @@ class _Handler:
         operations: Operations,
         authority: Authority,
         clock: Clock,
+        token_clock: Clock,
         namespace: str,
         commit: Callable[[], Awaitable[None]],
         healthy: Callable[[], bool],
@@ -94,6 +97,7 @@ class _Handler:
         self._operations = operations
         self._authority = authority
         self._clock = clock
+        self._token_clock = token_clock
         self._namespace = namespace
         self._commit = commit
         self._healthy = healthy
@@ -140,7 +144,7 @@ class _Handler:
             raise UnauthorizedError("MissingToken: The authorization header was not found.")
         # Every namespace's token opens the list of nothing at its root.
         path = "" if address.resource is Resource.ROOT else address.path
-        grant = self._authority.authorise_token(token, f"{_origin(http)}/{path}", self._clock.wall_ms())
+        grant = self._authority.authorise_token(token, f"{_origin(http)}/{path}", self._token_clock.wall_ms())
         if not grant.covers(path, Right.MANAGE):
             claim = _CLAIMS.get(http.method, "EntityWrite")
             raise UnauthorizedError(f"Manage,{claim} claims required for this operation.")
@@ -169,7 +173,7 @@ class _Handler:
         tokens = [http.headers.get(name, "") for name in ("Authorization", _SUPPLEMENTARY_HEADERS[setting])]
         for token in filter(None, tokens):
             try:
-                grant = self._authority.authorise_token(token, audience, self._clock.wall_ms())
+                grant = self._authority.authorise_token(token, audience, self._token_clock.wall_ms())
             except UnauthorizedError:
                 continue
             if grant.covers(path, Right.MANAGE):

@@ -44,7 +44,13 @@ class Served:
         self.commit_error: Exception | None = None
         self.is_healthy = True
         app = build_admin_app(
-            self.engine, self.authority, self.clock, "ewr", commit=self._commit, healthy=lambda: self.is_healthy
+            self.engine,
+            self.authority,
+            self.clock,
+            "ewr",
+            commit=self._commit,
+            healthy=lambda: self.is_healthy,
+            token_clock=self.clock,
         )
         self.client = TestClient(TestServer(app))
 
