@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 from isthmus.errors import InvalidArgumentError
 from isthmus.replication.rule_cell import SYSTEM_COLUMNS, USER_PROPERTIES_TYPE, RuleColumns, micros
