@@ -28,6 +28,7 @@ __all__ = ["bench_namespaces", "measure_bridge", "measure_sdk_loop", "measure_sh
 _BODY_BYTES = 1024
 _PUBLISH_MESSAGES = 200
 _STOP_TIMEOUT_SECONDS = 60
+_LOG_LINES = 25
 # The SDK's loop moves a thousand or so a second: it reaches its steady state with far fewer messages.
 SDK_LOOP_SHARE = 20
 
@@ -140,5 +141,7 @@ def _alive(process: subprocess.Popen[bytes], folder: Path) -> None:
         process.wait(0)
     except subprocess.TimeoutExpired:
         return
-    logs = "\n".join(log.read_text(errors="replace")[-1500:] for log in folder.glob("*.log"))
-    raise IsthmusError(f"the copy ended by itself (exit code {process.returncode}): {logs}")
+    lines = [line for log in folder.glob("*.log") for line in log.read_text(errors="replace").splitlines()]
+    # Java's stacks are long and say nothing here.
+    told = [line for line in lines if line.strip() and not line.lstrip().startswith(("at ", "... "))]
+    raise IsthmusError("\n".join([f"the copy ended by itself (exit code {process.returncode})", *told[-_LOG_LINES:]]))
