@@ -17,11 +17,13 @@ from isthmus.entities.record import (
     PREFIX,
     PREFIX_BYTES,
     SLOT_IN_ANNOTATIONS,
+    Head,
     Parts,
 )
 
 __all__ = [
     "Stored",
+    "annotations_section",
     "delivery_count",
     "take_apart",
     "with_annotation",
@@ -75,15 +77,14 @@ def take_apart(record: bytes) -> Stored:
         count -= 1
     ttl_ms = section.decode_header(header, (0, len(header))).ttl_ms or 0
     delivery = record[header_end:start]
-    parts = Parts(header, ttl_ms, delivery, record[own:rest], count, record[rest:], 0, b"")
-    return Stored(parts, sequence, enqueued_ms, enqueue_sequence)
+    head = Head(header, ttl_ms, delivery, record[own:rest], count)
+    return Stored(Parts(head, record[rest:]), sequence, enqueued_ms, enqueue_sequence)
 
 
 def with_annotation(parts: Parts, name: str, value: Any) -> Parts:
     """The message with one message annotation set; `value` None removes it."""
     key = b"\xa3%c" % len(name) + name.encode()
-    content = b"\0Sr\xd1" + (len(parts.annotations) + 4).to_bytes(4, "big")
-    content += (2 * parts.annotation_count).to_bytes(4, "big") + parts.annotations
+    content = annotations_section(parts.head)
     pairs = [
         content[start:after]
         for start, middle, after in section.map_items(content, (0, len(content)))
@@ -91,7 +92,13 @@ def with_annotation(parts: Parts, name: str, value: Any) -> Parts:
     ]
     if value is not None:
         pairs.append(key + codec.encode(value))
-    return parts._replace(annotations=b"".join(pairs), annotation_count=len(pairs))
+    return parts._replace(head=parts.head.replace(annotations=b"".join(pairs), annotation_count=len(pairs)))
+
+
+def annotations_section(head: Head) -> bytes:
+    """The sender's message annotations as a section of their own."""
+    pairs = head.annotations
+    return b"\0Sr\xd1" + (len(pairs) + 4).to_bytes(4, "big") + (2 * head.annotation_count).to_bytes(4, "big") + pairs
 
 
 def with_properties(rest: bytes, properties: Mapping[str, Any], removed: Iterable[str] = ()) -> bytes:

@@ -36,7 +36,8 @@ from isthmus.entities.key import (
     state_key,
 )
 from isthmus.entities.limit import Limits
-from isthmus.entities.record import HeaderCache, Parts, build, plain_payload, split
+from isthmus.entities.parse import HeadCache, split
+from isthmus.entities.record import Parts, build, plain_payload
 from isthmus.entities.staging import Callback, Failure, Staging
 from isthmus.entities.window import Budget
 from isthmus.errors import (
@@ -95,7 +96,7 @@ class Intake:
         self._staging = context.staging
         self._status = EntityStatus.ACTIVE
         self._quota_bytes = 0
-        self._headers = HeaderCache(0)
+        self._heads = HeadCache(0)
         self._detection: Detection | None = None
         self._load(state)
 
@@ -163,7 +164,7 @@ class Intake:
         duplicate_window_ms: int = 0,
     ) -> None:
         self._status = status
-        self._headers = HeaderCache(0 if default_ttl_ms >= INFINITE_MS else default_ttl_ms)
+        self._heads = HeadCache(0 if default_ttl_ms >= INFINITE_MS else default_ttl_ms)
         self._quota_bytes = quota_megabytes << 20
         self.max_message_size_bytes = max_message_size_bytes or self._context.limits.max_message_size_bytes
         if duplicate_window_ms and (self._detection is None or self._detection.window_ms != duplicate_window_ms):
@@ -192,9 +193,9 @@ class Intake:
         accepted = [parts for parts in self._prepare(payloads, now_ms) if parts is not None]
         self.accessed_at_ms = now_ms
         self._staging.touch(self)
-        if any(parts.due_ms > now_ms for parts in accepted):
-            later = [(parts, parts.due_ms) for parts in accepted if parts.due_ms > now_ms]
-            accepted = [parts for parts in accepted if parts.due_ms <= now_ms]
+        later = [(parts, parts.head.due_ms) for parts in accepted if parts.head.due_ms > now_ms]
+        if later:
+            accepted = [parts for parts in accepted if parts.head.due_ms <= now_ms]
             self._schedule(later, now_ms)
         if accepted:
             self._take(accepted, now_ms)
@@ -240,8 +241,8 @@ class Intake:
                 f"The maximum entity size of '{self.path}' has been reached or exceeded: it holds {self.stored_bytes()} "
                 f"bytes of {self._quota_bytes}; receive messages or raise MaxSizeInMegabytes."
             )
-        headers = self._headers
-        accepted = [split(payload, headers) for payload in payloads]
+        heads = self._heads
+        accepted = [split(payload, heads) for payload in payloads]
         limit = self._context.limits.max_message_id_characters
         for place, parts in enumerate(accepted):
             if len(parts.message_id) > limit:
@@ -371,4 +372,4 @@ class Intake:
 def _due_ms(record: bytes) -> int:
     """For when a stored scheduled message is due: the annotation that `Intake._schedule` sets comes last."""
     parts = take_apart(record).parts
-    return int.from_bytes(parts.annotations[-8:], "big")
+    return int.from_bytes(parts.head.annotations[-8:], "big")

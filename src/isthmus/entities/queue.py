@@ -37,7 +37,7 @@ from isthmus.entities.intake import Context, Intake
 from isthmus.entities.journal import Batch
 from isthmus.entities.key import DEFERRED, MESSAGE, SCHEDULED, message_key, message_span, unpack_message
 from isthmus.entities.lock import Acquired, Lock, LockTable, Span
-from isthmus.entities.record import Parts, build, expires_at_ms, locked_payload, plain_payload
+from isthmus.entities.record import Parts, build, build_many, expires_at_ms, locked_payloads, plain_payload
 from isthmus.entities.run import RunSet, runs_of
 from isthmus.entities.staging import Callback, Failure
 from isthmus.entities.window import Pair, Window
@@ -72,6 +72,7 @@ class Queue(Intake):
         self._max_delivery_count = 10
         self._dead_letters_expired = False
         self._fixed_ttl_ms = 0
+        self._prefix = message_key(MESSAGE, number, 0)[:-8]
         self._is_dead_letter_queue = False
         self._listeners: list[Callback] = []
         self._locks = LockTable()
@@ -145,27 +146,16 @@ class Queue(Intake):
             fed: whether the messages come from a topic, so that this entity's default time to live is still to apply.
         """
         if fed and self._fixed_ttl_ms:
-            messages = [self._capped(parts) for parts in messages]
-        number, sequence = self.number, self.last
+            capped = self._heads.capped
+            messages = [parts._replace(head=capped(parts.head)) for parts in messages]
+        first = self.last + 1
+        pairs, size = build_many(messages, first, now_ms, self._prefix, origins)
         put = self._staging.batch.put
-        pairs: list[Pair] = []
-        size = 0
-        expiring = False
-        for place, parts in enumerate(messages):
-            sequence += 1
-            ttl_ms = parts.ttl_ms
-            if ttl_ms:
-                expiring = True
-            record = build(
-                parts, sequence, now_ms, now_ms + ttl_ms if ttl_ms else 0, origins[place] if origins else None
-            )
-            key = message_key(MESSAGE, number, sequence)
+        for key, record in pairs:
             put(key, record)
-            pairs.append((key, record))
-            size += len(record)
-        if expiring:
-            self._index_expiry(messages, self.last + 1, now_ms)
-        self._stored(pairs, size, sequence)
+        if any(parts.head.ttl_ms for parts in messages):
+            self._index_expiry(messages, first, now_ms)
+        self._stored(pairs, size, self.last + len(pairs))
 
     def _stored(self, pairs: Sequence[Pair], size_bytes: int, last: int) -> None:
         self.last = last
@@ -177,18 +167,14 @@ class Queue(Intake):
         else:
             self._window.decline()
 
-    def _capped(self, parts: Parts) -> Parts:
-        header, ttl_ms = self._headers.get(parts.header)
-        return parts._replace(header=header, ttl_ms=ttl_ms)
-
     def _index_expiry(self, messages: Sequence[Parts], first: int, now_ms: int) -> None:
         self._may_expire = True
         calendar = self._context.calendar
         run_first = run_last = run_ms = 0
         for sequence, parts in enumerate(messages, first):
-            if not parts.ttl_ms:
+            if not parts.head.ttl_ms:
                 continue
-            expires_ms = now_ms + parts.ttl_ms
+            expires_ms = now_ms + parts.head.ttl_ms
             if run_ms and expires_ms // BUCKET_MS == run_ms // BUCKET_MS:
                 run_last = sequence
                 continue
@@ -250,7 +236,7 @@ class Queue(Intake):
         if deferred:
             payloads = [plain_payload(record, 1, slot) for _, record in pairs]
         else:
-            payloads = [locked_payload(record, slot) for _, record in pairs]
+            payloads = locked_payloads(pairs, slot)
         sequences = _sequences(pairs)
         held = Lock(random, tags, sequences, array("Q", [len(record) for _, record in pairs]), until_ms)
         held.deferred = deferred

@@ -2,8 +2,8 @@
 
 What it is: at acceptance the sender's header is normalised and the broker's annotations are put in front of the
 sender's own; everything behind them is kept to the byte. Delivery fills locked-until into its slot: two slices and a
-join. What it is not: the changes that abandon, defer and dead-letter make (`amend`).
-Spec: SERVICE-BUS.md W6, W7, W8; AMQP 1.0 part 3.2.
+join. What it is not: how a sender's bytes are read (`parse`), nor the changes that abandon and dead-letter make (`amend`).
+Spec: SERVICE-BUS.md W7, W8; AMQP 1.0 part 3.2.
 
 A record is::
 
@@ -14,32 +14,28 @@ A record is::
         [enqueue-sequence-number], then the sender's
     properties, application properties, body, footer  from `rest` on, as sent
 
-Invariants:
-    I1. Nothing of the sender's is changed but header.ttl (cut to the entity's), reserved annotations (dropped) and an
-        absent message-id (made).
-    I2. Sections leave in the standard's order whatever order they came in.
-    I3. Bytes that are no message raise InvalidMessageError; nothing else comes out of `split`.
+Most messages of a sender begin alike, so what is in front of the properties is a `Head`, shared by them and made once.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from isthmus.amqp import codec, section
-from isthmus.amqp.codec import value_end
-from isthmus.entities.error import InvalidMessageError
-
 __all__ = [
+    "ANNOTATIONS_BYTES",
     "ENQUEUE_SEQUENCE",
+    "PREFIX",
     "PREFIX_BYTES",
-    "HeaderCache",
+    "SLOT_IN_ANNOTATIONS",
+    "Head",
     "Parts",
     "build",
+    "build_many",
     "expires_at_ms",
-    "locked_payload",
+    "locked_payloads",
     "plain_payload",
-    "split",
 ]
 
 # Encoded symbol, then the code of its value. Lengths: 20 + 9, 23 + 9, 21 + 9, 31 + 9.
@@ -48,260 +44,184 @@ SEQUENCE = b"\xa3\x15x-opt-sequence-number"
 ENQUEUED_TIME = b"\xa3\x13x-opt-enqueued-time"
 ENQUEUE_SEQUENCE = b"\xa3\x1dx-opt-enqueue-sequence-number"
 MESSAGE_STATE = b"\xa3\x13x-opt-message-state"
-SCHEDULED_TIME = b"\xa3\x1cx-opt-scheduled-enqueue-time"
-RESERVED = frozenset((LOCKED_UNTIL, SEQUENCE, ENQUEUED_TIME, ENQUEUE_SEQUENCE, MESSAGE_STATE))
 
 PREFIX = struct.Struct(">QII")
 PREFIX_BYTES = PREFIX.size
-ANNOTATIONS = struct.Struct(">4sII20sBQ23sBQ21sBQ")
-ANNOTATIONS_BYTES = ANNOTATIONS.size - 12
-ENQUEUE_SLOT = struct.Struct(">31sBQ")
+_OFFSETS = struct.Struct(">II")
+# Locked-until 29, sequence number 32, enqueued time 30.
+ANNOTATIONS_BYTES = 91
 # From the start of the annotations section to the eight bytes of locked-until: section head 12, symbol 20, code 1.
 SLOT_IN_ANNOTATIONS = 33
-LOCKED_UNTIL_BYTES = 29
-_SLOT = struct.Struct(">I")
-_COUNTS = struct.Struct(">II")
+_LOCKED_UNTIL_BYTES = 29
+_ENQUEUE_SEQUENCE_BYTES = 40
+
+
+class Head:
+    """What stands in front of a message's properties, but for the numbers that the entity puts in.
+
+    Attributes:
+        header: normalised header section, delivery-count in its last four bytes.
+        ttl_ms: effective time to live; 0 is without end.
+        delivery_annotations: the sender's section, or empty.
+        annotations: the sender's message annotations, encoded pairs.
+        annotation_count: how many pairs.
+        due_ms: wall time for which the sender scheduled the message; 0 is now.
+    """
+
+    __slots__ = (
+        "_local",
+        "_moved",
+        "annotation_count",
+        "annotations",
+        "delivery_annotations",
+        "due_ms",
+        "header",
+        "ttl_ms",
+    )
+
+    def __init__(
+        self,
+        header: bytes,
+        ttl_ms: int,
+        delivery_annotations: bytes = b"",
+        annotations: bytes = b"",
+        annotation_count: int = 0,
+        due_ms: int = 0,
+    ) -> None:
+        self.header = header
+        self.ttl_ms = ttl_ms
+        self.delivery_annotations = delivery_annotations
+        self.annotations = annotations
+        self.annotation_count = annotation_count
+        self.due_ms = due_ms
+        self._local: tuple[bytes, bytes, bytes] | None = None
+        self._moved: tuple[bytes, bytes, bytes] | None = None
+
+    def pieces(self, *, moved: bool) -> tuple[bytes, bytes, bytes]:
+        """The record's bytes after expires-at and before the number, between number and time, and after the time.
+
+        Args:
+            moved: whether the message carries an enqueue-sequence-number; its eight bytes follow the third piece, and
+                then the sender's annotations.
+        """
+        known = self._moved if moved else self._local
+        if known is None:
+            known = self._make(moved)
+            if moved:
+                self._moved = known
+            else:
+                self._local = known
+        return known
+
+    def _make(self, moved: bool) -> tuple[bytes, bytes, bytes]:
+        size = ANNOTATIONS_BYTES + len(self.annotations) + (_ENQUEUE_SEQUENCE_BYTES if moved else 0)
+        count = self.annotation_count + (4 if moved else 3)
+        at = PREFIX_BYTES + len(self.header) + len(self.delivery_annotations)
+        before = b"".join(
+            (
+                _OFFSETS.pack(at + SLOT_IN_ANNOTATIONS, at + 12 + size),
+                self.header,
+                self.delivery_annotations,
+                b"\0Sr\xd1" + _OFFSETS.pack(size + 4, 2 * count),
+                LOCKED_UNTIL + b"\x83" + bytes(8) + SEQUENCE + b"\x81",
+            )
+        )
+        return before, ENQUEUED_TIME + b"\x83", ENQUEUE_SEQUENCE + b"\x81" if moved else self.annotations
+
+    def replace(
+        self,
+        *,
+        header: bytes | None = None,
+        ttl_ms: int | None = None,
+        annotations: bytes | None = None,
+        annotation_count: int | None = None,
+    ) -> Head:
+        """A head with some parts changed."""
+        return Head(
+            self.header if header is None else header,
+            self.ttl_ms if ttl_ms is None else ttl_ms,
+            self.delivery_annotations,
+            self.annotations if annotations is None else annotations,
+            self.annotation_count if annotation_count is None else annotation_count,
+            self.due_ms,
+        )
 
 
 class Parts(NamedTuple):
     """A message taken apart for storing; `build` puts it together under a sequence number.
 
     Attributes:
-        header: normalised header section, delivery-count 0.
-        ttl_ms: effective time to live; 0 is without end.
-        delivery_annotations: the sender's section, or empty.
-        annotations: the sender's message annotations, encoded pairs.
-        annotation_count: how many pairs.
-        rest: everything from the properties on.
-        due_ms: wall time for which the sender scheduled the message; 0 is now.
+        head: what stands in front of the properties.
+        rest: everything from the properties on, as sent.
         message_id: encoded message-id.
     """
 
-    header: bytes
-    ttl_ms: int
-    delivery_annotations: bytes
-    annotations: bytes
-    annotation_count: int
+    head: Head
     rest: bytes
-    due_ms: int
-    message_id: bytes
-
-
-class HeaderCache:
-    """Normalised headers of one entity by the bytes that senders send; there are few different ones.
-
-    Args:
-        default_ttl_ms: the entity's default time to live; 0 is without end.
-    """
-
-    __slots__ = ("_default_ttl_ms", "_seen", "absent")
-
-    def __init__(self, default_ttl_ms: int) -> None:
-        self._default_ttl_ms = default_ttl_ms
-        self._seen: dict[bytes, tuple[bytes, int]] = {}
-        self.absent = self._normalise(section.Header(durable=True), b"\x41\x40")
-
-    def get(self, raw: bytes) -> tuple[bytes, int]:
-        """(normalised header section, effective time to live in ms or 0) for a sender's header section.
-
-        Raises:
-            CodecError: the section is malformed.
-        """
-        known = self._seen.get(raw)
-        if known is None:
-            header = section.decode_header(raw, (0, len(raw)))
-            fields: tuple[object, object] = (header.priority, header.ttl_ms)
-            if not isinstance(fields[0], int) or not isinstance(fields[1], int | None):
-                raise codec.CodecError("header fields have the wrong types")
-            flags = (b"\x41" if header.durable else b"\x42") + (b"\x50%c" % header.priority)
-            known = self._normalise(header, flags)
-            if len(self._seen) < 1000:  # ttl may differ in every message: then it is not worth keeping
-                self._seen[raw] = known
-        return known
-
-    def _normalise(self, header: section.Header, flags: bytes) -> tuple[bytes, int]:
-        ttl_ms = header.ttl_ms
-        if self._default_ttl_ms and (ttl_ms is None or ttl_ms > self._default_ttl_ms):
-            ttl_ms = self._default_ttl_ms
-        # A header can say 49 days at most; a longer default still ends the message's life, silently.
-        fits = ttl_ms is not None and (header.ttl_ms is not None or ttl_ms <= 0xFFFFFFFF)
-        ttl = b"\x70" + ttl_ms.to_bytes(4, "big") if ttl_ms is not None and fits else b"\x40"
-        fields = flags + ttl + b"\x42\x70\0\0\0\0"
-        effective_ms = 0 if ttl_ms is None else max(1, ttl_ms)
-        return b"\0Sp\xc0%c\x05" % (len(fields) + 1) + fields, effective_ms
-
-
-def split(message: bytes, headers: HeaderCache) -> Parts:
-    """Take an encoded message apart.
-
-    Raises:
-        InvalidMessageError: the bytes are no message.
-    """
-    try:
-        parts = _split_quick(message, headers)
-        if parts is None:
-            parts = _split_quick(_in_order(message), headers)
-    except (IndexError, codec.CodecError, ValueError) as error:
-        raise InvalidMessageError(f"the payload is no AMQP message: {error}") from None
-    if parts is None:
-        raise InvalidMessageError("the payload is no AMQP message")
-    return parts
-
-
-def _split_quick(b: bytes, headers: HeaderCache) -> Parts | None:
-    """`split` for sections in order and keys of annotations as sym8; None: take the slow way."""
-    end = len(b)
-    at = 0
-    if b[0:3] == b"\0Sp":
-        at = 5 + b[4] if b[3] == 0xC0 else value_end(b, 3)
-        header, ttl_ms = headers.get(b[:at])
-    else:
-        header, ttl_ms = headers.absent
-    kind = b[at : at + 3]
-    delivery = annotations = b""
-    if kind == b"\0Sq":
-        stop = value_end(b, at + 3)
-        delivery = b[at:stop]
-        at = stop
-        kind = b[at : at + 3]
-    count = due_ms = 0
-    if kind == b"\0Sr":
-        code = b[at + 3]
-        if code == 0xC1:
-            stop, pair, count = at + 5 + b[at + 4], at + 6, b[at + 5] >> 1
-        elif code == 0xD1:
-            stop, pair = value_end(b, at + 3), at + 12
-            count = int.from_bytes(b[at + 8 : at + 12], "big") >> 1
-        else:
-            return None
-        start = pair
-        found = 0
-        while pair < stop:
-            if b[pair] != 0xA3:
-                return None
-            value = pair + 2 + b[pair + 1]
-            width = codec.WIDTH[b[value]]
-            after = value + width if 0 < width < 254 else value_end(b, value)
-            found += 1
-            name = b[pair:value]
-            if name in RESERVED:
-                annotations += b[start:pair]
-                start = after
-                count -= 1
-            elif name == SCHEDULED_TIME and b[value] != 0x40:
-                due_ms = codec.decode(b, value)[0]
-                if not isinstance(due_ms, int):
-                    return None
-            pair = after
-        if pair != stop or stop > end:
-            return None
-        annotations += b[start:stop]
-        at = stop
-        kind = b[at : at + 3]
-    rest = at
-    message_id = b""
-    if kind == b"\0Ss":
-        code = b[at + 3]
-        if code == 0xC0:
-            stop, field = at + 5 + b[at + 4], at + 6
-            present = b[at + 5]
-        else:
-            stop, field = value_end(b, at + 3), at + 12
-            present = code == 0xD0 and int.from_bytes(b[at + 8 : at + 12], "big")
-        if present and b[field] != 0x40:
-            message_id = b[field : value_end(b, field)]
-        at = stop
-        kind = b[at : at + 3]
-    if kind == b"\0St":
-        at = at + 5 + b[at + 4] if b[at + 3] == 0xC1 else value_end(b, at + 3)
-        kind = b[at : at + 3]
-    if kind == b"\0Su":  # the usual body: one data section
-        code = b[at + 3]
-        at = at + 8 + int.from_bytes(b[at + 4 : at + 8], "big") if code == 0xB0 else value_end(b, at + 3)
-    if at != end and not _ends_well(b, at, end):
-        return None
-    return Parts(header, ttl_ms, delivery, annotations, count, b[rest:] if rest else b, due_ms, message_id)
-
-
-def _ends_well(b: bytes, at: int, end: int) -> bool:
-    """Whether body sections, then at most one footer, fill the message from `at` to `end`."""
-    footer = False
-    while at < end:
-        if b[at] or b[at + 1] != 0x53 or footer or not 0x75 <= b[at + 2] <= 0x78:
-            return False
-        footer = b[at + 2] == 0x78
-        at = value_end(b, at + 3)
-    return at == end
-
-
-def _in_order(message: bytes) -> bytes:
-    """The same message with its sections in the standard's order and annotation keys as sym8.
-
-    Raises:
-        CodecError: the bytes are no message.
-    """
-    found = section.locate(message)
-    pieces = []
-    for name, (start, stop) in zip(found._fields, found, strict=True):
-        if name == "message_annotations" and stop:
-            pairs = []
-            for key, value, after in section.map_items(message, (start, stop)):
-                text = codec.decode(message, key)[0]
-                if not isinstance(text, str):
-                    raise codec.CodecError("an annotation's key is no symbol")
-                raw = text.encode()
-                if len(raw) > 255:
-                    raise codec.CodecError("an annotation's key is longer than 255 bytes")
-                if raw == SCHEDULED_TIME[2:] and not isinstance(codec.decode(message, value)[0], int | None):
-                    raise codec.CodecError("x-opt-scheduled-enqueue-time is no timestamp")
-                pairs.append(b"\xa3%c" % len(raw) + raw + message[value:after])
-            content = b"".join(pairs)
-            pieces.append(b"\0Sr\xd1" + _COUNTS.pack(len(content) + 4, 2 * len(pairs)) + content)
-        else:
-            pieces.append(message[start:stop])
-    return b"".join(pieces)
+    message_id: bytes = b""
 
 
 def build(parts: Parts, sequence: int, enqueued_ms: int, expires_ms: int, enqueue_sequence: int | None = None) -> bytes:
-    """The record of a message under a sequence number.
+    """The record of one message.
 
     Args:
         parts: the message.
-        sequence: in the entity that stores it.
+        sequence: its number in the entity that stores it.
         enqueued_ms: wall time.
         expires_ms: wall time after which the message is not delivered; 0 is never.
         enqueue_sequence: sequence number where the message first entered, if elsewhere.
     """
-    header, _, delivery, annotations, count, rest, _, _ = parts
-    size = ANNOTATIONS_BYTES + len(annotations)
-    at = PREFIX_BYTES + len(header) + len(delivery)
+    head = parts.head
+    before, between, behind = head.pieces(moved=enqueue_sequence is not None)
     if enqueue_sequence is not None:
-        annotations = ENQUEUE_SLOT.pack(ENQUEUE_SEQUENCE, 0x81, enqueue_sequence) + annotations
-        size += 40
-        count += 1
+        behind += enqueue_sequence.to_bytes(8, "big") + head.annotations
     return b"".join(
         (
-            PREFIX.pack(expires_ms, at + SLOT_IN_ANNOTATIONS, at + 12 + size),
-            header,
-            delivery,
-            ANNOTATIONS.pack(
-                b"\0Sr\xd1",
-                size + 4,
-                6 + 2 * count,
-                LOCKED_UNTIL,
-                0x83,
-                0,
-                SEQUENCE,
-                0x81,
-                sequence,
-                ENQUEUED_TIME,
-                0x83,
-                enqueued_ms,
-            ),
-            annotations,
-            rest,
+            expires_ms.to_bytes(8, "big"),
+            before,
+            sequence.to_bytes(8, "big"),
+            between,
+            enqueued_ms.to_bytes(8, "big"),
+            behind,
+            parts.rest,
         )
     )
+
+
+def build_many(
+    messages: Sequence[Parts], first: int, enqueued_ms: int, prefix: bytes, origins: Sequence[int] | None = None
+) -> tuple[list[tuple[bytes, bytes]], int]:
+    """Keys and records of messages accepted together, numbered from `first`, and the records' size.
+
+    Args:
+        messages: in order; each expires its own time to live after `enqueued_ms`.
+        first: sequence number of the first.
+        enqueued_ms: wall time.
+        prefix: what the keys begin with, before the sequence number.
+        origins: per message the sequence number where it first entered, if elsewhere.
+    """
+    pairs: list[tuple[bytes, bytes]] = []
+    add, join = pairs.append, b"".join
+    enqueued = enqueued_ms.to_bytes(8, "big")
+    moved = origins is not None
+    last: Head | None = None
+    front = back = own = b""
+    size = 0
+    for sequence, (head, rest, _) in enumerate(messages, first):
+        if head is not last:
+            last = head
+            before, between, behind = head.pieces(moved=moved)
+            front = (enqueued_ms + head.ttl_ms if head.ttl_ms else 0).to_bytes(8, "big") + before
+            back = between + enqueued + behind
+            own = head.annotations
+        number = sequence.to_bytes(8, "big")
+        if origins is None:
+            record = join((front, number, back, rest))
+        else:
+            record = join((front, number, back, origins[sequence - first].to_bytes(8, "big"), own, rest))
+        size += len(record)
+        add((prefix + number, record))
+    return pairs, size
 
 
 def expires_at_ms(record: bytes) -> int:
@@ -309,10 +229,20 @@ def expires_at_ms(record: bytes) -> int:
     return int.from_bytes(record[:8], "big")
 
 
-def locked_payload(record: bytes, locked_until: bytes) -> bytes:
-    """A stored message as a locked one leaves; `locked_until` is eight bytes, big-endian wall ms."""
-    (slot,) = _SLOT.unpack_from(record, 8)
-    return record[PREFIX_BYTES:slot] + locked_until + record[slot + 8 :]
+def locked_payloads(pairs: Sequence[tuple[bytes, bytes]], locked_until: bytes) -> list[bytes]:
+    """Stored messages as locked ones leave; `locked_until` is eight bytes, big-endian wall ms."""
+    payloads: list[bytes] = []
+    add = payloads.append
+    known = b""
+    slot = end = 0
+    for _, record in pairs:
+        offset = record[8:12]
+        if offset != known:
+            known = offset
+            slot = int.from_bytes(offset, "big")
+            end = slot + 8
+        add(record[16:slot] + locked_until + record[end:])
+    return payloads
 
 
 def plain_payload(record: bytes, state: int = 0, locked_until: bytes | None = None) -> bytes:
@@ -325,14 +255,14 @@ def plain_payload(record: bytes, state: int = 0, locked_until: bytes | None = No
     """
     _, slot, rest = PREFIX.unpack_from(record)
     start = slot - SLOT_IN_ANNOTATIONS
-    size, count = _COUNTS.unpack_from(record, start + 4)
+    size, count = _OFFSETS.unpack_from(record, start + 4)
     extra = MESSAGE_STATE + b"\x71" + state.to_bytes(4, "big") if state else b""
     kept = record[start + 12 : rest]
     if locked_until is None:
-        kept = kept[LOCKED_UNTIL_BYTES:]
-        size -= LOCKED_UNTIL_BYTES
+        kept = kept[_LOCKED_UNTIL_BYTES:]
+        size -= _LOCKED_UNTIL_BYTES
         count -= 2
     else:
         kept = kept[:21] + locked_until + kept[29:]
-    counts = _COUNTS.pack(size + len(extra), count + (2 if state else 0))
+    counts = _OFFSETS.pack(size + len(extra), count + (2 if state else 0))
     return b"".join((record[PREFIX_BYTES:start], b"\0Sr\xd1", counts, kept, extra, record[rest:]))

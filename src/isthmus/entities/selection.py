@@ -25,7 +25,7 @@ from isthmus.entities.description import (
     SqlFilter,
     TrueFilter,
 )
-from isthmus.entities.record import HeaderCache, Parts
+from isthmus.entities.record import Parts
 from isthmus.entities.view import MessageView, changed
 
 __all__ = ["Selection", "compile_rule"]
@@ -102,7 +102,7 @@ class Selection:
         self.takes_all = always and not self._acting
         self.takes_none = not compiled
 
-    def copies(self, view: MessageView, headers: HeaderCache) -> tuple[list[Parts], Exception | None]:
+    def copies(self, view: MessageView) -> tuple[list[Parts], Exception | None]:
         """The copies for this subscription, and the last evaluation error if a rule failed."""
         copies: list[Parts] = []
         failed: Exception | None = None
@@ -116,7 +116,7 @@ class Selection:
         for name, matches, apply in self._acting:
             try:
                 if matches(view) is True:
-                    copies.append(changed(view, apply(view), name, headers))
+                    copies.append(changed(view, apply(view), name))
             except (rules.FilterError, CodecError) as error:
                 failed = error
         return copies, failed

@@ -18,7 +18,7 @@ from isthmus.entities.amend import Stored
 from isthmus.entities.description import EntityStatus
 from isthmus.entities.intake import Context, Intake
 from isthmus.entities.queue import Queue
-from isthmus.entities.record import HeaderCache, Parts
+from isthmus.entities.record import Parts
 from isthmus.entities.selection import Selection
 from isthmus.entities.view import MessageView
 
@@ -101,7 +101,7 @@ class Topic(Intake):
         chosen: list[Parts] = []
         origins: list[int] = []
         for view in views:
-            copies, failed = selection.copies(view, _UNCAPPED)
+            copies, failed = selection.copies(view)
             for parts in copies:
                 chosen.append(parts)
                 origins.append(view.sequence)
@@ -110,7 +110,3 @@ class Topic(Intake):
                 queue.dead_letters.store_dead([stored], queue.path, _FILTER_FAILED, str(failed))
         if chosen:
             queue.store(chosen, views[0].enqueued_ms, origins, fed=True)
-
-
-# An action may set any time to live; the subscription's own default caps it when the copy is stored.
-_UNCAPPED = HeaderCache(0)

@@ -13,8 +13,9 @@ from uuid import UUID
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Described, Symbol, Timestamp
-from isthmus.entities.amend import with_annotation, with_fields, with_properties
-from isthmus.entities.record import HeaderCache, Parts
+from isthmus.entities.amend import annotations_section, with_annotation, with_fields, with_properties
+from isthmus.entities.parse import normalised_header
+from isthmus.entities.record import Parts
 from isthmus.rules import MISSING, REMOVED, Changes, Missing, Value
 
 __all__ = ["MessageView", "changed"]
@@ -93,9 +94,9 @@ class MessageView:
         if annotation is not None:
             return _point(self._annotation(annotation))
         if name == "TimeToLive":
-            return timedelta(milliseconds=self.parts.ttl_ms) if self.parts.ttl_ms else MISSING
+            return timedelta(milliseconds=self.parts.head.ttl_ms) if self.parts.head.ttl_ms else MISSING
         if name == "ExpiresAtUtc":
-            return _at(self.enqueued_ms + self.parts.ttl_ms) if self.parts.ttl_ms else MISSING
+            return _at(self.enqueued_ms + self.parts.head.ttl_ms) if self.parts.head.ttl_ms else MISSING
         if name == "EnqueuedTimeUtc":
             return _at(self.enqueued_ms)
         if name in ("SequenceNumber", "EnqueuedSequenceNumber"):
@@ -103,21 +104,20 @@ class MessageView:
         if name == "DeliveryCount":
             return 0
         if name == "Size":
-            return len(self.parts.header) + len(self.parts.annotations) + len(self.parts.rest)
+            head = self.parts.head
+            return len(head.header) + len(head.annotations) + len(self.parts.rest)
         return MISSING
 
     def _annotation(self, name: str) -> Any:
         if self._annotations is None:
-            pairs = self.parts.annotations
-            head = (len(pairs) + 4).to_bytes(4, "big") + (2 * self.parts.annotation_count).to_bytes(4, "big")
-            content = b"\0Sr\xd1" + head + pairs
+            content = annotations_section(self.parts.head)
             self._annotations = {
                 str(key): value for key, value in section.decode_map(content, (0, len(content))).items()
             }
         return self._annotations.get(name)
 
 
-def changed(view: MessageView, changes: Changes, rule_name: str, headers: HeaderCache) -> Parts:
+def changed(view: MessageView, changes: Changes, rule_name: str) -> Parts:
     """The copy of a message that a rule with an action makes: RuleName set, then the action's changes."""
     parts = view.parts
     spelt = {name.lower(): name for name in reversed(view.properties)}
@@ -139,9 +139,11 @@ def changed(view: MessageView, changes: Changes, rule_name: str, headers: Header
             parts = with_annotation(parts, _ANNOTATIONS[name], plain)
         elif name == "TimeToLive":
             ttl_ms = None if value is REMOVED else max(0, int(value / timedelta(milliseconds=1)))  # type: ignore[operator]
-            header = section.decode_header(parts.header, (0, len(parts.header)))._replace(ttl_ms=ttl_ms)
-            raw, effective = headers.get(section.encode_header(header))
-            parts = parts._replace(header=raw, ttl_ms=effective)
+            header = parts.head.header
+            # Durable and priority stand after the section's six bytes; priority is null or has two.
+            flags = header[6 : 8 if header[7] == 0x40 else 9]
+            raw, effective = normalised_header(section.Header(ttl_ms=ttl_ms), 0, flags)
+            parts = parts._replace(head=parts.head.replace(header=raw, ttl_ms=effective))
     rest = with_properties(parts.rest, set_properties, removed)
     if fields:
         rest = with_fields(rest, fields)

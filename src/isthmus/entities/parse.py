@@ -1,0 +1,193 @@
+"""Reading a sender's encoded message: where it begins to be its own.
+
+What it is: a walk over the sections, with nothing decoded that was seen before: what stands in front of the properties
+is looked up by its bytes. Spec: SERVICE-BUS.md W6, W8; AMQP 1.0 part 3.2.
+
+Invariants:
+    I1. Nothing of the sender's is changed but header.ttl (cut to the entity's) and reserved annotations (dropped).
+    I2. Sections leave in the standard's order whatever order they came in.
+    I3. Bytes that are no message raise InvalidMessageError; nothing else comes out of `split`.
+"""
+
+from __future__ import annotations
+
+from isthmus.amqp import codec, section
+from isthmus.amqp.codec import value_end
+from isthmus.entities.error import InvalidMessageError
+from isthmus.entities.record import Head, Parts
+
+__all__ = ["HeadCache", "normalised_header", "split"]
+
+_RESERVED = frozenset(
+    (
+        "x-opt-locked-until",
+        "x-opt-sequence-number",
+        "x-opt-enqueued-time",
+        "x-opt-enqueue-sequence-number",
+        "x-opt-message-state",
+    )
+)
+_SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
+_REMEMBERED = 1000
+_REMEMBERED_BYTES = 512
+
+
+def normalised_header(header: section.Header, default_ttl_ms: int, flags: bytes) -> tuple[bytes, int]:
+    """The header section as it is stored, and the effective time to live in ms (0: without end).
+
+    Args:
+        header: as the sender has it.
+        default_ttl_ms: the entity's; 0 is without end.
+        flags: encoded durable and priority.
+    """
+    ttl_ms = header.ttl_ms
+    if default_ttl_ms and (ttl_ms is None or ttl_ms > default_ttl_ms):
+        ttl_ms = default_ttl_ms
+    # A header can say 49 days at most; a longer default still ends the message's life, without being named.
+    encoded = b"\x40" if ttl_ms is None or ttl_ms > 0xFFFFFFFF else b"\x70" + ttl_ms.to_bytes(4, "big")
+    fields = flags + encoded + b"\x42\x70\0\0\0\0"
+    return b"\0Sp\xc0%c\x05" % (len(fields) + 1) + fields, 0 if ttl_ms is None else max(1, ttl_ms)
+
+
+class HeadCache:
+    """Heads of one entity by the bytes that senders send; there are few different ones.
+
+    Args:
+        default_ttl_ms: the entity's default time to live; 0 is without end.
+
+    Attributes:
+        known: heads by their bytes as sent; emptied when it has grown too large.
+    """
+
+    __slots__ = ("_capped", "_default_ttl_ms", "known")
+
+    def __init__(self, default_ttl_ms: int) -> None:
+        self._default_ttl_ms = default_ttl_ms
+        self._capped: dict[Head, Head] = {}
+        self.known: dict[bytes, Head] = {}
+
+    def read(self, raw: bytes) -> Head:
+        """The head for header, delivery annotations and message annotations as sent, any of them absent.
+
+        Raises:
+            CodecError: a section is malformed.
+        """
+        found = section.locate(raw)
+        header, ttl_ms = self._header(raw, found.header)
+        pairs = []
+        due_ms = 0
+        for key, value, after in section.map_items(raw, found.message_annotations):
+            name = codec.decode(raw, key)[0]
+            if not isinstance(name, str):
+                raise codec.CodecError("an annotation's key is no symbol")
+            if name in _RESERVED:
+                continue
+            text = name.encode()
+            if len(text) > 255:
+                raise codec.CodecError("an annotation's key is longer than 255 bytes")
+            if name == _SCHEDULED_TIME and raw[value] != 0x40:
+                due_ms = codec.decode(raw, value)[0]
+                if not isinstance(due_ms, int):
+                    raise codec.CodecError(f"{_SCHEDULED_TIME} is no timestamp")
+            pairs.append(b"\xa3%c" % len(text) + text + raw[value:after])
+        start, end = found.delivery_annotations
+        head = Head(header, ttl_ms, raw[start:end], b"".join(pairs), len(pairs), due_ms)
+        if not due_ms and len(raw) <= _REMEMBERED_BYTES:
+            if len(self.known) >= _REMEMBERED:
+                self.known.clear()
+            self.known[raw] = head
+        return head
+
+    def _header(self, raw: bytes, place: tuple[int, int]) -> tuple[bytes, int]:
+        if not place[1]:
+            return normalised_header(section.Header(), self._default_ttl_ms, b"\x41\x40")
+        header = section.decode_header(raw, place)
+        fields: tuple[object, object] = (header.priority, header.ttl_ms)
+        if not isinstance(fields[0], int) or not isinstance(fields[1], int | None):
+            raise codec.CodecError("the header's fields have the wrong types")
+        flags = (b"\x41" if header.durable else b"\x42") + b"\x50%c" % header.priority
+        return normalised_header(header, self._default_ttl_ms, flags)
+
+    def capped(self, head: Head) -> Head:
+        """A head from elsewhere with this entity's default time to live applied."""
+        if not self._default_ttl_ms or 0 < head.ttl_ms <= self._default_ttl_ms:
+            return head
+        known = self._capped.get(head)
+        if known is None:
+            header, ttl_ms = self._header(head.header, (0, len(head.header)))
+            known = head.replace(header=header, ttl_ms=ttl_ms)
+            if len(self._capped) >= _REMEMBERED:
+                self._capped.clear()
+            self._capped[head] = known
+        return known
+
+
+def split(message: bytes, heads: HeadCache) -> Parts:
+    """Take an encoded message apart.
+
+    Raises:
+        InvalidMessageError: the bytes are no message.
+    """
+    try:
+        parts = _split(message, heads)
+        if parts is None:
+            found = section.locate(message)
+            parts = _split(b"".join([message[start:end] for start, end in found]), heads)
+    except (IndexError, codec.CodecError, ValueError) as error:
+        raise InvalidMessageError(f"the payload is no AMQP message: {error}") from None
+    if parts is None:
+        raise InvalidMessageError("the payload is no AMQP message")
+    return parts
+
+
+def _split(b: bytes, heads: HeadCache) -> Parts | None:
+    """`split` for sections in the standard's order; None if they are not. Sizes of one byte are read in place."""
+    end = len(b)
+    at = 0
+    kind = b[:3]
+    if kind == b"\0Sp":
+        at = 5 + b[4] if b[3] == 0xC0 else value_end(b, 3)
+        kind = b[at : at + 3]
+    if kind == b"\0Sq":
+        at = value_end(b, at + 3)
+        kind = b[at : at + 3]
+    if kind == b"\0Sr":
+        at = at + 5 + b[at + 4] if b[at + 3] == 0xC1 else value_end(b, at + 3)
+        kind = b[at : at + 3]
+    raw = b[:at]
+    head = heads.known.get(raw) or heads.read(raw)
+    rest = at
+    message_id = b""
+    if kind == b"\0Ss":
+        if b[at + 3] == 0xC0:
+            field, present = at + 6, b[at + 5]
+            at += 5 + b[at + 4]
+        else:
+            field, present = at + 12, b[at + 3] == 0xD0 and b[at + 8 : at + 12] != b"\0\0\0\0"
+            at = value_end(b, at + 3)
+        if present:
+            code = b[field]
+            if code == 0xA1:
+                message_id = b[field : field + 2 + b[field + 1]]
+            elif code != 0x40:
+                message_id = b[field : value_end(b, field)]
+        kind = b[at : at + 3]
+    if kind == b"\0St":
+        at = at + 5 + b[at + 4] if b[at + 3] == 0xC1 else value_end(b, at + 3)
+        kind = b[at : at + 3]
+    if kind == b"\0Su":  # the usual body: one data section
+        at = at + 8 + int.from_bytes(b[at + 4 : at + 8], "big") if b[at + 3] == 0xB0 else value_end(b, at + 3)
+    if at != end and not _ends_well(b, at, end):
+        return None
+    return Parts(head, b[rest:], message_id)
+
+
+def _ends_well(b: bytes, at: int, end: int) -> bool:
+    """Whether body sections, then at most one footer, fill the message from `at` to `end`."""
+    footer = False
+    while at < end:
+        if b[at] or b[at + 1] != 0x53 or footer or not 0x75 <= b[at + 2] <= 0x78:
+            return False
+        footer = b[at + 2] == 0x78
+        at = value_end(b, at + 3)
+    return at == end
