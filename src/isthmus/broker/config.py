@@ -13,7 +13,6 @@ Invariants:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ import yaml
 
 from isthmus.broker.layout import CORRELATION_FIELDS, SETTINGS, Layout, field_of
 from isthmus.entities.description import (
+    DEFAULT_RULE_NAME,
     CorrelationFilter,
     EntityStatus,
     Filter,
@@ -138,7 +138,7 @@ class _Reader:
     def __init__(self, document: Document, layout: Layout) -> None:
         self.document = document
         self.word = layout.word
-        self._entities: dict[str, str] = {}
+        self._entities: set[str] = set()
         self.queue = layout.spec(QueueDescription, "queue")
         self.topic = layout.spec(TopicDescription, "topic")
         self.subscription = layout.spec(SubscriptionDescription, "subscription")
@@ -165,14 +165,16 @@ class _Reader:
         inner = self.document.pairs(self._mapping(node), what)
         for name, key, rule_node in self._named(inner, "rules", Kind.SUBSCRIPTION):
             rule = f"rule {name} of {what}"
-            pairs = self._pairs(rule_node, rule, ("sql", "correlation", "action"))
+            pairs = self._pairs(rule_node, rule, ("filter", "correlation", "action"))
             filters: list[Filter] = []
-            if "sql" in pairs:
-                filters.append(self._sql(pairs["sql"][1], f"sql of {rule}"))
+            if "filter" in pairs:
+                filters.append(self._sql(pairs["filter"][1], f"filter of {rule}"))
             if "correlation" in pairs:
                 filters.append(self._correlation(pairs["correlation"][1], f"correlation of {rule}"))
             if len(filters) != 1:
-                self._fault(key, f"{rule} has {len(filters)} filters", "write sql: … or correlation: {…}")
+                self._fault(
+                    key, f"{rule} has {len(filters)} filters", 'write filter: "a = 1" or correlation: {label: a}'
+                )
             action = self._action(pairs["action"][1], f"action of {rule}") if "action" in pairs else None
             config.rules += [RuleDescription(name, each, action) for each in filters[:1]]
         return config
@@ -315,11 +317,15 @@ class _Reader:
     def _named(
         self, pairs: dict[str, tuple[Any, Any]], name: str, kind: Kind
     ) -> Iterator[tuple[str, yaml.Node, yaml.Node | None]]:
-        """Names, their nodes and their values' nodes of a mapping inside, each name checked."""
-        if name not in pairs or self._mapping(pairs[name][1]) is None:
-            return
-        for each, (key, value) in self.document.pairs(pairs[name][1], name).items():
-            self._check_name(key, each, name, kind)
+        """Names, their nodes and their values' nodes of a mapping or a list of names inside, each name checked."""
+        node = self._mapping(pairs[name][1]) if name in pairs else None
+        if isinstance(node, yaml.SequenceNode):
+            items: list[tuple[str, tuple[Any, Any]]] = [(self._text(item, name), (item, None)) for item in node.value]
+        else:
+            items = list(self.document.pairs(node, name).items())
+        seen: set[str] = set()
+        for each, (key, value) in items:
+            self._check_name(key, each, name, kind, seen)
             yield each, key, self._mapping(value)
 
     def _items(
@@ -332,12 +338,9 @@ class _Reader:
             if "Name" not in inner:
                 self._fault(node, f"an item of {name} has no Name", 'write "Name": "…"')
                 continue
-            key, value = inner["Name"]
+            value = inner["Name"][1]
             text = self._text(value, "Name")
-            self._check_name(value, text, name, kind)
-            if text.lower() in seen and kind is not Kind.ENTITY:
-                self._fault(key, f"{text} stands twice in {name}", "remove one")
-            seen.add(text.lower())
+            self._check_name(value, text, name, kind, seen)
             yield text, inner
 
     def _list(self, pairs: dict[str, tuple[Any, Any]], name: str, what: str) -> list[yaml.Node]:
@@ -349,20 +352,19 @@ class _Reader:
             return []
         return list(node.value)
 
-    def _check_name(self, node: yaml.Node, name: str, what: str, kind: Kind) -> None:
+    def _check_name(self, node: yaml.Node, name: str, what: str, kind: Kind, seen: set[str]) -> None:
+        # Queues and topics share one set of names; case tells none apart.
+        taken = self._entities if kind is Kind.ENTITY else seen
+        if name.lower() in taken:
+            self._fault(node, f"{name} in {what} is there already", "rename or remove one; case makes no difference")
+        taken.add(name.lower())
         # Rules may be called $Default, which no entity may.
-        if re.fullmatch(r"\$Default", name) and what.lower() == "rules":
+        if name == DEFAULT_RULE_NAME and what.lower() == "rules":
             return
         try:
             Setting(name=what, kind=kind, description="").parse(name)
         except SettingError as wrong:
             self._fault(node, f"{wrong.message}: {name[:64]!r}", wrong.hint)
-        # Queues and topics share one set of names, whatever their case.
-        if kind is Kind.ENTITY:
-            if name.lower() in self._entities:
-                first = self._entities[name.lower()]
-                self._fault(node, f"{name} is the same to the service as {first}", "rename one")
-            self._entities[name.lower()] = name
 
     def _text(self, node: yaml.Node, what: str) -> str:
         if isinstance(node, yaml.ScalarNode) and not Document.is_empty(node):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from isthmus.broker.config import load_config, read_config
+from isthmus.broker.layout import SETTINGS
 from isthmus.entities.description import (
     CorrelationFilter,
     EntityStatus,
@@ -33,7 +34,7 @@ topics:
       chosen:
         requires_session: true
         rules:
-          heavy: {sql: "weight > 10", action: "SET heavy = true"}
+          heavy: {filter: "weight > 10", action: "SET heavy = true"}
           $Default: {correlation: {label: red, properties: {color: red, n: 3, x: 1.5, b: true}}}
 """
 
@@ -160,6 +161,18 @@ def test_emulator_layout(indent: int | str | None) -> None:
     assert topic.subscriptions["subscription.2"].rules == []
 
 
+def test_own_layout_with_lists_of_names() -> None:
+    config = read_config("queues: [a, b]\ntopics: {t: {subscriptions: [x, y]}, u: }", "file")
+    assert config.queues == {"a": QueueDescription(), "b": QueueDescription()}
+    assert list(config.topics["t"].subscriptions) == ["x", "y"]
+    assert config.topics["u"].subscriptions == {}
+    assert faults("queues: [a, A, {b: 1}]") == [
+        (1, 13, "A in queues is there already"),
+        (1, 16, "queues takes one value"),
+        (1, 16, "queues: the name is malformed: ''"),
+    ]
+
+
 def test_i1_every_fault_is_told_at_once_with_its_place() -> None:
     assert faults(
         """queue: {}
@@ -173,10 +186,10 @@ topics:
     subscriptions:
       some:
         rules:
-          heavy: {sql: "weight >< 10", action: "SETT heavy = true"}
+          heavy: {filter: "weight >< 10", action: "SETT heavy = true"}
           red: {correlation: {labels: red}}
           none:
-          two: {sql: "1=1", correlation: {label: x}}
+          two: {filter: "1=1", correlation: {label: x}}
 """
     ) == [
         (1, 1, "the file has no setting 'queue'"),
@@ -185,9 +198,9 @@ topics:
         (3, 54, "max_delivery_count is not a whole number"),
         (5, 20, "lock_duration is above its greatest value"),
         (6, 5, "lock_duration stands twice in queue all"),
-        (8, 3, "ALL is the same to the service as all"),
-        (12, 24, "sql of rule heavy of subscription ALL/some: column 9: a value is expected here, not '<'"),
-        (12, 48, "action of rule heavy of subscription ALL/some: column 1: SET or REMOVE is expected here, not 'SETT'"),
+        (8, 3, "ALL in topics is there already"),
+        (12, 27, "filter of rule heavy of subscription ALL/some: column 9: a value is expected here, not '<'"),
+        (12, 51, "action of rule heavy of subscription ALL/some: column 1: SET or REMOVE is expected here, not 'SETT'"),
         (13, 30, "correlation of rule red of subscription ALL/some is empty"),
         (13, 31, "correlation of rule red of subscription ALL/some has no setting 'labels'"),
         (14, 11, "rule none of subscription ALL/some has 0 filters"),
@@ -207,13 +220,13 @@ def test_i1_faults_of_the_emulator_layout() -> None:
         ]}, {"Name": "s/t"}]}]}]}}"""
     )] == [
         "the namespace has no setting 'Queue'",
-        "Q is the same to the service as q",
+        "Q in Queues is there already",
         "an item of Queues has no Name",
         "queue x has no setting 'lockDuration'",
         "rule a of subscription t/s has no FilterType",
         "rule b of subscription t/s has no SqlFilter",
         "SqlFilter of rule c of subscription t/s has no SqlExpression",
-        "c stands twice in Rules",
+        "c in Rules is there already",
         "a is not a text, number, true or false",
         "Subscriptions: the name is malformed: 's/t'",
     ]  # fmt: skip
@@ -237,12 +250,23 @@ def test_i1_faults_of_the_emulator_layout() -> None:
         ('{"UserConfig": {"Namespaces": [{"Name": "a"}, {"Name": "b"}]}}', "UserConfig has 2 namespaces"),
         ('{"UserConfig": {"Namespaces": {}}}', "Namespaces is not a list"),
         ('{"UserConfig": []}', "UserConfig is not a mapping"),
-        ("topics: {t: {subscriptions: {s: {rules: {r: {sql: [1]}}}}}}", "takes one value"),
+        ("topics: {t: {subscriptions: {s: {rules: {r: {filter: [1]}}}}}}", "takes one value"),
         ("queues: &a {q: *a}", "queue q has no setting 'q'"),
     ],
 )
 def test_whatever_the_text_there_is_a_fault_and_no_other_error(text: str, message: str) -> None:
     assert any(message in each for _, _, each in faults(text))
+
+
+def test_every_setting_is_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "namespace-file.md").read_text(encoding="utf-8")
+    assert {name for name in SETTINGS if f"| `{name}` |" not in page} == set()
+
+
+def test_the_documented_example_reads() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "namespace-file.md").read_text(encoding="utf-8")
+    config = read_config(page.partition("```yaml")[2].partition("```")[0], "page")
+    assert [rule.name for rule in config.topics["flights"].subscriptions["delayed"].rules] == ["late", "united"]
 
 
 def test_files_are_read_and_named(tmp_path: Path) -> None:

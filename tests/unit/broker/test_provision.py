@@ -20,7 +20,7 @@ topics:
     default_message_time_to_live: 1h
     subscriptions:
       all: {lock_duration: 5s}
-      heavy: {rules: {heavy: {sql: "weight > 10"}, large: {sql: "size > 10", action: "SET large = true"}}}
+      heavy: {rules: {heavy: {filter: "weight > 10"}, large: {filter: "size > 10", action: "SET large = true"}}}
 """
 
 
@@ -57,7 +57,7 @@ def test_a_changed_file_wins_over_what_stands(engine: Engine) -> None:
     engine.update_queue("orders", replace(orders, authorization_rules=[own], max_delivery_count=9))
     engine.create_queue("other")
     changed = FILE.replace("weight > 10", "weight > 20").replace(
-        ', large: {sql: "size > 10", action: "SET large = true"}', ""
+        ', large: {filter: "size > 10", action: "SET large = true"}', ""
     )
     assert provision(engine, read_config(changed, "file")) == ["orders", "flights/Subscriptions/heavy"]
     assert engine.get_queue("orders") == QueueDescription(max_delivery_count=5, authorization_rules=[own])
