@@ -179,10 +179,9 @@ class Peer:
         if self._access.drop_expired():
             self._drop_unauthorised()
         if self._token_deadline is not None and now >= self._token_deadline:
-            self._token_deadline = None
-            if not self._access.has_grant:
-                self._warn("connection closed", UnauthorizedError("No valid token was presented in 20 seconds."))
-                self.close(Error(Symbol("amqp:unauthorized-access"), "No valid token was presented in 20 seconds."))
+            error = UnauthorizedError(f"No valid token was presented in {TOKEN_DEADLINE_SECONDS:.0f} seconds.")
+            self._warn("connection closed", error)
+            self.close(amqp_error(error))
         self.flush()
 
     def close(self, error: Error | None = None) -> None:
@@ -255,6 +254,7 @@ class Peer:
             self._access.present_key(name.decode(), key.decode())
         except (UnauthorizedError, UnicodeDecodeError):
             return False
+        self._token_deadline = None
         return True
 
     def _on_attaching(self, event: LinkAttaching) -> None:
@@ -377,6 +377,8 @@ class Peer:
 
     def _answer_cbs(self, request: Request, respond: Callable[[Reply], None]) -> None:
         respond(cbs.put_token(request, self._access, self._namespace.has_entity))
+        if self._access.has_grant:
+            self._token_deadline = None
 
     def _on_disposed(self, event: Disposed) -> None:
         handler = self._handlers.get(event.link)

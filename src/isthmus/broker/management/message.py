@@ -137,12 +137,13 @@ def delete_batch(engine: Engine, entity: str, request: Request, respond: Respond
     deleted: list[int] = []
 
     def durable() -> None:
-        respond(Reply(body={"message-count": Int(deleted[0])}))
+        if deleted[0]:
+            respond(Reply(body={"message-count": Int(deleted[0])}))
+        else:
+            error = MessageNotFoundError("No messages were found.")
+            respond(Reply(204, str(error), None, refusal(error).condition))
 
     deleted.append(queue.delete_batch(count, None if before_ms is None else int(before_ms), durable, _failed(respond)))
-    if not deleted[0]:
-        error = MessageNotFoundError("No messages were found.")
-        respond(Reply(204, str(error), None, refusal(error).condition))
 
 
 def _peekable(engine: Engine, entity: str) -> Any:

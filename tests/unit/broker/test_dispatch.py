@@ -1,0 +1,73 @@
+import asyncio
+from collections import Counter
+
+import pytest
+
+from isthmus.amqp import Transfers
+
+
+async def fill(client, message, count):
+    link = client.sender("orders", "filler")
+    for start in range(0, count, 1000):
+        part = range(start, min(start + 1000, count))
+        link.send_many([message(str(n)) for n in part], [n.to_bytes(4, "big") for n in part])
+        await client.settle()
+
+
+@pytest.mark.parametrize("echoed", [True, False])
+async def test_links_with_equal_credit_get_about_the_same_i1(broker, message, echoed):
+    filler = broker.client()
+    await fill(filler, message, 2000)
+    clients = [broker.client() for _ in range(20)]
+    links = [client.receiver("orders", credit=1) for client in clients]
+    counts = Counter()
+    for _ in range(200):
+        for number, client in enumerate(clients):
+            await asyncio.sleep(0)
+            client.pump()
+            for event in client.seen(Transfers):
+                counts[number] += len(event.tags)
+                event.link.dispose(event.first_delivery_id, event.first_delivery_id, settled=not echoed)
+                event.link.grant(1)
+            client.events.clear()
+            client.pump()
+        if sum(counts.values()) >= 2000:
+            break
+    assert sum(counts.values()) == 2000
+    assert all(80 <= count <= 120 for count in counts.values())
+    assert len(links) == 20
+
+
+async def test_a_greedy_link_leaves_some_to_the_others_i1(broker, message):
+    filler = broker.client()
+    await fill(filler, message, 1000)
+    clients = [broker.client() for _ in range(4)]
+    links = [client.receiver("orders", credit=10_000) for client in clients]
+    for client in clients:
+        await client.settle()
+    counts = [len(client.payloads(link)) for client, link in zip(clients, links, strict=True)]
+    assert sum(counts) == 1000
+    assert min(counts) >= 100
+
+
+async def test_a_queue_without_receivers_has_no_round_i3(broker, message):
+    client = broker.client()
+    link = client.receiver("orders", credit=5)
+    assert broker.namespace.statistics()["receiving_queues"] == 1
+    link.detach()
+    client.pump()
+    assert broker.namespace.statistics()["receiving_queues"] == 0
+    await fill(client, message, 3)
+    again = client.receiver("orders", credit=5, name="again")
+    await client.settle()
+    assert len(client.payloads(again)) == 3
+
+
+async def test_a_lost_connection_leaves_nothing_behind(broker, message):
+    client = broker.client()
+    client.receiver("orders", credit=5)
+    client.sender("orders")
+    client.peer.lost()
+    assert broker.namespace.statistics() | {"commits": 0} == {
+        "connections": 0, "links": 0, "receiving_queues": 0, "commits": 0, "commit_failures": 0,
+    }  # fmt: skip

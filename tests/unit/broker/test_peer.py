@@ -1,0 +1,271 @@
+"""Attach decisions, SASL, tokens, deadlines, and input that no honest client sends."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from isthmus.amqp import Disposed, Transfers, section
+from isthmus.amqp.performative import Coordinator, Rejected, Source, Target
+from isthmus.amqp.types import Described, Symbol
+
+
+def put_token(client, token, audience="sb://host/orders", message_id="t1"):
+    requests = client.session.attach_sender("cbs-s", Target(address="$cbs"), source=Source(address="$cbs"))
+    replies = client.session.attach_receiver("cbs-r", Source(address="$cbs"), target=Target(address="$cbs"))
+    client.pump()
+    replies.grant(10)
+    send_token(client, requests, token, audience, message_id)
+    return requests, replies
+
+
+def send_token(client, requests, token, audience="sb://host/orders", message_id="t2"):
+    requests.send(
+        section.encode_message(
+            token,
+            properties={"message_id": message_id},
+            application_properties={"operation": "put-token", "type": "jwt", "name": audience},
+            value_body=True,
+        ),
+        b"\0\0\0\1",
+    )
+    client.pump()
+
+
+async def test_a_key_by_sasl_plain_opens_the_namespace(broker):
+    client = broker.client()
+    assert client.attached(client.sender("orders"))
+    assert client.attached(client.receiver("flights/Subscriptions/all"))
+    assert client.attached(client.receiver("amqps://host:5671/Orders/$DeadLetterQueue", name="dlq"))
+
+
+async def test_a_wrong_key_is_refused(broker, new_client, caplog):
+    client = new_client(broker)
+    client.connection.start("PLAIN", b"\0root\0wrong-secret")
+    client.pump()
+    assert client.closed
+    assert client.closed_with() == "amqp:unauthorized-access"
+    assert "wrong-secret" not in caplog.text
+    assert len(caplog.records) >= 1
+
+
+async def test_a_token_opens_its_entity_i1(broker):
+    client = broker.client(None)
+    assert client.detached(client.sender("orders", "early")) == "amqp:unauthorized-access"
+    _, replies = put_token(client, broker.token("sb://host/orders"))
+    [reply] = client.payloads(replies)
+    properties = section.decode_map(reply, section.locate(reply).application_properties)
+    assert properties["status-code"] == 202
+    assert client.attached(client.sender("orders", "late"))
+    assert client.detached(client.receiver("flights/subscriptions/all")) == "amqp:unauthorized-access"
+
+
+@pytest.mark.parametrize(
+    ("name", "sends", "receives"), [("reader", False, True), ("writer", True, False), ("root", True, True)]
+)
+async def test_links_need_their_right_i1(broker, name, sends, receives):
+    client = broker.client(name)
+    assert client.attached(client.sender("orders")) is sends
+    assert client.attached(client.receiver("orders")) is receives
+
+
+@pytest.mark.parametrize(
+    ("address", "condition"),
+    [("nowhere", "amqp:not-found"), ("flights/subscriptions/none", "amqp:not-found"), ("flights", "amqp:not-allowed"),
+     ("", "com.microsoft:argument-error"), (None, "com.microsoft:argument-error"), ("x" * 5000, "amqp:not-found"),
+     ("nowhere/$management", "amqp:not-found")],
+    ids=lambda value: str(value)[:30],
+)  # fmt: skip
+async def test_what_cannot_be_received_from_is_refused_with_a_line_in_the_log_i1(broker, caplog, address, condition):
+    client = broker.client()
+    caplog.clear()
+    assert client.detached(client.receiver(address)) == condition
+    assert len(caplog.records) == 1
+    assert client.attached(client.receiver("orders", name="next"))
+
+
+async def test_a_refused_link_has_a_null_terminus(broker):
+    client = broker.client()
+    receiver, sender = client.receiver("nowhere"), client.sender("nowhere")
+    assert receiver.source is None
+    assert sender.target is None
+
+
+async def test_a_dead_letter_queue_takes_no_sends(broker):
+    client = broker.client()
+    assert client.detached(client.sender("orders/$DeadLetterQueue")) == "amqp:not-allowed"
+
+
+async def test_transactions_are_refused(broker):
+    client = broker.client()
+    link = client.session.attach_sender("txn", Coordinator(), source=Source(address="me"))
+    client.pump()
+    assert client.detached(link) == "amqp:not-allowed"
+
+
+@pytest.mark.parametrize("described", [True, False])
+async def test_a_session_receiver_on_a_plain_queue_is_refused(broker, described):
+    client = broker.client()
+    name = "com.microsoft:session-filter"
+    wanted = Described(Symbol(name), "s") if described else "s"
+    link = client.session.attach_receiver(
+        "r", Source(address="orders", filter={Symbol(name): wanted}), target=Target(address="me")
+    )
+    client.pump()
+    assert client.detached(link) == "amqp:not-allowed"
+
+
+async def test_addresses_and_limits_are_echoed(broker):
+    client = broker.client()
+    link = client.sender("amqps://Host:5671/Orders")
+    assert link.peer.target.address == "amqps://Host:5671/Orders"
+    assert link.peer.max_message_size == 1 << 20
+    assert link.credit > 0
+
+
+async def test_no_token_in_twenty_seconds_closes_the_connection_i2(broker):
+    silent, shown = broker.client(None), broker.client()
+    broker.clock.advance(19_000)
+    silent.peer.tick()
+    silent.pump()
+    assert not silent.closed
+    broker.clock.advance(1_100)
+    for client in (silent, shown):
+        client.peer.tick()
+        client.pump()
+    assert silent.closed
+    assert silent.closed_with() == "amqp:unauthorized-access"
+    assert not shown.closed
+
+
+async def test_an_expired_token_detaches_its_links_i2(broker, message):
+    client = broker.client(None)
+    requests, _ = put_token(client, broker.token("sb://host/orders", seconds=30))
+    sender, receiver = client.sender("orders"), client.receiver("orders")
+    broker.clock.advance(31_000)
+    client.peer.tick()
+    client.pump()
+    assert client.detached(sender) == client.detached(receiver) == "amqp:unauthorized-access"
+    assert not client.closed
+    send_token(client, requests, broker.token("sb://host/orders"))
+    again = client.sender("orders", "again")
+    again.send(message("x"), b"1")
+    await client.settle()
+    assert client.attached(again)
+
+
+async def test_a_token_refreshed_in_time_keeps_the_links_i2(broker):
+    client = broker.client(None)
+    requests, _ = put_token(client, broker.token("sb://host/orders", seconds=30))
+    sender = client.sender("orders")
+    send_token(client, requests, broker.token("sb://host/orders", seconds=300))
+    broker.clock.advance(31_000)
+    client.peer.tick()
+    client.pump()
+    assert client.attached(sender)
+
+
+async def test_heartbeats_keep_an_idle_client(broker, new_client):
+    client = new_client(broker, idle_timeout_ms=10_000).open()
+    client.peer.tick()
+    for _ in range(5):
+        broker.clock.advance(5_100)
+        client.wrote.clear()
+        client.peer.tick()
+        assert client.wrote == [b"\0\0\0\x08\x02\0\0\0"]
+
+
+async def test_a_client_that_is_ahead_of_the_disk_is_read_no_further(broker, message):
+    client = broker.client()
+    link = client.sender("orders")
+    broker.store.gate.clear()
+    payload = message(b"x" * 1_000_000)
+    for number in range(40):
+        link.send(payload, number.to_bytes(4, "big"))
+        client.pump()
+    assert not client.reading
+    broker.store.gate.set()
+    await client.settle()
+    assert client.reading
+    assert sum(event.last - event.first + 1 for event in client.seen(Disposed)) == 40
+
+
+async def test_a_request_that_cannot_be_read_is_rejected(broker):
+    client = broker.client()
+    link = client.session.attach_sender("m", Target(address="orders/$management"), source=Source(address="me"))
+    client.pump()
+    link.send(b"nonsense", b"1")
+    client.pump()
+    [disposed] = client.seen(Disposed)
+    assert isinstance(disposed.state, Rejected)
+    assert client.attached(link)
+
+
+HANDSHAKE = b"AMQP\0\1\0\0"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"AMQP\7\7\7\7",
+        HANDSHAKE + b"\xff\xff\xff\xff\2\0\0\0",
+        HANDSHAKE + b"\0\0\0\7\2\0\0\0",
+        HANDSHAKE + b"\0\0\0\x0c\2\0\0\0\0S\x99\x45",
+        HANDSHAKE + b"\0\0\0\x0c\2\0\0\0\0S\x14\x45",
+        HANDSHAKE + b"\0\0\0\x10\2\0\0\0\0S\x10\xc1garba",
+    ],
+    ids=["header", "oversize", "undersize", "unknown performative", "transfer first", "open is a map"],
+)
+async def test_malformed_input_closes_one_connection_and_is_logged_i3(broker, new_client, caplog, data):
+    bad, good = new_client(broker), broker.client()
+    caplog.clear()
+    bad.peer.receive(data)
+    assert bad.closed
+    assert len(caplog.records) == 1
+    assert "Traceback" not in caplog.text
+    assert good.attached(good.sender("orders"))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+async def test_mutated_traffic_never_raises_i3(broker, new_client, data):
+    recorded = record(broker, new_client)
+    at = data.draw(st.integers(8, len(recorded) - 1))
+    change = data.draw(st.binary(min_size=1, max_size=8))
+    mutated = recorded[:at] + change + recorded[at + data.draw(st.integers(0, 8)) :]
+    client = new_client(broker)
+    client.peer.receive(mutated)
+    client.peer.lost()
+    assert client.peer not in broker.namespace.peers
+
+
+def record(broker, new_client):
+    """What a client sends that opens, attaches, sends, grants and settles."""
+    client = new_client(broker)
+    sent = []
+    receive = client.peer.receive
+
+    def tee(data):
+        sent.append(data)
+        receive(data)
+
+    client.peer.receive = tee
+    client.open()
+    link = client.sender("orders")
+    link.send(section.encode_message(b"x", properties={"message_id": "m"}), b"1")
+    receiver = client.receiver("orders", credit=5)
+    receiver.dispose(0, 0, settled=False)
+    client.pump()
+    client.peer.lost()
+    return b"".join(sent)
+
+
+async def test_a_fault_of_ours_costs_one_connection_only_i3(broker, message, caplog, monkeypatch):
+    client, other = broker.client(), broker.client()
+    link = client.sender("orders")
+    monkeypatch.setattr(type(broker.engine.sender("orders")), "accept", lambda *_: 1 // 0)
+    link.send(message("x"), b"1")
+    client.pump()
+    assert client.closed_with() == "amqp:internal-error"
+    assert "division" not in str(client.seen(Transfers))
+    monkeypatch.undo()
+    assert other.attached(other.sender("orders"))
