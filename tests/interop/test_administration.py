@@ -6,6 +6,7 @@ The client is unmodified: it is given a connection string and the file of our ce
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
@@ -43,8 +44,9 @@ from azure.servicebus.management import (
 
 from isthmus.broker.admin import build_admin_app
 from isthmus.broker.certificate import CertificateFiles, ensure_certificate, server_context
-from isthmus.broker.keyring import Authority, Keyring
+from isthmus.broker.keyring import Authority, Keyring, new_key
 from isthmus.clock import SystemClock
+from isthmus.entities import AuthorizationRule as StoredRule
 from isthmus.entities import Engine
 from isthmus.store import MemoryJournal
 
@@ -447,7 +449,7 @@ def test_default_rule(rules: ServiceBusAdministrationClient) -> None:
 
 
 def test_sql_rule_with_parameters_and_action(rules: ServiceBusAdministrationClient) -> None:
-    parameters = {
+    parameters: dict[str, Any] = {
         "@text": "a<b",
         "@number": 5,
         "@big": 2**40,
@@ -480,7 +482,7 @@ def test_correlation_rule(rules: ServiceBusAdministrationClient) -> None:
         "reply_to_session_id": "rs",
         "content_type": "ct",
     }
-    properties = {
+    properties: dict[str, Any] = {
         "text": "v",
         "number": 5,
         "big": 2**40,
@@ -570,7 +572,7 @@ def test_api_versions(endpoint: Endpoint, admin: ServiceBusAdministrationClient,
 
 
 def test_authentication(endpoint: Endpoint) -> None:
-    verify = {"connection_verify": str(endpoint.certificate.authority), "retry_total": 0}
+    verify: dict[str, Any] = {"connection_verify": str(endpoint.certificate.authority), "retry_total": 0}
     right = endpoint.connection_string
     key = endpoint.keyring.rules[0].primary_key
     for wrong in (right.replace(key, "A" * 43 + "="), right.replace("RootManage", "OtherManage")):
@@ -581,6 +583,31 @@ def test_authentication(endpoint: Endpoint) -> None:
                 client.create_queue("q")
             with pytest.raises(ClientAuthenticationError):
                 list(client.list_queues())
+
+
+def test_a_key_without_manage_reads_and_changes_nothing(endpoint: Endpoint) -> None:
+    endpoint.keyring.put(StoredRule("worker", new_key(), new_key(), ["Send", "Listen"]))
+    connection_string = endpoint.keyring.connection_string(
+        f"localhost:{endpoint.port}", key_name="worker", emulator=True
+    )
+    verify: dict[str, Any] = {"connection_verify": str(endpoint.certificate.authority), "retry_total": 0}
+    with ServiceBusAdministrationClient.from_connection_string(connection_string, **verify) as client:
+        with pytest.raises(ClientAuthenticationError, match="Manage,EntityRead claims required for this operation"):
+            list(client.list_queues())
+        with pytest.raises(ClientAuthenticationError, match="Manage,EntityWrite claims required for this operation"):
+            client.create_queue("q")
+        with pytest.raises(ClientAuthenticationError, match="Manage,EntityDelete claims required for this operation"):
+            client.delete_queue("q")
+
+
+def test_forwarding_is_refused_rather_than_ignored(admin: ServiceBusAdministrationClient) -> None:
+    admin.create_queue("target")
+    admin.create_topic("flights")
+    for settings in ({"forward_to": "target"}, {"forward_dead_lettered_messages_to": "target"}):
+        for create in (admin.create_queue, functools.partial(admin.create_subscription, "flights")):
+            with pytest.raises(HttpResponseError, match=r"SubCode=40000\..*forward") as error:
+                create("source", **settings)
+            assert code(error) == 400
 
 
 def test_a_client_that_does_not_trust_the_authority_does_not_connect(endpoint: Endpoint) -> None:

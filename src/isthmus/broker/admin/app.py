@@ -7,7 +7,7 @@ Spec: SERVICE-BUS.md W4 (tokens), W13.
 Invariants:
     I1. No operation without a token that grants Manage at that resource; reading needs it too.
     I2. A change is answered only after the commit that makes it durable.
-    I3. Every answer, to whatever was sent, is a document of the service's form: no traceback, no closed connection.
+    I3. Every HTTP request gets a document of the service's form for its answer: no traceback, no closed connection.
     I4. No token and no key gets into a log.
 """
 
