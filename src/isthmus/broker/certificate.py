@@ -15,7 +15,6 @@ Invariants:
 from __future__ import annotations
 
 import ipaddress
-import os
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from isthmus.broker.private_file import write_file
 from isthmus.errors import IsthmusError
 
 __all__ = ["LOCAL_HOST_NAMES", "CertificateError", "CertificateFiles", "ensure_certificate", "server_context"]
@@ -93,8 +93,8 @@ def ensure_certificate(folder: Path, host_names: Iterable[str] = (), *, now_ms: 
     if authority is None or not authority_key_file.exists() or _expires(authority, now):
         authority_key = ec.generate_private_key(ec.SECP256R1())
         authority = _make_authority(authority_key, now)
-        _write(authority_key_file, _pem(authority_key))
-        _write(files.authority, authority.public_bytes(serialization.Encoding.PEM), mode=0o644)
+        write_file(authority_key_file, _pem(authority_key))
+        write_file(files.authority, authority.public_bytes(serialization.Encoding.PEM), mode=0o644)
         renewed = True
 
     server = _read(files.certificate)
@@ -103,8 +103,8 @@ def ensure_certificate(folder: Path, host_names: Iterable[str] = (), *, now_ms: 
         certificate = _make_server(key, authority, _read_key(authority_key_file), names, now)
         chain = b"".join(each.public_bytes(serialization.Encoding.PEM) for each in (certificate, authority))
         files.certificate.unlink(missing_ok=True)
-        _write(files.key, _pem(key))
-        _write(files.certificate, chain, mode=0o644)
+        write_file(files.key, _pem(key))
+        write_file(files.certificate, chain, mode=0o644)
     return files
 
 
@@ -230,15 +230,3 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def _write(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Replace a file at once, so that an interruption leaves the old one or the new one."""
-    fresh = path.with_name(path.name + ".new")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from isthmus.broker.private_file import write_file
 from isthmus.broker.sas import (
     TOKEN_PREFIX,
     ExpiredTokenError,
@@ -134,13 +135,7 @@ class Keyring:
             {name: getattr(rule, name) for name in AuthorizationRule.__dataclass_fields__}
             for rule in self._rules.values()
         ]
-        fresh = file.with_name(file.name + ".new")
-        fresh.unlink(missing_ok=True)
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
-            json.dump({"version": _FILE_VERSION, "rules": rules}, stream, indent=2)
-            stream.flush()
-            os.fsync(stream.fileno())
-        fresh.replace(file)
+        write_file(file, json.dumps({"version": _FILE_VERSION, "rules": rules}, indent=2).encode())
 
     @property
     def rules(self) -> Sequence[AuthorizationRule]:

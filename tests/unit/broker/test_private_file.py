@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from isthmus.broker.private_file import write_file
+
+
+def test_i1_the_mode_is_private_whatever_the_mask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        write_file(tmp_path / "key", b"1")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+
+
+def test_replaces_what_stands_and_what_an_interruption_left(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"old")
+    (tmp_path / "key.new").write_bytes(b"half")
+    write_file(tmp_path / "key", b"new")
+    assert (tmp_path / "key").read_bytes() == b"new"
+    assert not (tmp_path / "key.new").exists()
+
+
+def test_i2_a_refused_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_bytes(b"old")
+
+    def refuse(descriptor: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="disk full"):
+        write_file(tmp_path / "key", b"new")
+    assert (tmp_path / "key").read_bytes() == b"old"
