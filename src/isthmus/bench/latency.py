@@ -57,16 +57,17 @@ def measure_latency(
             [sys.executable, "-m", "isthmus.bench.load", str(rate), str(WARM_UP_SECONDS + seconds), *queues],
             env={**os.environ, "BENCH_LOAD": source.connection_string},
         )
-        begin = time.monotonic() + WARM_UP_SECONDS
-        limit = begin + seconds + _SPARE_SECONDS
+        limit = time.monotonic() + WARM_UP_SECONDS + seconds + _SPARE_SECONDS
+        begin = 0.0
         before = account.read()
         waits: list[float] = []
         seen: set[int] = set()
 
         def note(payload: bytes, now: float) -> None:
-            nonlocal before
+            nonlocal before, begin
             sent, ordinal = stamp_of(payload)
             seen.add(ordinal)
+            begin = begin or sent + WARM_UP_SECONDS
             if sent < begin:
                 return
             if not waits:
