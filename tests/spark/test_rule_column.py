@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql import functions as F
 
 from isthmus.errors import InvalidArgumentError
 from isthmus.replication.rule_cell import SYSTEM_COLUMNS, USER_PROPERTIES_TYPE, RuleColumns, micros
@@ -126,7 +126,7 @@ def by_column(row: Row, name: str) -> str:
 
 
 def judged(frame: DataFrame, rules: dict[str, Any]) -> list[Row]:
-    columns = RuleColumns.of(frame.columns)
+    columns = RuleColumns.of(frame)
     selected = []
     for name, rule in rules.items():
         verdict, failed = filter_column(rule, columns)
@@ -178,7 +178,7 @@ def test_correlation_and_constant_filters(
 
 
 def test_a_verdict_filters_a_data_frame(frame: DataFrame) -> None:
-    verdict, _ = filter_column(parse_filter("replication IS NULL OR replication <> 1"), RuleColumns.of(frame.columns))
+    verdict, _ = filter_column(parse_filter("replication IS NULL OR replication <> 1"), RuleColumns.of(frame))
     marked = frame.filter(~verdict).select(F.map_keys("application_properties").alias("names")).collect()
     assert marked
     assert all("replication" in [name.lower() for name in row.names] for row in marked)
@@ -187,4 +187,20 @@ def test_a_verdict_filters_a_data_frame(frame: DataFrame) -> None:
 def test_a_system_property_without_a_column_is_named(spark: SparkSession) -> None:
     frame = spark.createDataFrame([], f"application_properties {USER_PROPERTIES_TYPE}, subject string")
     with pytest.raises(InvalidArgumentError, match="message_id"):
-        filter_column(parse_filter("sys.MessageId = 'x'"), RuleColumns.of(frame.columns))
+        filter_column(parse_filter("sys.MessageId = 'x'"), RuleColumns.of(frame))
+
+
+def test_an_encoded_value_of_another_type_compares_with_nothing(spark: SparkSession) -> None:
+    described = USER_PROPERTIES_TYPE.replace("binary: binary", "binary: binary, type: string")
+    raw, other = [None] * 7 + [b"x", "binary"], [None] * 7 + [b"x", "amqp"]
+    frame = spark.createDataFrame(
+        [(0, {"a": raw}), (1, {"a": other})], f"number int, application_properties {described}"
+    )
+    equal = parse_filter("a = @p", {"p": b"x"})
+    assert [row.e for row in judged(frame, {"e": equal})] == [True, None]
+    assert [row.e for row in judged(frame, {"e": parse_filter("a IS NULL OR NOT EXISTS(a)")})] == [False, False]
+
+
+def test_a_data_frame_without_properties_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(InvalidArgumentError, match="application_properties"):
+        RuleColumns.of(spark.range(1))

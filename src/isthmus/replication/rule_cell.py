@@ -5,7 +5,8 @@ documented columns. What it is not: operators (see `rule_operator`).
 
 User properties stand in one map column of the type `USER_PROPERTIES_TYPE`: names as the sender spelt them, values as a
 struct of which one field is set. A null struct is a null property; a struct without any field set is a value of a type
-that rules do not know (a list, a map), which exists and compares with nothing.
+that rules do not know (a list, a map), which exists and compares with nothing. The struct may have a field `type` besides,
+as the data source's has: where it says `amqp`, the field `binary` holds the encoding of such a value and is not read.
 
 Within a cell, datetimes and timespans are microseconds (bigint), UUIDs their lower-case text.
 """
@@ -18,8 +19,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import MapType, StructType
 
 from isthmus.errors import InvalidArgumentError
 from isthmus.rules import Value
@@ -135,23 +137,33 @@ class RuleColumns:
         user: the map of user properties, of the type `USER_PROPERTIES_TYPE`.
         system: columns of system properties by canonical name: strings, bigints for counts and numbers, timestamps for
             times, and for TimeToLive milliseconds as bigint.
+        described: whether the structs of the map have a field `type`.
     """
 
-    def __init__(self, user: Column, system: Mapping[str, Column]) -> None:
+    def __init__(self, user: Column, system: Mapping[str, Column], *, described: bool = False) -> None:
         self._user = user
+        self._described = described
         self._system = dict(system)
 
     @classmethod
-    def of(cls, columns: list[str], user: str = "application_properties") -> RuleColumns:
-        """The properties of a DataFrame with the documented names (`SYSTEM_COLUMNS`), as far as it has them."""
-        return cls(F.col(user), {name: F.col(column) for name, column in SYSTEM_COLUMNS.items() if column in columns})
+    def of(cls, frame: DataFrame, user: str = "application_properties") -> RuleColumns:
+        """The properties of a DataFrame with the documented names (`SYSTEM_COLUMNS`), as far as it has them.
+
+        Raises:
+            InvalidArgumentError: the DataFrame has no map of user properties of that name.
+        """
+        kind = frame.schema[user].dataType if user in frame.columns else None
+        if not isinstance(kind, MapType) or not isinstance(kind.valueType, StructType):
+            raise InvalidArgumentError(f"the DataFrame has no column {user} of type {USER_PROPERTIES_TYPE}")
+        system = {name: frame[column] for name, column in SYSTEM_COLUMNS.items() if column in frame.columns}
+        return cls(frame[user], system, described="type" in kind.valueType.names)
 
     def user(self, name: str | Column) -> Cell:
         """A user property by lower-case name; of two that differ only in case the first counts."""
         entry = F.get(F.filter(F.map_entries(self._user), lambda one: F.lower(one["key"]) == name), F.lit(0))
         value = entry["value"]
         return Cell(
-            {kind: functools.partial(_user_part, value, kind) for kind in _FIELDS},
+            {kind: functools.partial(_user_part, value, kind, described=self._described) for kind in _FIELDS},
             exists=entry.isNotNull,
             known=value.isNotNull,
         )
@@ -173,8 +185,10 @@ class RuleColumns:
         )
 
 
-def _user_part(value: Column, kind: Kind) -> Column:
+def _user_part(value: Column, kind: Kind, *, described: bool) -> Column:
     found = value[_FIELDS[kind]]
+    if kind is Kind.BINARY and described:
+        return F.when(~value["type"].eqNullSafe(F.lit("amqp")), found)
     if kind is Kind.UUID:
         return F.lower(found)
     return F.unix_micros(found) if kind is Kind.DATETIME else found

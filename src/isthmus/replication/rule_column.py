@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql import functions as F
 
 from isthmus.replication.rule_cell import Cell, RuleColumns, either, literal
 from isthmus.replication.rule_operator import (

@@ -17,7 +17,7 @@ import re
 from typing import Final
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql import functions as F
 
 from isthmus.replication.rule_cell import Cell, Part, either
 from isthmus.rules.like import ANY_ONE, ANY_RUN, like_parts
