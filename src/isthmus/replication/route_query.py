@@ -1,0 +1,163 @@
+"""A route as a Spark Structured Streaming query.
+
+What it is: the options of source and sink for a route (a pure mapping), the query that joins them through the route's
+steps, and the handle by which a supervisor watches, drains and stops it. What it is not: the moving, which happens in
+the workers (`isthmus.connectors.servicebus`), nor the decision to start again.
+
+Invariants:
+    I1. Options hold references to secrets, never secrets.
+    I2. Each route has a checkpoint folder of its own, which stays over restarts.
+    I3. The count of moved messages is that of settlements at the source, told by the lease itself over the control
+        channel; it never falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from isthmus.replication.reach import namespace_options
+from isthmus.replication.route_control import RouteControl
+from isthmus.replication.sighting import Sighting
+from isthmus.replication.transform import apply_steps, find_step
+from isthmus.topology.model import Federation, Route
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["RouteQuery", "RouteSettings", "sink_options", "source_options", "start_route"]
+
+FORMAT = "servicebus"
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSettings:
+    """How the routes of a run are executed.
+
+    Attributes:
+        checkpoints: folder that holds each route's checkpoint folder.
+        available_now: end when what waited at the start is moved.
+        lease_seconds: a lease ends after so long; 0 leaves the source's default.
+        steps: names of python steps, `package.module:function`, applied in order.
+        source: further options of the source, for tests and tuning.
+        sink: further options of the sink.
+    """
+
+    checkpoints: Path
+    available_now: bool = False
+    lease_seconds: float = 0.0
+    steps: tuple[str, ...] = ()
+    source: tuple[tuple[str, str], ...] = ()
+    sink: tuple[tuple[str, str], ...] = ()
+
+
+def source_options(route: Route, federation: Federation, settings: RouteSettings, control: str) -> dict[str, str]:
+    """The options of the route's source."""
+    options = namespace_options(federation.namespaces[route.source.alias]) | {
+        "entity": route.source.entity,
+        "mode": "raw",
+        "ordered": "true" if route.options.ordering == "ordered" else "false",
+        "control": control,
+    }
+    if settings.lease_seconds:
+        options["lease_seconds"] = str(settings.lease_seconds)
+    if settings.steps:
+        options["steps"] = ", ".join(settings.steps)
+    return options | dict(settings.source)
+
+
+def sink_options(route: Route, federation: Federation, settings: RouteSettings) -> dict[str, str]:
+    """The options of the route's sink; the copies say where they come from, by the topic that they entered."""
+    entity = route.source.entity.partition("/Subscriptions/")[0]
+    return (
+        namespace_options(federation.namespaces[route.target.alias])
+        | {
+            "entity": route.target.entity,
+            "origin": f"{route.source.alias}/{entity}",
+            "target": route.target.alias,
+        }
+        | dict(settings.sink)
+    )
+
+
+def start_route(spark: SparkSession, route: Route, federation: Federation, settings: RouteSettings) -> RouteQuery:
+    """Start a route's query.
+
+    Raises:
+        InvalidArgumentError: a step is not found, or an option is of no use.
+    """
+    steps = [find_step(name) for name in settings.steps]
+    control = RouteControl(settings.checkpoints / route.name).open()
+    try:
+        rows = (
+            spark.readStream.format(FORMAT).options(**source_options(route, federation, settings, control.path)).load()
+        )
+        writer = (
+            apply_steps(rows, steps)
+            .writeStream.format(FORMAT)
+            .options(**sink_options(route, federation, settings))
+            .option("checkpointLocation", str(settings.checkpoints / route.name))
+            .outputMode("append")
+        )
+        if settings.available_now:
+            writer = writer.trigger(availableNow=True)
+        return RouteQuery(route, writer.start(), control)
+    except BaseException:
+        control.close()
+        raise
+
+
+class RouteQuery:
+    """A started route.
+
+    Args:
+        route: what it moves.
+        query: the streaming query.
+        control: what its leases tell and are told.
+    """
+
+    def __init__(self, route: Route, query: StreamingQuery, control: RouteControl) -> None:
+        self.route = route
+        self._query = query
+        self._control = control
+
+    def is_active(self) -> bool:
+        """Whether the query runs."""
+        return bool(self._query.isActive)
+
+    def failure(self) -> str:
+        """Why the query failed; empty where it did not."""
+        error = self._query.exception()
+        return "" if error is None else cause_of(str(error))
+
+    def sighting(self) -> Sighting:
+        """What the leases told last."""
+        return self._control.sighting()
+
+    def drain(self) -> None:
+        """Asks the lease to end, and no other to start."""
+        self._control.stop("the run ends")
+
+    def drained(self) -> bool:
+        """Whether no lease is under way."""
+        return not self.is_active() or not self._control.busy()
+
+    def stop(self) -> None:
+        """Stops the query."""
+        try:
+            self._query.stop()
+        finally:
+            self._control.close()
+
+
+def cause_of(text: str) -> str:
+    """The line of Spark's long report that says what happened: the innermost Python error's."""
+    lines: Sequence[str] = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith("isthmus.") and ": " in line]
+    if named:
+        return named[-1].partition(": ")[2]
+    errors = [line for line in lines if "Error: " in line or "Exception: " in line]
+    return (errors[-1] if errors else lines[0] if lines else "the query failed without a word")[:500]
