@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeAlias
 from isthmus.rules.closure import Evaluator, compile_expression
 from isthmus.rules.conversion import converted, like_existing
 from isthmus.rules.system import SYSTEM_PROPERTIES, canonical_name
-from isthmus.rules.tree import Remove, Set, Statement
+from isthmus.rules.tree import Constant, Remove, Set, Statement
 from isthmus.rules.value import MISSING, Missing, Value, plain
 from isthmus.rules.view import View
 
@@ -117,7 +117,7 @@ def compile_action(statements: tuple[Statement, ...], parameters: Mapping[str, V
         only = steps[0]
 
         def apply_one(view: View) -> Changes:
-            changes = Changes()
+            changes = Changes({}, {})
             only(view, changes)
             return changes
 
@@ -139,6 +139,8 @@ def _step(statement: Statement, parameters: Mapping[str, Value]) -> _Step:
         value_of = compile_expression(statement.value, parameters)
         if target.scope == "sys":
             return _set_system(target.name, value_of)
+        if isinstance(statement.value, Constant):
+            return _set_user_constant(target.key, target.name, statement.value.value)
         return _set_user(target.key, target.name, value_of)
     assert isinstance(statement, Remove)
     key, name = target.key, target.name
@@ -151,6 +153,21 @@ def _step(statement: Statement, parameters: Mapping[str, Value]) -> _Step:
         changes.sys[name] = REMOVED
 
     return remove_system if target.scope == "sys" else remove_user
+
+
+def _set_user_constant(key: str, name: str, value: Value) -> _Step:
+    """What nearly every action is made of, e.g. the mark of a copy."""
+    exact = type(value)
+    assignment = Assignment(name, value)
+
+    def step(view: View, changes: Changes) -> None:
+        existing = view.user(key)
+        if existing is MISSING or type(existing) is exact:
+            changes.user[key] = assignment
+        else:
+            changes.user[key] = Assignment(name, like_existing(value, existing))
+
+    return step
 
 
 def _set_user(key: str, name: str, value_of: Evaluator) -> _Step:

@@ -61,18 +61,26 @@ class CorrelationFilter:
 
     def _compile(self) -> Callable[[View], bool]:
         sys = tuple(self.sys.items())
-        user = tuple((name.lower(), value) for name, value in self.user.items())
+        # Strings and longs of one type need no look at their types.
+        user = tuple(
+            (name.lower(), value, type(value) if isinstance(value, str | int) else None)
+            for name, value in self.user.items()
+        )
         if len(sys) == 1 and not user:
             ((only_name, only_value),) = sys
             return lambda view: view.sys(only_name) == only_value
-        if len(user) == 1 and not sys:
-            ((only_key, wanted),) = user
-            return lambda view: compare("=", view.user(only_key), wanted) is True
 
         def matches(view: View) -> bool:
             for name, value in sys:
                 if view.sys(name) != value:
                     return False
-            return all(compare("=", view.user(key), value) is True for key, value in user)
+            for key, wanted, exact in user:
+                found = view.user(key)
+                if type(found) is exact:
+                    if found != wanted:
+                        return False
+                elif compare("=", found, wanted) is not True:
+                    return False
+            return True
 
         return matches
