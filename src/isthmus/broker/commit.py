@@ -49,6 +49,7 @@ class CommitLoop:
         self._idle.set()
         self._staged_waiters: list[_Waiter] = []
         self._syncing_waiters: list[_Waiter] = []
+        self._healthy = True
         self._commits = 0
         self._failures = 0
         engine.on_staged = self.wake
@@ -96,6 +97,11 @@ class CommitLoop:
         self._engine.on_staged = None
         self._worker.shutdown()
 
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the last group could be stored."""
+        return self._healthy
+
     def statistics(self) -> dict[str, int]:
         """Groups committed and failed since the start."""
         return {"commits": self._commits, "commit_failures": self._failures}
@@ -124,6 +130,7 @@ class CommitLoop:
         error = done.exception()
         if error is None:
             self._commits += 1
+            self._healthy = True
             self._engine.end_commit(commit)
             self._tell(self._syncing_waiters, None)
         else:
@@ -155,4 +162,5 @@ class CommitLoop:
 
     def _report(self, error: StoreError) -> None:
         self._failures += 1
+        self._healthy = False
         _log.warning("commit failed: reason=%s", error)

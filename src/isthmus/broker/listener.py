@@ -20,8 +20,9 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from isthmus.broker.sniff import ENOUGH_BYTES, Speech, recognise
+from isthmus.errors import IsthmusError
 
-__all__ = ["SILENCE_SECONDS", "Doorway", "Listener", "ProtocolFactory"]
+__all__ = ["SILENCE_SECONDS", "Doorway", "ListenError", "Listener", "ProtocolFactory"]
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +34,21 @@ SILENCE_SECONDS = 20.0
 _SOCKET_BUFFER_BYTES = 1 << 20
 _BACKLOG = 1024
 _PAUSE_SECONDS = 0.2
+
+
+class ListenError(IsthmusError):
+    """An address cannot be listened on."""
+
+    code = "cannot-listen"
+
+    def __init__(self, host: str = "", port: int = 0, reason: str = "") -> None:
+        super().__init__("", host=host, port=port, reason=reason)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"Cannot listen on {a.get('host')}, port {a.get('port')}: {a.get('reason')}; choose another, or 0 for any."
+        )
 
 
 class Doorway(asyncio.Protocol):
@@ -110,6 +126,10 @@ class Listener:
         port: 0 for any that is free.
         protocols: who takes a stream that speaks AMQP or HTTP, in the clear or inside TLS.
         tls: the certificate to show; None refuses TLS.
+        plain: whether clients without TLS are served.
+
+    Raises:
+        ListenError: the address is taken or not this machine's.
     """
 
     def __init__(
@@ -213,18 +233,20 @@ async def _peek(accepted: socket.socket) -> bytes:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    bound = socket.socket(family, kind, protocol)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ListenError(host, port, error.strerror or str(error)) from None
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
         bound.listen(_BACKLOG)
         bound.setblocking(False)
-    except OSError:
+    except OSError as error:
         bound.close()
-        raise
+        raise ListenError(host, port, error.strerror or str(error)) from None
     return bound
 
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from isthmus.amqp import Error
+from isthmus.amqp.types import Symbol
 from isthmus.broker.commit import CommitLoop
 from isthmus.broker.dispatch import Dispatch
 from isthmus.broker.keyring import Authority
@@ -123,7 +125,8 @@ class Namespace:
         self._timers.clear()
         await self.commits.wait_idle()
         for peer in list(self.peers):
-            peer.close()
+            # The condition at which clients of the service connect again.
+            peer.close(Error(Symbol("amqp:connection:forced"), "The namespace is stopping."))
         await self.commits.close()
         for dispatch in self._dispatches.values():
             dispatch.close()

@@ -28,7 +28,7 @@ from aiohttp import web
 from isthmus.broker.admin import build_admin_app
 from isthmus.broker.certificate import CertificateFiles, ensure_certificate, server_context
 from isthmus.broker.config import NamespaceConfig, load_config
-from isthmus.broker.keyring import Authority, Keyring
+from isthmus.broker.keyring import Authority, Grant, Keyring
 from isthmus.broker.listener import Listener
 from isthmus.broker.namespace import Namespace
 from isthmus.broker.provision import provision
@@ -107,7 +107,8 @@ class Server:
         Raises:
             ConfigError: the config file has faults.
             StoreError: the folder is in use, or cannot be read.
-            OSError: a port is taken.
+            ListenError: an address cannot be had.
+            InvalidArgumentError: options contradict each other, or the data folder cannot be made.
         """
         try:
             await self._start()
@@ -120,24 +121,36 @@ class Server:
         config = load_config(options.config) if options.config is not None else NamespaceConfig()
         if (options.certificate is None) != (options.certificate_key is None):
             raise InvalidArgumentError("a certificate needs its key, and a key its certificate")
-        options.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            options.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidArgumentError(f"the data folder '{options.data}' cannot be made: {error.strerror}") from None
         machine_clock = SystemClock()
         clock = SystemClock(options.clock_offset_ms)
         store = RocksJournal(options.data / "store")
         self._stack.callback(store.close)
         limits = Limits()
         engine = Engine(store, clock, limits=limits)
+        self._stack.callback(engine.close)
         self._keyring = Keyring.open(options.data / "keys.json", machine_clock)
-        authority = Authority(self._keyring, lambda path: _entity_rules(engine, path))
+        authority = _MachineTimeAuthority(self._keyring, lambda path: _entity_rules(engine, path))
         name = config.name or "isthmus"
         namespace = self.namespace = Namespace(
             engine, store, authority, clock, name=name, max_message_size_bytes=limits.max_message_size_bytes
         )
         self._stack.push_async_callback(namespace.close)
-        provision(engine, config)
-        await namespace.commits.wait_idle()
-
-        app = build_admin_app(engine, authority, clock, name, commit=namespace.commits.wait_durable, limits=limits)
+        provision(engine, config, file=str(options.config or ""))
+        commits = namespace.commits
+        await commits.wait_durable()
+        app = build_admin_app(
+            engine,
+            authority,
+            clock,
+            name,
+            commit=commits.wait_durable,
+            healthy=lambda: commits.is_healthy,
+            limits=limits,
+        )
         add_websocket(app, namespace)
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=2.0)
         await runner.setup()
@@ -209,6 +222,13 @@ async def serve(options: Options, ready: Callable[[dict[str, Any]], None]) -> No
     finally:
         await server.stop()
         _log.info("namespace stopped: data=%s", options.data)
+
+
+class _MachineTimeAuthority(Authority):
+    """Judges expiry by the machine's clock: clients make tokens by theirs, however far messages' time is shifted."""
+
+    def authorise_token(self, token: str, audience: str, now_ms: int) -> Grant:
+        return super().authorise_token(token, audience, SystemClock().wall_ms())
 
 
 def is_loopback(host: str) -> bool:

@@ -1,0 +1,135 @@
+"""The composed server: ports, refusals, restart, and what a folder keeps."""
+
+import asyncio
+import stat
+
+import aiohttp
+import pytest
+
+from isthmus.broker.listener import ListenError
+from isthmus.broker.server import Options, Server, is_loopback
+from isthmus.errors import ConfigError, InvalidArgumentError, StoreError
+
+
+def options(folder, **more):
+    return Options(**{"data": folder, "port": 0, "tls_port": 0, "http_port": 0, **more})
+
+
+@pytest.fixture
+async def serve():
+    servers = []
+
+    async def start(given):
+        server = Server(given)
+        servers.append(server)
+        await server.start()
+        return server
+
+    yield start
+    for server in reversed(servers):
+        await server.stop()
+
+
+async def answers(host, port, data=b"AMQP\0\1\0\0"):
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(data)
+    try:
+        async with asyncio.timeout(10):
+            return await reader.read(8)
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def test_it_says_how_to_connect_i1(serve, tmp_path):
+    server = await serve(options(tmp_path / "data"))
+    described = server.describe()
+    ports = described["ports"]
+    assert len(set(ports.values())) == 3
+    assert described["connection_string"].startswith(f"Endpoint=sb://127.0.0.1:{ports['amqp']}/;SharedAccessKeyName=")
+    assert described["connection_string"].endswith(";UseDevelopmentEmulator=true")
+    assert f":{ports['http']}/" in described["admin_connection_string"]
+    for port in ports.values():
+        assert await answers("127.0.0.1", port) == b"AMQP\0\1\0\0"
+        async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/health") as reply:
+            assert reply.status == 200
+
+
+async def test_one_port_may_serve_all(serve, tmp_path):
+    first = await serve(options(tmp_path / "one"))
+    port = first.ports["amqp"]
+    await first.stop()
+    server = await serve(options(tmp_path / "one", port=port, tls_port=port, http_port=port))
+    assert set(server.ports.values()) == {port}
+
+
+async def test_keys_and_certificate_outlast_a_restart_and_are_the_owners_only(serve, tmp_path):
+    folder = tmp_path / "data"
+    first = await serve(options(folder))
+    key = first.describe()["connection_string"].split("SharedAccessKey=")[1]
+    authority = (folder / "certificate" / "ca.pem").read_bytes()
+    await first.stop()
+    second = await serve(options(folder))
+    assert second.describe()["connection_string"].endswith(key)
+    assert (folder / "certificate" / "ca.pem").read_bytes() == authority
+    for file in (folder / "keys.json", folder / "certificate" / "server-key.pem"):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+async def test_a_folder_in_use_is_refused_i1(serve, tmp_path):
+    await serve(options(tmp_path / "data"))
+    with pytest.raises(StoreError, match="in use by another process"):
+        await serve(options(tmp_path / "data"))
+
+
+async def test_a_port_in_use_is_refused_and_the_folder_is_free_again(serve, tmp_path):
+    first = await serve(options(tmp_path / "one"))
+    with pytest.raises(ListenError, match=r"Cannot listen on 127\.0\.0\.1, port"):
+        await serve(options(tmp_path / "two", port=first.ports["amqp"]))
+    await serve(options(tmp_path / "two"))
+
+
+@pytest.mark.parametrize("allow_plain", [False, True])
+async def test_elsewhere_than_on_loopback_only_tls_is_served_i2(serve, tmp_path, allow_plain):
+    server = await serve(options(tmp_path / "data", host="0.0.0.0", allow_plain=allow_plain))
+    answer = await answers("127.0.0.1", server.ports["amqp"])
+    described = server.describe()
+    assert answer == (b"AMQP\0\1\0\0" if allow_plain else b"")
+    assert ("UseDevelopmentEmulator" in described["connection_string"]) is allow_plain
+
+
+async def test_a_file_of_entities_is_read(serve, tmp_path):
+    file = tmp_path / "entities.yaml"
+    file.write_text(
+        "namespace: ewr\nqueues: {orders: {lock_duration: 10s}}\ntopics: {flights: {subscriptions: {all: {}}}}"
+    )
+    server = await serve(options(tmp_path / "data", config=file))
+    engine = server.namespace.engine
+    assert server.namespace.name == "ewr"
+    assert engine.get_queue("orders").lock_duration_ms == 10_000
+    assert [name for name, _ in engine.list_subscriptions("flights")] == ["all"]
+
+
+async def test_a_file_with_faults_is_refused(serve, tmp_path):
+    file = tmp_path / "entities.yaml"
+    file.write_text("queus: {}\n")
+    with pytest.raises(ConfigError, match=r"entities\.yaml:1:1"):
+        await serve(options(tmp_path / "data", config=file))
+
+
+async def test_options_that_make_no_sense_are_refused(serve, tmp_path):
+    (tmp_path / "file").write_text("")
+    for wrong in (options(tmp_path / "file"), options(tmp_path / "data", certificate=tmp_path / "x.pem")):
+        with pytest.raises(InvalidArgumentError):
+            await serve(wrong)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("127.8.9.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("::", False),
+     ("10.0.0.1", False), ("example.org", False), ("", False)],
+)  # fmt: skip
+def test_loopback(host, loopback):
+    assert is_loopback(host) is loopback
