@@ -1,0 +1,379 @@
+"""Kills a served namespace at random instants, under load, and compares what stands there afterwards with what its
+clients were told.
+
+K1. What was acknowledged is there exactly once, unless its completion was asked for.
+K2. What was completed, and answered so, never comes back.
+K3. What was sent and not acknowledged is there at most once; an envelope is there as a whole or not at all.
+K4. The order of a queue is the order of sending.
+K5. Duplicate detection remembers over a kill.
+K6. Scheduled, deferred and dead-lettered messages and delivery counts are as answered.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from fault_client import AnsweredReceiver, AnsweringClient, Seen, connected, look, make_message, read_message
+from isthmus.amqp import BATCH_FORMAT
+from isthmus.amqp.performative import Accepted
+from isthmus.amqp.types import Array, Long, Timestamp, UInt
+from isthmus.errors import IsthmusError
+from isthmus.testing.namespace import NamespaceProcess, namespace
+from isthmus.transport import Management, Reply, Sender
+from isthmus.transport.sender import envelope
+
+CONFIG = """
+queues:
+  batched: {lock_duration: 5m}
+  singles: {lock_duration: 5m}
+  detected: {lock_duration: 5m, requires_duplicate_detection: true}
+  moved: {lock_duration: 5m, max_delivery_count: 1000000}
+"""
+HELD = 120  # messages that each receiver keeps locked before it completes the oldest
+ROUNDS = 60
+SENT_AHEAD = 200
+RESENT = 200
+FAR_AWAY_MS = 3_600_000
+
+
+class Stream:
+    """One queue with one sender and one receiver, and what both were told, over all rounds."""
+
+    def __init__(self, queue: str, batch: int = 0) -> None:
+        self.queue = queue
+        self.batch = batch
+        self.next = 0
+        self.acked: set[int] = set()
+        self.units: list[range] = []  # sent and not acknowledged in this round
+        self.asked: set[int] = set()
+        self.completed: set[int] = set()
+        self.resent: set[int] = set()
+        self.held = 0
+        self.faults: list[str] = []
+
+    def message(self, number: int) -> bytes:
+        return make_message(b"%d" % number, f"{self.queue}-{number}")
+
+    # ---- clients
+
+    def send(self, ns: NamespaceProcess, stop: threading.Event) -> None:
+        open_units: dict[int, range] = {}
+        with connected(ns, self.queue) as client:
+            sender = Sender(client, self.queue).wait_ready()
+            try:
+                while not stop.is_set() and client.error is None and sender.error is None:
+                    if sender.outstanding < (SENT_AHEAD // self.batch if self.batch else SENT_AHEAD):
+                        unit = range(self.next, self.next + (self.batch or 1))
+                        messages = [self.message(number) for number in unit]
+                        self.next = unit.stop
+                        open_units[sender.sent] = unit
+                        if self.batch:
+                            sender.send([envelope(messages)], message_format=BATCH_FORMAT)
+                        else:
+                            sender.send(messages)
+                    client.wait(0.001)
+                    self.take_outcomes(sender, open_units)
+            finally:
+                self.take_outcomes(sender, open_units)
+                self.units += open_units.values()
+
+    def take_outcomes(self, sender: Sender, open_units: dict[int, range]) -> None:
+        while sender.outcomes:
+            first, last, error = sender.outcomes.popleft()
+            for ordinal in range(first, last + 1):
+                unit = open_units.pop(ordinal)
+                if error is None:
+                    self.acked.update(unit)
+                else:
+                    self.faults.append(f"{self.queue}: {unit} was refused: {error}")
+
+    def receive(self, ns: NamespaceProcess, stop: threading.Event) -> None:
+        with connected(ns, self.queue) as client:
+            receiver = AnsweredReceiver(client, self.queue).wait_attached()
+            management = Management(client, self.queue)
+            by_id: dict[int, int] = {}
+            replies: list[tuple[Reply, list[int]]] = []
+            waiting: list[tuple[int, list[bytes], list[int]]] = []
+            latest = -1
+            receiver.grant(200)
+            try:
+                while not stop.is_set() and client.error is None:
+                    client.wait(0.005)
+                    for run in receiver.take():
+                        numbers = [int(read_message(payload).body) for payload in run.payloads]
+                        latest = self.check_run(numbers, latest)
+                        waiting.append((run.first_id, list(run.tags), numbers))
+                        self.held += len(numbers)
+                    if receiver.credit < 100:
+                        receiver.grant(200)
+                    if self.held > HELD and waiting:
+                        first, tags, numbers = waiting.pop(0)
+                        self.asked.update(numbers)
+                        if first % 2:
+                            replies.append((management.start_disposition("completed", tags), numbers))
+                        else:
+                            by_id.update(enumerate(numbers, first))
+                            receiver.ask(first, first + len(numbers) - 1)
+                        self.held -= len(numbers)
+                    self.take_answers(receiver, by_id, replies)
+            finally:
+                self.take_answers(receiver, by_id, replies)
+
+    def check_run(self, numbers: list[int], latest: int) -> int:
+        for number in numbers:
+            if number in self.completed:
+                self.faults.append(f"{self.queue}: {number} was completed and came back")
+            if number in self.resent:
+                continue
+            if number <= latest:
+                self.faults.append(f"{self.queue}: {number} came after {latest}")
+            latest = number
+        return latest
+
+    def take_answers(
+        self, receiver: AnsweredReceiver, by_id: dict[int, int], replies: list[tuple[Reply, list[int]]]
+    ) -> None:
+        for first, last, state in receiver.answers:
+            numbers = [by_id.pop(delivery_id) for delivery_id in range(first, last + 1)]
+            if isinstance(state, Accepted):
+                self.completed.update(numbers)
+            else:
+                self.faults.append(f"{self.queue}: completion of {numbers[:3]}… was answered {state}")
+        receiver.answers.clear()
+        for reply, numbers in [each for each in replies if each[0].done]:
+            if reply.error is None:
+                self.completed.update(numbers)
+        replies[:] = [each for each in replies if not each[0].done]
+
+    # ---- the account
+
+    def check(self, found: list[Seen]) -> list[str]:
+        """What is wrong with what the queue holds."""
+        faults, self.faults = self.faults, []
+        numbers = [int(each.body) for each in found]
+        times = Counter(numbers)
+        here = set(times)
+        faults += [f"doubled: {number}" for number, count in times.items() if count > 1]
+        faults += [f"came back: {number}" for number in sorted(here & self.completed)]
+        faults += [f"lost: {number}" for number in sorted(self.acked - here - self.asked - self.completed)]
+        for unit in self.units:
+            part = here.intersection(unit)
+            if part and len(part) != len(unit):
+                faults.append(f"torn: {unit}")
+            self.acked.update(part)  # from now on it has to stay
+        self.units.clear()
+        self.completed |= self.asked - here
+        ordered = [number for number in numbers if number not in self.resent]
+        faults += [f"order: {b} after {a}" for a, b in pairwise(ordered) if b <= a]
+        sequences = [each.sequence for each in found]
+        faults += [f"sequence: {b} after {a}" for a, b in pairwise(sequences) if b <= a]
+        self.asked.clear()
+        self.held = 0
+        return [f"{self.queue}: {fault}" for fault in faults]
+
+
+class Mover:
+    """A queue whose messages are abandoned, deferred, dead-lettered, scheduled and cancelled, one answer at a time."""
+
+    queue = "moved"
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.next = 0
+        self.states: dict[int, Any] = {}  # number → (where, delivery count), None once gone
+        self.pending: dict[int, Any] = {}  # number → what it becomes, unanswered
+        self.sequences: dict[int, int] = {}
+        self.answered = 0
+
+    def work(self, ns: NamespaceProcess, stop: threading.Event) -> None:
+        with connected(ns, self.queue) as client:
+            sender = Sender(client, self.queue).wait_ready()
+            receiver = AnsweredReceiver(client, self.queue).wait_attached()
+            management = Management(client, self.queue)
+            while not stop.is_set():
+                with suppress(IsthmusError):
+                    self.send(client, sender)
+                    self.settle(client, receiver, management)
+                    self.schedule(management)
+                    self.finish_deferred(management)
+                if client.error is not None:
+                    return
+
+    def number(self) -> int:
+        self.next += 1
+        return self.next
+
+    def done(self, number: int) -> None:
+        self.states[number] = self.pending.pop(number)
+        self.answered += 1
+
+    def send(self, client: AnsweringClient, sender: Sender) -> None:
+        numbers = [self.number() for _ in range(8)]
+        for number in numbers:
+            self.states[number], self.pending[number] = None, ("active", 0)
+        sender.send_all([make_message(b"%d" % number) for number in numbers])
+        for number in numbers:
+            self.done(number)
+
+    def settle(self, client: AnsweringClient, receiver: AnsweredReceiver, management: Management) -> None:
+        receiver.received = 0
+        receiver.grant(8)
+        client.wait_until(lambda: receiver.received == 8, 20, "messages")
+        replies = []
+        for run in receiver.take():
+            for tag, payload in zip(run.tags, run.payloads, strict=True):
+                seen = read_message(payload)
+                number = int(seen.body)
+                self.sequences[number] = seen.sequence
+                _, count = self.states[number]
+                status, becomes = self.random.choice([
+                    ("abandoned", ("active", count + 1)),
+                    ("abandoned", ("active", count + 1)),
+                    ("defered", ("deferred", None)),
+                    ("suspended", ("dead", None)),
+                    ("completed", None),
+                ])  # fmt: skip
+                self.pending[number] = becomes
+                replies.append((number, management.start_disposition(status, [tag])))
+        for number, reply in replies:
+            management.finish(reply)
+            self.done(number)
+
+    def schedule(self, management: Management) -> None:
+        number = self.number()
+        due = Timestamp(int(time.time() * 1000) + FAR_AWAY_MS)
+        self.states[number], self.pending[number] = None, ("scheduled", None)
+        payload = make_message(b"%d" % number, annotations={"x-opt-scheduled-enqueue-time": due})
+        item = {"message-id": str(number), "message": payload}
+        (sequence,) = management.finish(management.start("schedule-message", {"messages": [item]}))["sequence-numbers"]
+        self.sequences[number] = int(sequence)
+        self.done(number)
+        if self.random.random() < 0.3:
+            self.pending[number] = None
+            body = {"sequence-numbers": Array(0x81, [Long(sequence)])}
+            management.finish(management.start("cancel-scheduled-message", body))
+            self.done(number)
+
+    def finish_deferred(self, management: Management) -> None:
+        deferred = [number for number, state in self.states.items() if state and state[0] == "deferred"]
+        if len(deferred) < 20:
+            return
+        number = deferred[0]
+        body = {
+            "sequence-numbers": Array(0x81, [Long(self.sequences[number])]),
+            "receiver-settle-mode": UInt(1),
+        }
+        (item,) = management.finish(management.start("receive-by-sequence-number", body))["messages"]
+        assert int(read_message(item["message"]).body) == number
+        self.pending[number] = None
+        management.finish(management.start_disposition("completed", [item["lock-token"].bytes_le]))
+        self.done(number)
+
+    def check(self, found: list[Seen], dead: list[Seen]) -> list[str]:
+        here: dict[int, tuple[str, int]] = {}
+        faults = []
+        names = {0: "active", 1: "deferred", 2: "scheduled"}
+        for place, messages in ((None, found), ("dead", dead)):
+            for seen in messages:
+                number = int(seen.body)
+                if number in here:
+                    faults.append(f"doubled: {number}")
+                here[number] = (place or names[seen.state], seen.delivery_count)
+        for number, state in self.states.items():
+            actual = here.get(number)
+            allowed = [state] + ([self.pending[number]] if number in self.pending else [])
+            if not any(_agrees(actual, each) for each in allowed):
+                faults.append(f"{number} is {actual}, was told to be {' or '.join(map(str, allowed))}")
+            self.states[number] = actual
+        self.pending.clear()
+        return [f"moved: {fault}" for fault in faults]
+
+
+def _agrees(actual: Any, told: Any) -> bool:
+    if actual is None or told is None:
+        return actual is told
+    return bool(actual[0] == told[0] and told[1] in (None, actual[1]))
+
+
+@contextmanager
+def working(jobs: list[Callable[[NamespaceProcess, threading.Event], None]], ns: NamespaceProcess) -> Iterator[None]:
+    """Runs jobs in threads; what ends one other than the loss of the namespace is raised."""
+    stop = threading.Event()
+    raised: list[Exception] = []
+
+    def run(job: Callable[[NamespaceProcess, threading.Event], None]) -> None:
+        try:
+            job(ns, stop)
+        except IsthmusError as error:
+            if not error.retryable:
+                raised.append(error)
+        except Exception as error:  # noqa: BLE001 - raised below
+            raised.append(error)
+
+    threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+        if raised:
+            raise raised[0]
+
+
+def test_what_was_told_holds_after_every_kill(tmp_path: Path, long_count: Callable[[int], int]) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    streams = [Stream("batched", 20), Stream("singles"), Stream("detected")]
+    mover = Mover(seed)
+    with namespace(tmp_path / "data", config=CONFIG) as ns:
+        for round_number in range(long_count(ROUNDS)):
+            moved = mover.answered
+            jobs = [job for stream in streams for job in (stream.send, stream.receive)]
+            with working([*jobs, mover.work], ns):
+                limit = time.monotonic() + 60
+                while min(stream.held for stream in streams) < 100 or mover.answered < moved + 50:
+                    assert time.monotonic() < limit, "the load does not get under way"
+                    time.sleep(0.02)
+                time.sleep(chance.uniform(0.0, 1.0))
+                unsettled = sum(stream.held for stream in streams)
+                ns.kill()
+            assert unsettled >= 100
+            ready = ns.start()
+            print(f"round {round_number}: {unsettled} unsettled at the kill, ready after {ready:.2f} s")
+            faults = check_all(ns, streams, mover)
+            faults += resend(ns, streams[2])
+            assert not faults, faults[:20]
+        assert sum(len(stream.completed) for stream in streams) > 0
+        assert "Traceback" not in ns.log()
+
+
+def check_all(ns: NamespaceProcess, streams: list[Stream], mover: Mover) -> list[str]:
+    faults: list[str] = []
+    dead = f"{mover.queue}/$DeadLetterQueue"
+    with connected(ns, mover.queue, dead, *(stream.queue for stream in streams)) as client:
+        for stream in streams:
+            faults += stream.check(look(client, stream.queue))
+        faults += mover.check(look(client, mover.queue), look(client, dead))
+    return faults
+
+
+def resend(ns: NamespaceProcess, stream: Stream) -> list[str]:
+    """Sends again what was not acknowledged, and the last that were: all is accepted, nothing is there twice (K5)."""
+    again = range(max(0, stream.next - RESENT), stream.next)
+    with connected(ns, stream.queue) as client:
+        Sender(client, stream.queue).wait_ready().send_all([stream.message(number) for number in again])
+        stream.resent.update(set(again) - stream.acked)
+        stream.acked.update(set(again) - stream.completed)
+        return stream.check(look(client, stream.queue))
