@@ -61,7 +61,6 @@ class RouteControl:
         self._peers: dict[int, _Peer] = {}
         self._settled_before = 0
         self._stopping = ""
-        self.held = ""
 
     @property
     def path(self) -> str:
@@ -83,7 +82,8 @@ class RouteControl:
         leases = [peer for peer in self._peers.values() if peer.is_lease]
         settled = self._settled_before + sum(int(peer.told.get("settled", 0)) for peer in leases)
         processes = sorted({pid for peer in leases for pid in peer.processes})
-        return Sighting(moved=settled, processes=tuple(processes))
+        held = next((str(peer.told["held"]) for peer in leases if peer.busy and peer.told.get("held")), "")
+        return Sighting(moved=settled, held=held, processes=tuple(processes))
 
     def busy(self) -> bool:
         """Whether a lease is under way."""
@@ -129,7 +129,6 @@ class RouteControl:
             for kind, payload in received:
                 if kind == frames.STATS:
                     peer.hear(json.loads(payload))
-            self.held = str(peer.told.get("held") or "") if peer.is_lease else self.held
             if peer.channel.closed:
                 if peer.is_lease:
                     self._settled_before += int(peer.told.get("settled", 0))

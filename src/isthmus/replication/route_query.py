@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["RouteQuery", "RouteSettings", "sink_options", "source_options", "start_route"]
 
 FORMAT = "servicebus"
+# What a query's status says from the begin of a micro-batch to the commit of the sink (MicroBatchExecution).
+_PROCESSING = "Processing new data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +144,8 @@ class RouteQuery:
         self._control.stop("the run ends")
 
     def drained(self) -> bool:
-        """Whether no lease is under way."""
-        return not self.is_active() or not self._control.busy()
+        """Whether no lease is under way, and Spark has noted the end of the last."""
+        return not self.is_active() or not (self._control.busy() or self._query.status["message"] == _PROCESSING)
 
     def stop(self) -> None:
         """Stops the query."""

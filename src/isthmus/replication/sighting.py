@@ -1,24 +1,36 @@
-"""What a look at a running route shows."""
+"""What is seen of a route, running or not."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Sighting"]
+__all__ = ["Backlog", "Sighting"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What a look at a running route showed.
+    """What a running route tells of itself.
 
     Attributes:
         moved: messages settled at the source since the route started in this process.
-        waiting: messages before it; None where nobody could tell.
-        oldest_age_seconds: for how long the oldest of them has waited; None where nobody could tell, 0 where none waits.
+        held: why it takes in nothing for now, e.g. that the target is away; empty where it does.
         processes: ids of the processes that work for the route now, as far as known.
     """
 
     moved: int = 0
-    waiting: int | None = None
-    oldest_age_seconds: float | None = None
+    held: str = ""
     processes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What stands before a route, by a look at its source.
+
+    Attributes:
+        waiting: messages there, those under way included; at most so many, since messages that are deferred, or were
+            taken out of turn, are counted along.
+        oldest_enqueued_ms: wall time at which the first of them entered; 0 where none waits.
+    """
+
+    waiting: int = 0
+    oldest_enqueued_ms: int = 0

@@ -6,7 +6,8 @@ it failed) with the time of each, and says in one word and one sentence what the
 Invariants:
     I1. A route is `moving` only if its count of moved messages rose within the last MOVING_SECONDS; that a query runs
         says nothing.
-    I2. A route that has moved nothing for `stalled_after_seconds` while messages wait is `stalled`.
+    I2. A route that has moved nothing for `stalled_after_seconds` while messages wait is `stalled`, and so is one that
+        takes in nothing because its target is away.
     I3. A failed route tells when it will be tried again.
 """
 
@@ -66,6 +67,8 @@ class Condition:
         self._last_moved_at = float("-inf")
         self._started_at = 0.0
         self._sighting = Sighting()
+        self._waiting: int | None = None
+        self._oldest_age_seconds: float | None = None
         self._history: deque[tuple[float, int]] = deque()
 
     # ---- what happened
@@ -90,6 +93,10 @@ class Condition:
             history.popleft()
         if self._phase is not Phase.DRAINING:
             self._phase, self._detail = self._judge(now)
+
+    def stands(self, waiting: int, oldest_age_seconds: float) -> None:
+        """The route's source was looked at, whether the route runs or not."""
+        self._waiting, self._oldest_age_seconds = waiting, oldest_age_seconds
 
     def failed(self, now: float, error: str, retry_seconds: float) -> None:
         """The route broke and will be tried again."""
@@ -143,13 +150,13 @@ class Condition:
 
     @property
     def waiting(self) -> int | None:
-        """Messages before the route, as last seen."""
-        return self._sighting.waiting
+        """Messages before the route, as last seen; None where nobody could tell."""
+        return self._waiting
 
     @property
     def oldest_age_seconds(self) -> float | None:
-        """Age of the oldest waiting message, as last seen."""
-        return self._sighting.oldest_age_seconds
+        """Age of the oldest waiting message, as last seen; None where nobody could tell."""
+        return self._oldest_age_seconds
 
     def rate_per_second(self, now: float) -> float:
         """Messages moved a second, over the last few seconds."""
@@ -166,7 +173,9 @@ class Condition:
     def _judge(self, now: float) -> tuple[Phase, str]:
         if now - self._last_moved_at <= MOVING_SECONDS:
             return Phase.MOVING, ""
-        waits = self._sighting.waiting or (self._sighting.oldest_age_seconds or 0.0) > 0.0
+        if self._sighting.held:
+            return Phase.STALLED, self._sighting.held
+        waits = bool(self._waiting)
         idle_since = max(self._last_moved_at, self._started_at)
         if waits and now - idle_since >= self.stalled_after_seconds:
             return Phase.STALLED, f"nothing moved for {now - idle_since:.0f} s"

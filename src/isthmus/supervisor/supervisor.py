@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol
 
 from isthmus.clock import Clock, SystemClock
 from isthmus.errors import IsthmusError
-from isthmus.replication.sighting import Sighting
+from isthmus.replication.sighting import Backlog, Sighting
 from isthmus.supervisor.condition import Condition, Phase
 from isthmus.topology.model import Route
 from isthmus.transport.backoff import Backoff
@@ -142,6 +142,7 @@ class Supervisor:
         routes: all routes of the run.
         start: starts a route and returns at once.
         claims: says whether a route may run.
+        backlog: what stands before a route, as far as known; never blocks.
         settings: how to go about it.
         clock: where time comes from.
     """
@@ -152,6 +153,7 @@ class Supervisor:
         start: Callable[[Route], RunningRoute],
         *,
         claims: Claims | None = None,
+        backlog: Callable[[Route], Backlog | None] | None = None,
         settings: Settings | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -159,6 +161,7 @@ class Supervisor:
         self.clock = clock or SystemClock()
         self._start = start
         self._claims: Claims = claims or NoClaims()
+        self._backlog = backlog or (lambda _: None)
         self._slots = [
             _Slot(
                 route,
@@ -195,11 +198,18 @@ class Supervisor:
         for slot in self._slots:
             if slot.given_up or slot.condition.phase is Phase.DONE:
                 continue
+            self._look(slot)
             if self._claimed(slot):
                 if slot.running is None:
                     self._start_if_due(slot)
                 else:
                     self._watch(slot, slot.running)
+
+    def _look(self, slot: _Slot) -> None:
+        found = self._backlog(slot.route)
+        if found is not None:
+            age_ms = self.clock.wall_ms() - found.oldest_enqueued_ms if found.oldest_enqueued_ms else 0
+            slot.condition.stands(found.waiting, max(0, age_ms) / 1000)
 
     def _claimed(self, slot: _Slot) -> bool:
         view = self._claims.view(slot.route.task, slot.route.source.alias)

@@ -9,32 +9,42 @@ from isthmus.supervisor.condition import MOVING_SECONDS, Condition, Phase
 def test_i1_moving_needs_a_count_that_rises() -> None:
     condition = Condition()
     condition.starting(0)
-    condition.seen(1, Sighting(moved=0, waiting=0, oldest_age_seconds=0))
+    condition.stands(0, 0.0)
+    condition.seen(1, Sighting(moved=0))
     assert condition.phase is Phase.WAITING
     condition.seen(2, Sighting(moved=5))
     assert condition.phase is Phase.MOVING
-    condition.seen(2.5 + MOVING_SECONDS, Sighting(moved=5, waiting=0))
+    condition.seen(2.5 + MOVING_SECONDS, Sighting(moved=5))
     assert condition.phase is Phase.WAITING
 
 
 def test_i2_messages_that_wait_while_none_moves_make_a_stall() -> None:
     condition = Condition(stalled_after_seconds=10)
     condition.starting(0)
-    condition.seen(1, Sighting(moved=3, waiting=7))
-    condition.seen(12, Sighting(moved=3, waiting=7, oldest_age_seconds=11))
+    condition.stands(7, 1.0)
+    condition.seen(1, Sighting(moved=3))
+    condition.seen(12, Sighting(moved=3))
     assert condition.phase is Phase.STALLED
     assert condition.text(12) == "stalled: nothing moved for 11 s"
-    condition.seen(13, Sighting(moved=4, waiting=6))
+    condition.seen(13, Sighting(moved=4))
     assert condition.phase is Phase.MOVING
 
 
 def test_i2_a_route_that_never_moved_what_waits_is_starting_and_then_stalled() -> None:
     condition = Condition(stalled_after_seconds=10)
     condition.starting(0)
-    condition.seen(5, Sighting(oldest_age_seconds=4.0))
+    condition.stands(1, 4.0)
+    condition.seen(5, Sighting())
     assert condition.phase is Phase.STARTING
-    condition.seen(10, Sighting(oldest_age_seconds=9.0))
+    condition.seen(10, Sighting())
     assert condition.phase is Phase.STALLED
+
+
+def test_i2_a_route_whose_target_is_away_says_so() -> None:
+    condition = Condition()
+    condition.starting(0)
+    condition.seen(1, Sighting(held="jfk: connection refused"))
+    assert condition.text(1) == "stalled: jfk: connection refused"
 
 
 def test_i3_a_failure_tells_when_it_is_tried_again() -> None:
