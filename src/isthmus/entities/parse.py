@@ -177,7 +177,7 @@ def _split(b: bytes, heads: HeadCache) -> Parts | None:
         kind = b[at : at + 3]
     if kind == b"\0Su":  # the usual body: one data section
         at = at + 8 + int.from_bytes(b[at + 4 : at + 8], "big") if b[at + 3] == 0xB0 else value_end(b, at + 3)
-    if at != end and not _ends_well(b, at, end):
+    if not end or (at != end and not _ends_well(b, at, end)):
         return None
     return Parts(head, b[rest:], message_id)
 

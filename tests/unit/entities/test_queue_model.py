@@ -389,7 +389,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.commit()
         dead = [name_of(message) for message in self.dead.peek(0, 10_000)]
         must = {one.name for one in self.model.live("dead").values()}
-        may = {one.name for one in self.model.messages.values() if one.expires_ms} if self.dead_letters_expired else set()
+        may = (
+            {one.name for one in self.model.messages.values() if one.expires_ms} if self.dead_letters_expired else set()
+        )
         assert len(dead) == len(set(dead))
         assert must <= set(dead) <= must | may
 

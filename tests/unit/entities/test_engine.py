@@ -1,0 +1,431 @@
+"""The engine: names, descriptions, paths, group commit, restart, failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isthmus.entities import (
+    INFINITE_MS,
+    AuthorizationRule,
+    CorrelationFilter,
+    EntityStatus,
+    Limits,
+    QueueDescription,
+    RuleDescription,
+    SqlAction,
+    SqlFilter,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from isthmus.entities.description import DateTime, Duration, dump, load
+from isthmus.entities.key import FORMAT
+from isthmus.errors import (
+    EntityExistsError,
+    EntityNotFoundError,
+    InvalidArgumentError,
+    NotAllowedError,
+    QuotaExceededError,
+    StoreError,
+)
+
+Make = Callable[..., bytes]
+
+
+def test_descriptions_survive_a_restart(namespace: Any) -> None:
+    """I1; Description I1."""
+    engine = namespace.engine
+    queue = QueueDescription(
+        lock_duration_ms=45_000,
+        status=EntityStatus.SEND_DISABLED,
+        authorization_rules=[AuthorizationRule("k", "p", "s", ["Send"], 5, 6)],
+        user_metadata="é",
+    )
+    rule = RuleDescription(
+        "r",
+        CorrelationFilter(
+            label="L", properties={"a": 1, "b": 2.5, "t": DateTime(5, False), "d": Duration(-5), "n": None}
+        ),
+        SqlAction("SET a = @p", {"@p": True}),
+    )
+    engine.create_queue("Orders/Inner", queue)
+    engine.create_topic("Flights", TopicDescription(max_size_in_megabytes=2048))
+    engine.create_subscription("flights", "Audit", SubscriptionDescription(max_delivery_count=7), rule)
+    engine.create_rule("FLIGHTS", "audit", RuleDescription("Other", SqlFilter("a = 1")))
+    before = [
+        engine.list_queues(),
+        engine.list_topics(),
+        engine.list_subscriptions("flights"),
+        engine.list_rules("flights", "AUDIT"),
+        engine.runtime("flights"),
+    ]
+    namespace.commit()
+    namespace.crash()
+    engine = namespace.engine
+    assert before == [
+        engine.list_queues(),
+        engine.list_topics(),
+        engine.list_subscriptions("flights"),
+        engine.list_rules("flights", "AUDIT"),
+        engine.runtime("flights"),
+    ]
+    assert before[0] == [("Orders/Inner", queue)]
+    assert [one.name for one in before[3]] == ["Other", "r"]
+    assert engine.get_queue("ORDERS/inner") == queue
+    assert engine.get_topic("flights").max_size_in_megabytes == 2048
+    assert engine.get_subscription("flights", "AUDIT").max_delivery_count == 7
+    assert engine.get_rule("flights", "audit", "R").action == rule.action
+    assert (before[4].subscription_count, before[4].sql_filter_count, before[4].correlation_filter_count) == (1, 1, 1)
+    nothing = [
+        engine.get_queue("no"),
+        engine.get_topic("no"),
+        engine.get_subscription("no", "s"),
+        engine.get_subscription("flights", "no"),
+        engine.get_rule("flights", "audit", "no"),
+        engine.get_rule("flights", "no", "no"),
+        engine.get_rule("no", "no", "no"),
+    ]
+    assert nothing == [None] * 7
+
+
+def test_descriptions_of_other_releases_load() -> None:
+    """Description I2."""
+    stored = dump(QueueDescription()).replace(b'"max_delivery_count":10,', b'"unheard_of":1,')
+    assert load(stored, QueueDescription) == QueueDescription()
+    with pytest.raises(TypeError):
+        load(stored, TopicDescription)
+
+
+def test_descriptions_are_defaults_of_the_service() -> None:
+    queue = QueueDescription()
+    assert (queue.lock_duration_ms, queue.max_delivery_count, queue.max_size_in_megabytes) == (60_000, 10, 1024)
+    assert queue.default_message_time_to_live_ms == queue.auto_delete_on_idle_ms == INFINITE_MS
+    assert queue.duplicate_detection_history_time_window_ms == 600_000
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["orders", "/Orders", "ORDERS/", "amqps://localhost:5672/orders", "sb://host/Orders/", "amqp://h:1/orders"],
+)
+def test_paths_of_all_spellings(path: str, namespace: Any) -> None:
+    namespace.engine.create_queue("Orders")
+    assert namespace.engine.sender(path) is namespace.engine.receiver(path)
+    assert namespace.engine.canonical_name(path) == "Orders"
+    assert namespace.engine.receiver(path.rstrip("/") + "/$DeadLetterQueue").path == "Orders/$DeadLetterQueue"
+
+
+def test_paths_that_lead_nowhere(namespace: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("q")
+    engine.create_topic("t")
+    engine.create_subscription("t", "s")
+    assert engine.receiver("amqps://h/T/Subscriptions/S/$DeadLetterQueue").path == "t/Subscriptions/s/$DeadLetterQueue"
+    for path in (
+        "",
+        "x",
+        "q/x",
+        "t/Subscriptions/x",
+        "x/Subscriptions/s",
+        "t/$DeadLetterQueue",
+        "q/$Transfer/$DeadLetterQueue",
+    ):
+        with pytest.raises(EntityNotFoundError, match="could not be found"):
+            engine.receiver(path)
+        with pytest.raises(EntityNotFoundError):
+            engine.runtime(path)
+    with pytest.raises(NotAllowedError):
+        engine.receiver("t")
+    for path in ("t/Subscriptions/s", "q/$DeadLetterQueue"):
+        with pytest.raises(NotAllowedError):
+            engine.sender(path)
+
+
+def test_names_are_shared_and_checked(namespace: Any) -> None:
+    namespace.limits = Limits(max_entities=4, max_subscriptions_per_topic=1, max_rules_per_subscription=2)
+    namespace.start()
+    engine = namespace.engine
+    engine.create_queue("a")
+    engine.create_topic("b.c-d_e/f")
+    for name in ("A", "B.c-d_e/f"):
+        with pytest.raises(EntityExistsError):
+            engine.create_queue(name)
+        with pytest.raises(EntityExistsError):
+            engine.create_topic(name)
+    for name in ("", "a b", "/a", "a/", "-a", "a//b", "x/Subscriptions/y", "ä", "a" * 261, "$q"):
+        with pytest.raises(InvalidArgumentError):
+            engine.create_queue(name)
+    engine.create_subscription("b.c-d_e/f", "s")
+    with pytest.raises(EntityExistsError):
+        engine.create_subscription("b.c-d_e/f", "S")
+    with pytest.raises(QuotaExceededError):
+        engine.create_subscription("b.c-d_e/f", "s2")
+    engine.create_rule("b.c-d_e/f", "s", RuleDescription("r"))
+    with pytest.raises(EntityExistsError):
+        engine.create_rule("b.c-d_e/f", "s", RuleDescription("R"))
+    with pytest.raises(QuotaExceededError):
+        engine.create_rule("b.c-d_e/f", "s", RuleDescription("r3"))
+    engine.create_queue("third")
+    engine.create_queue("fourth")
+    with pytest.raises(QuotaExceededError):
+        engine.create_topic("fifth")
+    with pytest.raises(InvalidArgumentError):
+        engine.create_subscription("b.c-d_e/f", "a/b")
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        QueueDescription(lock_duration_ms=0),
+        QueueDescription(lock_duration_ms=300_001),
+        QueueDescription(max_delivery_count=0),
+        QueueDescription(max_size_in_megabytes=0),
+        QueueDescription(duplicate_detection_history_time_window_ms=1),
+        QueueDescription(default_message_time_to_live_ms=0),
+        QueueDescription(auto_delete_on_idle_ms=1_000),
+        QueueDescription(requires_session=True),
+        QueueDescription(enable_partitioning=True),
+        QueueDescription(forward_to="other"),
+    ],
+)
+def test_settings_out_of_range_are_refused(description: QueueDescription, namespace: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        namespace.engine.create_queue("q", description)
+    namespace.engine.create_queue("q")
+    with pytest.raises(InvalidArgumentError):
+        namespace.engine.update_queue("q", description)
+
+
+def test_what_is_fixed_stays(namespace: Any) -> None:
+    namespace.engine.create_queue("q")
+    with pytest.raises(InvalidArgumentError, match="requires_duplicate_detection"):
+        namespace.engine.update_queue("q", QueueDescription(requires_duplicate_detection=True))
+    with pytest.raises(EntityNotFoundError):
+        namespace.engine.update_queue("x", QueueDescription())
+    with pytest.raises(InvalidArgumentError):
+        namespace.engine.update_queue("q", TopicDescription())
+
+
+def test_a_callers_description_is_not_shared(namespace: Any) -> None:
+    mine = QueueDescription(user_metadata="before")
+    namespace.engine.create_queue("q", mine)
+    mine.user_metadata = "after"
+    assert namespace.engine.get_queue("q").user_metadata == "before"
+
+
+def test_updates_take_effect(namespace: Any, message: Make) -> None:
+    engine = namespace.engine
+    engine.create_queue("q")
+    namespace.commit()
+    created = engine.runtime("q").created_at_ms
+    namespace.clock.advance(5)
+    engine.update_queue("q", QueueDescription(lock_duration_ms=10_000))
+    namespace.send("q", message("a"))
+    assert namespace.queue("q").acquire(1).locked_until_ms == namespace.clock.wall_ms() + 10_000
+    runtime = engine.runtime("q")
+    assert (runtime.created_at_ms, runtime.updated_at_ms) == (created, created + 5)
+    assert runtime.accessed_at_ms == created + 5
+
+
+def test_deleting_takes_everything_along(namespace: Any, message: Make) -> None:
+    engine = namespace.engine
+    engine.create_topic("t")
+    engine.create_subscription("t", "s")
+    engine.create_queue("q")
+    namespace.send("t", message("a"))
+    namespace.send("q", message("b", ttl_ms=5_000), message("c"))
+    queue = namespace.queue("q")
+    queue.dead_letter(queue.acquire(1).tags)
+    queue.schedule([(message("d"), namespace.clock.wall_ms() + 1_000)])
+    namespace.commit()
+    engine.delete_topic("T")
+    engine.delete_queue("Q")
+    for call in (lambda: engine.delete_topic("t"), lambda: engine.delete_queue("q")):
+        with pytest.raises(EntityNotFoundError):
+            call()
+    with pytest.raises(EntityNotFoundError):
+        engine.list_subscriptions("t")
+    namespace.commit()
+    namespace.advance(10_000)  # what the calendar still knows of them is passed over
+    namespace.crash()
+    assert namespace.engine.list_queues() == []
+    assert namespace.engine.list_topics() == []
+    left = [key for key, _ in namespace.journal.scan(b"", b"\xff")]
+    assert all(key[0] == 0 for key in left), left
+
+
+def test_numbers_are_not_given_twice(namespace: Any, message: Make) -> None:
+    """Catalog I2: a queue of the same name does not find its predecessor's messages."""
+    for _ in range(3):
+        namespace.engine.create_queue("q")
+        namespace.send("q", message("a"))
+        assert namespace.engine.runtime("q").active_message_count == 1
+        namespace.engine.delete_queue("q")
+        namespace.commit()
+        namespace.crash()
+
+
+def test_idle_entities_delete_themselves(namespace: Any, message: Make) -> None:
+    engine = namespace.engine
+    engine.create_queue("q", QueueDescription(auto_delete_on_idle_ms=300_000))
+    engine.create_queue("used", QueueDescription(auto_delete_on_idle_ms=300_000))
+    engine.create_topic("t", TopicDescription(auto_delete_on_idle_ms=600_000))
+    engine.create_subscription("t", "s", SubscriptionDescription(auto_delete_on_idle_ms=300_000))
+    namespace.commit()
+    namespace.advance(250_000)
+    namespace.send("used", message("a"))
+    namespace.advance(100_000)
+    assert [name for name, _ in engine.list_queues()] == ["used"]
+    assert engine.list_subscriptions("t") == []
+    assert engine.get_topic("t") is not None
+    namespace.advance(400_000)
+    assert engine.list_topics() == []
+
+
+def test_on_staged_is_called_once_per_commit(namespace: Any, message: Make) -> None:
+    calls: list[int] = []
+    namespace.engine.create_queue("q")
+    namespace.commit()
+    assert namespace.engine.begin_commit() is None
+    namespace.engine.on_staged = lambda: calls.append(1)
+    queue = namespace.queue("q")
+    queue.accept([message("a")])
+    queue.accept([message("b")])
+    queue.peek(0, 1)  # writes through, and stays the same commit
+    queue.complete([])
+    assert calls == [1]
+    namespace.commit()
+    queue.accept([message("c")])
+    assert calls == [1, 1]
+
+
+def test_commits_may_overlap(namespace: Any, message: Make) -> None:
+    engine = namespace.engine
+    engine.create_queue("q")
+    namespace.commit()
+    queue, done = namespace.queue("q"), list[str]()
+    queue.accept([message("a")], lambda: done.append("a"))
+    one = engine.begin_commit()
+    queue.accept([message("b")], lambda: done.append("b"))
+    two = engine.begin_commit()
+    namespace.journal.sync()
+    engine.end_commit(one)
+    assert done == ["a"]
+    assert list(queue.acquire(9).sequences) == [1]
+    engine.end_commit(two)
+    assert done == ["a", "b"]
+    assert list(queue.acquire(9).sequences) == [2]
+
+
+def test_a_failed_sync_fails_all_that_is_not_durable(namespace: Any, message: Make) -> None:
+    """I2."""
+    engine = namespace.engine
+    engine.create_queue("q")
+    namespace.send("q", message("kept"), message("locked"))
+    queue = namespace.queue("q")
+    heard: list[str] = []
+    queue.add_listener(lambda: heard.append("listener"))
+    tags = queue.acquire(2).tags
+    queue.accept([message("a")], lambda: heard.append("a"), lambda error: heard.append(f"a: {error}"))
+    queue.complete(tags[:1], lambda: heard.append("done"), lambda error: heard.append(f"complete: {error}"))
+    first = engine.begin_commit()
+    queue.accept([message("b")], lambda: heard.append("b"), lambda error: heard.append(f"b: {error}"))
+    second = engine.begin_commit()
+    engine.create_queue("new")
+    queue.accept([message("c")], None, lambda error: heard.append(f"c: {error}"))
+    namespace.journal.fail_syncs = OSError("I/O error")
+    with pytest.raises(StoreError):
+        namespace.journal.sync()
+    namespace.journal.fail_syncs = None
+    engine.fail_commit(first, StoreError("I/O error"))
+    engine.end_commit(second)  # has failed already
+    engine.fail_commit(second, StoreError("again"))
+    assert sorted(heard) == ["a: I/O error", "b: I/O error", "c: I/O error", "complete: I/O error", "listener"]
+    assert engine.get_queue("new") is None
+    assert engine.receiver("q") is queue
+    assert queue.complete(tags) == [False, False]
+    assert list(queue.acquire(9).sequences) == [1, 2]
+    assert engine.runtime("q").active_message_count == 2
+    namespace.send("q", message("after"))
+    assert list(queue.acquire(9).sequences) == [3]
+
+
+def test_a_refused_write_leaves_entities_as_they_were(namespace: Any, message: Make) -> None:
+    """I2: also where the write was brought forward by a read."""
+    engine = namespace.engine
+    engine.create_queue("q")
+    engine.create_topic("t")
+    engine.create_subscription("t", "s")
+    namespace.send("q", message("a"))
+    queue = namespace.queue("q")
+    for read in (lambda: queue.peek(0, 1), lambda: queue.receive_deferred([1]), engine.begin_commit):
+        failed: list[Exception] = []
+        engine.delete_topic("t")
+        queue.accept([message("b")], None, failed.append)
+        namespace.journal.fail_writes = OSError("No space left on device")
+        with pytest.raises(StoreError, match="No space left"):
+            read()
+        namespace.journal.fail_writes = None
+        assert len(failed) == 1
+        assert engine.runtime("q").active_message_count == 1
+        assert engine.list_subscriptions("t")[0][0] == "s"
+        assert not engine.has_staged
+    namespace.send("t", message("c"))
+    assert engine.runtime("t/subscriptions/s").active_message_count == 1
+
+
+def test_closing_commits(namespace: Any, message: Make) -> None:
+    done: list[int] = []
+    namespace.engine.create_queue("q")
+    namespace.queue("q").accept([message("a")], lambda: done.append(1))
+    namespace.engine.close()
+    assert done == [1]
+    namespace.crash()
+    assert namespace.engine.runtime("q").active_message_count == 1
+
+
+def test_a_store_of_another_format_is_refused(namespace: Any) -> None:
+    batch = namespace.journal.batch()
+    batch.put(FORMAT, b"99")
+    namespace.journal.write(batch)
+    with pytest.raises(StoreError, match="99"):
+        namespace.start()
+
+
+@given(st.integers(0, 40))
+def test_whatever_a_power_cut_leaves_is_consistent(kept: int) -> None:
+    """Journal I1, Queue I5: any prefix of the batches is a state in which counts, cursors and messages agree."""
+    from isthmus.entities import Engine
+    from isthmus.entities.key import MESSAGE, message_key, numbered_span
+    from isthmus.store import MemoryJournal
+    from isthmus.testing.clock import ManualClock
+
+    journal, clock = MemoryJournal(), ManualClock()
+    engine = Engine(journal, clock)
+    engine.create_queue("q", QueueDescription(max_delivery_count=2))
+    engine.close()
+    queue = engine.receiver("q")
+    body = b"\0Su\xa0\x01x"
+    for step in range(10):
+        queue.accept([body] * (step + 1))
+        engine.end_commit(engine.begin_commit())
+        acquired = queue.acquire(3)
+        queue.complete(acquired.tags[::2])
+        queue.abandon(acquired.tags[1::2])
+        engine.end_commit(engine.begin_commit())
+        queue.peek(0, 1)
+    journal.crash(keep=kept)
+    engine = Engine(journal, clock)
+    queue = engine.receiver("q")
+    first, end = numbered_span(MESSAGE, queue.number)
+    rows = list(journal.scan(message_key(MESSAGE, queue.number, queue.head), end))
+    assert queue.active_count == len(rows)
+    assert queue.size_bytes == sum(len(record) for _, record in rows)
+    dead = queue.dead_letters
+    assert dead.active_count == len(list(journal.scan(*numbered_span(MESSAGE, dead.number))))
+    acquired = queue.acquire(1000)
+    assert len(acquired.tags if acquired else []) == len(rows)
+    assert first < end

@@ -1,0 +1,488 @@
+"""Single behaviours of a queue, by name; their interplay is in test_queue_model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from isthmus.amqp.types import Timestamp
+from isthmus.entities import EntityStatus, InvalidMessageError, Limits, QueueDescription
+from isthmus.entities.key import DETECTION, EXPIRY, MESSAGE, numbered_span
+from isthmus.errors import (
+    EntityDisabledError,
+    EntityNotFoundError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+    NotAllowedError,
+    QuotaExceededError,
+)
+
+Make = Callable[..., bytes]
+
+
+@pytest.fixture
+def queue(namespace: Any) -> Any:
+    namespace.engine.create_queue("q", QueueDescription(lock_duration_ms=30_000, max_delivery_count=3))
+    namespace.commit()
+    return namespace.queue("q")
+
+
+def test_nothing_is_visible_or_acknowledged_before_the_sync(namespace: Any, queue: Any, message: Make) -> None:
+    """I1, I3; Staging I2."""
+    done: list[str] = []
+    queue.accept([message("a"), message("b")], lambda: done.append("accepted"))
+    commit = namespace.engine.begin_commit()
+    queue.accept([message("c")], lambda: done.append("later"))
+    assert queue.acquire(10) is None
+    assert queue.peek(0, 10) == []
+    assert done == []
+    namespace.journal.sync()
+    namespace.engine.end_commit(commit)
+    assert done == ["accepted"]
+    acquired = queue.acquire(10)
+    assert list(acquired.sequences) == [1, 2]
+    assert queue.complete(acquired.tags, lambda: done.append("completed")) == [True, True]
+    assert queue.peek(0, 10) == []
+    assert done == ["accepted"]
+    namespace.commit()
+    assert done == ["accepted", "later", "completed"]
+    assert list(queue.acquire(10).sequences) == [3]
+
+
+def test_listeners_hear_of_what_is_available(namespace: Any, queue: Any, message: Make) -> None:
+    calls: list[int] = []
+
+    def listen() -> None:
+        calls.append(1)
+
+    queue.add_listener(listen)
+    namespace.send("q", message("a"))
+    assert len(calls) == 1
+    assert queue.has_available
+    tags = queue.acquire(1).tags
+    assert not queue.has_available
+    queue.release(tags)
+    assert len(calls) == 2
+    tags = queue.acquire(1).tags
+    queue.abandon(tags)
+    assert len(calls) == 2
+    namespace.commit()
+    assert len(calls) == 3
+    queue.remove_listener(listen)
+    queue.remove_listener(listen)
+    queue.release(queue.acquire(1).tags)
+    assert len(calls) == 3
+
+
+def test_abandoned_messages_come_again_first_with_their_count(
+    namespace: Any, queue: Any, message: Make, read: Any
+) -> None:
+    namespace.send("q", *(message(f"m{number}") for number in range(5)))
+    tags = queue.acquire(3).tags
+    assert queue.abandon([tags[1]], {"why": "later"}) == [True]
+    namespace.commit()
+    acquired = queue.acquire(10)
+    assert list(acquired.sequences) == [2, 4, 5]
+    seen = read(acquired.payloads[0])
+    assert (seen.header.delivery_count, seen.user) == (1, {"why": "later"})
+    queue.complete(tags)
+    queue.release(acquired.tags)
+    assert read(queue.acquire(1).payloads[0]).header.delivery_count == 1  # release does not count
+
+
+def test_too_many_deliveries_dead_letter(namespace: Any, queue: Any, message: Make, read: Any) -> None:
+    namespace.send("q", message("a", user={"x": 1}))
+    for _ in range(2):
+        queue.abandon(queue.acquire(1).tags)
+        namespace.commit()
+    queue.acquire(1)
+    namespace.advance(30_000)  # the third delivery ends by its lock
+    assert queue.acquire(1) is None
+    runtime = namespace.engine.runtime("q")
+    assert (runtime.active_message_count, runtime.dead_letter_message_count, runtime.message_count) == (0, 1, 1)
+    dead = namespace.queue("q/$DeadLetterQueue").acquire(1)
+    seen = read(dead.payloads[0])
+    assert seen.user["DeadLetterReason"] == "MaxDeliveryCountExceeded"
+    assert seen.user["x"] == 1
+    assert seen.header.delivery_count == 3
+    assert seen.annotations["x-opt-deadletter-source"] == "q"
+    assert seen.annotations["x-opt-enqueue-sequence-number"] == 1
+    assert seen.annotations["x-opt-enqueued-time"] == namespace.clock.wall_ms() - 30_000
+
+
+def test_dead_lettering_by_the_receiver(namespace: Any, queue: Any, message: Make, read: Any) -> None:
+    namespace.send("q", message("a"), message("b"))
+    tags = queue.acquire(2).tags
+    assert queue.dead_letter([tags[0], b"?" * 16], "bad", "very bad", {"extra": 5}) == [True, False]
+    namespace.commit()
+    dead = namespace.queue("q/$deadletterqueue")
+    acquired = dead.acquire(5)
+    assert read(acquired.payloads[0]).user == {
+        "DeadLetterReason": "bad",
+        "DeadLetterErrorDescription": "very bad",
+        "extra": 5,
+    }
+    with pytest.raises(NotAllowedError):
+        dead.dead_letter(acquired.tags)
+    with pytest.raises(NotAllowedError):
+        dead.accept([message("c")])
+    with pytest.raises(NotAllowedError):
+        namespace.sender("q/$DeadLetterQueue")
+    for _ in range(5):  # a dead-letter queue gives up on nothing
+        dead.abandon(acquired.tags)
+        namespace.commit()
+        acquired = dead.acquire(5)
+    assert len(acquired.tags) == 1
+    dead.complete(acquired.tags)
+    namespace.commit()
+    assert namespace.engine.runtime("q").dead_letter_message_count == 0
+
+
+def test_locks_end_and_can_be_renewed(namespace: Any, queue: Any, message: Make) -> None:
+    namespace.send("q", message("a"), message("b"))
+    acquired = queue.acquire(2)
+    assert acquired.locked_until_ms == namespace.clock.wall_ms() + 30_000
+    namespace.advance(20_000)
+    assert queue.renew([acquired.tags[1], b"x" * 16]) == [namespace.clock.wall_ms() + 30_000, None]
+    namespace.advance(10_000)
+    assert queue.complete(acquired.tags) == [False, True]
+    assert list(queue.acquire(5).sequences) == [1]
+
+
+def test_defer_and_receive_deferred(namespace: Any, queue: Any, message: Make, read: Any) -> None:
+    namespace.send("q", *(message(f"m{number}") for number in range(4)))
+    acquired = queue.acquire(3)
+    assert queue.defer(acquired.tags[:2], {"later": True}) == [True, True]
+    namespace.commit()
+    assert list(queue.acquire(5).sequences) == [4]
+    assert [read(one).annotations.get("x-opt-message-state", 0) for one in queue.peek(0, 9)] == [1, 1, 0, 0]
+    namespace.crash()
+    queue = namespace.queue("q")
+    assert namespace.engine.runtime("q").deferred_message_count == 2
+    with pytest.raises(MessageNotFoundError, match="3"):
+        queue.receive_deferred([1, 3])
+    taken = queue.receive_deferred([2, 1])
+    seen = read(taken.payloads[0])
+    assert seen.annotations["x-opt-message-state"] == 1
+    assert seen.annotations["x-opt-locked-until"] == taken.locked_until_ms
+    assert seen.user == {"later": True}
+    with pytest.raises(MessageNotFoundError):
+        queue.receive_deferred([1])
+    assert queue.complete(taken.tags[:1]) == [True]
+    assert queue.abandon(taken.tags[1:]) == [True]
+    namespace.commit()
+    (again,) = queue.receive_deferred([2], lock=False).payloads
+    assert read(again).header.delivery_count == 1
+    assert "x-opt-locked-until" not in read(again).annotations
+    namespace.commit()
+    assert namespace.engine.runtime("q").deferred_message_count == 0
+
+
+def test_deferred_messages_of_too_many_deliveries_are_dead_lettered(namespace: Any, queue: Any, message: Make) -> None:
+    namespace.send("q", message("a"))
+    queue.defer(queue.acquire(1).tags)
+    namespace.commit()
+    for _ in range(3):
+        queue.abandon(queue.receive_deferred([1]).tags)
+        namespace.commit()
+    with pytest.raises(MessageNotFoundError):
+        queue.receive_deferred([1])
+    assert namespace.engine.runtime("q").dead_letter_message_count == 1
+
+
+def test_receive_and_delete(namespace: Any, queue: Any, message: Make, read: Any) -> None:
+    namespace.send("q", message("a"), message("b"))
+    done: list[int] = []
+    acquired = queue.acquire(1, lock=False, on_durable=lambda: done.append(1))
+    assert acquired.locked_until_ms == 0
+    assert "x-opt-locked-until" not in read(acquired.payloads[0]).annotations
+    assert len(acquired.tags[0]) == 16
+    assert not done
+    namespace.commit()
+    assert done
+    namespace.crash()
+    assert list(namespace.queue("q").acquire(5).sequences) == [2]
+
+
+def test_scheduled_messages(namespace: Any, queue: Any, message: Make, read: Any) -> None:
+    now = namespace.clock.wall_ms()
+    numbers = queue.schedule([(message("a"), now + 5_000), (message("b"), now + 9_000)])
+    namespace.send("q", message("c", annotations={"x-opt-scheduled-enqueue-time": Timestamp(now + 7_000)}))
+    namespace.send("q", message("d", annotations={"x-opt-scheduled-enqueue-time": Timestamp(now)}))
+    assert numbers == [1, 2]
+    assert namespace.engine.runtime("q").scheduled_message_count == 3
+    assert [read(one).annotations.get("x-opt-message-state") for one in queue.peek(0, 9)] == [2, 2, 2, None]
+    queue.cancel_scheduled([2])
+    with pytest.raises(MessageNotFoundError):
+        queue.cancel_scheduled([2])
+    namespace.commit()
+    namespace.crash()
+    queue = namespace.queue("q")
+    assert list(queue.acquire(9).sequences) == [4]
+    namespace.advance(5_000)
+    acquired = queue.acquire(9)
+    seen = read(acquired.payloads[0])
+    assert (seen.properties["message_id"], seen.sequence) == ("a", 5)
+    assert seen.annotations["x-opt-enqueued-time"] == now + 5_000
+    assert seen.annotations["x-opt-scheduled-enqueue-time"] == now + 5_000
+    namespace.advance(20_000)
+    assert read(queue.acquire(9).payloads[0]).properties["message_id"] == "c"
+    assert namespace.engine.runtime("q").scheduled_message_count == 0
+
+
+def test_life_begins_when_a_scheduled_message_is_due(namespace: Any, queue: Any, message: Make) -> None:
+    queue.schedule([(message("a", ttl_ms=2_000), namespace.clock.wall_ms() + 5_000)])
+    namespace.commit()
+    namespace.advance(5_000)
+    namespace.advance(1_500)
+    assert queue.has_available
+    namespace.advance(1_500)
+    assert not namespace.engine.runtime("q").message_count
+
+
+def test_expired_messages_are_dropped_or_dead_lettered(namespace: Any, message: Make, read: Any) -> None:
+    """I4."""
+    for name, kept in (("drop", False), ("keep", True)):
+        namespace.engine.create_queue(
+            name,
+            QueueDescription(
+                default_message_time_to_live_ms=10_000,
+                dead_lettering_on_message_expiration=kept,
+                lock_duration_ms=5_000,
+            ),
+        )
+        namespace.send(name, message("short", ttl_ms=2_000), message("long"), message("longer", ttl_ms=90_000))
+        namespace.clock.advance(2_001)  # before any tick: the look at acquire is exact
+        acquired = namespace.queue(name).acquire(1)
+        assert list(acquired.sequences) == [2]
+        namespace.advance(9_000)  # over while locked or waiting
+        assert namespace.queue(name).acquire(9) is None
+        runtime = namespace.engine.runtime(name)
+        assert (runtime.active_message_count, runtime.dead_letter_message_count) == (0, 3 if kept else 0)
+    dead = namespace.queue("keep/$DeadLetterQueue").acquire(9)
+    assert {read(one).user["DeadLetterReason"] for one in dead.payloads} == {"TTLExpiredException"}
+    namespace.advance(3_600_000)
+    assert namespace.engine.runtime("keep").dead_letter_message_count == 3  # dead letters keep
+
+
+def test_a_locked_message_outlives_its_end(namespace: Any, queue: Any, message: Make) -> None:
+    namespace.send("q", message("a", ttl_ms=1_000))
+    tags = queue.acquire(1).tags
+    namespace.advance(10_000)
+    assert queue.complete(tags) == [True]
+
+
+def test_ends_of_life_take_one_entry_per_second(namespace: Any, message: Make) -> None:
+    """Calendar I1."""
+    namespace.engine.create_queue("q", QueueDescription(default_message_time_to_live_ms=60_000))
+    for number in range(30):
+        namespace.send("q", *(message(f"{number}.{place}") for place in range(20)))
+        namespace.clock.advance(100)
+    first, end = bytes((EXPIRY,)), bytes((EXPIRY + 1,))
+    assert len(list(namespace.journal.scan(first, end))) <= 4
+    namespace.advance(59_000)
+    assert 0 < namespace.engine.runtime("q").active_message_count < 600
+    namespace.advance(10_000)
+    assert namespace.engine.runtime("q").active_message_count == 0
+    assert list(namespace.journal.scan(first, end)) == []
+
+
+def test_many_expired_messages_go_in_bounded_ticks(namespace: Any, queue: Any, message: Make) -> None:
+    """Engine I3."""
+    namespace.send("q", *(message(f"{number}", ttl_ms=1_000) for number in range(5_000)))
+    namespace.clock.advance(3_000)
+    for left in (4_000, 3_000, 2_000):
+        next_ms = namespace.engine.tick()
+        namespace.commit()
+        assert queue.active_count == left
+        assert next_ms <= namespace.clock.wall_ms()
+    namespace.advance(0)
+    assert queue.active_count == 0
+    assert queue.head == 5_001
+
+
+def test_duplicates_are_accepted_and_dropped(namespace: Any, message: Make) -> None:
+    namespace.engine.create_queue(
+        "q",
+        QueueDescription(requires_duplicate_detection=True, duplicate_detection_history_time_window_ms=20_000),
+    )
+    done: list[int] = []
+    namespace.sender("q").accept([message("a"), message("b"), message("a")], lambda: done.append(1))
+    namespace.sender("q").accept([message("b")], lambda: done.append(2))
+    namespace.commit()
+    assert done == [1, 2]
+    assert namespace.engine.runtime("q").active_message_count == 2
+    namespace.crash()
+    namespace.clock.advance(19_999)
+    namespace.send("q", message("a"), message("c"))
+    assert namespace.engine.runtime("q").active_message_count == 3
+    namespace.clock.advance(1)
+    namespace.send("q", message("a"))
+    assert namespace.engine.runtime("q").active_message_count == 4
+    (number,) = namespace.sender("q").schedule([(message("a"), namespace.clock.wall_ms() + 5)])
+    namespace.commit()
+    with pytest.raises(MessageNotFoundError):
+        namespace.sender("q").cancel_scheduled([number])
+    for step in range(20):
+        namespace.clock.advance(20_000)
+        namespace.send("q", message(f"n{step}"))
+    assert len(list(namespace.journal.scan(bytes((DETECTION,)), bytes((DETECTION + 1,))))) <= 3
+
+
+def test_a_refused_duplicate_waits_for_the_same_sync(namespace: Any, message: Make) -> None:
+    """Detection I2: what was never stored was never seen."""
+    namespace.engine.create_queue("q", QueueDescription(requires_duplicate_detection=True))
+    namespace.commit()
+    failed: list[Exception] = []
+    namespace.sender("q").accept([message("a")], None, failed.append)
+    namespace.journal.fail_writes = OSError("disk full")
+    with pytest.raises(Exception, match="disk full"):
+        namespace.engine.begin_commit()
+    namespace.journal.fail_writes = None
+    assert len(failed) == 1
+    namespace.send("q", message("a"))
+    assert namespace.engine.runtime("q").active_message_count == 1
+
+
+def test_a_message_id_is_made_where_none_is(namespace: Any, queue: Any, message: Make, read: Any) -> None:
+    namespace.send("q", message("", subject="s"), message(""))
+    first, second = (read(one).properties for one in queue.acquire(2).payloads)
+    assert first["subject"] == "s"
+    assert len(first["message_id"]) == len(second["message_id"]) == 32
+    assert first["message_id"] != second["message_id"]
+
+
+def test_refusals_stage_nothing(namespace: Any, message: Make) -> None:
+    """Intake I1."""
+    namespace.limits = Limits(max_message_size_bytes=10_000)
+    namespace.start()
+    namespace.engine.create_queue("q", QueueDescription(max_size_in_megabytes=1))
+    namespace.engine.create_queue("small", QueueDescription(max_message_size_in_kilobytes=1))
+    namespace.commit()
+    queue = namespace.queue("q")
+    with pytest.raises(MessageTooLargeError):
+        queue.accept([message("a"), message("b" * 10_001)])
+    with pytest.raises(MessageTooLargeError):
+        namespace.sender("small").accept([message("", subject="x" * 1_025)])
+    with pytest.raises(InvalidMessageError):
+        queue.accept([message("a"), b"junk"])
+    with pytest.raises(InvalidMessageError, match="129"):
+        queue.accept([message("i" * 129)])
+    assert not namespace.engine.has_staged
+    filler = message("", subject="x" * 9_000)
+    for _ in range((1 << 20) // 9_300):
+        namespace.send("q", filler)
+    with pytest.raises(QuotaExceededError, match="MaxSizeInMegabytes"):
+        queue.accept([filler] * 5)
+    assert namespace.engine.runtime("q").size_bytes <= 1 << 20
+    taken = queue.acquire(50)
+    queue.complete(taken.tags)
+    namespace.send("q", filler)
+
+
+def test_status_decides_who_may_pass(namespace: Any, queue: Any, message: Make) -> None:
+    namespace.send("q", message("a"))
+    for status, sends, receives in (
+        (EntityStatus.SEND_DISABLED, False, True),
+        (EntityStatus.RECEIVE_DISABLED, True, False),
+        (EntityStatus.DISABLED, False, False),
+        (EntityStatus.ACTIVE, True, True),
+    ):
+        namespace.engine.update_queue("q", QueueDescription(status=status))
+        for allowed, call in ((sends, lambda: queue.accept([message("b")])), (receives, lambda: queue.acquire(1))):
+            if allowed:
+                call()
+            else:
+                with pytest.raises(EntityDisabledError, match=str(status)):
+                    call()
+
+
+def test_peek_shows_all_states_in_order(namespace: Any, queue: Any, message: Make, read: Any) -> None:
+    now = namespace.clock.wall_ms()
+    namespace.send("q", *(message(f"m{number}") for number in range(3)))
+    queue.schedule([(message("s"), now + 60_000)])
+    namespace.send("q", message("m4"))
+    queue.defer(queue.acquire(2).tags[1:])
+    namespace.commit()
+    assert [read(one).sequence for one in queue.peek(0, 10)] == [1, 2, 3, 4, 5]
+    assert [read(one).sequence for one in queue.peek(2, 2)] == [2, 3]
+    assert [read(one).sequence for one in queue.peek(-5, 1)] == [1]
+    assert queue.peek(6, 10) == []
+    assert all("x-opt-locked-until" not in read(one).annotations for one in queue.peek(0, 10))
+
+
+def test_batches_are_deleted_without_what_is_locked(namespace: Any, queue: Any, message: Make) -> None:
+    namespace.send("q", *(message(f"m{number}") for number in range(10)))
+    later = namespace.clock.wall_ms() + 1
+    namespace.clock.advance(10)
+    namespace.send("q", message("new"))
+    queue.acquire(3)
+    assert queue.delete_batch(5) == 5
+    assert queue.delete_batch(100, before_ms=later) == 2
+    namespace.commit()
+    assert list(queue.acquire(100).sequences) == [11]
+    assert queue.active_count == 4
+
+
+def test_settled_messages_leave_the_store(namespace: Any, queue: Any, message: Make) -> None:
+    def rows() -> int:
+        return len(list(namespace.journal.scan(*numbered_span(MESSAGE, queue.number))))
+
+    for _ in range(4):
+        namespace.send("q", *(message(f"m{number}") for number in range(5_000)))
+    first = queue.acquire(1)
+    rest = queue.acquire(20_000)
+    queue.complete(rest.tags)
+    namespace.commit()
+    assert rows() == 1  # one is locked in front: the others are deleted behind it
+    queue.complete(first.tags)
+    namespace.commit()
+    assert queue.head == 20_001
+    namespace.advance(60_000)
+    assert rows() == 0
+
+
+def test_a_deleted_queue_refuses_everything(namespace: Any, queue: Any, message: Make) -> None:
+    heard: list[int] = []
+    queue.add_listener(lambda: heard.append(1))
+    namespace.send("q", message("a"))
+    tags = queue.acquire(1).tags
+    heard.clear()
+    namespace.engine.delete_queue("q")
+    assert heard
+    assert queue.is_deleted
+    for call in (
+        lambda: queue.accept([message("b")]),
+        lambda: queue.acquire(1),
+        lambda: queue.complete(tags),
+        lambda: queue.peek(0, 1),
+    ):
+        with pytest.raises(EntityNotFoundError):
+            call()
+    namespace.commit()
+    namespace.engine.create_queue("q")
+    namespace.commit()
+    assert namespace.queue("q").acquire(1) is None
+    assert namespace.queue("q") is not queue
+
+
+def test_a_tail_kept_in_memory_is_bounded(namespace: Any, message: Make) -> None:
+    """Window I3: what does not fit is read from the store, in order, each message once."""
+    namespace.limits = Limits(live_tail_bytes=20_000)
+    namespace.start()
+    namespace.engine.create_queue("q")
+    namespace.commit()
+    queue = namespace.queue("q")
+    queue.add_listener(lambda: None)
+    seen: list[int] = []
+    for number in range(60):
+        namespace.send("q", *(message(f"{number}.{place}") for place in range(7)))
+        if number % 3 == 0:
+            seen += queue.acquire(5 + number % 11).sequences
+    while (acquired := queue.acquire(50)) is not None:
+        seen += acquired.sequences
+    assert seen == list(range(1, 421))
+    namespace.send("q", message("again"))
+    assert list(queue.acquire(9).sequences) == [421]
