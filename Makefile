@@ -41,15 +41,15 @@ soak: $(STAMP) ## Run the tests with the long counts (hours)
 	@$(BIN)/python -m pytest --soak $(TESTS)
 
 check: $(STAMP) ## Everything that needs no running: format, lint, types, floors, docs
-	@$(BIN)/ruff format --check src tests docs
-	@$(BIN)/ruff check src tests docs
+	@$(BIN)/ruff format --check src tests docs benchmarks
+	@$(BIN)/ruff check src tests docs benchmarks
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python docs/check.py
 
 format: $(STAMP) ## Format the code and mend what the linter can
-	@$(BIN)/ruff check --fix --quiet src tests docs || true
-	@$(BIN)/ruff format src tests docs
+	@$(BIN)/ruff check --fix --quiet src tests docs benchmarks || true
+	@$(BIN)/ruff format src tests docs benchmarks
 
 bench: $(STAMP) ## Measure beside RabbitMQ Shovel and an SDK loop; writes benchmarks/results/
 	@$(BIN)/isthmus bench all --messages $(MESSAGES) --peers shovel,sdk-loop --results benchmarks/results $(BENCH_OPTIONS)

@@ -1,4 +1,5 @@
-"""Checks the documentation: links lead somewhere, generated pages are current, no page names a machine.
+"""Checks the documentation: links lead somewhere, examples have no fault, generated pages are current, no page names a
+machine.
 
 Run by `make check`. Exits with 1 and one line for each fault.
 """
@@ -14,10 +15,27 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from generate import pages
 
+from isthmus.broker.config import read_config
+from isthmus.errors import ConfigError
+from isthmus.topology import read
+
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 MACHINE = re.compile(r"(?<![\w.])/(?:home|root|work|Users)/")
+EXAMPLE = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 VERB = re.compile(r"^ {4}isthmus ([a-z]+)", re.MULTILINE)
+
+
+def example_faults(example: str, page: str) -> list[str]:
+    """What is wrong in a federation file or a namespace's file; other examples are passed over."""
+    try:
+        if example.startswith("isthmus:"):
+            read(example, page)
+        elif re.search(r"^(queues|topics):", example, re.MULTILINE):
+            read_config(example, page)
+    except ConfigError as error:
+        return [f"in an example: {fault}" for fault in error.faults]
+    return []
 
 
 def faults() -> list[str]:
@@ -44,6 +62,7 @@ def faults() -> list[str]:
             for verb in VERB.findall(text)
             if not (ROOT / "src" / "isthmus" / "cli" / f"{verb}.py").exists()
         ]
+        found += [fault for example in EXAMPLE.findall(text) for fault in example_faults(example, name)]
     for page, text in pages().items():
         if not page.exists() or page.read_text(encoding="utf-8") != text:
             found.append(f"{page.relative_to(ROOT)}: not what the code says; run `make docs`")
