@@ -35,6 +35,8 @@ CREDIT = 2000
 class Destination(Protocol):
     """What takes messages: a queue or a topic."""
 
+    is_deleted: bool
+
     def accept(
         self,
         payloads: list[bytes],
@@ -67,6 +69,11 @@ class Intake:
     def open(self) -> None:
         """Grant the first credit."""
         self.link.grant(CREDIT)
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether the entity was deleted."""
+        return self._destination.is_deleted
 
     def on_transfers(self, event: Transfers) -> None:
         """Take a run of deliveries."""

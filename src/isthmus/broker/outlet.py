@@ -94,6 +94,11 @@ class Outlet:
         return not self.closed and self._room > 0 and self._carrier.is_writable
 
     @property
+    def is_orphaned(self) -> bool:
+        """Whether the entity was deleted."""
+        return self.queue.is_deleted
+
+    @property
     def _room(self) -> int:
         return self.link.sendable - self._reserved
 

@@ -45,7 +45,7 @@ from isthmus.broker.keyring import Right
 from isthmus.broker.management import MANAGEMENT_STYLE, MANAGEMENT_SUFFIX, Management
 from isthmus.broker.outlet import Outlet
 from isthmus.broker.request import Replies, Reply, Request, Style, find_replies
-from isthmus.errors import InvalidArgumentError, IsthmusError, NotAllowedError, UnauthorizedError
+from isthmus.errors import EntityNotFoundError, InvalidArgumentError, IsthmusError, NotAllowedError, UnauthorizedError
 
 if TYPE_CHECKING:
     from isthmus.broker.namespace import Namespace
@@ -171,13 +171,14 @@ class Peer:
     # ---- called by the namespace
 
     def tick(self) -> None:
-        """Heartbeats, the idle time-out, the token deadline, and tokens that have expired."""
+        """Heartbeats, the idle time-out, the token deadline, tokens that have expired, entities that have gone."""
         if self._over:
             return
         now = self._clock.monotonic()
         self._handle(self._connection.tick(now))
         if self._access.drop_expired():
             self._drop_unauthorised()
+        self._drop_deleted()
         if self._token_deadline is not None and now >= self._token_deadline:
             error = UnauthorizedError(f"No valid token was presented in {TOKEN_DEADLINE_SECONDS:.0f} seconds.")
             self._warn("connection closed", error)
@@ -439,10 +440,18 @@ class Peer:
             else:
                 ok = handler.node == cbs.CBS_NODE or any(self._access.permits(handler.node, right) for right in Right)
             if not ok:
-                error = UnauthorizedError("ExpiredToken: The token is expired.")
-                self._warn("link detached", error, _address(link))
-                link.detach(amqp_error(error))
-                self._forget(link)
+                self._drop(link, UnauthorizedError("ExpiredToken: The token is expired."))
+
+    def _drop_deleted(self) -> None:
+        """Detach the links whose entity was deleted."""
+        for link, handler in list(self._handlers.items()):
+            if isinstance(handler, Intake | Outlet) and handler.is_orphaned:
+                self._drop(link, EntityNotFoundError(handler.path))
+
+    def _drop(self, link: Link, error: IsthmusError) -> None:
+        self._warn("link detached", error, _address(link))
+        link.detach(amqp_error(error))
+        self._forget(link)
 
     def _forget(self, link: Link) -> None:
         handler = self._handlers.pop(link, None)

@@ -3,7 +3,8 @@ from collections import Counter
 
 import pytest
 
-from isthmus.amqp import Transfers
+from isthmus.amqp import Disposed, Transfers
+from isthmus.entities import EntityStatus, QueueDescription
 
 
 async def fill(client, message, count):
@@ -71,3 +72,38 @@ async def test_a_lost_connection_leaves_nothing_behind(broker, message):
     assert broker.namespace.statistics() | {"commits": 0} == {
         "connections": 0, "links": 0, "receiving_queues": 0, "commits": 0, "commit_failures": 0,
     }  # fmt: skip
+
+
+async def test_links_of_a_deleted_queue_are_told(broker, message):
+    client = broker.client()
+    sender, receiver = client.sender("orders"), client.receiver("orders", credit=5)
+    broker.engine.delete_queue("orders")
+    await client.settle()
+    sender.send(message("x"), b"1")
+    await client.settle()
+    client.peer.tick()
+    await client.settle()
+    assert client.detached(receiver) == client.detached(sender) == "amqp:not-found"
+    [disposed] = client.seen(Disposed)
+    assert disposed.state.error.condition == "amqp:not-found"
+    broker.engine.create_queue("orders")
+    await client.settle()
+    again, other = client.receiver("orders", credit=5, name="again"), client.sender("orders", "other")
+    other.send(message("y"), b"1")
+    await client.settle()
+    assert client.bodies(again) == [b"y"]
+
+
+async def test_a_queue_that_is_disabled_under_a_link_gives_nothing_more(broker, message):
+    client = broker.client()
+    receiver = client.receiver("orders", credit=5)
+    broker.engine.update_queue("orders", QueueDescription(status=EntityStatus.RECEIVE_DISABLED))
+    await client.settle()
+    await fill(client, message, 2)
+    assert client.bodies(receiver) == []
+    assert client.detached(receiver) in {"", "com.microsoft:entity-disabled"}
+    broker.engine.update_queue("orders", QueueDescription())
+    await client.settle()
+    again = client.receiver("orders", credit=5, name="again")
+    await client.settle()
+    assert len(client.bodies(again)) + len(client.bodies(receiver)) == 2
