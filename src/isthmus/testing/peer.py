@@ -38,8 +38,8 @@ from isthmus.amqp import (
 )
 from isthmus.amqp.performative import Accepted, Modified, Rejected, Released
 from isthmus.amqp.types import Array, Int, Long, Symbol, Timestamp
-from isthmus.entities.envelope import unpack
 from isthmus.transport.endpoint import Endpoint
+from isthmus.transport.sender import messages_of
 
 __all__ = ["FakeQueue", "Peer"]
 
@@ -159,7 +159,7 @@ class _Served:
             link.dispose(event.first_delivery_id, last, Rejected(error))
         else:
             for payload in event.payloads:
-                for message in unpack(payload) if event.message_format == BATCH_FORMAT else (payload,):
+                for message in messages_of(payload) if event.message_format == BATCH_FORMAT else (payload,):
                     queue.put(message)
             self.owed.append((link, event.first_delivery_id, last))
         if link.credit < 2500:

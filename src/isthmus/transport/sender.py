@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from isthmus.amqp import Link, Transfers
     from isthmus.transport.client import Client
 
-__all__ = ["Outcome", "Sender", "envelope"]
+__all__ = ["Outcome", "Sender", "envelope", "messages_of"]
 
 _TAG = struct.Struct(">I").pack
 _LENGTH = struct.Struct(">I").pack
@@ -48,6 +48,16 @@ def envelope(messages: Sequence[bytes]) -> bytes:
         parts.append(b"\0Su\xb0" + _LENGTH(len(message)))
         parts.append(message)
     return b"".join(parts)
+
+
+def messages_of(payload: bytes) -> list[bytes]:
+    """The messages of a payload that `envelope` made."""
+    found, at = [], 0
+    while at < len(payload):
+        start = at + 8
+        at = start + int.from_bytes(payload[at + 4 : start], "big")
+        found.append(payload[start:at])
+    return found
 
 
 class Sender:

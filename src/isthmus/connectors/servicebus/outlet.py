@@ -42,7 +42,6 @@ from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus.channel import Channel, dial
 from isthmus.connectors.servicebus.connect import open_client
 from isthmus.connectors.servicebus.splice import Refused
-from isthmus.entities.envelope import unpack
 from isthmus.errors import (
     EntityNotFoundError,
     IsthmusError,
@@ -51,7 +50,7 @@ from isthmus.errors import (
     UnauthorizedError,
 )
 from isthmus.transport import Backoff, Client, Endpoint, Sender
-from isthmus.transport.sender import envelope
+from isthmus.transport.sender import envelope, messages_of
 
 __all__ = ["Outlet", "RowRefusedError", "SourceGoneError", "TargetUnavailableError"]
 
@@ -617,7 +616,7 @@ class Outlet:
         for chunk, offset in self._offsets():
             index = delivery - self._base - offset
             if 0 <= index < len(chunk.payloads):
-                return len(unpack(chunk.payloads[index]))
+                return len(messages_of(chunk.payloads[index]))
         return 0
 
     def _split_envelopes(self) -> None:
@@ -627,7 +626,7 @@ class Outlet:
                 index = delivery - self._base - offset
                 if not 0 <= index < len(chunk.payloads):
                     continue
-                messages = unpack(chunk.payloads[index])
+                messages = messages_of(chunk.payloads[index])
                 more = len(messages) - 1
                 chunk.payloads[index : index + 1] = [envelope([message]) for message in messages]
                 if len(chunk.sequences):

@@ -66,6 +66,10 @@ __all__ = ["ServiceBusDataSource"]
 
 # Above spark.sql.execution.arrow.maxBytesPerBatch the row closes the batch that Spark fills for the sink.
 DEFAULT_ARROW_BATCH_BYTES = 262_144
+PADDING_LIMIT_BYTES = 4 << 20
+# 200 rows since the last flush put off the next by 8 ms: at that rate a batch of 256 KiB fills by itself in less.
+FLUSH_DELAY_SECONDS_PER_ROW = 40e-6
+FLUSH_DELAY_LIMIT_SECONDS = 0.008
 SWITCH_INTERVAL_SECONDS = 0.001
 FIRST_LOOK_SECONDS = 0.05
 LONGEST_LOOK_SECONDS = 0.4
@@ -250,7 +254,9 @@ def _rows(options: SourceOptions, lease: Lease, out: _Out) -> Iterator[pa.Record
     flushed_at = 0.0
     while True:
         try:
-            item = blocks.get(timeout=max(0.0, flushed_at + spacing - time.monotonic()) if unflushed else None)
+            # Many rows push each other on, so that flushing them may wait longer.
+            due = flushed_at + spacing + min(FLUSH_DELAY_LIMIT_SECONDS, unflushed * FLUSH_DELAY_SECONDS_PER_ROW)
+            item = blocks.get(timeout=max(0.0, due - time.monotonic()) if unflushed else None)
         except Empty:
             flushes += 1
             lease.note_flush(flushes, rows)
@@ -267,15 +273,15 @@ def _rows(options: SourceOptions, lease: Lease, out: _Out) -> Iterator[pa.Record
                 payloads, tokens = payloads + item.payloads, tokens + item.tokens
                 sequences = _joined(sequences, item.sequences)
             rows += len(payloads)
-            dry = blocks.empty() and time.monotonic() >= flushed_at + spacing
-            if dry and options.mode == "raw":
+            unflushed += len(payloads)
+            due = flushed_at + spacing + min(FLUSH_DELAY_LIMIT_SECONDS, unflushed * FLUSH_DELAY_SECONDS_PER_ROW)
+            if options.mode == "raw" and blocks.empty() and time.monotonic() >= due:
                 flushes += 1
                 lease.note_flush(flushes, rows)
                 yield with_flush(payloads, tokens, sequences, flushes, out.padding)
                 flushed_at, unflushed = time.monotonic(), 0
             else:
                 yield _batch(options.mode, payloads, tokens, sequences)
-                unflushed = rows
             out.push()
         if isinstance(item, Finish):
             flushes += 1
@@ -307,14 +313,12 @@ class _Out:
     """
 
     def __init__(self, options: SourceOptions) -> None:
-        context = TaskContext.get()
-        setting = (
-            context.getLocalProperty("spark.sql.execution.arrow.maxBytesPerBatch") if context is not None else None
-        )
-        limit = int(setting) if setting and setting.isdigit() else DEFAULT_ARROW_BATCH_BYTES
-        self.padding = b"\0" * (limit + 1024)
+        self._file = _found_in_worker("dump_stream", "stream", "flush")
+        settings = _found_in_worker("main", "runner_conf", "arrow_max_bytes_per_batch")
+        limit = DEFAULT_ARROW_BATCH_BYTES if settings is None else int(settings.arrow_max_bytes_per_batch)
+        # A batch that may grow without end is closed by nothing but its row count; then rows wait for rows.
+        self.padding = b"\0" * (min(limit, PADDING_LIMIT_BYTES) + 1024)
         self._schema = RAW_SCHEMA if options.mode == "raw" else DECODED_SCHEMA
-        self._file = _worker_file()
 
     def flush(self, number: int) -> pa.RecordBatch:
         """Flush rows alone."""
@@ -330,12 +334,14 @@ class _Out:
             self._file.flush()
 
 
-def _worker_file() -> Any:
+def _found_in_worker(function: str, variable: str, attribute: str) -> Any:
+    """A local variable of Spark's worker, from the frames that called this one; None where this release has none."""
     frame: Any = sys._getframe()
     while frame is not None:
-        if frame.f_code.co_name == "dump_stream":
-            stream = frame.f_locals.get("stream")
-            return stream if hasattr(stream, "flush") else None
+        if frame.f_code.co_name == function:
+            found = frame.f_locals.get(variable)
+            if hasattr(found, attribute):
+                return found
         frame = frame.f_back
     return None
 

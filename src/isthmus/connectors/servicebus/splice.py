@@ -57,6 +57,8 @@ _LOCK_TOKEN = b"x-opt-lock-token"
 _NAMES = ("repl-origin", "repl-sequence", "repl-offset", "repl-enqueued-time")
 _MAP32 = struct.Struct(">4sII").pack
 _U32 = struct.Struct(">I")
+_RULE_NAME = b"\xa1\x08RuleName"
+_SIZE_COUNT = struct.Struct(">II").unpack_from
 _I64 = struct.Struct(">q").unpack_from
 _CACHE_LIMIT = 4096
 
@@ -68,6 +70,47 @@ class Refused(NamedTuple):
     disposition: str
     reason: str
     description: str
+
+
+class _Front:
+    """How a message begins, up to its properties: constant bytes and 8-byte numbers by turns.
+
+    Attributes:
+        size: how long it is.
+        unpack: takes it apart into constants (even places) and numbers (odd places).
+        constants: what the even places must be.
+        identity: place of the sequence number, or of the topic's where there is one.
+        enqueued: place of the time of enqueueing.
+        out: what the copy begins with.
+        ttl_ms: its TimeToLive, 0 for none; it stands at `ttl_at` in `out`.
+    """
+
+    __slots__ = ("constants", "enqueued", "identity", "out", "size", "ttl_at", "ttl_ms", "unpack")
+
+    def __init__(
+        self, layout: struct.Struct, raw: bytes, places: dict[bytes, int], out: bytes, ttl_ms: int, ttl_at: int
+    ):
+        self.size = layout.size
+        self.unpack = layout.unpack_from
+        self.constants = layout.unpack(raw)[0::2]
+        self.identity = places.get(_TOPIC_SEQUENCE) or places[_SEQUENCE]
+        self.enqueued = places[_ENQUEUED]
+        self.out = out
+        self.ttl_ms = ttl_ms
+        self.ttl_at = ttl_at
+
+    @classmethod
+    def learn(cls, raw: bytes, slots: list[tuple[int, bytes]], out: bytes, ttl_ms: int, ttl_at: int) -> _Front | None:
+        """From a message's front and the places of its numbers; None where sequence number or time is missing."""
+        layout, at = ">", 0
+        places: dict[bytes, int] = {}
+        for number, (slot, name) in enumerate(slots):
+            layout += f"{slot - at}sq"
+            places[name] = 2 * number + 1
+            at = slot + 8
+        if _SEQUENCE not in places or _ENQUEUED not in places:
+            return None
+        return cls(struct.Struct(layout + f"{len(raw) - at}s"), raw, places, out, ttl_ms, ttl_at)
 
 
 class Splicer:
@@ -92,6 +135,7 @@ class Splicer:
         self._time_key = _text("repl-enqueued-time")
         self._headers: dict[bytes, tuple[bytes, int]] = {}
         self._times: dict[int, bytes] = {}
+        self._front: _Front | None = None
 
     def copy_all(self, data: bytes, offsets: list[int], now_ms: int) -> tuple[list[bytes], list[Refused]]:
         """The copies of `data[offsets[i]:offsets[i + 1]]`, in order, and those that must not go.
@@ -106,17 +150,65 @@ class Splicer:
         """
         copies: list[bytes] = []
         refused: list[Refused] = []
-        one = self._copy
         add = copies.append
+        find = data.find
+        origin_pair, offset_key, times = self._origin_pair, self._offset_key, self._times
+        quick = bool(self.origin)
         start = offsets[0]
+        front = self._front
         for index in range(1, len(offsets)):
             end = offsets[index]
-            made = one(data, start, end, now_ms)
-            if type(made) is bytes:
+            # The rule: the front is like the last message's, a MessageId stands, application properties are small and
+            # name neither a rule nor a hop. Everything else takes the general way.
+            if quick and front is not None and end - start > front.size + 8:
+                fields = front.unpack(data, start)
+                if fields[0::2] == front.constants:
+                    p = start + front.size
+                    q = p + 5 + data[p + 4]
+                    if data[p : p + 4] == b"\0Ss\xc0" and data[p + 6] != 0x40 and data[p + 5] and q + 6 < end:
+                        mark = data[q : q + 4]
+                        if mark == b"\0St\xc1":
+                            e, pairs, count = q + 5 + data[q + 4], q + 6, data[q + 5]
+                        elif mark == b"\0St\xd1":
+                            size, count = _SIZE_COUNT(data, q + 4)
+                            e, pairs = q + 8 + size, q + 12
+                        else:
+                            e = pairs = q
+                            count = 0
+                        kept = data[pairs:e]
+                        if find(b"repl-", pairs, e) >= 0:
+                            count = -1
+                        elif find(_RULE_NAME, pairs, e) >= 0:
+                            kept, count = _without_rule_name(data, pairs, e, count)
+                        if count >= 0 and e <= end:
+                            sequence = fields[front.identity]
+                            number = b"%d" % sequence
+                            number = b"\xa1%c%b" % (len(number), number)
+                            enqueued = fields[front.enqueued]
+                            moment = times.get(enqueued)
+                            if moment is None:
+                                moment = self._learn_time(enqueued)
+                            extra = b"%b%b%b%b%b" % (origin_pair, number, offset_key, number, moment)
+                            add(
+                                b"".join(
+                                    (
+                                        front.out if not front.ttl_ms else self._with_ttl(front, enqueued, now_ms),
+                                        data[p:q],
+                                        _MAP32(b"\0St\xd1", len(kept) + len(extra) + 4, count + 8),
+                                        kept,
+                                        extra,
+                                        data[e:end],
+                                    )
+                                )
+                            )
+                            start = end
+                            continue
+            made = self._copy(data, start, end, now_ms)
+            if isinstance(made, bytes):
                 add(made)
             else:
-                assert isinstance(made, tuple)
                 refused.append(Refused(index - 1, *made))
+            front = self._front = self._learn_front(data, start, end)
             start = end
         return copies, refused
 
@@ -125,141 +217,96 @@ class Splicer:
         copies, refused = self.copy_all(message, [0, len(message)], now_ms)
         return copies[0] if copies else refused[0]
 
-    def _copy(self, b: bytes, p: int, end: int, now_ms: int) -> bytes | tuple[str, str, str]:
-        head = annotations = b""
-        sequence = enqueued = ttl_ms = 0
-        topic_sequence = 0
+    def _with_ttl(self, front: _Front, enqueued: int, now_ms: int) -> bytes:
+        left = max(1, front.ttl_ms - max(0, now_ms - enqueued))
+        return front.out[: front.ttl_at] + _U32.pack(left) + front.out[front.ttl_at + 4 :]
+
+    def _learn_front(self, b: bytes, start: int, end: int) -> _Front | None:
+        """How header and annotations of this message look, for those that follow it."""
+        head, delivery, annotations, ttl_ms, p = self._front_of(b, start, end, [], [])
+        if delivery or p - start > 0xFFFF:
+            return None
+        slots: list[tuple[int, bytes]] = []
+        sections = section.locate(b, start, end)
+        for key, value, after in section.map_items(b, sections.message_annotations):
+            name = b[key + 2 : value]
+            if name not in BROKER_ANNOTATIONS:
+                continue
+            if b[value] not in (0x81, 0x83) or b[key] != 0xA3:
+                return None
+            slots.append((after - 8 - start, name))
+        return _Front.learn(b[start:p], slots, head + annotations, ttl_ms, len(head) - 4)
+
+    def _front_of(
+        self, b: bytes, p: int, end: int, sequences: list[int], times: list[int]
+    ) -> tuple[bytes, bytes, bytes, int, int]:
+        """Header, delivery annotations and message annotations as they go on, TimeToLive in ms, and where they end.
+
+        The numbers found are appended: to `sequences` the sequence number, but the topic's first; to `times` the time of
+        enqueueing.
+        """
+        head = delivery = annotations = b""
+        ttl_ms = 0
         if b[p + 2] == 0x70:
-            code = b[p + 3]
-            e = p + 8 + _U32.unpack_from(b, p + 4)[0] if code == 0xD0 else value_end(b, p + 3)
+            e = value_end(b, p + 3)
             raw = b[p:e]
             known = self._headers.get(raw)
-            if known is None:
-                known = self._learn_header(raw)
-            head, ttl_ms = known
+            head, ttl_ms = known if known is not None else self._learn_header(raw)
             p = e
-        kept_delivery = b""
         if p < end and b[p + 2] == 0x71:
             e = value_end(b, p + 3)
-            kept_delivery = _delivery_annotations(b, p, e)
+            delivery = _delivery_annotations(b, p, e)
             p = e
         if p < end and b[p + 2] == 0x72:
-            if b[p + 3] == 0xD1:
-                e = p + 8 + _U32.unpack_from(b, p + 4)[0]
-                q = p + 12
-            else:
-                e = value_end(b, p + 3)
-                q = p + 6
-            kept = b""
-            count = 0
-            run = q
-            while q < e:
-                value = q + 2 + b[q + 1]
-                width = WIDTH[b[value]]
-                after = value + width if 0 < width < 254 else value_end(b, value)
-                name = b[q + 2 : value]
-                if name in BROKER_ANNOTATIONS:
-                    if run < q:
-                        kept += b[run:q]
-                    run = after
-                    if name == _SEQUENCE:
-                        sequence = _integer(b, value)
-                    elif name == _ENQUEUED:
-                        enqueued = _integer(b, value)
-                    elif name == _TOPIC_SEQUENCE:
-                        topic_sequence = _integer(b, value)
-                else:
-                    count += 2
-                q = after
-            if run < e and count:
-                kept += b[run:e]
-            if count:
-                annotations = _MAP32(b"\0Sr\xd1", len(kept) + 4, count) + kept
+            e = value_end(b, p + 3)
+            kept: list[bytes] = []
+            for key, value, after in section.map_items(b, (p, e)):
+                name = b[key + (2 if b[key] in (0xA3, 0xA1) else 5) : value]
+                if name not in BROKER_ANNOTATIONS:
+                    kept.append(b[key:after])
+                elif name == _SEQUENCE:
+                    sequences.append(_integer(b, value))
+                elif name == _TOPIC_SEQUENCE:
+                    sequences.insert(0, _integer(b, value))
+                elif name == _ENQUEUED:
+                    times.append(_integer(b, value))
+            if kept:
+                joined = b"".join(kept)
+                annotations = _MAP32(b"\0Sr\xd1", len(joined) + 4, 2 * len(kept)) + joined
             p = e
-        identity = topic_sequence or sequence
+        return head, delivery, annotations, ttl_ms, p
+
+    def _copy(self, b: bytes, p: int, end: int, now_ms: int) -> bytes | tuple[str, str, str]:
+        """The general way: sections of any encoding, any of them absent."""
+        sequences: list[int] = []
+        times: list[int] = []
+        head, delivery, annotations, ttl_ms, p = self._front_of(b, p, end, sequences, times)
+        identity = sequences[0] if sequences else 0
+        enqueued = times[0] if times else 0
         if ttl_ms:
             left = max(1, ttl_ms - max(0, now_ms - enqueued)) if enqueued else ttl_ms
             head = head[:-4] + _U32.pack(left)
         start = p
         named = False
         if p < end and b[p + 2] == 0x73:
-            code = b[p + 3]
-            if code == 0xC0:
-                e = p + 5 + b[p + 4]
-                named = b[p + 5] > 0 and b[p + 6] != 0x40
-            elif code == 0xD0:
-                e = p + 8 + _U32.unpack_from(b, p + 4)[0]
-                named = b[p + 12] != 0x40
-            else:
-                e = value_end(b, p + 3)
-            p = e
+            p = value_end(b, p + 3)
+            named = bool(section.decode_properties(b, (start, p)).get("message_id") is not None)
         properties = b[start:p] if named or not self.origin else self._with_message_id(b, start, p, identity)
-        extra, pairs = b"", 0
-        q = e = p
-        kept = b""
-        count = 0
+        kept, count = b"", 0
+        hops: dict[str, str] = {}
+        e = p
         if p < end and b[p + 2] == 0x74:
-            if b[p + 3] == 0xC1:
-                e = p + 5 + b[p + 4]
-                q = p + 6
-                count = b[p + 5]
-            elif b[p + 3] == 0xD1:
-                e = p + 8 + _U32.unpack_from(b, p + 4)[0]
-                q = p + 12
-                count = _U32.unpack_from(b, p + 8)[0]
-            else:
-                e = value_end(b, p + 3)
-                q = e
-            if b.find(b"RuleName", q, e) >= 0 or b.find(b"repl-", q, e) >= 0:
-                kept, count, hops = _sift(b, q, e)
-                if hops:
-                    verdict = self._loop(hops)
-                    if verdict is not None:
-                        return verdict
-                    return self._assemble(
-                        head,
-                        kept_delivery,
-                        annotations,
-                        properties,
-                        kept,
-                        count,
-                        self._joined(hops, identity, enqueued),
-                        b,
-                        e,
-                        end,
-                    )
-            else:
-                kept = b[q:e]
-        if self.origin:
-            number = b"%d" % identity
-            number = b"\xa1" + bytes((len(number),)) + number
-            moment = self._times.get(enqueued)
-            if moment is None:
-                moment = self._learn_time(enqueued)
-            extra = self._origin_pair + number + self._offset_key + number + moment
-            pairs = 8
-        if not count + pairs:
-            return b"".join((head, kept_delivery, annotations, properties, b[e:end]))
-        return b"".join(
-            (
-                head,
-                kept_delivery,
-                annotations,
-                properties,
-                _MAP32(b"\0St\xd1", len(kept) + len(extra) + 4, count + pairs),
-                kept,
-                extra,
-                b[e:end],
-            )
-        )
-
-    def _assemble(
-        self, head: bytes, delivery: bytes, annotations: bytes, properties: bytes, kept: bytes, count: int, hops: bytes,
-        b: bytes, body: int, end: int,
-    ) -> bytes:  # fmt: skip
-        count += 2 * len(_NAMES)
-        section_head = _MAP32(b"\0St\xd1", len(kept) + len(hops) + 4, count)
-        return b"".join((head, delivery, annotations, properties, section_head, kept, hops, b[body:end]))
+            e = value_end(b, p + 3)
+            items = section.map_items(b, (p, e))
+            if items:
+                kept, count, hops = _sift(b, items[0][0], e)
+        verdict = self._loop(hops) if hops else None
+        if verdict is not None:
+            return verdict
+        provenance = self._joined(hops, identity, enqueued) if self.origin or hops else b""
+        count += 2 * len(_NAMES) if provenance else 0
+        own = _MAP32(b"\0St\xd1", len(kept) + len(provenance) + 4, count) + kept + provenance if count else b""
+        return b"".join((head, delivery, annotations, properties, own, b[e:end]))
 
     def _loop(self, hops: dict[str, str]) -> tuple[str, str, str] | None:
         """What becomes of a message that has come this way; None: it may go on."""
@@ -338,6 +385,22 @@ def _delivery_annotations(b: bytes, start: int, end: int) -> bytes:
         return b""
     joined = b"".join(kept)
     return _MAP32(b"\0Sq\xd1", len(joined) + 4, 2 * len(kept)) + joined
+
+
+def _without_rule_name(b: bytes, start: int, end: int, count: int) -> tuple[bytes, int]:
+    """The pairs of a map without `RuleName`; the walk makes sure that the name is a key, and not within a value."""
+    width = WIDTH
+    at = start
+    while at < end:
+        if b[at] == 0xA1:
+            value = at + 2 + b[at + 1]
+            if b[at:value] == _RULE_NAME:
+                return b[start:at] + b[value_end(b, value) : end], count - 2
+        else:
+            value = value_end(b, at)
+        size = width[b[value]]
+        at = value + size if 0 < size < 254 else value + 2 + b[value + 1] if size == 0 else value_end(b, value)
+    return b[start:end], count
 
 
 def _sift(b: bytes, start: int, end: int) -> tuple[bytes, int, dict[str, str]]:
