@@ -606,6 +606,9 @@ class Engine:
         failures = [callback for commit in self._commits for callback in commit.failures]
         failures += self._staging.drop()
         self._commits.clear()
+        for member in self._numbers.values():
+            if isinstance(member, Queue):
+                member.release_store()
         try:
             self._store.reopen()
             self._reload()
@@ -619,11 +622,10 @@ class Engine:
         Raises:
             StoreError: the store refused.
         """
-        commit = self.begin_commit()
-        self._store.sync()
-        for pending in list(self._commits):
-            self.end_commit(pending)
-        if commit is not None:
+        self.begin_commit()
+        if self._commits:
+            self._store.sync()
+        for commit in list(self._commits):
             self.end_commit(commit)
 
     # ---- time

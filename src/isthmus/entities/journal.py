@@ -57,7 +57,8 @@ class Journal(Protocol):
         """Apply a batch; visible to reads at once, durable after the next `sync`. The batch is used up.
 
         Raises:
-            StoreError: nothing of the batch was applied; the store takes no more writes until `reopen`.
+            StoreError: nothing of the batch was applied; the store takes no more writes until a `reopen` that could
+                put it right.
         """
         ...
 
@@ -70,10 +71,13 @@ class Journal(Protocol):
         ...
 
     def reopen(self) -> None:
-        """Go back to what the disk holds, after a failure.
+        """Go on after a failure: with what was written before it, some of which may not have been synced.
+
+        No scan may be left from before. If the disk has no room yet, reads go on and `write` keeps refusing; a later
+        call tries again.
 
         Raises:
-            StoreError: the disk still refuses.
+            StoreError: the store cannot even be read.
         """
         ...
 

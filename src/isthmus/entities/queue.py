@@ -640,6 +640,10 @@ class Queue(Intake):
             self._staging.batch.delete(key)
         self._window.refresh(unread_gone)
 
+    def release_store(self) -> None:
+        """Let go of the scan of the store that reading may hold open."""
+        self._window.close()
+
     def housekeep(self) -> None:
         """Let go of what an idle queue holds: its scan of the store, and dead messages below the head."""
         self._window.close()

@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -30,6 +31,8 @@ _MEMTABLES = 4
 _CACHE_BYTES = 32 << 20
 _READ_AHEAD_BYTES = 1 << 20
 _BLOCK_BYTES = 32 << 10
+# Room that a start needs beyond what its log holds.
+_SPARE_BYTES = 8 << 20
 
 
 class _Scan(chain[tuple[bytes, bytes]]):
@@ -60,12 +63,14 @@ class RocksJournal:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._database: Any = None
+        self._failed = ""
         self._open()
 
     def _open(self) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._database = rocksdict.Rdict(str(self._folder), _options())
+            self._failed = ""
         except Exception as error:
             text = str(error)
             if "lock" in text.lower():
@@ -94,18 +99,28 @@ class RocksJournal:
         return batch
 
     def write(self, batch: Batch) -> None:
+        if self._failed:
+            raise StoreError(f"The store in '{self._folder}' takes no writes: {self._failed}")
         try:
             self._database.write(batch)
         except Exception as error:
+            self._failed = str(error)
             raise StoreError(f"The store in '{self._folder}' refused a write: {error}") from error
 
     def sync(self) -> None:
         try:
             self._database.flush_wal(True)
         except Exception as error:
+            self._failed = str(error)
             raise StoreError(f"The store in '{self._folder}' could not be synced: {error}") from error
 
     def reopen(self) -> None:
+        # After a failed write RocksDB takes no more; only a new start helps, and that needs room for what the log
+        # holds. On a disk that is still full the old one stays: it can be read, and writes go on being refused.
+        log_bytes = sum(file.stat().st_size for file in self._folder.glob("*.log"))
+        if shutil.disk_usage(self._folder).free < log_bytes + _SPARE_BYTES:
+            self._failed = self._failed or "the disk is full"
+            return
         with suppress(Exception):  # a database that failed says so again when it is closed; the lock goes all the same
             self._database.close()
         self._database = None
@@ -115,7 +130,10 @@ class RocksJournal:
         if self._database is None:
             return
         try:
-            self._database.flush()
+            if not self._failed:
+                self._database.flush_wal(True)
+                with suppress(Exception):  # the log has everything: without room for tables the next start is slower
+                    self._database.flush()
             self._database.close()
         except Exception as error:
             raise StoreError(f"The store in '{self._folder}' could not be closed: {error}") from error

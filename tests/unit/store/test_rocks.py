@@ -69,6 +69,24 @@ def test_a_scan_holds_what_it_needs(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_without_room_to_reopen_reads_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = RocksJournal(tmp_path / "s")
+    batch = journal.batch()
+    batch.put(b"a", b"1")
+    journal.write(batch)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    journal.reopen()
+    assert journal.get(b"a") == b"1"
+    with pytest.raises(StoreError, match="takes no writes: the disk is full"):
+        journal.write(journal.batch())
+    monkeypatch.undo()
+    journal.reopen()
+    journal.write(journal.batch())
+    assert journal.get(b"a") == b"1"
+    journal.close()
+
+
 def test_a_full_disk_refuses_writes_and_keeps_what_was_synced(tmp_path: Path) -> None:
     """A file size limit stands in for the full disk: the log cannot grow."""
     script = """
