@@ -1,0 +1,127 @@
+"""`isthmus run`: keep the routes of a federation moving."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from isthmus.topology.source import DEFAULT_FILE, load
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("run")(run)
+
+
+def run(
+    file: Annotated[str, typer.Argument(help="The federation file.")] = DEFAULT_FILE,
+    task: Annotated[str, typer.Option(help="Run this task only.")] = "",
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="End when what waited at the start has been moved.")
+    ] = False,
+    state: Annotated[
+        Path | None, typer.Option(help="Folder for checkpoints and status; by default .isthmus/NAME beside the file.")
+    ] = None,
+    retry_first: Annotated[
+        float, typer.Option(help="Seconds before a failed route is tried again the first time.", min=0.1)
+    ] = 5.0,
+    retry_limit: Annotated[
+        float, typer.Option(help="Seconds that the delay grows to, doubling each time.", min=0.1)
+    ] = 300.0,
+    lease: Annotated[float, typer.Option(help="Seconds that a lease lasts; 0: the default.", min=0.0)] = 0.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a line for each change of a route's state, and one for the end.")
+    ] = False,
+) -> None:
+    """Move messages until Ctrl-C, which lets every route finish what it has begun. A failed route is tried again."""
+    from isthmus.supervisor.run import RunOptions, run_federation
+    from isthmus.supervisor.status import state_folder
+    from isthmus.supervisor.supervisor import Settings
+
+    federation = load(file)
+    stop = threading.Event()
+    options = RunOptions(
+        folder=state or state_folder(file),
+        task=task,
+        settings=Settings(
+            retry_first_seconds=retry_first, retry_limit_seconds=retry_limit, available_now=available_now
+        ),
+        lease_seconds=lease,
+    )
+    _handle_signals(stop)
+    show = _Lines(as_json=as_json) if as_json or not sys.stdout.isatty() else _Screen()
+    with show:
+        ended_well = run_federation(federation, options, stop, on_status=show, on_started=lambda: _handle_signals(stop))
+    if not ended_well:
+        raise typer.Exit(1)
+
+
+def _handle_signals(stop: threading.Event) -> None:
+    """Ctrl-C and SIGTERM ask for a clean end."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+
+
+class _Screen:
+    """A table that lives on the terminal."""
+
+    def __init__(self) -> None:
+        self._live = Live(console=Console(), refresh_per_second=4)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        self._live.update("starting Spark")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def __call__(self, document: dict[str, Any]) -> None:
+        from isthmus.supervisor.display import route_table
+
+        memory = f"{document['processes']} processes, {document['memory_bytes'] / 1048576:,.0f} MiB"
+        self._live.update(route_table(document["routes"], f"{document['state']} · {memory}"))
+
+
+class _Lines:
+    """A line whenever a route's state changes."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._phases: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to take down."""
+
+    def __call__(self, document: dict[str, Any]) -> None:
+        for route in document["routes"]:
+            if self._phases.get(route["name"]) != route["phase"]:
+                self._phases[route["name"]] = route["phase"]
+                self._say(route)
+        if document["state"] == "ended":
+            moved = sum(route["moved"] for route in document["routes"])
+            if self._as_json:
+                print(json.dumps({"state": "ended", "moved": moved, "routes": document["routes"]}), flush=True)
+            else:
+                print(f"ended: {moved} messages moved", flush=True)
+
+    def _say(self, route: dict[str, Any]) -> None:
+        if self._as_json:
+            shown = {name: route[name] for name in ("name", "phase", "state", "moved", "last_error")}
+            print(json.dumps({"route": shown}), flush=True)
+        else:
+            error = f" ({route['last_error']})" if route["phase"] == "failed" else ""
+            print(f"{route['name']}: {route['state']}{error}, {route['moved']} moved", flush=True)

@@ -1,0 +1,57 @@
+"""`isthmus status`: what the routes of a federation do, and what waits before them."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from isthmus.topology.source import DEFAULT_FILE, load
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("status")(run)
+
+
+def run(
+    file: Annotated[str, typer.Argument(help="The federation file.")] = DEFAULT_FILE,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="Folder that the run keeps its state in; by default .isthmus/NAME beside the file."),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show lag, age, rates, memory and errors of every route. Exit code 1 if no run is alive."""
+    from isthmus.supervisor.status import state_folder
+    from isthmus.supervisor.survey import survey
+
+    federation = load(file)
+    folder = state or state_folder(file)
+    found = survey(federation, folder)
+    if as_json:
+        print(json.dumps(found))
+    elif watch:
+        with Live(_table(found), console=Console(), refresh_per_second=4) as live:
+            while True:
+                time.sleep(1.0)
+                live.update(_table(survey(federation, folder)))
+    else:
+        Console(soft_wrap=True).print(_table(found))
+    if not found["alive"]:
+        raise typer.Exit(1)
+
+
+def _table(found: dict[str, Any]) -> Any:
+    from isthmus.supervisor.display import route_table
+
+    title = f"run by process {found['process']} since {found['started_at']}" if found["alive"] else "no run is alive"
+    return route_table(found["routes"], title)

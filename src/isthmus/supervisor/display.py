@@ -1,0 +1,54 @@
+"""Routes as a table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["route_table"]
+
+_STYLES = {
+    "moving": "green",
+    "waiting": "cyan",
+    "stalled": "bold red",
+    "failed": "bold red",
+    "claimed elsewhere": "yellow",
+    "draining": "yellow",
+    "done": "green",
+}
+
+
+def route_table(routes: Sequence[dict[str, Any]], title: str = "") -> Table:
+    """The routes of a status document."""
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    table.add_column("route")
+    table.add_column("state", overflow="fold")
+    for name in ("moved", "per second", "waiting", "oldest", "memory"):
+        table.add_column(name, justify="right")
+    for route in routes:
+        state = Text(route["state"], style=_STYLES.get(route["phase"], ""))
+        if route["last_error"] and route["phase"] in {"failed", "starting", "pending"}:
+            state.append(f"\n{route['last_error']}", style="dim")
+        table.add_row(
+            Text(route["name"]),
+            state,
+            f"{route['moved']:,}",
+            f"{route['rate_per_second']:,.0f}",
+            "?" if route["waiting"] is None else f"{route['waiting']:,}",
+            _age(route["oldest_age_seconds"]),
+            f"{route['memory_bytes'] / 1048576:,.0f} MiB" if route["memory_bytes"] else "",
+        )
+    return table
+
+
+def _age(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    if seconds < 60:
+        return f"{seconds:.0f} s" if seconds else "–"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

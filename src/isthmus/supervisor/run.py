@@ -1,0 +1,188 @@
+"""One run of a federation's routes, from the claims to a clean end.
+
+What it is: the order of things. Claims first, since a second run must be refused before it starts anything; then Spark;
+then the routes. At the end the routes drain, Spark stops, and the claims go last: whoever comes next finds nothing under
+way. What it is not: the command line, or the watching of routes (`isthmus.supervisor.supervisor`).
+
+Invariants:
+    I1. A task that another run moves is refused, with who runs it and since when; nothing has been started by then.
+    I2. A claim whose holder ran on this machine and has ended is waited for, not refused: its lock expires.
+    I3. Claims are given up only after every route has stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from isthmus.errors import InvalidArgumentError, IsthmusError
+from isthmus.replication.reach import Reach
+from isthmus.replication.route_query import RouteSettings, start_route
+from isthmus.replication.spark_session import create_spark_session
+from isthmus.supervisor.claim import ClaimKeeper
+from isthmus.supervisor.status import Footprint, StatusFile, describe
+from isthmus.supervisor.supervisor import Settings, Supervisor
+from isthmus.supervisor.watch import BacklogWatch
+from isthmus.topology.claim import CLAIM_LOCK_MS
+from isthmus.topology.model import Federation
+from isthmus.topology.route import routes
+
+__all__ = ["RunOptions", "TaskClaimedError", "run_federation"]
+
+log = logging.getLogger(__name__)
+
+DECIDE_SECONDS = 20.0
+STATUS_SECONDS = 1.0
+
+
+class TaskClaimedError(IsthmusError):
+    """Another run moves the task."""
+
+    code = "task-claimed"
+
+    def __init__(self, task: str = "", alias: str = "", holder: str = "") -> None:
+        super().__init__("", task=task, alias=alias, holder=holder)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"task {a.get('task')} is run by {a.get('holder') or 'another process'} (claim at {a.get('alias')}); "
+            "stop that run first, or wait until its claim expires"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How to run.
+
+    Attributes:
+        folder: the state folder: checkpoints, Spark's temporary files, status.
+        task: run this task only; empty for all.
+        settings: of the supervisor.
+        lease_seconds: see `RouteSettings`.
+        spark_options: further settings of Spark.
+    """
+
+    folder: Path
+    task: str = ""
+    settings: Settings = field(default_factory=Settings)
+    lease_seconds: float = 0.0
+    spark_options: dict[str, str] = field(default_factory=dict)
+
+
+def run_federation(
+    federation: Federation,
+    options: RunOptions,
+    stop: threading.Event,
+    *,
+    on_status: Callable[[dict[str, Any]], None] | None = None,
+    on_started: Callable[[], None] | None = None,
+) -> bool:
+    """Run a federation's routes until `stop` is set, or until all are done; blocks.
+
+    Args:
+        federation: with absolute paths.
+        options: how.
+        stop: set by whoever wants the run to end.
+        on_status: is shown every status document.
+        on_started: called once Spark runs, which takes over signal handlers on its start.
+
+    Returns:
+        Whether every route ended as it should.
+
+    Raises:
+        TaskClaimedError: another run moves a task.
+        InvalidArgumentError: there is no such task.
+    """
+    if options.task and options.task not in federation.tasks:
+        raise InvalidArgumentError(f"no task {options.task} in {federation.file}: {', '.join(federation.tasks)}")
+    chosen = routes(federation, options.task or None)
+    run = _Run(federation, options, StatusFile(options.folder), on_status)
+    reach = Reach(federation, "isthmus-claim")
+    claims = ClaimKeeper([(route.task, route.source.alias) for route in chosen], reach.open).start()
+    watch = BacklogWatch(chosen, lambda: Reach(federation, "isthmus-look"))
+    try:
+        _decide(claims, stop)
+        watch.start()
+        spark = create_spark_session(
+            "isthmus",
+            routes=len(chosen),
+            work_directory=options.folder,
+            options={"spark.task.maxFailures": "1", **options.spark_options},
+        )
+        try:
+            if on_started is not None:
+                on_started()
+            settings = RouteSettings(
+                checkpoints=options.folder / "checkpoints",
+                available_now=options.settings.available_now,
+                lease_seconds=options.lease_seconds,
+            )
+            supervisor = Supervisor(
+                chosen,
+                lambda route: start_route(spark, route, federation, settings),
+                claims=claims,
+                backlog=watch.backlog,
+                settings=options.settings,
+            )
+            ended_well = supervisor.run(stop, lambda: run.tell(supervisor, "draining" if stop.is_set() else "running"))
+            run.tell(supervisor, "ended", at_once=True)
+            return ended_well
+        finally:
+            spark.stop()
+    finally:
+        watch.close()
+        claims.close()
+
+
+class _Run:
+    """Tells a run's status, once a second."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        options: RunOptions,
+        file: StatusFile,
+        on_status: Callable[[dict[str, Any]], None] | None,
+    ) -> None:
+        self._file = file
+        self._on_status = on_status
+        self._footprint = Footprint()
+        self._told_at = float("-inf")
+
+    def tell(self, supervisor: Supervisor, state: str, *, at_once: bool = False) -> None:
+        """Write the status, unless that was moments ago."""
+        now = time.monotonic()
+        if now - self._told_at < STATUS_SECONDS and not at_once:
+            return
+        self._told_at = now
+        self._footprint.measure()
+        described = [describe(route, condition, now, self._footprint) for route, condition in supervisor.conditions()]
+        document = self._file.write(state, described, self._footprint)
+        if self._on_status is not None:
+            self._on_status(document)
+
+
+def _decide(claims: ClaimKeeper, stop: threading.Event) -> None:
+    """Wait until it is known that no other run moves a task."""
+    undecided_limit = time.monotonic() + DECIDE_SECONDS
+    lapse_limit = time.monotonic() + CLAIM_LOCK_MS / 1000 + DECIDE_SECONDS
+    waited_for = ""
+    while not stop.is_set():
+        held = claims.elsewhere()
+        living = {key: holder for key, holder in held.items() if holder is None or not holder.has_ended()}
+        if living or (held and time.monotonic() > lapse_limit):
+            (task, alias), holder = next(iter((living or held).items()))
+            raise TaskClaimedError(task, alias, str(holder or ""))
+        if not held and (claims.decided() or time.monotonic() > undecided_limit):
+            return
+        ended = str(next(iter(held.values()), ""))
+        if held and ended != waited_for:
+            waited_for = ended
+            log.warning("waiting for the claim of %s, which has ended, to expire", ended)
+        stop.wait(0.1)

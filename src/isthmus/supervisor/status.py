@@ -1,0 +1,161 @@
+"""What a run tells of itself to other processes of this machine.
+
+What it is: the document that `run` writes every second into its state folder, and its reading by `status` and the demo.
+What it is not: a history, or a promise: the reader is told how old the document is and whether its writer lives.
+
+Invariants:
+    I1. A reader sees a whole document or none: it is replaced in one step.
+    I2. A document says nothing of a run that has ended but that it ended.
+    I3. The folder is this user's alone; the document holds no secret.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from isthmus.connectors.secret import scrub
+from isthmus.supervisor.condition import Condition
+from isthmus.topology.model import Route
+
+__all__ = ["Footprint", "StatusFile", "describe", "read_status", "state_folder"]
+
+FILE = "status.json"
+STALE_SECONDS = 10.0
+FOOTPRINT_SECONDS = 2.0
+
+
+def state_folder(file: str | Path) -> Path:
+    """Where runs of a federation file keep checkpoints and status: `.isthmus/<name>` beside the file."""
+    path = Path(file).absolute()
+    return path.parent / ".isthmus" / path.stem
+
+
+def describe(route: Route, condition: Condition, now: float, footprint: Footprint | None = None) -> dict[str, Any]:
+    """One route as plain values.
+
+    Args:
+        route: the route.
+        condition: its condition.
+        now: monotonic seconds.
+        footprint: what its processes take.
+    """
+    age = condition.oldest_age_seconds
+    return {
+        "name": route.name,
+        "task": route.task,
+        "source": str(route.source),
+        "target": ", ".join(str(target) for target in route.targets),
+        "phase": str(condition.phase),
+        "state": scrub(condition.text(now)),
+        "moved": condition.moved,
+        "rate_per_second": round(condition.rate_per_second(now), 1),
+        "waiting": condition.waiting,
+        "oldest_age_seconds": None if age is None else round(age, 1),
+        "restarts": condition.restarts,
+        "last_error": scrub(condition.last_error),
+        "last_error_seconds_ago": round(now - condition.last_error_at, 1) if condition.last_error else None,
+        "processes": list(condition.processes),
+        "memory_bytes": footprint.of(condition.processes) if footprint is not None else 0,
+    }
+
+
+@dataclass(slots=True)
+class Footprint:
+    """Resident memory of this process and all below it, measured now and then.
+
+    Attributes:
+        total_bytes: of all of them; pages that they share count each time.
+        processes: how many they are.
+    """
+
+    total_bytes: int = 0
+    processes: int = 0
+    _by_process: dict[int, int] = field(default_factory=dict)
+    _measured_at: float = float("-inf")
+
+    def measure(self) -> None:
+        """Look again, unless that was moments ago."""
+        now = time.monotonic()
+        if now - self._measured_at < FOOTPRINT_SECONDS:
+            return
+        self._measured_at = now
+        own = psutil.Process()
+        found: dict[int, int] = {}
+        for process in (own, *own.children(recursive=True)):
+            try:
+                found[process.pid] = process.memory_info().rss
+            except psutil.Error:
+                continue
+        self._by_process, self.total_bytes, self.processes = found, sum(found.values()), len(found)
+
+    def of(self, processes: tuple[int, ...]) -> int:
+        """Bytes of some of the processes."""
+        return sum(self._by_process.get(process, 0) for process in processes)
+
+
+class StatusFile:
+    """The document of one run.
+
+    Args:
+        folder: the state folder; made if absent.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._path = folder / FILE
+        self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        own = psutil.Process()
+        self._head = {"version": 1, "process": own.pid, "process_started": own.create_time()}
+
+    def write(self, state: str, routes: list[dict[str, Any]], footprint: Footprint) -> dict[str, Any]:
+        """Replace the document.
+
+        Args:
+            state: what the run as a whole does: starting, running, draining, ended.
+            routes: from `describe`.
+            footprint: of the whole run.
+
+        Returns:
+            The document.
+        """
+        document = {
+            **self._head,
+            "started_at": self._started_at,
+            "updated_at_seconds": time.time(),
+            "state": state,
+            "memory_bytes": footprint.total_bytes,
+            "processes": footprint.processes,
+            "routes": routes,
+        }
+        temporary = self._path.with_suffix(".new")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(document, file)
+        temporary.replace(self._path)
+        return document
+
+
+def read_status(folder: Path) -> dict[str, Any] | None:
+    """The document of the run that uses a state folder, with `alive` and `age_seconds` added; None if there is none."""
+    try:
+        document: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    age_seconds = max(0.0, time.time() - float(document["updated_at_seconds"]))
+    alive = document["state"] != "ended" and _lives(document) and age_seconds < STALE_SECONDS
+    return document | {"alive": alive, "age_seconds": round(age_seconds, 1)}
+
+
+def _lives(document: dict[str, Any]) -> bool:
+    try:
+        return bool(abs(psutil.Process(document["process"]).create_time() - document["process_started"]) < 1.0)
+    except psutil.Error:
+        return False
