@@ -128,6 +128,9 @@ class NamespaceProcess:
                 raise NamespaceStartError(f"the namespace did not start: {self.log()[-2000:]}")
             line += chunk
         described: dict[str, Any] = json.loads(line)
+        if "error" in described:
+            self.kill()
+            raise NamespaceStartError(f"the namespace did not start: {described['error']['message']}")
         return described
 
     def _end(self, number: signal.Signals) -> int:

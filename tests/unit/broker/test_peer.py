@@ -137,6 +137,16 @@ async def test_no_token_in_twenty_seconds_closes_the_connection_i2(broker):
     assert not shown.closed
 
 
+@pytest.mark.parametrize("said", [b"", b"AMQP\3\1\0\0", b"AMQP\0\1\0\0\0\0"], ids=["nothing", "sasl", "half a frame"])
+async def test_a_half_open_connection_is_closed_i2(broker, new_client, said):
+    client = new_client(broker)
+    client.peer.receive(said)
+    broker.clock.advance(20_100)
+    client.peer.tick()
+    assert client.closed
+    assert client.peer not in broker.namespace.peers
+
+
 async def test_an_expired_token_detaches_its_links_i2(broker, message):
     client = broker.client(None)
     requests, _ = put_token(client, broker.token("sb://host/orders", seconds=30))

@@ -1,0 +1,93 @@
+"""`isthmus namespace serve` as a process: what it prints, how it ends, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+from isthmus.testing.namespace import NamespaceStartError, namespace
+
+COMMAND = [sys.executable, "-c", "from isthmus.cli.app import main; main()", "namespace", "serve"]
+ANY_PORTS = ["--port", "0", "--tls-port", "0", "--http-port", "0"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_it_prints_one_object_and_ends_cleanly(tmp_path, number):
+    process = subprocess.Popen(
+        [*COMMAND, "--data", str(tmp_path / "data"), *ANY_PORTS, "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    described = json.loads(process.stdout.readline())
+    assert set(described) == {"connection_string", "admin_connection_string", "ports"}
+    assert set(described["ports"]) == {"amqp", "tls", "http"}
+    for port in described["ports"].values():
+        socket.create_connection(("127.0.0.1", port)).close()
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, output) == (0, "")
+    assert "Traceback" not in errors
+    assert "SharedAccessKey" not in errors
+
+
+def test_without_json_it_tells_people(tmp_path):
+    process = subprocess.Popen(
+        [*COMMAND, "--data", str(tmp_path / "data"), *ANY_PORTS],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(5)]
+    process.terminate()
+    process.communicate(timeout=30)
+    assert "Endpoint=sb://127.0.0.1:" in lines[0]
+    assert "ca.pem" in lines[3]
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    with namespace(tmp_path / "data") as running:
+        refused = run("--data", str(tmp_path / "data"), *ANY_PORTS, "--json")
+        assert refused.returncode == 1
+        assert "in use by another process" in refused.stderr
+        assert "Traceback" not in refused.stderr
+        assert json.loads(refused.stdout)["error"]["code"] == "store"
+        taken = run("--data", str(tmp_path / "other"), *ANY_PORTS[2:], "--port", str(running.ports["amqp"]))
+        assert taken.returncode == 1
+        assert "Cannot listen on 127.0.0.1" in taken.stderr
+
+
+def test_faults_of_a_file_are_told_all_at_once_with_exit_code_2(tmp_path):
+    file = tmp_path / "entities.yaml"
+    file.write_text("queus: {}\nqueues:\n  orders: {lock_duration: soon}\n")
+    refused = run("--data", str(tmp_path / "data"), *ANY_PORTS, "--config", str(file))
+    assert refused.returncode == 2
+    assert "entities.yaml:1:1" in refused.stderr
+    assert "entities.yaml:3:" in refused.stderr
+
+
+def test_the_kit_tells_why_a_namespace_did_not_start(tmp_path):
+    with pytest.raises(NamespaceStartError, match="queus"), namespace(tmp_path / "data", config="queus: {}\n"):
+        pass
+
+
+def test_the_clock_can_be_shifted(tmp_path):
+    with namespace(tmp_path / "data", config="queues: {q: {}}", arguments=["--clock-offset", "86400"]) as running:
+        client = ServiceBusClient.from_connection_string(running.connection_string)
+        with client, client.get_queue_sender("q") as sender, client.get_queue_receiver("q") as receiver:
+            sender.send_messages(ServiceBusMessage("x"))
+            [message] = receiver.receive_messages(max_wait_time=5)
+            assert message.enqueued_time_utc is not None
+            ahead = message.enqueued_time_utc - datetime.now(UTC)
+            assert timedelta(hours=23) < ahead < timedelta(hours=25)
