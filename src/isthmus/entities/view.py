@@ -7,13 +7,16 @@ Spec: SERVICE-BUS.md W14, W15.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from isthmus.amqp import section
+from isthmus.amqp import codec, section
+from isthmus.amqp.codec import value_end
 from isthmus.amqp.types import Described, Symbol, Timestamp
-from isthmus.entities.amend import annotations_section, with_annotation, with_fields, with_properties
+from isthmus.entities.amend import annotations_section, with_annotation, with_fields
 from isthmus.entities.parse import normalised_header
 from isthmus.entities.record import Parts
 from isthmus.rules import MISSING, REMOVED, Changes, Missing, Value
@@ -21,6 +24,8 @@ from isthmus.rules import MISSING, REMOVED, Changes, Missing, Value
 __all__ = ["MessageView", "changed"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# The one character beyond ASCII whose lower case is in ASCII: the Kelvin sign is a k.
+_KELVIN = "\N{KELVIN SIGN}".encode()
 _TIMESPAN = Symbol("com.microsoft:timespan")
 _FIELDS = {
     "MessageId": "message_id",
@@ -49,38 +54,59 @@ class MessageView:
         enqueued_ms: wall time of acceptance.
     """
 
-    __slots__ = ("_annotations", "_fields", "_lower", "_properties", "_sections", "enqueued_ms", "parts", "sequence")
+    __slots__ = ("_annotations", "_fields", "_low", "_span", "_user", "enqueued_ms", "parts", "sequence")
 
     def __init__(self, parts: Parts, sequence: int, enqueued_ms: int) -> None:
         self.parts = parts
         self.sequence = sequence
         self.enqueued_ms = enqueued_ms
-        self._sections: section.Sections | None = None
+        self._span: tuple[int, int] | None = None
+        self._low: bytes | None = None
+        self._user: dict[str, tuple[int, int, int]] | None = None
         self._fields: dict[str, Any] | None = None
-        self._properties: dict[str, Any] | None = None
-        self._lower: dict[str, Any] = {}
         self._annotations: dict[str, Any] | None = None
 
-    def _located(self) -> section.Sections:
-        if self._sections is None:
-            self._sections = section.locate(self.parts.rest)
-        return self._sections
-
     @property
-    def properties(self) -> dict[str, Any]:
-        """The application properties, as spelt."""
-        if self._properties is None:
-            decoded = section.decode_map(self.parts.rest, self._located().application_properties)
-            self._properties = {str(name): value for name, value in decoded.items()}
-            for name, value in self._properties.items():
-                self._lower.setdefault(name.lower(), _value(value))
-        return self._properties
+    def span(self) -> tuple[int, int]:
+        """Where the application properties lie in `parts.rest`; both ends are the place for them if there are none."""
+        if self._span is None:
+            rest = self.parts.rest
+            start = 0
+            if rest[:3] == b"\0Ss":
+                start = 5 + rest[4] if rest[3] == 0xC0 else value_end(rest, 3)
+            end = start
+            if rest[start : start + 3] == b"\0St":
+                end = start + 5 + rest[start + 4] if rest[start + 3] == 0xC1 else value_end(rest, start + 3)
+            self._span = start, end
+        return self._span
+
+    def place(self, name: str) -> tuple[int, int, int] | None:
+        """Where the application property of that lower-case name lies: key, value, end; None if there is none."""
+        if self._user is None:
+            if self._low is None:
+                start, end = self.span
+                self._low = self.parts.rest[start:end].lower()
+            # Most filters ask for what most messages do not have.
+            if name.isascii() and name.encode() not in self._low and _KELVIN not in self._low:
+                return None
+            self._user = self._read_user()
+        return self._user.get(name)
+
+    def _read_user(self) -> dict[str, tuple[int, int, int]]:
+        rest = self.parts.rest
+        start, end = self.span
+        found: dict[str, tuple[int, int, int]] = {}
+        for key, value, after in section.map_items(rest, (start, end) if end > start else (0, 0)):
+            name = rest[key + 2 : value].decode() if rest[key] == 0xA1 else str(codec.decode(rest, key)[0])
+            found.setdefault(name.lower(), (key, value, after))
+        return found
 
     def user(self, name: str, /) -> Value | Missing:
         """The application property of that lower-case name."""
-        if self._properties is None:
-            _ = self.properties
-        value: Value | Missing = self._lower.get(name, MISSING)
+        place = self.place(name)
+        if place is None:
+            return MISSING
+        value: Value | Missing = _value(codec.decode(self.parts.rest, place[1])[0])
         return value
 
     def sys(self, name: str, /) -> Value | Missing:
@@ -88,7 +114,8 @@ class MessageView:
         field = _FIELDS.get(name)
         if field is not None:
             if self._fields is None:
-                self._fields = section.decode_properties(self.parts.rest, self._located().properties)
+                start = self.span[0]
+                self._fields = section.decode_properties(self.parts.rest, (0, start))
             return _text(self._fields.get(field))
         annotation = _ANNOTATIONS.get(name)
         if annotation is not None:
@@ -120,16 +147,9 @@ class MessageView:
 def changed(view: MessageView, changes: Changes, rule_name: str) -> Parts:
     """The copy of a message that a rule with an action makes: RuleName set, then the action's changes."""
     parts = view.parts
-    spelt = {name.lower(): name for name in reversed(view.properties)}
-    set_properties: dict[str, Any] = {"RuleName": rule_name}
-    removed = []
-    for key, (name, value) in changes.user.items():
-        name = spelt.get(key, name)  # noqa: PLW2901 - an existing property keeps its spelling
-        if value is REMOVED:
-            removed.append(name)
-            set_properties.pop(name, None)
-        else:
-            set_properties[name] = _amqp(value)
+    wanted: dict[str, tuple[str, Any]] = {"rulename": ("RuleName", rule_name)}
+    wanted.update(changes.user)
+    rest = _with_user(view, wanted)
     fields: dict[str, Any] = {}
     for name, value in changes.sys.items():
         plain = None if value is REMOVED else _amqp(value)
@@ -138,16 +158,64 @@ def changed(view: MessageView, changes: Changes, rule_name: str) -> Parts:
         elif name in _ANNOTATIONS:
             parts = with_annotation(parts, _ANNOTATIONS[name], plain)
         elif name == "TimeToLive":
-            ttl_ms = None if value is REMOVED else max(0, int(value / timedelta(milliseconds=1)))  # type: ignore[operator]
+            ttl_ms = max(0, value // timedelta(milliseconds=1)) if isinstance(value, timedelta) else None
             header = parts.head.header
             # Durable and priority stand after the section's six bytes; priority is null or has two.
             flags = header[6 : 8 if header[7] == 0x40 else 9]
             raw, effective = normalised_header(section.Header(ttl_ms=ttl_ms), 0, flags)
             parts = parts._replace(head=parts.head.replace(header=raw, ttl_ms=effective))
-    rest = with_properties(parts.rest, set_properties, removed)
     if fields:
         rest = with_fields(rest, fields)
-    return parts._replace(rest=rest)
+    return Parts(parts.head, rest, parts.message_id)
+
+
+def _with_user(view: MessageView, wanted: Mapping[str, tuple[str, Any]]) -> bytes:
+    """The message from the properties on, with application properties set or removed.
+
+    One that is there keeps its spelling and its place.
+    """
+    rest = view.parts.rest
+    added = [_pair(name, value) for name, value in wanted.values() if value is not REMOVED]
+    start, end = view.span
+    if all(view.place(name) is None for name in wanted):
+        if end == start:
+            return rest[:start] + _user_section(b"".join(added), 2 * len(added)) + rest[start:]
+        if rest[start + 3] == 0xC1:
+            kept, count = start + 6, rest[start + 5]
+        else:
+            kept, count = start + 12, int.from_bytes(rest[start + 8 : start + 12], "big")
+        content = rest[kept:end] + b"".join(added)
+        return rest[:start] + _user_section(content, count + 2 * len(added)) + rest[end:]
+    pairs = []
+    left = dict(wanted)
+    for key, value, after in section.map_items(rest, (start, end)):
+        name = str(codec.decode(rest, key)[0]).lower()
+        if name not in wanted:
+            pairs.append(rest[key:after])
+        elif name in left:
+            _, new = left.pop(name)
+            if new is not REMOVED:
+                pairs.append(rest[key:value] + codec.encode(_amqp(new)))
+    pairs += [_pair(name, value) for name, value in left.values() if value is not REMOVED]
+    return rest[:start] + _user_section(b"".join(pairs), 2 * len(pairs)) + rest[end:]
+
+
+def _user_section(content: bytes, count: int) -> bytes:
+    return b"\0St\xd1" + (len(content) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + content if count else b""
+
+
+def _pair(name: str, value: Any) -> bytes:
+    return _short_pair(name, value, type(value).__name__) if isinstance(value, str | int) else _long_pair(name, value)
+
+
+def _long_pair(name: str, value: Any) -> bytes:
+    return codec.encode(name) + codec.encode(_amqp(value))
+
+
+@lru_cache(1024)
+def _short_pair(name: str, value: Any, _kind: str) -> bytes:
+    """As `_long_pair`, remembered: actions mostly set constants. The type is part of the key: 1 is not True."""
+    return _long_pair(name, value)
 
 
 def _text(value: Any) -> Value | Missing:

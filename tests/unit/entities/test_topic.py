@@ -154,6 +154,13 @@ def test_system_properties_are_seen(namespace: Any, engine: Any, message: Make, 
     assert [name for name in expressions if texts(namespace, read, name) != ["m"]] == []
 
 
+def test_names_match_without_case_beyond_ascii(namespace: Any, engine: Any, message: Make, read: Any) -> None:
+    for name, expression in (("u", "[größe] = 1"), ("k", "kelvin = 1"), ("x", "EXISTS(ÄRA)"), ("y", "exists([ära])")):
+        engine.create_subscription("t", name, default_rule=RuleDescription("r", SqlFilter(expression)))
+    namespace.send("t", message("m", user={"GRÖSSE": 0, "GRÖße": 1, "\N{KELVIN SIGN}elvin": 1, "Ära": None}))
+    assert [texts(namespace, read, name) for name in "ukxy"] == [["m"]] * 4
+
+
 def test_values_that_actions_write(namespace: Any, engine: Any, message: Make, read: Any) -> None:
     action = (
         "SET a = sys.EnqueuedTimeUtc; SET b = sys.TimeToLive; SET c = b; SET sys.PartitionKey = 'k'; REMOVE sys.To; "
