@@ -161,6 +161,8 @@ async def test_deferred_messages(client, orders, message, body):
         [found] = reply["messages"]
         assert body(found["message"]) == text
         assert isinstance(found["lock-token"], uuid.UUID)
+        inside = section.decode_map(found["message"], section.locate(found["message"]).delivery_annotations)
+        assert inside.get("x-opt-lock-token") == (found["lock-token"] if mode else None)
         assert (await orders.ask("receive-by-sequence-number", asked))[0] == 404
 
 

@@ -155,11 +155,23 @@ def _peekable(engine: Engine, entity: str) -> Any:
 
 
 def _received(acquired: Acquired) -> Reply:
-    messages = [
-        {"lock-token": uuid.UUID(bytes_le=tag), "message": payload}
-        for tag, payload in zip(acquired.tags, acquired.payloads, strict=True)
-    ]
+    messages = []
+    for tag, payload in zip(acquired.tags, acquired.payloads, strict=True):
+        token = uuid.UUID(bytes_le=tag)
+        locked = acquired.locked_until_ms > 0
+        messages.append({"lock-token": token, "message": _with_lock_token(payload, token) if locked else payload})
     return Reply(body={"messages": messages})
+
+
+def _with_lock_token(payload: bytes, token: uuid.UUID) -> bytes:
+    """The message with its lock token among the delivery annotations, where one SDK looks for it."""
+    sections = section.locate(payload)
+    start, end = sections.delivery_annotations
+    if not end:
+        start = end = sections.header[1]
+    annotations = section.decode_map(payload, sections.delivery_annotations)
+    annotations["x-opt-lock-token"] = token
+    return payload[:start] + section.encode_map_section(section.DELIVERY_ANNOTATIONS, annotations) + payload[end:]
 
 
 def _failed(respond: Respond) -> Callable[[Exception], None]:
