@@ -255,7 +255,7 @@ class AmqpSession:
                    message_format: int, events: list[Event]) -> None:  # fmt: skip
         """Deliveries that the fast path took apart."""
         self._received_frames(count)
-        if not self._take(link, count):
+        if not self._take(link, count, events):
             return
         events.append(Transfers(link, first, tags, payloads, message_format, settled, None))
 
@@ -292,19 +292,18 @@ class AmqpSession:
         partial.size_bytes += len(payload)
         if 0 < link.max_message_size_bytes < partial.size_bytes:
             link.partial = None
-            link.detach(
-                Error(
-                    Symbol("amqp:link:message-size-exceeded"),
-                    f"The message is over the link's limit of {link.max_message_size_bytes} bytes.",
-                )
+            error = Error(
+                Symbol("amqp:link:message-size-exceeded"),
+                f"The message is over the link's limit of {link.max_message_size_bytes} bytes.",
             )
-            events.append(LinkDetached(link, None, True))
+            link.detach(error)
+            events.append(LinkDetached(link, error, True))
             return None
         if transfer.more:
             link.partial = partial
             return None
         link.partial = None
-        if self._take(link, 1):
+        if self._take(link, 1, events):
             whole = partial.parts[0] if single else b"".join(partial.parts)
             self._report(link, partial, whole, events)
             return link if single and partial.state is None else None
@@ -342,16 +341,16 @@ class AmqpSession:
         if self._unannounced * 2 >= self._incoming_window:
             self.write_flow(Flow())
 
-    def _take(self, link: Link, count: int) -> bool:
+    def _take(self, link: Link, count: int, events: list[Event]) -> bool:
         """Counts deliveries against the link's credit; detaches a link that oversteps it."""
         link.delivery_count = (link.delivery_count + count) & MASK32
         link.credit -= count
         if link.credit >= 0:
             return True
         link.credit = 0
-        link.detach(
-            Error(Symbol("amqp:link:transfer-limit-exceeded"), "More deliveries came than the link had credit for.")
-        )
+        error = Error(Symbol("amqp:link:transfer-limit-exceeded"), "More deliveries came than the link had credit for.")
+        link.detach(error)
+        events.append(LinkDetached(link, error, True))
         return False
 
     def _attached(self, handle: int) -> Link:

@@ -4,8 +4,8 @@ What it is: accepts connections, looks at their first bytes without taking them 
 protocol that it speaks; inside TLS it looks again. What it is not: any of these protocols.
 
 Invariants:
-    I1. A client that says nothing is dropped after `SILENCE_SECONDS`; one that speaks neither protocol at once. Both
-        leave one line in the log, and the port serves on.
+    I1. A client that says nothing, or does not get to the end of its first HTTP head, is dropped after
+        `SILENCE_SECONDS`; one that speaks neither protocol at once. All leave one line in the log, and the port serves on.
     I2. Running out of file descriptors stops accepting for a moment, not for good.
 """
 
@@ -34,6 +34,8 @@ SILENCE_SECONDS = 20.0
 _SOCKET_BUFFER_BYTES = 1 << 20
 _BACKLOG = 1024
 _PAUSE_SECONDS = 0.2
+# An HTTP head is handed over when it is whole, so that who drips it costs a timer; more than this is no honest head.
+_HEAD_BYTES = 32 << 10
 
 
 class ListenError(IsthmusError):
@@ -72,6 +74,8 @@ class Doorway(asyncio.Protocol):
         self._seen += data
         speech = recognise(self._seen[:ENOUGH_BYTES])
         if speech is None or self._transport is None:
+            return
+        if speech is Speech.HTTP and len(self._seen) <= _HEAD_BYTES and b"\r\n\r\n" not in self._seen[-len(data) - 3 :]:
             return
         factory = self._protocols.get(speech)
         if factory is None:

@@ -396,6 +396,11 @@ class Peer:
                 event.link.drained()
 
     def _on_detached(self, event: LinkDetached) -> None:
+        if event.error is not None:
+            _log.warning(
+                "link detached: peer=%s address=%.300r condition=%s reason=%.300s",
+                self._wire.name, _address(event.link), event.error.condition, event.error.description,
+            )  # fmt: skip
         self._forget(event.link)
 
     def _on_session_ended(self, event: SessionEnded) -> None:

@@ -28,6 +28,7 @@ from aiohttp import web
 from isthmus.broker.admin import build_admin_app
 from isthmus.broker.certificate import CertificateFiles, ensure_certificate, server_context
 from isthmus.broker.config import NamespaceConfig, load_config
+from isthmus.broker.http_log import http_log
 from isthmus.broker.keyring import Authority, Grant, Keyring
 from isthmus.broker.listener import Listener
 from isthmus.broker.namespace import Namespace
@@ -49,6 +50,8 @@ _log = logging.getLogger(__name__)
 _SWITCH_INTERVAL_SECONDS = 0.0005
 # Messages make no reference cycles; the collector looks for those of connections only, and seldom.
 _GC_THRESHOLD = (50_000, 20, 100)
+# How long an HTTP client may keep a connection between two requests.
+_KEEP_ALIVE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,14 @@ class Server:
             limits=limits,
         )
         add_websocket(app, namespace)
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=2.0)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=http_log(),
+            handle_signals=False,
+            keepalive_timeout=_KEEP_ALIVE_SECONDS,
+            shutdown_timeout=2.0,
+        )
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         await self._listen(namespace, runner.server, machine_clock.wall_ms())

@@ -69,15 +69,15 @@ async def test_amqp_and_http_share_a_port_with_tls(serve, files, pieces):
     port = serve()
     context = ssl.create_default_context(cafile=str(files.authority))
     assert await ask(port, b"AMQP\0\1\0\0") == b"amqp:AMQP\0\1\0\0"
-    assert await ask(port, b"GET / HTTP/1.1") == b"http:GET / HTTP/1.1"
+    assert await ask(port, b"GET / HTTP/1.1\r\n\r\n") == b"http:GET / HTTP/1.1\r\n\r\n"
     assert (await ask(port, b"AMQP\3\1\0\0", context, pieces)).startswith(b"amqp:AMQP\3\1")
-    assert (await ask(port, b"PUT /q HTTP/1.1", context, pieces)).startswith(b"http:PUT ")
+    assert (await ask(port, b"PUT /q HTTP/1.1\r\n\r\n", context, pieces)).startswith(b"http:PUT ")
 
 
 async def test_what_nobody_speaks_is_dropped_and_logged_i1(serve, caplog):
     port = serve()
     assert await ask(port, b"SSH-2.0-hello") == b""
-    assert await ask(port, b"GET / HTTP/1.1") == b"http:GET / HTTP/1.1"
+    assert await ask(port, b"GET / HTTP/1.1\r\n\r\n") == b"http:GET / HTTP/1.1\r\n\r\n"
     assert [record.message for record in caplog.records if "speaks unknown" in record.message]
 
 
@@ -99,3 +99,10 @@ async def test_where_only_tls_is_served_the_clear_is_refused(serve, files, caplo
     context = ssl.create_default_context(cafile=str(files.authority))
     assert await ask(port, b"AMQP\0\1\0\0", context) == b"amqp:AMQP\0\1\0\0"
     assert "in the clear" in caplog.text
+
+
+async def test_an_http_head_that_is_not_finished_is_dropped_i1(serve, monkeypatch, caplog):
+    monkeypatch.setattr("isthmus.broker.listener.SILENCE_SECONDS", 0.05)
+    port = serve()
+    assert await ask(port, b"GET / HTTP/1.1\r\nHost: x\r\n") == b""
+    assert "said nothing" in caplog.text

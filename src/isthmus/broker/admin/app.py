@@ -38,6 +38,8 @@ _BODY_TIMEOUT_SECONDS = 30.0
 _DEFAULT_API_VERSION = "2017-04"
 _API_VERSION = re.compile(r"20\d\d-\d\d")
 _HOST = re.compile(r"[A-Za-z0-9.\-_]{1,255}(?::\d{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](?::\d{1,5})?")
+# Refusals that no client earns by asking for what is there or not there.
+_SUSPECT = frozenset({400, 401, 413})
 _CLAIMS = {"GET": "EntityRead", "HEAD": "EntityRead", "PUT": "EntityWrite", "DELETE": "EntityDelete"}
 # The token for a forwarding target, where the caller's own does not reach it.
 _SUPPLEMENTARY_HEADERS = {
@@ -185,7 +187,8 @@ class _Handler:
     def _refuse(self, http: web.Request, error: Exception) -> web.Response:
         path = http.rel_url.raw_path.strip("/")
         status, detail = failure(error, namespace=self._namespace, path=path, now_ms=self._clock.wall_ms())
-        _log.info("%s /%s: refused with %d", http.method, path[:300], status)
+        level = logging.WARNING if status in _SUSPECT else logging.INFO
+        _log.log(level, "%s /%s: refused with %d", http.method[:16], path[:300], status)
         return web.Response(
             status=status,
             body=error_body(status, detail).encode(),
