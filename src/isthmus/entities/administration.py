@@ -1,0 +1,344 @@
+"""Management of a namespace: create, update, delete, get and list.
+
+What it is: the operations of the management API on descriptions, with the checks that the service makes; changes are
+staged like messages and are durable with the next commit. What it is not: HTTP (the broker's), nor access rights.
+Spec: SERVICE-BUS.md W13, W14, 5.8, 5.9. A little longer than most: four kinds of entity with five operations each.
+
+Invariants:
+    I1. An operation that raises has changed and staged nothing.
+    I2. Descriptions are copied on their way in: the caller's object stays the caller's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from isthmus.entities.catalog import Entry, check_name
+from isthmus.entities.description import (
+    DEFAULT_RULE_NAME,
+    INFINITE_MS,
+    Description,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from isthmus.entities.registry import HeldQueue, HeldSubscription, HeldTopic, Registry, described, rule_of
+from isthmus.entities.selection import compile_rule
+from isthmus.entities.topic import Topic
+from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError, QuotaExceededError
+
+__all__ = ["Administration"]
+
+
+class Administration(Registry):
+    """The management operations."""
+
+    # ---- queues
+
+    def create_queue(self, name: str, description: QueueDescription | None = None) -> QueueDescription:
+        """Make a queue; its description as stored. Like every change it is durable with the next commit.
+
+        Raises:
+            EntityExistsError: a queue or topic of that name is there.
+            InvalidArgumentError: the name or a setting is not allowed.
+            QuotaExceededError: the namespace has all the entities it may have.
+        """
+        key = self._check_new(name, "queue")
+        made = replace(description or QueueDescription())
+        self._check_description(made)
+        entry = self._entry("queue", (name,), self._number(2), made)
+        self._queues[key] = HeldQueue(entry, self._make_queue(entry))
+        self._apply_queue(self._queues[key])
+        self._stage(entry)
+        return made
+
+    def update_queue(self, name: str, description: QueueDescription) -> QueueDescription:
+        """Replace a queue's description. RequiresSession, RequiresDuplicateDetection, EnablePartitioning are fixed.
+
+        Raises:
+            EntityNotFoundError: no such queue.
+            InvalidArgumentError: a setting is not allowed or fixed.
+        """
+        queue = self._queue(name)
+        self._change(queue.entry, description)
+        self._apply_queue(queue)
+        queue.queue.notify()
+        return description
+
+    def delete_queue(self, name: str) -> None:
+        """Remove a queue with its messages and dead-letter queue.
+
+        Raises:
+            EntityNotFoundError: no such queue.
+        """
+        queue = self._queue(name)
+        del self._queues[name.lower()]
+        self._unstage(queue.entry)
+        self._wipe(queue.queue)
+
+    def get_queue(self, name: str) -> QueueDescription | None:
+        """A queue's description; None if there is no such queue."""
+        found = self._queues.get(name.lower())
+        return described(found.entry, QueueDescription) if found else None
+
+    def list_queues(self) -> list[tuple[str, QueueDescription]]:
+        """Names (as created) and descriptions, ordered by lower-case name."""
+        return [
+            (queue.entry.names[0], described(queue.entry, QueueDescription))
+            for _, queue in sorted(self._queues.items())
+        ]
+
+    # ---- topics
+
+    def create_topic(self, name: str, description: TopicDescription | None = None) -> TopicDescription:
+        """Make a topic; errors as `create_queue`."""
+        key = self._check_new(name, "topic")
+        made = replace(description or TopicDescription())
+        self._check_description(made)
+        entry = self._entry("topic", (name,), self._number(1), made)
+        topic = Topic(name, entry.number, self._context, None)
+        self._numbers[entry.number] = topic
+        self._topics[key] = HeldTopic(entry, topic)
+        self._apply_topic(self._topics[key])
+        self._stage(entry)
+        return made
+
+    def update_topic(self, name: str, description: TopicDescription) -> TopicDescription:
+        """Replace a topic's description; errors as `update_queue`."""
+        topic = self._topic(name)
+        self._change(topic.entry, description)
+        self._apply_topic(topic)
+        return description
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic with its subscriptions and their messages.
+
+        Raises:
+            EntityNotFoundError: no such topic.
+        """
+        topic = self._topic(name)
+        for subscription in list(topic.subscriptions):
+            self.delete_subscription(name, subscription)
+        del self._topics[name.lower()]
+        self._unstage(topic.entry)
+        topic.topic.wipe()
+        self._numbers.pop(topic.entry.number, None)
+
+    def get_topic(self, name: str) -> TopicDescription | None:
+        """A topic's description; None if there is no such topic."""
+        found = self._topics.get(name.lower())
+        return described(found.entry, TopicDescription) if found else None
+
+    def list_topics(self) -> list[tuple[str, TopicDescription]]:
+        """Names (as created) and descriptions, ordered by lower-case name."""
+        return [
+            (topic.entry.names[0], described(topic.entry, TopicDescription))
+            for _, topic in sorted(self._topics.items())
+        ]
+
+    # ---- subscriptions
+
+    def create_subscription(
+        self,
+        topic: str,
+        name: str,
+        description: SubscriptionDescription | None = None,
+        default_rule: RuleDescription | None = None,
+    ) -> SubscriptionDescription:
+        """Make a subscription with one rule: `default_rule`, or ``$Default`` that selects everything.
+
+        Raises:
+            EntityNotFoundError: no such topic.
+            EntityExistsError: the topic has a subscription of that name.
+            InvalidArgumentError: the name, a setting or the rule is not allowed.
+            QuotaExceededError: the topic has all the subscriptions it may have.
+        """
+        owner = self._topic(topic)
+        if name.lower() in owner.subscriptions:
+            raise EntityExistsError(f"{owner.entry.names[0]}/Subscriptions/{name}")
+        check_name("subscription", name, self._limits.max_subscription_name_characters)
+        if len(owner.subscriptions) >= self._limits.max_subscriptions_per_topic:
+            raise QuotaExceededError(f"'{topic}' has {len(owner.subscriptions)} subscriptions, as many as it may have.")
+        made = replace(description or SubscriptionDescription())
+        self._check_description(made)
+        rule = replace(default_rule or RuleDescription(DEFAULT_RULE_NAME))
+        rule.name = rule.name or DEFAULT_RULE_NAME
+        self._check_rule(rule)
+        names = (owner.entry.names[0], name)
+        entry = self._entry("subscription", names, self._number(2), made)
+        subscription = HeldSubscription(entry, self._make_queue(entry))
+        owner.subscriptions[name.lower()] = subscription
+        self._stage(entry)
+        self._add_rule(subscription, rule)
+        self._apply_subscription(owner, subscription)
+        return made
+
+    def update_subscription(
+        self, topic: str, name: str, description: SubscriptionDescription
+    ) -> SubscriptionDescription:
+        """Replace a subscription's description; errors as `update_queue`."""
+        owner, subscription = self._subscription(topic, name)
+        self._change(subscription.entry, description)
+        self._apply_subscription(owner, subscription)
+        subscription.queue.notify()
+        return description
+
+    def delete_subscription(self, topic: str, name: str) -> None:
+        """Remove a subscription with its messages.
+
+        Raises:
+            EntityNotFoundError: no such subscription.
+        """
+        owner, subscription = self._subscription(topic, name)
+        del owner.subscriptions[name.lower()]
+        owner.topic.unsubscribe(name.lower())
+        for rule in subscription.rules.values():
+            self._unstage(rule)
+        self._unstage(subscription.entry)
+        self._wipe(subscription.queue)
+
+    def get_subscription(self, topic: str, name: str) -> SubscriptionDescription | None:
+        """A subscription's description; None if there is no such topic or subscription."""
+        owner = self._topics.get(topic.lower())
+        found = owner.subscriptions.get(name.lower()) if owner else None
+        return described(found.entry, SubscriptionDescription) if found else None
+
+    def list_subscriptions(self, topic: str) -> list[tuple[str, SubscriptionDescription]]:
+        """Names and descriptions, ordered by lower-case name.
+
+        Raises:
+            EntityNotFoundError: no such topic.
+        """
+        return [
+            (subscription.entry.names[1], described(subscription.entry, SubscriptionDescription))
+            for _, subscription in sorted(self._topic(topic).subscriptions.items())
+        ]
+
+    # ---- rules
+
+    def create_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
+        """Add a rule; messages accepted from then on see it.
+
+        Raises:
+            EntityNotFoundError: no such subscription.
+            EntityExistsError: it has a rule of that name.
+            InvalidArgumentError: the name is not allowed, or an expression does not parse (RuleSyntaxError).
+        """
+        owner, found = self._subscription(topic, subscription)
+        if rule.name.lower() in found.rules:
+            raise EntityExistsError(f"{found.queue.path}/Rules/{rule.name}")
+        if len(found.rules) >= self._limits.max_rules_per_subscription:
+            raise QuotaExceededError(f"'{found.queue.path}' has {len(found.rules)} rules, as many as it may have.")
+        added = replace(rule)
+        self._check_rule(added)
+        self._add_rule(found, added)
+        self._apply_subscription(owner, found)
+        return added
+
+    def update_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
+        """Replace the rule of the same name.
+
+        Raises:
+            EntityNotFoundError: no such subscription or rule.
+            InvalidArgumentError: an expression does not parse (RuleSyntaxError).
+        """
+        owner, found = self._subscription(topic, subscription)
+        entry = found.rules.get(rule.name.lower())
+        if entry is None:
+            raise EntityNotFoundError(f"{found.queue.path}/Rules/{rule.name}")
+        changed = replace(rule, created_at_ms=entry.created_at_ms)
+        self._check_rule(changed)
+        entry.description = changed
+        entry.updated_at_ms = self._clock.wall_ms()
+        self._stage(entry)
+        self._apply_subscription(owner, found)
+        return changed
+
+    def delete_rule(self, topic: str, subscription: str, name: str) -> None:
+        """Remove a rule.
+
+        Raises:
+            EntityNotFoundError: no such subscription or rule.
+        """
+        owner, found = self._subscription(topic, subscription)
+        entry = found.rules.pop(name.lower(), None)
+        if entry is None:
+            raise EntityNotFoundError(f"{found.queue.path}/Rules/{name}")
+        self._unstage(entry)
+        self._apply_subscription(owner, found)
+
+    def get_rule(self, topic: str, subscription: str, name: str) -> RuleDescription | None:
+        """A rule; None if there is none of that name."""
+        owner = self._topics.get(topic.lower())
+        found = owner.subscriptions.get(subscription.lower()) if owner else None
+        entry = found.rules.get(name.lower()) if found else None
+        return rule_of(entry) if entry else None
+
+    def list_rules(self, topic: str, subscription: str) -> list[RuleDescription]:
+        """Rules, ordered by lower-case name.
+
+        Raises:
+            EntityNotFoundError: no such subscription.
+        """
+        _, found = self._subscription(topic, subscription)
+        return [rule_of(entry) for _, entry in sorted(found.rules.items())]
+
+    # ---- checks
+
+    def _check_new(self, name: str, kind: str) -> str:
+        key = name.lower()
+        if key in self._queues or key in self._topics:
+            raise EntityExistsError(name)
+        check_name(kind, name, self._limits.max_entity_name_characters)
+        if len(self._queues) + len(self._topics) >= self._limits.max_entities:
+            raise QuotaExceededError(f"The namespace has {self._limits.max_entities} entities, as many as it may have.")
+        return key
+
+    def _check_description(self, description: Description) -> None:
+        limits = self._limits
+        if isinstance(description, QueueDescription | SubscriptionDescription):
+            _check_range("LockDuration (ms)", description.lock_duration_ms, 1, limits.max_lock_duration_ms)
+            _check_range("MaxDeliveryCount", description.max_delivery_count, 1, limits.max_delivery_count)
+            if description.requires_session:
+                raise InvalidArgumentError("RequiresSession: this namespace has no session-enabled entities.")
+            if description.forward_to or description.forward_dead_lettered_messages_to:
+                raise InvalidArgumentError("ForwardTo: this namespace does not forward between entities.")
+        if isinstance(description, QueueDescription | TopicDescription):
+            window = description.duplicate_detection_history_time_window_ms
+            low, high = limits.min_duplicate_window_ms, limits.max_duplicate_window_ms
+            _check_range("DuplicateDetectionHistoryTimeWindow (ms)", window, low, high)
+            _check_range("MaxSizeInMegabytes", description.max_size_in_megabytes, 1, 1 << 30)
+            if description.enable_partitioning:
+                raise InvalidArgumentError("EnablePartitioning: this namespace has no partitioned entities.")
+        if not isinstance(description, RuleDescription):
+            _check_range("DefaultMessageTimeToLive (ms)", description.default_message_time_to_live_ms, 1, INFINITE_MS)
+            low = limits.min_auto_delete_on_idle_ms
+            _check_range("AutoDeleteOnIdle (ms)", description.auto_delete_on_idle_ms, low, INFINITE_MS)
+
+    def _check_rule(self, rule: RuleDescription) -> None:
+        check_name("rule", rule.name, self._limits.max_subscription_name_characters)
+        compile_rule(rule)
+        rule.created_at_ms = rule.created_at_ms or self._clock.wall_ms()
+
+    def _add_rule(self, subscription: HeldSubscription, rule: RuleDescription) -> None:
+        entry = self._entry("rule", (*subscription.entry.names, rule.name), 0, rule)
+        subscription.rules[rule.name.lower()] = entry
+        self._stage(entry)
+
+    def _change(self, entry: Entry, description: Description) -> None:
+        before = entry.description
+        if type(before) is not type(description):
+            raise InvalidArgumentError(f"'{entry.names[-1]}' is a {entry.kind}; its description has another type.")
+        for name in ("requires_session", "requires_duplicate_detection", "enable_partitioning"):
+            if getattr(before, name, None) != getattr(description, name, None):
+                raise InvalidArgumentError(f"'{name}' of '{entry.names[-1]}' cannot be changed; make the entity anew.")
+        self._check_description(description)
+        entry.description = replace(description)
+        entry.updated_at_ms = self._clock.wall_ms()
+        self._stage(entry)
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise InvalidArgumentError(f"{name} is {value}; {low} to {high} is allowed.")

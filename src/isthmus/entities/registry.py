@@ -1,0 +1,316 @@
+"""Which entities stand: the catalog in the store and the objects at work, kept in step.
+
+What it is: loading at the start, reloading after a failed commit, the application of descriptions to queues and
+topics, and the lookup by path. What it is not: the management operations (`administration`).
+Spec: SERVICE-BUS.md W5, W13.
+
+Invariants:
+    I1. After a restart every entity, message, count and cursor is as the last synced commit left it.
+    I2. Objects that receivers hold stay the same ones through a reload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from isthmus.clock import Clock
+from isthmus.entities.catalog import Entry, catalog_key, parse_address, unpack_entry
+from isthmus.entities.description import (
+    INFINITE_MS,
+    Description,
+    EntityStatus,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from isthmus.entities.intake import Context, Intake
+from isthmus.entities.journal import Journal
+from isthmus.entities.key import CATALOG, COUNTER, FORMAT, after, state_key
+from isthmus.entities.limit import Limits
+from isthmus.entities.queue import Queue
+from isthmus.entities.selection import Selection
+from isthmus.entities.staging import Staging
+from isthmus.entities.topic import Topic
+from isthmus.errors import EntityNotFoundError, StoreError
+
+__all__ = ["HeldQueue", "HeldSubscription", "HeldTopic", "Registry", "described", "rule_of"]
+
+_FORMAT = b"1"
+_DEAD_LETTER = "/$DeadLetterQueue"
+_T = TypeVar("_T", QueueDescription, TopicDescription, SubscriptionDescription)
+
+
+@dataclass(slots=True)
+class HeldSubscription:
+    """A subscription: its row, its messages, its rules by lower-case name."""
+
+    entry: Entry
+    queue: Queue
+    rules: dict[str, Entry] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class HeldTopic:
+    """A topic: its row, itself, its subscriptions by lower-case name."""
+
+    entry: Entry
+    topic: Topic
+    subscriptions: dict[str, HeldSubscription] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class HeldQueue:
+    """A queue: its row and its messages."""
+
+    entry: Entry
+    queue: Queue
+
+
+class Registry:
+    """The entities of a namespace by name and by number. Arguments as for `engine.Engine`."""
+
+    def __init__(
+        self,
+        store: Journal,
+        clock: Clock,
+        limits: Limits,
+        random_bytes: Callable[[int], bytes],
+        wake: Callable[[Queue, int], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._limits = limits
+        self._staging = Staging(store)
+        self._queues: dict[str, HeldQueue] = {}
+        self._topics: dict[str, HeldTopic] = {}
+        self._numbers: dict[int, Intake] = {}
+        self._check_format()
+        self._context = Context(self._staging, clock, limits, random_bytes, wake)
+        self._next_number = 1
+        self._load()
+
+    # ---- start and failure
+
+    def _check_format(self) -> None:
+        found = self._store.get(FORMAT)
+        if found is None:
+            self._staging.batch.put(FORMAT, _FORMAT)
+        elif found != _FORMAT:
+            raise StoreError(
+                f"the store has format {found.decode(errors='replace')}, this release reads {_FORMAT.decode()}; "
+                "use the release that wrote it"
+            )
+
+    def _load(self) -> None:
+        self._next_number = int(self._store.get(COUNTER) or b"1")
+        first = bytes((CATALOG,))
+        for _, value in self._store.scan(first, after(first)):
+            self._load_entry(unpack_entry(value))
+        for topic in self._topics.values():
+            for subscription in topic.subscriptions.values():
+                self._apply_subscription(topic, subscription)
+
+    def _load_entry(self, entry: Entry) -> None:
+        names = [name.lower() for name in entry.names]
+        if entry.kind == "queue":
+            self._queues[names[0]] = HeldQueue(entry, self._make_queue(entry))
+            self._apply_queue(self._queues[names[0]])
+        elif entry.kind == "topic":
+            topic = Topic(entry.names[0], entry.number, self._context, self._store.get(state_key(entry.number)))
+            self._numbers[entry.number] = topic
+            self._topics[names[0]] = HeldTopic(entry, topic)
+            self._apply_topic(self._topics[names[0]])
+        elif entry.kind == "subscription":
+            self._topics[names[0]].subscriptions[names[1]] = HeldSubscription(entry, self._make_queue(entry))
+        else:
+            self._topics[names[0]].subscriptions[names[1]].rules[names[2]] = entry
+
+    def _make_queue(self, entry: Entry) -> Queue:
+        path = "/Subscriptions/".join(entry.names)
+        queue = Queue(path, entry.number, self._context, self._store.get(state_key(entry.number)))
+        dead_number = entry.number + 1
+        dead = Queue(path + _DEAD_LETTER, dead_number, self._context, self._store.get(state_key(dead_number)))
+        dead.become_dead_letter_queue()
+        queue.dead_letters = dead
+        self._numbers[entry.number] = queue
+        self._numbers[dead_number] = dead
+        return queue
+
+    def _reload(self) -> None:
+        """Go back to what the store holds; objects that receivers hold stay the same ones."""
+        old = dict(self._numbers)
+        self._queues.clear()
+        self._topics.clear()
+        self._numbers.clear()
+        self._context.calendar.reload()
+        self._load()
+        for number, fresh in list(self._numbers.items()):
+            kept = old.pop(number, None)
+            if kept is not None:
+                kept.is_deleted = False
+                kept.reload(self._store.get(state_key(number)))
+                self._exchange(fresh, kept)
+        for gone in old.values():
+            gone.is_deleted = True
+        for topic in self._topics.values():
+            self._apply_topic(topic)
+            for subscription in topic.subscriptions.values():
+                self._apply_subscription(topic, subscription)
+        for queue in self._queues.values():
+            self._apply_queue(queue)
+        for member in (*old.values(), *self._numbers.values()):
+            if isinstance(member, Queue):
+                member.notify()
+
+    def _exchange(self, fresh: Intake, kept: Intake) -> None:
+        self._numbers[kept.number] = kept
+        for queue in self._queues.values():
+            if queue.queue is fresh and isinstance(kept, Queue):
+                queue.queue = kept
+        for topic in self._topics.values():
+            if topic.topic is fresh and isinstance(kept, Topic):
+                topic.topic = kept
+            for subscription in topic.subscriptions.values():
+                if subscription.queue is fresh and isinstance(kept, Queue):
+                    subscription.queue = kept
+
+    # ---- lookup
+
+    def _find(self, path: str) -> tuple[Entry, Intake]:
+        address = parse_address(path)
+        entry: Entry | None = None
+        member: Intake | None = None
+        topic = self._topics.get(address.name)
+        if address.subscription is not None:
+            subscription = topic.subscriptions.get(address.subscription) if topic else None
+            if subscription is not None:
+                entry, member = subscription.entry, subscription.queue
+        elif topic is not None and not address.suffix:
+            entry, member = topic.entry, topic.topic
+        elif address.name in self._queues:
+            queue = self._queues[address.name]
+            entry, member = queue.entry, queue.queue
+        if address.suffix == "dead-letter" and isinstance(member, Queue):
+            member = member.dead_letters
+        elif address.suffix:
+            member = None
+        if entry is None or member is None:
+            raise EntityNotFoundError(path)
+        return entry, member
+
+    def _queue(self, name: str) -> HeldQueue:
+        found = self._queues.get(name.lower())
+        if found is None:
+            raise EntityNotFoundError(name)
+        return found
+
+    def _topic(self, name: str) -> HeldTopic:
+        found = self._topics.get(name.lower())
+        if found is None:
+            raise EntityNotFoundError(name)
+        return found
+
+    def _subscription(self, topic: str, name: str) -> tuple[HeldTopic, HeldSubscription]:
+        owner = self._topic(topic)
+        found = owner.subscriptions.get(name.lower())
+        if found is None:
+            raise EntityNotFoundError(f"{topic}/Subscriptions/{name}")
+        return owner, found
+
+    # ---- rows
+
+    def _number(self, count: int) -> int:
+        number = self._next_number
+        self._next_number += count
+        self._staging.batch.put(COUNTER, str(self._next_number).encode())
+        return number
+
+    def _entry(self, kind: str, names: tuple[str, ...], number: int, description: Description) -> Entry:
+        now = self._clock.wall_ms()
+        return Entry(kind, names, number, now, now, description)
+
+    def _stage(self, entry: Entry) -> None:
+        self._staging.batch.put(catalog_key(entry.kind, *entry.names), entry.pack())
+
+    def _unstage(self, entry: Entry) -> None:
+        self._staging.batch.delete(catalog_key(entry.kind, *entry.names))
+
+    def _wipe(self, queue: Queue) -> None:
+        for member in (queue, queue.dead_letters):
+            if member is not None:
+                member.wipe()
+                self._numbers.pop(member.number, None)
+
+    # ---- settings at work
+
+    def _apply_queue(self, queue: HeldQueue) -> None:
+        settings = described(queue.entry, QueueDescription)
+        size = settings.max_message_size_in_kilobytes
+        window = settings.duplicate_detection_history_time_window_ms
+        queue.queue.configure(
+            status=settings.status,
+            default_ttl_ms=settings.default_message_time_to_live_ms,
+            lock_duration_ms=settings.lock_duration_ms,
+            max_delivery_count=settings.max_delivery_count,
+            dead_letters_expired=settings.dead_lettering_on_message_expiration,
+            requires_session=settings.requires_session,
+            quota_megabytes=settings.max_size_in_megabytes,
+            max_message_size_bytes=size << 10 if size else None,
+            duplicate_window_ms=window if settings.requires_duplicate_detection else 0,
+        )
+        self._apply_dead_letters(queue.queue, settings.status)
+
+    def _apply_dead_letters(self, queue: Queue, status: EntityStatus) -> None:
+        if queue.dead_letters is not None:
+            queue.dead_letters.configure(
+                status=status if status == EntityStatus.DISABLED else EntityStatus.ACTIVE,
+                default_ttl_ms=INFINITE_MS,
+                lock_duration_ms=queue.lock_duration_ms,
+                max_delivery_count=self._limits.max_delivery_count,
+                dead_letters_expired=False,
+            )
+
+    def _apply_topic(self, topic: HeldTopic) -> None:
+        settings = described(topic.entry, TopicDescription)
+        size = settings.max_message_size_in_kilobytes
+        window = settings.duplicate_detection_history_time_window_ms
+        topic.topic.configure(
+            status=settings.status,
+            default_ttl_ms=settings.default_message_time_to_live_ms,
+            quota_megabytes=settings.max_size_in_megabytes,
+            max_message_size_bytes=size << 10 if size else None,
+            duplicate_window_ms=window if settings.requires_duplicate_detection else 0,
+        )
+
+    def _apply_subscription(self, topic: HeldTopic, subscription: HeldSubscription) -> None:
+        settings = described(subscription.entry, SubscriptionDescription)
+        subscription.queue.configure(
+            status=settings.status,
+            default_ttl_ms=settings.default_message_time_to_live_ms,
+            lock_duration_ms=settings.lock_duration_ms,
+            max_delivery_count=settings.max_delivery_count,
+            dead_letters_expired=settings.dead_lettering_on_message_expiration,
+            requires_session=settings.requires_session,
+        )
+        self._apply_dead_letters(subscription.queue, settings.status)
+        topic.topic.subscribe(
+            subscription.entry.names[1].lower(),
+            subscription.queue,
+            Selection([rule_of(entry) for entry in subscription.rules.values()]),
+            dead_letters_failures=settings.dead_lettering_on_filter_evaluation_exceptions,
+        )
+
+
+def described(entry: Entry, kind: type[_T]) -> _T:
+    """The description in a row of that kind."""
+    assert isinstance(entry.description, kind)
+    return entry.description
+
+
+def rule_of(entry: Entry) -> RuleDescription:
+    """The rule in a row."""
+    assert isinstance(entry.description, RuleDescription)
+    return entry.description
