@@ -1,20 +1,16 @@
 """A queue: also what a subscription and a dead-letter queue are.
 
-What it is: messages in sequence order, each for one receiver, locked while it works on them; what settlement, expiry
-and abandonment do to them. What it is not: where messages come from (`Intake`, `Topic`), nor when the disk is synced.
-Spec: SERVICE-BUS.md W6, W7, 5.2, 5.4, 5.6. Longer than a usual module: the states of a message and every way between
-them stand together.
-
-A message is unread (at or above the window's cursor), locked, returned (below the cursor, to be had again), or gone.
-The head is the lowest number not gone; all below it is dead, so that settling in order writes only the head.
+What it is: messages of a `Backlog`, each for one receiver, locked while it works on them; what settlement, expiry and
+abandonment do to them. What it is not: where messages come from (`Intake`, `Topic`), nor when the disk is synced.
+Spec: SERVICE-BUS.md W7, 5.2, 5.4, 5.6. Longer than a usual module: every way in which a message leaves a receiver's
+hands stands here, beside the others.
 
 Invariants:
     I1. A receiver sees only messages whose acceptance is durable, in sequence order; a returned message comes before
         all unread ones.
-    I2. Every message below the cursor is in exactly one of: locked, returned, returning with the next commit, gone.
+    I2. What is taken from the backlog is locked, or on its way: returning, deferred, dead-lettered, or gone.
     I3. What is settled is invisible at once, and the callback comes only after the sync that covers it.
-    I4. An expired message is never delivered; it expires in the store when its lock ends or its second is over.
-    I5. Counts are exact at every commit, also after a kill.
+    I4. An expired message is never delivered; it goes when its lock ends or its second is over.
 """
 
 from __future__ import annotations
@@ -31,31 +27,26 @@ from isthmus.entities.amend import (
     with_delivery_count,
     with_properties,
 )
-from isthmus.entities.calendar import BUCKET_MS
+from isthmus.entities.backlog import Backlog, sequences_of
 from isthmus.entities.description import INFINITE_MS, EntityStatus
-from isthmus.entities.intake import Context, Intake
-from isthmus.entities.journal import Batch
-from isthmus.entities.key import DEFERRED, MESSAGE, SCHEDULED, message_key, message_span, unpack_message
+from isthmus.entities.intake import Context
+from isthmus.entities.key import DEFERRED, MESSAGE, message_key, message_span, unpack_message
 from isthmus.entities.lock import Acquired, Lock, LockTable, Span
-from isthmus.entities.record import Parts, build, build_many, expires_at_ms, locked_payloads, plain_payload
-from isthmus.entities.run import RunSet, runs_of
+from isthmus.entities.record import Parts, build, expires_at_ms, locked_payloads, plain_payload
+from isthmus.entities.run import runs_of
 from isthmus.entities.staging import Callback, Failure
-from isthmus.entities.window import Pair, Window
+from isthmus.entities.window import Pair
 from isthmus.errors import EntityDisabledError, MessageNotFoundError, NotAllowedError
 
 __all__ = ["Queue"]
 
-# Dead messages below the head are removed in ranges of this many, or of this many bytes: a range tombstone makes each
-# new scan of the store dearer, a dead message that reaches a table file costs its rewriting.
-_CLEAN_MESSAGES = 8192
-_CLEAN_BYTES = 16 << 20
-# From this length on a settled run above the head is deleted as a range (3.6 µs, and reads slow down by it).
-_LONG_RUN = 2048
-_READ_AT_ONCE = 256
+# Locks ended in one call, and rounds in which expired messages are passed over: neither may hold up the loop.
 _EXPIRY_LIMIT = 1000
+_ROUNDS = 50
+_NEVER = bytes(8)
 
 
-class Queue(Intake):
+class Queue(Backlog):
     """Messages in sequence order, each for one receiver.
 
     Attributes:
@@ -71,29 +62,20 @@ class Queue(Intake):
         self.lock_duration_ms = 60_000
         self._max_delivery_count = 10
         self._dead_letters_expired = False
-        self._fixed_ttl_ms = 0
-        self._prefix = message_key(MESSAGE, number, 0)[:-8]
         self._is_dead_letter_queue = False
-        self._listeners: list[Callback] = []
         self._locks = LockTable()
-        self._returned = RunSet()
-        self._returning: list[tuple[int, int]] = []
-        self._removed: list[tuple[int, int]] = []
-        self._gone = RunSet()
         self._locked_deferred: set[int] = set()
-        self._cleanable_bytes = 0
-        self._window = Window(self._staging.journal, number, context.budget, self.head, caught_up=self.head > self.last)
 
     def reload(self, state: bytes | None) -> None:
         """Go back to what the store holds: as after a restart, all locks are lost."""
         super().reload(state)
         self._locks.clear()
-        self._returned.clear()
-        self._returning = []
-        self._removed = []
-        self._gone.clear()
         self._locked_deferred.clear()
-        self._window.reset(self.head, caught_up=self.head > self.last)
+
+    def wipe(self) -> None:
+        self._locks.clear()
+        self._locked_deferred.clear()
+        super().wipe()
 
     def configure(
         self,
@@ -129,60 +111,6 @@ class Queue(Intake):
     def stored_bytes(self) -> int:
         return self.size_bytes + (self.dead_letters.size_bytes if self.dead_letters else 0)
 
-    # ---- storing
-
-    def _take(self, accepted: list[Parts], now_ms: int) -> None:
-        self.store(accepted, now_ms)
-
-    def store(
-        self, messages: Sequence[Parts], now_ms: int, origins: Sequence[int] | None = None, *, fed: bool = False
-    ) -> None:
-        """Stage messages as active under new sequence numbers.
-
-        Args:
-            messages: in order.
-            now_ms: enqueued time.
-            origins: per message the sequence number where it first entered, if elsewhere.
-            fed: whether the messages come from a topic, so that this entity's default time to live is still to apply.
-        """
-        if fed and self._fixed_ttl_ms:
-            capped = self._heads.capped
-            messages = [parts._replace(head=capped(parts.head)) for parts in messages]
-        first = self.last + 1
-        pairs, size = build_many(messages, first, now_ms, self._prefix, origins)
-        put = self._staging.batch.put
-        for key, record in pairs:
-            put(key, record)
-        if any(parts.head.ttl_ms for parts in messages):
-            self._index_expiry(messages, first, now_ms)
-        self._stored(pairs, size, self.last + len(pairs))
-
-    def _stored(self, pairs: Sequence[Pair], size_bytes: int, last: int) -> None:
-        self.last = last
-        self.active_count += len(pairs)
-        self.size_bytes += size_bytes
-        self._staging.touch(self)
-        if self._listeners:
-            self._window.append(pairs, size_bytes)
-        else:
-            self._window.decline()
-
-    def _index_expiry(self, messages: Sequence[Parts], first: int, now_ms: int) -> None:
-        self._may_expire = True
-        calendar = self._context.calendar
-        run_first = run_last = run_ms = 0
-        for sequence, parts in enumerate(messages, first):
-            if not parts.head.ttl_ms:
-                continue
-            expires_ms = now_ms + parts.head.ttl_ms
-            if run_ms and expires_ms // BUCKET_MS == run_ms // BUCKET_MS:
-                run_last = sequence
-                continue
-            if run_ms:
-                calendar.expire(run_ms, self.number, run_first, run_last)
-            run_first, run_last, run_ms = sequence, sequence, expires_ms
-        calendar.expire(run_ms, self.number, run_first, run_last)
-
     def _check_open_to_senders(self) -> None:
         if self._is_dead_letter_queue:
             raise NotAllowedError(f"'{self.path}' takes no sends; dead-letter a message of its entity instead.")
@@ -192,11 +120,6 @@ class Queue(Intake):
         return super()._prepare(payloads, now_ms)
 
     # ---- receiving
-
-    @property
-    def has_available(self) -> bool:
-        """Whether `acquire` would find something (expired messages may make it find nothing all the same)."""
-        return self._window.next <= self.committed or bool(self._returned)
 
     def acquire(
         self,
@@ -220,7 +143,7 @@ class Queue(Intake):
         if not pairs:
             return None
         if not lock:
-            sequences = _sequences(pairs)
+            sequences = sequences_of(pairs)
             payloads = [plain_payload(record) for _, record in pairs]
             self._remove(sequences, sum(len(record) for _, record in pairs))
             self._staging.promise(on_durable, on_failed)
@@ -237,7 +160,7 @@ class Queue(Intake):
             payloads = [plain_payload(record, 1, slot) for _, record in pairs]
         else:
             payloads = locked_payloads(pairs, slot)
-        sequences = _sequences(pairs)
+        sequences = sequences_of(pairs)
         held = Lock(random, tags, sequences, array("Q", [len(record) for _, record in pairs]), until_ms)
         held.deferred = deferred
         self._locks.add(held)
@@ -251,38 +174,20 @@ class Queue(Intake):
 
     def _next_pairs(self, limit: int) -> list[Pair]:
         """Up to `limit` messages that may be delivered now; what has expired is seen to on the way."""
-        while True:
-            pairs = self._read_returned(limit) if self._returned else []
-            if len(pairs) < limit:
-                unread, gaps = self._window.take(limit - len(pairs), self.committed)
-                self._removed += gaps
-                pairs = pairs + unread if pairs else unread
-                self._window.reached(self.last)
+        for _ in range(_ROUNDS):
+            pairs = self._read(limit)
             if not pairs or not self._may_expire:
                 return pairs
             now = self._context.clock.wall_ms().to_bytes(8, "big")
-            never = bytes(8)
-            expired = [pair for pair in pairs if never != pair[1][:8] <= now]
+            expired = [pair for pair in pairs if _NEVER != pair[1][:8] <= now]
             if not expired:
                 return pairs
             self._expire(expired)
-            pairs = [pair for pair in pairs if not never != pair[1][:8] <= now]
+            pairs = [pair for pair in pairs if not _NEVER != pair[1][:8] <= now]
             if pairs:
                 return pairs
-
-    def _read_returned(self, limit: int) -> list[Pair]:
-        pairs: list[Pair] = []
-        journal = self._staging.journal
-        while self._returned and len(pairs) < limit:
-            first, last = self._returned.take(min(limit - len(pairs), _READ_AT_ONCE))
-            if first == last:
-                key = message_key(MESSAGE, self.number, first)
-                record = journal.get(key)
-                if record is not None:
-                    pairs.append((key, record))
-            else:
-                pairs += journal.scan(*message_span(MESSAGE, self.number, first, last))
-        return pairs
+        self._tell_again = True  # there is more: the next commit wakes the listeners
+        return []
 
     # ---- settling
 
@@ -328,7 +233,7 @@ class Queue(Intake):
                 for run in runs_of(span.sequences):
                     self._returned.add(*run)
         if spans:
-            self._notify()
+            self.notify()
         return flags
 
     def defer(
@@ -441,19 +346,11 @@ class Queue(Intake):
                 self._returned.add(sequence, sequence)
             pairs = [pair for pair in pairs if take_apart(pair[1]).enqueued_ms < before_ms]
         if pairs:
-            self._remove(_sequences(pairs), sum(len(record) for _, record in pairs))
+            self._remove(sequences_of(pairs), sum(len(record) for _, record in pairs))
         self._staging.promise(on_durable, on_failed)
         return len(pairs)
 
     # ---- what becomes of messages
-
-    def _remove(self, sequences: Sequence[int], size_bytes: int) -> None:
-        """Stage that active messages are gone."""
-        self._removed += runs_of(sequences)
-        self.active_count -= len(sequences)
-        self.size_bytes -= size_bytes
-        self._cleanable_bytes += size_bytes
-        self._staging.touch(self)
 
     def _remove_deferred(self, span: Span) -> None:
         batch = self._staging.batch
@@ -533,7 +430,7 @@ class Queue(Intake):
                 "The message expired and was dead lettered.",
                 None,
             )
-        self._remove(_sequences(pairs), sum(len(record) for _, record in pairs))
+        self._remove(sequences_of(pairs), sum(len(record) for _, record in pairs))
 
     def _bury(
         self,
@@ -640,96 +537,7 @@ class Queue(Intake):
             self._staging.batch.delete(key)
         self._window.refresh(unread_gone)
 
-    def release_store(self) -> None:
-        """Let go of the scan of the store that reading may hold open."""
-        self._window.close()
-
-    def housekeep(self) -> None:
-        """Let go of what an idle queue holds: its scan of the store, and dead messages below the head."""
-        self._window.close()
-        if self.head > self._cleaned and not self._removed:
-            self._clean(self._staging.batch)
-            self._staging.touch(self)
-
-    # ---- group commit
-
-    def stage_state(self, batch: Batch) -> None:
-        if self.is_deleted:
-            return
-        if self._removed:
-            for run in self._removed:
-                self._gone.add(*run)
-            if self._gone.first == self.head:
-                self.head = self._gone.take(_LAST_MESSAGE)[1] + 1
-            for first, last in self._removed:
-                if last < self.head:
-                    continue
-                if last - first >= _LONG_RUN:
-                    batch.delete_range(*message_span(MESSAGE, self.number, first, last))
-                else:
-                    for sequence in range(first, last + 1):
-                        batch.delete(message_key(MESSAGE, self.number, sequence))
-            self._removed = []
-            if self.head - self._cleaned >= _CLEAN_MESSAGES or self._cleanable_bytes >= _CLEAN_BYTES:
-                self._clean(batch)
-        if not self.active_count:
-            self._may_expire = False
-        super().stage_state(batch)
-
-    def _clean(self, batch: Batch) -> None:
-        if self.head > self._cleaned:
-            batch.delete_range(*message_span(MESSAGE, self.number, self._cleaned, self.head - 1))
-            self._cleaned = self.head
-        self._cleanable_bytes = 0
-
-    def seal(self) -> tuple[int, list[tuple[int, int]]]:
-        sealed = (self.last, self._returning)
-        self._returning = []
-        return sealed
-
-    def publish(self, sealed: Any) -> None:
-        last, returning = sealed
-        news = last > self.committed or bool(returning)
-        super().publish(last)
-        for run in returning:
-            self._returned.add(*run)
-        if news and self.has_available:
-            self._notify()
-
-    def wipe(self) -> None:
-        super().wipe()
-        self._locks.clear()
-        self._returned.clear()
-        self._returning, self._removed = [], []
-        self._window.reset(self.last + 1, caught_up=True)
-        self._notify()
-
-    # ---- listeners
-
-    def add_listener(self, listener: Callback) -> None:
-        """Call `listener` (from ``end_commit``, ``release``, ``tick``) whenever something became available, and when
-        the entity was deleted or its status changed.
-        """
-        self._listeners.append(listener)
-
-    def remove_listener(self, listener: Callback) -> None:
-        """Undo `add_listener`; no error if unknown."""
-        if listener in self._listeners:
-            self._listeners.remove(listener)
-
-    def _notify(self) -> None:
-        for listener in tuple(self._listeners):
-            listener()
-
-    def notify(self) -> None:
-        """Call the listeners, e.g. since settings changed."""
-        self._notify()
-
-    def _tables(self) -> list[tuple[int, int]]:
-        tables = [(MESSAGE, 0)]
-        if self.deferred_count:
-            tables.append((DEFERRED, 1))
-        return tables + ([(SCHEDULED, 2)] if self.scheduled_count else [])
+    # ---- looking
 
     @property
     def locked_count(self) -> int:
@@ -738,16 +546,6 @@ class Queue(Intake):
 
     def statistics(self) -> dict[str, int]:
         return {**super().statistics(), "locked_count": self._locks.locked, "listener_count": len(self._listeners)}
-
-
-_LAST_MESSAGE = (1 << 64) - 2
-
-
-def _sequences(pairs: Sequence[Pair]) -> Sequence[int]:
-    first, last = unpack_message(pairs[0][0]), unpack_message(pairs[-1][0])
-    if last - first == len(pairs) - 1:
-        return range(first, last + 1)
-    return [unpack_message(key) for key, _ in pairs]
 
 
 def _merged(record: bytes, sequence: int, properties: Mapping[str, Any] | None) -> bytes:

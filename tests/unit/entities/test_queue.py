@@ -486,3 +486,18 @@ def test_a_tail_kept_in_memory_is_bounded(namespace: Any, message: Make) -> None
     assert seen == list(range(1, 421))
     namespace.send("q", message("again"))
     assert list(queue.acquire(9).sequences) == [421]
+
+
+def test_passing_over_expired_messages_is_bounded_and_goes_on(namespace: Any, queue: Any, message: Make) -> None:
+    namespace.send("q", *(message(f"{number}", ttl_ms=1_000) for number in range(120)), message("alive"))
+    namespace.clock.advance(1_001)
+    heard: list[int] = []
+    queue.add_listener(lambda: heard.append(1))
+    looks = 1
+    while (acquired := queue.acquire(1)) is None:
+        looks += 1
+        heard.clear()
+        namespace.commit()
+        assert heard
+    assert list(acquired.sequences) == [121]
+    assert looks == 3
