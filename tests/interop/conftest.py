@@ -32,7 +32,7 @@ topics:
       all: {}
       heavy:
         rules:
-          heavy: {sql: "weight > 10", action: "SET checked = 'yes'"}
+          heavy: {filter: "weight > 10", action: "SET checked = 'yes'"}
       ewr:
         rules:
           origin: {correlation: {label: EWR}}

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.spark
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "first-federation.md"
 FEDERATED, CONFIG = "isthmus: 1", "topics:"
+ROUTES = 2
 
 
 def blocks(language: str) -> list[str]:
@@ -34,7 +35,7 @@ class Shell:
 
     def __init__(self, folder: Path, variables: dict[str, str]) -> None:
         self.folder = folder
-        self.environment = {**os.environ, **variables}
+        self.environment = {**os.environ, "COLUMNS": "200", **variables}
 
     def isthmus(self, *words: str) -> str:
         return self.python("-m", "isthmus", *words)
@@ -52,8 +53,9 @@ class Shell:
         assert process.returncode == 0, process.stdout + process.stderr
         return process.stdout
 
-    def run(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-m", "isthmus", "run"], cwd=self.folder, env=self.environment)
+    def run(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "isthmus", "run"]
+        return subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.fixture
@@ -71,7 +73,14 @@ def test_the_tutorial_does_what_it_says(shell: Shell) -> None:
     assert "isthmus.flights.jfk" in shell.isthmus("plan")
     shell.isthmus("apply")
     running = shell.run()
+    assert running.stdout is not None
     try:
+        waiting: set[str] = set()
+        while len(waiting) < ROUTES:
+            line = running.stdout.readline()
+            assert line, "run ended by itself"
+            if ": waiting" in line:
+                waiting.add(line.split(":")[0])
         shell.python("send.py")
         received = shell.python("receive.py")
         assert "UA 1545 departs" in received
@@ -81,5 +90,7 @@ def test_the_tutorial_does_what_it_says(shell: Shell) -> None:
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 0
     finally:
-        running.kill()
-        running.wait()
+        if running.poll() is None:
+            running.kill()
+            running.wait()
+        running.stdout.close()
