@@ -22,7 +22,6 @@ from isthmus.clock import SystemClock
 from isthmus.entities import (
     Engine,
     Limits,
-    Queue,
     QueueDescription,
     RuleDescription,
     SqlAction,
@@ -190,7 +189,7 @@ def main() -> None:
         result["resident_bytes"] = bench.process.memory_info().rss
         bench.engine.close()
         bench.store.close()
-        print(json.dumps(result))  # noqa: T201 - the result
+        print(json.dumps(result))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
