@@ -3,6 +3,7 @@
 What it is: SASL, the attach decisions, the table from links to what serves them, and the connection's deadlines. What
 it is not: a socket (`isthmus.broker.shell`, `isthmus.broker.websocket`), nor any link's work.
 Spec: SERVICE-BUS.md W2, W4, W5, 5.1.
+It is over 400 lines since every event of a connection is decided here, and the decisions share its state.
 
 Invariants:
     I1. A link is attached only to an entity that exists and for which the connection holds the right; every refusal has
@@ -16,11 +17,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from isthmus.amqp import (
     Closed,
-    CodecError,
     Connection,
     CreditChanged,
     Disposed,
@@ -35,7 +35,7 @@ from isthmus.amqp import (
     SessionEnded,
     Transfers,
 )
-from isthmus.amqp.performative import Coordinator, Rejected, Source, Target
+from isthmus.amqp.performative import Coordinator, Source, Target
 from isthmus.amqp.types import Symbol
 from isthmus.broker import cbs
 from isthmus.broker.access import Access
@@ -43,14 +43,16 @@ from isthmus.broker.condition import INTERNAL_TEXT, amqp_error, refusal
 from isthmus.broker.intake import Intake
 from isthmus.broker.keyring import Right
 from isthmus.broker.management import MANAGEMENT_STYLE, MANAGEMENT_SUFFIX, Management
+from isthmus.broker.node import Answer, Requests
 from isthmus.broker.outlet import Outlet
-from isthmus.broker.request import Replies, Reply, Request, Style, find_replies
+from isthmus.broker.request import Replies, Request, Respond, Style
+from isthmus.broker.wire import Wire
 from isthmus.errors import EntityNotFoundError, InvalidArgumentError, IsthmusError, NotAllowedError, UnauthorizedError
 
 if TYPE_CHECKING:
     from isthmus.broker.namespace import Namespace
 
-__all__ = ["TOKEN_DEADLINE_SECONDS", "Peer", "Wire"]
+__all__ = ["TOKEN_DEADLINE_SECONDS", "Peer"]
 
 _log = logging.getLogger(__name__)
 
@@ -66,48 +68,9 @@ _INTAKE_LOW_BYTES = 8 << 20
 # By how much a message may be over the limit and still be read to its end, to be rejected.
 _OVERSIZE_BYTES = 16 << 20
 _SESSION_FILTER = "com.microsoft:session-filter"
-_REQUEST_CREDIT = 100
 
 
-class Wire(Protocol):
-    """The byte stream below a peer."""
-
-    name: str
-    """Address of the client, for the log."""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes, or keep them until they can be sent."""
-        ...
-
-    def close(self) -> None:
-        """Send what was written, then close."""
-        ...
-
-    def pause_reading(self) -> None:
-        """Take no more bytes from the client."""
-        ...
-
-    def resume_reading(self) -> None:
-        """Take bytes again."""
-        ...
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether little enough waits to be sent."""
-        ...
-
-
-class _Requests:
-    """A link on which requests come in to a `$cbs` or `$management` node."""
-
-    def __init__(self, link: Link, node: str, style: Style, answer: Callable[[Request, Callable[[Reply], None]], None]):
-        self.link = link
-        self.node = node
-        self.style = style
-        self.answer = answer
-
-
-_Handler = Intake | Outlet | _Requests | Replies
+_Handler = Intake | Outlet | Requests | Replies
 
 
 class Peer:
@@ -330,53 +293,31 @@ class Peer:
         )
         self._attach_node(link, path.lower(), MANAGEMENT_STYLE, management.answer)
 
-    def _attach_node(
-        self, link: Link, node: str, style: Style, answer: Callable[[Request, Callable[[Reply], None]], None]
-    ) -> None:
+    def _attach_node(self, link: Link, node: str, style: Style, answer: Answer) -> None:
         if link.role is Role.RECEIVER:
             link.accept(max_message_size=self._namespace.max_request_bytes)
-            self._handlers[link] = _Requests(link, node, style, answer)
-            link.grant(_REQUEST_CREDIT)
+            requests = Requests(link, node, style, answer, self)
+            self._handlers[link] = requests
+            requests.open()
         else:
             link.accept()
             self._handlers[link] = Replies(link, node)
 
     def _on_transfers(self, event: Transfers) -> None:
         handler = self._handlers.get(event.link)
-        if type(handler) is Intake:
+        if isinstance(handler, Intake | Requests):
             handler.on_transfers(event)
-        elif isinstance(handler, _Requests):
-            for number, payload in enumerate(event.payloads):
-                self._on_request(handler, payload, (event.first_delivery_id + number) & 0xFFFFFFFF, event.settled)
-            if event.link.credit <= _REQUEST_CREDIT // 2:
-                event.link.grant(_REQUEST_CREDIT)
 
-    def _on_request(self, requests: _Requests, payload: bytes, delivery_id: int, settled: bool) -> None:
-        try:
-            request = Request.decode(payload)
-        except (CodecError, InvalidArgumentError) as error:
-            self._warn("request rejected", error, requests.node)
-            if not settled:
-                requests.link.dispose(delivery_id, delivery_id, Rejected(amqp_error(error)))
-            return
-        if not settled:
-            requests.link.dispose(delivery_id, delivery_id)
+    @property
+    def name(self) -> str:
+        """Address of the client, for the log."""
+        return self._wire.name
 
-        def respond(reply: Reply) -> None:
-            if reply.status >= 400:
-                _log.warning(
-                    "request failed: peer=%s node=%.300r operation=%.64r status=%d condition=%s reason=%.300s",
-                    self._wire.name, requests.node, request.operation, reply.status, reply.condition, reply.description,
-                )  # fmt: skip
-            links = [each for each in self._handlers.values() if isinstance(each, Replies)]
-            replies = find_replies(links, request, requests.node, requests.link)
-            if replies is not None:
-                replies.send(reply.encode(request, requests.style))
-                self.touch()
+    def replies(self) -> list[Replies]:
+        """The links on which replies of nodes go to the client."""
+        return [handler for handler in self._handlers.values() if isinstance(handler, Replies)]
 
-        requests.answer(request, respond)
-
-    def _answer_cbs(self, request: Request, respond: Callable[[Reply], None]) -> None:
+    def _answer_cbs(self, request: Request, respond: Respond) -> None:
         respond(cbs.put_token(request, self._access, self._namespace.has_entity))
         if self._access.has_grant:
             self._token_deadline = None

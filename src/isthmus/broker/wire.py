@@ -1,0 +1,38 @@
+"""The byte stream below a peer, as the peer sees it.
+
+What it is: the protocol that the socket's shell and the WebSocket implement. What it is not: either of them.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+__all__ = ["Wire"]
+
+
+class Wire(Protocol):
+    """The byte stream below a peer."""
+
+    name: str
+    """Address of the client, for the log."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, or keep them until they can be sent."""
+        ...
+
+    def close(self) -> None:
+        """Send what was written, then close."""
+        ...
+
+    def pause_reading(self) -> None:
+        """Take no more bytes from the client."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Take bytes again."""
+        ...
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether little enough waits to be sent."""
+        ...
