@@ -1,7 +1,7 @@
 """What stands at the head of an entity.
 
-What it is: looks by `$management` peek, which lock nothing: whether anything waits, whether an earlier message is locked
-by someone else, and which sequence number is the last. What it is not: a count (AMQP has none).
+What it is: looks by `$management` peek, which lock nothing: whether anything waits, and which sequence number is the
+last. What it is not: a count (AMQP has none).
 
 Invariants:
     I1. Deferred, scheduled and expired messages do not count as waiting.
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from isthmus.amqp import section
 from isthmus.amqp.section import locate
 
-__all__ = ["Standing", "earlier", "first_waiting", "last_sequence", "standing"]
+__all__ = ["Standing", "first_waiting", "last_sequence", "standing"]
 
 PAGE = 32
 _ENOUGH = 1 << 62
@@ -61,19 +61,14 @@ def _waits(found: Standing, now_ms: int) -> bool:
     return found.state == 0 and not 0 < found.expires_at_ms <= now_ms
 
 
-def first_waiting(peek: Peek, now_ms: int, through: int = _ENOUGH) -> Standing | None:
-    """The first message that may be received, up to sequence number `through`; it may be locked."""
-    for found in _pages(peek, 0, PAGE):
+def first_waiting(peek: Peek, now_ms: int, through: int = _ENOUGH, *, start: int = 0) -> Standing | None:
+    """The first message that may be received, from sequence number `start` up to `through`; it may be locked."""
+    for found in _pages(peek, start, PAGE):
         if found.sequence > through:
             return None
         if _waits(found, now_ms):
             return found
     return None
-
-
-def earlier(peek: Peek, sequence: int, now_ms: int) -> Standing | None:
-    """A message before `sequence` that may be received: whoever has `sequence` locked does not have the head."""
-    return first_waiting(peek, now_ms, sequence - 1)
 
 
 def last_sequence(peek: Peek, start: int) -> int:

@@ -44,12 +44,11 @@ from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus.channel import Channel, ChannelError, dial, listen
 from isthmus.connectors.servicebus.connect import open_client
-from isthmus.connectors.servicebus.head import PAGE, Standing, earlier
+from isthmus.connectors.servicebus.head import Standing, first_waiting
 from isthmus.connectors.servicebus.ledger import Ledger, Span
 from isthmus.connectors.servicebus.sequence import enqueued_ms_of, sequences_of
 from isthmus.errors import IsthmusError, LockLostError
 from isthmus.transport import Backoff, Client, Endpoint, Management, Receiver, Reply
-from isthmus.transport.management import peeked
 
 __all__ = ["Block", "Finish", "Lease", "LeaseEnd", "LeaseError", "LeaseLimits", "RowsDroppedError"]
 
@@ -60,6 +59,9 @@ DRAIN_SECONDS = 5.0
 CLOSING_SECONDS = 20.0
 RECONNECT_SECONDS = 20.0
 HEAD_RETRY_SECONDS = 1.0
+GUARD_SECONDS = 5.0
+# How many messages a lease asks for to see whether the one that it waits for is free.
+PROBE = 8
 REPORT_SECONDS = 1.0
 RENEW_CHUNK = 400
 _LOCK_MS_UNKNOWN = 30_000
@@ -129,7 +131,7 @@ class Lease:
         window_bytes: bytes under way at most, judged by the mean of what came so far.
         ordered: wait for earlier messages that someone else holds.
         channel_file: where the sink dials; None: nobody settles here (the caller takes `tokens`).
-        control_file: where the driver's LeaseControl listens; None: nobody watches.
+        control_file: where the driver listens for reports (`RouteControl`); None: nobody watches.
         label: what the driver's control knows the lease by.
         steps: names of custom steps, for the error when rows were dropped.
 
@@ -189,10 +191,11 @@ class Lease:
         self._receiver: Receiver | None = None
         self._management: Management | None = None
         self._lost: list[tuple[Span, Any]] = []
-        self._checking: tuple[Reply, int] | None = None
-        self._checked = not ordered
-        self._parked: deque[Block] = deque()
-        self._retry_head_at = 0.0
+        self._handed_on = 0  # highest sequence number
+        self._handed_rows = 0
+        self._marks: deque[tuple[int, int]] = deque()  # rows handed on in all, and the delivery id behind them
+        self._guarded_until = 0.0
+        self._hole_until = 0.0
         self._blocked_by: Standing | None = None
         self._ages: deque[tuple[float, int]] = deque()
         self._renewals: list[Reply] = []
@@ -297,8 +300,8 @@ class Lease:
         client.service()
         for run in receiver.take():
             self._arrived(run.first_id, list(run.tags), list(run.payloads), now)
-        if self._checking is not None and self._checking[0].done:
-            self._head_answer(now)
+        if 0 < self._hole_until <= now and (receiver.drained or receiver.error is not None):
+            self._hole_until = 0.0
         if receiver.error is not None or client.error is not None:
             self._source_lost(receiver.error or client.error)
 
@@ -306,7 +309,8 @@ class Lease:
         if self._base_id is None:
             self._base_id = first_id
             self._learn(payloads[0])
-        self._last_arrival, self._last_payload = now, payloads[-1]
+        if not self._hole_until:
+            self._last_arrival, self._last_payload = now, payloads[-1]
         sequences = sequences_of(payloads)
         through = self.limits.through
         highest = max(sequences[-1], sequences[0]) if isinstance(sequences, range) else max(sequences)
@@ -324,17 +328,48 @@ class Lease:
     def _take(
         self, sequences: Sequence[int], first_id: int, tokens: list[bytes], payloads: list[bytes], now: float
     ) -> None:
+        if self._hole_until:
+            self._release([Span(0, first_id, tokens)])
+            return
+        hole = self._hole(sequences) if self.ordered and now < self._guarded_until else None
+        if hole is not None:
+            self._wait_for(hole, now)
+            keep = next((i for i, sequence in enumerate(sequences) if sequence > hole.sequence), len(sequences))
+            self._release([Span(0, first_id + keep, tokens[keep:])])
+            sequences, tokens, payloads = sequences[:keep], tokens[:keep], payloads[:keep]
+            if not keep:
+                return
+        else:
+            self._blocked_by = None
+        self._handed_on = max(self._handed_on, sequences[-1])
+        self._handed_rows += len(tokens)
+        self._marks.append((self._handed_rows, first_id + len(tokens)))
         self.received_bytes += sum(map(len, payloads))
         self.ledger.add(sequences, first_id, tokens)
         self._ages.append((now, first_id + len(tokens)))
-        block = Block(sequences, tokens, payloads)
-        if self._checked:
-            self.blocks.put(block)
-            return
-        self._parked.append(block)
-        if self._checking is None and self._management is not None and now >= self._retry_head_at:
-            lowest = min(min(parked.sequences) for parked in self._parked)
-            self._checking = (self._management.start_peek(0, PAGE), lowest)
+        self.blocks.put(Block(sequences, tokens, payloads))
+
+    def _hole(self, sequences: Sequence[int]) -> Standing | None:
+        """A message between those that came that somebody else holds: the locks of a reader that died live on."""
+        if isinstance(sequences, range) and sequences[0] == self._handed_on + 1:
+            return None
+        management = self._management
+        assert management is not None
+        before = self._handed_on
+        for sequence in sequences:
+            if sequence > before + 1:
+                found = first_waiting(management.peek, self._clock.wall_ms(), sequence - 1, start=before + 1)
+                if found is not None:
+                    return found
+            before = max(before, sequence)
+        return None
+
+    def _wait_for(self, hole: Standing, now: float) -> None:
+        """What comes behind the hole goes back until its message is free."""
+        self._blocked_by = hole
+        self._hole_until = now + HEAD_RETRY_SECONDS
+        if self._receiver is not None:
+            self._receiver.drain()
 
     def _learn(self, message: bytes) -> None:
         sections = section.locate(message)
@@ -342,34 +377,8 @@ class Lease:
         locked_until = annotations.get("x-opt-locked-until")
         if isinstance(locked_until, int):
             self._lock_seconds = min(300.0, max(1.0, (locked_until - self._clock.wall_ms()) / 1000))
-
-    def _head_answer(self, now: float) -> None:
-        assert self._checking is not None
-        assert self._management is not None
-        reply, lowest = self._checking
-        self._checking = None
-        if reply.error is not None:
-            raise reply.error
-        page = peeked(reply)
-        management = self._management
-
-        def look(start: int, count: int) -> list[bytes]:
-            return page if start == 0 else management.peek(start, count)
-
-        found = earlier(look, lowest, self._clock.wall_ms())
-        if found is None:
-            self._checked = True
-            self._blocked_by = None
-            while self._parked:
-                self.blocks.put(self._parked.popleft())
-            return
-        self._blocked_by = found
-        self._parked.clear()
-        self._release(self.ledger.clear())
-        self._base_id = None
-        self._retry_head_at = now + HEAD_RETRY_SECONDS
-        if self._receiver is not None:
-            self._receiver.drain()
+        # By then every lock that a reader before this one left behind has expired.
+        self._guarded_until = self._started + self._lock_seconds + GUARD_SECONDS
 
     def _release(self, spans: list[Span]) -> None:
         if self._receiver is not None and self._receiver.error is None:
@@ -381,23 +390,19 @@ class Lease:
         if self._client is not None:
             self._client.abandon()
         self._client = self._receiver = self._management = None
-        self._checking = None
-        self._parked.clear()
-        if not self._checked:
-            self.ledger.clear()
         self._begin_end(f"source lost: {error}")
         if error is not None and not error.retryable:
             self._error = error
 
     def _refill(self) -> None:
         receiver = self._receiver
-        if receiver is None or self._stopping or self._held or time.monotonic() < self._retry_head_at:
+        if receiver is None or self._stopping or self._held or self._hole_until:
             return
         window = self.window
         if self.ledger.added:
             window = max(1, min(window, self.window_bytes // max(1, self.received_bytes // self.ledger.added)))
-        if not self._checked:
-            window = min(window, 1000)
+        if self._blocked_by is not None:
+            window = min(window, self.ledger.outstanding + PROBE)
         wanted = min(window - self.ledger.outstanding, self.limits.rows - self.ledger.added)
         if wanted > 0 and wanted - receiver.credit >= min(window // 4 + 1, wanted):
             receiver.grant(wanted)
@@ -494,7 +499,7 @@ class Lease:
                 self._begin_end("rows")
             elif self.received_bytes >= limits.nbytes:
                 self._begin_end("bytes")
-            elif now - self._last_arrival >= self._idle_seconds and not self.ledger.outstanding:
+            elif self._idle(now):
                 self._begin_end("idle")
             elif self._channel_file is not None and now - self._heard > SILENCE_SECONDS and self._pushed_rows:
                 self._silent()
@@ -504,12 +509,13 @@ class Lease:
         if self._stopping and not self._finish_sent and (self._drained() or now > self._drain_by):
             self._finish_sent = True
             self._progress = now
-            while self._parked:
-                block = self._parked.popleft()
-                self._release([span for s in block.sequences for span in self.ledger.settle(s, s)])
             self.blocks.put(Finish())
         if now - self._reported >= REPORT_SECONDS:
             self._report({})
+
+    def _idle(self, now: float) -> bool:
+        quiet = self._blocked_by is None and now - self._last_arrival >= self._idle_seconds
+        return quiet and self.ledger.outstanding <= self._dropped_rows()
 
     def _silent(self) -> None:
         if self._met_sink:
@@ -522,16 +528,18 @@ class Lease:
                 )
             )
 
-    def _dropped_rows(self) -> int:
-        """Rows that passed a flush row's place and were not settled."""
+    def _dropped(self) -> list[Span]:
+        """What passed a flush row's place and was not settled: a step of the query removed it."""
         rows = self._flushed_rows.get(self._flushed, 0)
-        if not rows or self._base_id is None:
-            return 0
-        return sum(len(span.tokens) for span in self._passed(rows))
+        while len(self._marks) > 1 and self._marks[1][0] <= rows:
+            self._marks.popleft()
+        if not self._marks or self._marks[0][0] > rows:
+            return []
+        behind = self._marks[0][1]
+        return [span for span in self.ledger.spans() if span.last_id < behind]
 
-    def _passed(self, rows: int) -> list[Span]:
-        base = self._base_id or 0
-        return [span for span in self.ledger.spans() if span.last_id < base + rows]
+    def _dropped_rows(self) -> int:
+        return sum(len(span.tokens) for span in self._dropped())
 
     def _begin_end(self, why: str) -> None:
         if self._stopping:
@@ -596,17 +604,17 @@ class Lease:
             self._wake_write.close()
 
     def _give_back(self) -> None:
-        left = self.ledger.clear() if self._channel_file is not None else []
-        if not left:
+        if self._channel_file is None or not self.ledger.outstanding:
             return
+        dropped = self._dropped()
+        left = self.ledger.clear()
         self._release(left)
-        rows = self._flushed_rows.get(self._flushed, 0)
-        base = self._base_id or 0
-        dropped = [span for span in left if span.last_id < base + rows]
-        if dropped and self._error is None and self._flushed >= self._finish_flush > 0:
+        if self._error is not None:
+            return
+        if dropped and self._flushed >= self._finish_flush > 0:
             count = sum(len(span.tokens) for span in dropped)
             self._error = RowsDroppedError(count, dropped[0].sequence, self.steps)
-        elif self._error is None:
+        else:
             count = sum(len(span.tokens) for span in left)
             self._error = LeaseError(
                 f"'{self.path}': {count} messages were not settled in time and have been given back"

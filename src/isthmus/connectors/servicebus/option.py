@@ -100,7 +100,7 @@ class SourceOptions(_Options):
         look_seconds: how long one look for waiting messages may block.
         batch_seconds: with settle=commit, how long a micro-batch collects.
         flush_ms: how old a row may get in Spark's buffers before it is pushed on.
-        control: path of a `LeaseControl` socket.
+        control: path of the socket on which the driver listens for reports and tells wishes (`RouteControl`).
         steps: names of custom steps of the query, for the error when one dropped rows.
         from_sequence: batch read: the first sequence number.
         max_rows: batch read: at most so many messages; 0: all.

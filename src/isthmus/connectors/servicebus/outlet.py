@@ -288,6 +288,7 @@ class Outlet:
             "acknowledged": self.acknowledged,
             "resent": self.resent,
             "refused": self.refused,
+            "process": os.getpid(),
             "under_way": self._next - self._base,
             "trouble": str(self._trouble or ""),
         }

@@ -1,0 +1,74 @@
+import socket
+from pathlib import Path
+
+import pytest
+
+from isthmus.connectors.servicebus import channel as frames
+from isthmus.connectors.servicebus.channel import Channel, ChannelError, channel_path, dial, listen, private_directory
+
+
+def pair() -> tuple[Channel, Channel]:
+    one, two = socket.socketpair()
+    return Channel(one), Channel(two)
+
+
+def test_runs_are_merged_and_keep_their_place_among_frames_i2() -> None:
+    sink, reader = pair()
+    sink.settle_all(range(1, 5))
+    sink.settle_all([5, 6, 9])
+    sink.send(frames.FLUSHED, b"12345678")
+    sink.settle(10, 11)
+    sink.flush()
+    received = reader.receive()
+    assert [kind for kind, _ in received] == [frames.SETTLE, frames.FLUSHED, frames.SETTLE]
+    assert frames.unpack_pairs(received[0][1]) == [(1, 6), (9, 9)]
+    assert frames.unpack_pairs(received[2][1]) == [(10, 11)]
+    sink.close()
+    assert reader.receive() == []
+    assert reader.closed
+    reader.close()
+
+
+def test_writing_never_blocks_and_order_is_kept_i1() -> None:
+    sink, reader = pair()
+    for number in range(2000):
+        sink.send(frames.STATS, number.to_bytes(4, "big") + bytes(1000))
+        sink.flush()
+    got: list[bytes] = []
+    while len(got) < 2000:
+        got += [payload[:4] for _, payload in reader.receive()]
+        sink.flush()
+    assert got == [number.to_bytes(4, "big") for number in range(2000)]
+    sink.close()
+    reader.close()
+
+
+def test_whoever_dials_before_anyone_listens_finds_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "x.lease"
+    assert dial(path) is None
+    listener = listen(path)
+    channel = dial(path)
+    assert channel is not None
+    channel.close()
+    listener.close()
+
+
+def test_the_directory_is_this_users_alone_i3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    directory = private_directory()
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert channel_path("query", 1).parent == directory
+    assert channel_path("query", 1) != channel_path("query", 2)
+    directory.chmod(0o750)
+    with pytest.raises(ChannelError, match="alone"):
+        private_directory()
+
+
+def test_bytes_that_are_no_frames_are_refused() -> None:
+    one, two = socket.socketpair()
+    channel = Channel(two)
+    one.sendall(b"\xff" * 20)
+    with pytest.raises(ChannelError):
+        channel.receive()
+    one.close()
+    channel.close()

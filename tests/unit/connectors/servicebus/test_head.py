@@ -1,0 +1,53 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isthmus.amqp import section
+from isthmus.amqp.section import Header
+from isthmus.amqp.types import Int, Long, Timestamp
+from isthmus.connectors.servicebus.head import Peek, first_waiting, last_sequence
+
+
+def message(sequence: int, state: int = 0, ttl_ms: int | None = None) -> bytes:
+    return section.encode_message(
+        b"",
+        header=Header(ttl_ms=ttl_ms),
+        annotations={
+            "x-opt-sequence-number": Long(sequence),
+            "x-opt-enqueued-time": Timestamp(1000),
+            "x-opt-message-state": Int(state),
+        },
+    )
+
+
+def entity(messages: dict[int, bytes]) -> Peek:
+    def peek(start: int, count: int) -> list[bytes]:
+        return [messages[s] for s in sorted(messages) if s >= start][:count]
+
+    return peek
+
+
+def test_deferred_scheduled_and_expired_messages_do_not_wait_i1() -> None:
+    messages = {n: message(n, state=1 + n % 2) for n in range(1, 100)}
+    messages[100] = message(100, ttl_ms=500)
+    peek = entity(messages)
+    assert first_waiting(peek, 2000) is None
+    messages[200] = message(200, ttl_ms=5000)
+    found = first_waiting(peek, 2000)
+    assert found is not None
+    assert (found.sequence, found.expires_at_ms) == (200, 6000)
+    assert first_waiting(peek, 2000, through=150) is None
+
+
+def test_a_look_begins_and_ends_where_it_is_told() -> None:
+    peek = entity({n: message(n) for n in (3, 4, 9)})
+    assert first_waiting(peek, 0, 2) is None
+    assert first_waiting(peek, 0, 8, start=5) is None
+    found = first_waiting(peek, 0, start=5)
+    assert found is not None
+    assert found.sequence == 9
+
+
+@given(st.sets(st.integers(1, 5000), max_size=30), st.integers(0, 6000))
+def test_the_last_sequence_number_is_found_wherever_one_starts(sequences: set[int], start: int) -> None:
+    peek = entity({n: message(n) for n in sequences})
+    assert last_sequence(peek, start) == max(sequences, default=0)

@@ -1,0 +1,453 @@
+"""A lease and an outlet in one process, joined by a real control channel, between two fake brokers."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isthmus.amqp import section
+from isthmus.connectors.servicebus import channel as frames
+from isthmus.connectors.servicebus import lease as lease_module
+from isthmus.connectors.servicebus import outlet as outlet_module
+from isthmus.connectors.servicebus.channel import Channel, listen
+from isthmus.connectors.servicebus.lease import (
+    Block,
+    Finish,
+    Lease,
+    LeaseEnd,
+    LeaseError,
+    LeaseLimits,
+    RowsDroppedError,
+)
+from isthmus.connectors.servicebus.outlet import Outlet, RowRefusedError, SourceGoneError
+from isthmus.connectors.servicebus.splice import Refused
+from isthmus.errors import EntityNotFoundError, IsthmusError
+from isthmus.testing.peer import Peer
+
+LIMITS = LeaseLimits(seconds=30, rows=10**6, nbytes=1 << 30, idle_seconds=0.2)
+
+
+def message(number: int, size: int = 10) -> bytes:
+    return section.encode_message(b"x" * size, properties={"message_id": f"m{number}"})
+
+
+def ids(peer: Peer, name: str = "target") -> list[str]:
+    with peer.lock:
+        return [
+            section.decode_properties(m, section.locate(m).properties)["message_id"]
+            for m in peer.queues[name].messages.values()
+        ]
+
+
+class Pipe:
+    """What Spark does between reader and sink, without Spark: blocks and flush rows in order, on a thread."""
+
+    def __init__(
+        self, lease: Lease, outlet: Outlet, step: Callable[[Block], Block | None] = lambda block: block
+    ) -> None:
+        self.lease = lease
+        self.outlet = outlet
+        self.step = step
+        self.rows = 0
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        flushes = 0
+        try:
+            while not isinstance(item := self.lease.blocks.get(timeout=30), LeaseEnd):
+                if isinstance(item, Block):
+                    self.rows += len(item.payloads)
+                    kept = self.step(item)
+                    if kept is not None:
+                        self.outlet.send(kept.payloads, kept.sequences)
+                flushes += 1
+                self.lease.note_flush(flushes, self.rows)
+                if isinstance(item, Finish):
+                    self.lease.note_finish(flushes)
+                self.outlet.flush(flushes)
+            if item.error is not None:
+                raise item.error
+            self.outlet.wait_source_end()
+            self.outlet.finish()
+        except BaseException as error:  # noqa: BLE001 - handed to the test
+            self.error = error
+            self.outlet.abort(error)
+
+    def run(self) -> None:
+        """Runs the lease to its end; raises what Spark's task would fail with."""
+        self.lease.start()
+        self.thread.start()
+        self.thread.join(40)
+        assert not self.thread.is_alive()
+        self.lease.join(10)
+        if self.error is not None:
+            raise self.error
+
+
+@contextmanager
+def brokers(count: int) -> Iterator[tuple[Peer, Peer]]:
+    with Peer("source") as source, Peer("target") as target:
+        for number in range(count):
+            source.queues["source"].put(message(number))
+        yield source, target
+
+
+def pipe(
+    source: Peer,
+    target: Peer,
+    channel_file: Path,
+    *,
+    limits: LeaseLimits = LIMITS,
+    step: Any = lambda b: b,
+    **more: Any,
+) -> Pipe:
+    lease = Lease(source.endpoint, "source", limits, channel_file=channel_file, **more)
+    outlet = Outlet(target.endpoint, "target", channel_file=channel_file, target_timeout_seconds=5).open()
+    return Pipe(lease, outlet, step)
+
+
+@pytest.fixture(name="channel_file")
+def _channel_file(tmp_path: Path) -> Path:
+    return tmp_path / "task.lease"
+
+
+def test_everything_is_copied_in_order_and_completed_i1(channel_file: Path) -> None:
+    with brokers(3000) as (source, target):
+        made = pipe(source, target, channel_file)
+        made.run()
+        assert ids(target) == [f"m{n}" for n in range(3000)]
+        source.wait_for(lambda: len(source.queues["source"].fates) == 3000)
+        assert set(source.queues["source"].fates.values()) == {"completed"}
+        assert made.lease.ended_by == "idle"
+        assert (made.lease.ledger.settled, made.lease.ledger.outstanding) == (3000, 0)
+
+
+def test_nothing_is_completed_before_the_target_acknowledged_i1(channel_file: Path) -> None:
+    with brokers(50) as (source, target):
+        target.queues["target"].hold = True
+        made = pipe(source, target, channel_file)
+        runner = threading.Thread(target=made.run)
+        runner.start()
+        target.wait_for(lambda: len(target.queues["target"].messages) == 50)
+        assert source.queues["source"].fates == {}
+        assert made.lease.ledger.outstanding == 50
+        with target.lock:
+            target.queues["target"].hold = False
+        runner.join(30)
+        assert len(source.queues["source"].fates) == 50
+
+
+@pytest.mark.parametrize(
+    ("limits", "ended_by"),
+    [
+        (LeaseLimits(0.3, 10**6, 1 << 30, 30), "time"),
+        (LeaseLimits(30, 100, 1 << 30, 30), "rows"),
+        (LeaseLimits(30, 10**6, 5000, 30), "bytes"),
+        (LeaseLimits(30, 10**6, 1 << 30, 30, through=120), "through"),
+    ],
+)
+def test_a_lease_ends_by_its_limits_and_gives_the_rest_back(
+    limits: LeaseLimits, ended_by: str, channel_file: Path
+) -> None:
+    with brokers(300) as (source, target):
+        made = pipe(source, target, channel_file, limits=limits)
+        made.run()
+        fates = source.queues["source"].fates
+        completed = [s for s, fate in fates.items() if fate == "completed"]
+        assert made.lease.ended_by == ended_by
+        assert ids(target) == [f"m{s - 1}" for s in sorted(completed)]
+        assert len(completed) == {"time": 300, "rows": 100, "bytes": 300, "through": 120}[ended_by]
+        source.wait_for(lambda: not source.queues["source"].locked)
+        assert len(source.queues["source"].waiting) == 300 - len(completed)
+
+
+def test_a_wish_to_stop_drains_and_ends_well(channel_file: Path, tmp_path: Path) -> None:
+    control_file = tmp_path / "control"
+    listener = listen(control_file)
+    limits = LeaseLimits(30, 10**6, 1 << 30, 30)
+    with brokers(20) as (source, target):
+        made = pipe(source, target, channel_file, limits=limits, control_file=control_file)
+        runner = threading.Thread(target=made.run)
+        runner.start()
+        target.wait_for(lambda: len(target.queues["target"].messages) == 20)
+        control = Channel(listener.accept()[0])
+        control.send(frames.STOP, b"the run ends")
+        control.flush()
+        runner.join(30)
+        assert made.lease.ended_by == "the run ends"
+        assert [kind for kind, _ in control.receive()][-1] == frames.STATS
+        control.close()
+    listener.close()
+
+
+def test_a_failed_sink_gives_every_lock_back_i2(channel_file: Path) -> None:
+    def fail(block: Block) -> Block:
+        raise ZeroDivisionError("a step of the query failed")
+
+    with brokers(100) as (source, target):
+        with pytest.raises(ZeroDivisionError):
+            pipe(source, target, channel_file, step=fail).run()
+        source.wait_for(lambda: len(source.queues["source"].waiting) == 100)
+        assert set(source.queues["source"].fates.values()) == {"released"}
+
+
+def test_a_sink_that_dies_without_a_word_ends_the_lease_i4(channel_file: Path) -> None:
+    with brokers(10) as (source, _):
+        lease = Lease(source.endpoint, "source", LIMITS, channel_file=channel_file)
+        lease.start()
+        assert isinstance(lease.blocks.get(timeout=10), Block)
+        sink = frames.dial(channel_file)
+        assert sink is not None
+        sink.send(frames.HELLO)
+        sink.flush()
+        sink.close()
+        end = next(item for item in iter(lambda: lease.blocks.get(timeout=10), None) if isinstance(item, LeaseEnd))
+        assert isinstance(end.error, LeaseError)
+        source.wait_for(lambda: len(source.queues["source"].waiting) == 10)
+
+
+def test_silence_ends_the_lease_i4(channel_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_module, "SILENCE_SECONDS", 0.2)
+    with brokers(10) as (source, _):
+        lease = Lease(source.endpoint, "source", LeaseLimits(30, 10**6, 1 << 30, 30), channel_file=channel_file)
+        lease.start()
+        assert isinstance(lease.blocks.get(timeout=10), Block)
+        lease.note_flush(1, 10)
+        end = next(item for item in iter(lambda: lease.blocks.get(timeout=10), None) if isinstance(item, LeaseEnd))
+        assert "settle=commit" in str(end.error)
+        source.wait_for(lambda: len(source.queues["source"].waiting) == 10)
+
+
+def test_a_sink_whose_reader_is_gone_fails_though_its_input_ended(channel_file: Path) -> None:
+    with Peer("target") as target:
+        listener = listen(channel_file)
+        outlet = Outlet(target.endpoint, "target", channel_file=channel_file).open()
+        sock, _ = _accepted(listener)
+        outlet.send([message(1)], [1])
+        sock.close()
+        with pytest.raises(SourceGoneError):
+            outlet.wait_source_end()
+        outlet.abort(SourceGoneError("x"))
+        listener.close()
+
+
+def _accepted(listener: Any) -> Any:
+    limit = time.monotonic() + 10
+    while True:
+        try:
+            return listener.accept()
+        except BlockingIOError:
+            assert time.monotonic() < limit
+            time.sleep(0.005)
+
+
+def test_rows_that_a_step_dropped_are_given_back_and_the_step_is_named(channel_file: Path) -> None:
+    def drop_odd(block: Block) -> Block:
+        keep = [i for i, s in enumerate(block.sequences) if s % 2 == 0]
+        return Block(*([part[i] for i in keep] for part in block))  # type: ignore[arg-type]
+
+    with brokers(10) as (source, target):
+        with pytest.raises(RowsDroppedError, match=r"5 messages from sequence number 1 .*my\.step"):
+            pipe(source, target, channel_file, step=drop_odd, steps="my.step").run()
+        source.wait_for(lambda: len(source.queues["source"].waiting) == 5)
+        assert sorted(source.queues["source"].fates.values()) == ["completed"] * 5 + ["released"] * 5
+
+
+def test_an_ordered_lease_waits_for_an_earlier_message_that_is_locked_elsewhere_i3(
+    channel_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "HEAD_RETRY_SECONDS", 0.05)
+    with brokers(20) as (source, target):
+        held = source.queues["source"]
+        with source.lock:
+            held.waiting.remove(3)
+            held.locked[3] = object()  # type: ignore[assignment]
+        made = pipe(source, target, channel_file, limits=LeaseLimits(30, 10**6, 1 << 30, 2))
+        runner = threading.Thread(target=made.run)
+        runner.start()
+        source.wait_for(lambda: held.fates.get(20) == "released")
+        assert ids(target) == ["m0", "m1"]
+        with source.lock:
+            held.give_back(3)
+        target.wait_for(lambda: len(target.queues["target"].messages) == 20)
+        runner.join(30)
+        assert ids(target) == [f"m{n}" for n in range(20)]
+
+
+def test_a_lost_target_gets_exactly_what_it_did_not_acknowledge_i2(channel_file: Path) -> None:
+    with brokers(200) as (source, target):
+        target.queues["target"].hold = True
+        made = pipe(source, target, channel_file)
+        runner = threading.Thread(target=made.run)
+        runner.start()
+        target.wait_for(lambda: len(target.queues["target"].messages) == 200)
+        with target.lock:
+            target.queues["target"].hold = False
+            target.drop_connections()
+        target.wait_for(lambda: len(target.queues["target"].messages) == 400)
+        runner.join(30)
+        assert ids(target) == [f"m{n}" for n in range(200)] * 2
+        assert set(source.queues["source"].fates.values()) == {"completed"}
+
+
+def test_a_lost_source_is_settled_by_token_over_a_new_connection_i2(channel_file: Path) -> None:
+    with brokers(30) as (source, target):
+        target.queues["target"].hold = True
+        made = pipe(source, target, channel_file)
+        runner = threading.Thread(target=made.run)
+        runner.start()
+        target.wait_for(lambda: len(target.queues["target"].messages) == 30)
+        with source.lock:
+            held = source.queues["source"]
+            source.drop_connections()
+            for sequence in range(1, 31):  # a real namespace keeps the locks of a lost connection
+                held.waiting.remove(sequence)
+                held.locked[sequence] = None  # type: ignore[assignment]
+        with target.lock:
+            target.queues["target"].hold = False
+        runner.join(30)
+        assert set(held.fates.values()) == {"completed"}
+        assert len(held.fates) == 30
+        assert made.error is None
+        assert made.lease.ended_by.startswith("source lost")
+
+
+def test_a_refusal_that_may_pass_is_tried_again_and_holds_no_credit_i3(channel_file: Path) -> None:
+    with brokers(40) as (source, target):
+        target.queues["target"].refuse = "com.microsoft:server-busy"
+        made = pipe(source, target, channel_file)
+        runner = threading.Thread(target=made.run)
+        runner.start()
+        source.wait_for(lambda: made.lease._held != "")
+        source.wait_for(lambda: made.lease._receiver is not None and made.lease._receiver.credit == 0)
+        assert source.queues["source"].fates == {}
+        with target.lock:
+            target.queues["target"].refuse = None
+        runner.join(30)
+        assert ids(target) == [f"m{n}" for n in range(40)]
+        assert set(source.queues["source"].fates.values()) == {"completed"}
+
+
+def test_a_target_that_stays_away_fails_the_query_and_releases_i3(channel_file: Path) -> None:
+    with brokers(10) as (source, target):
+        target.queues["target"].refuse = "amqp:resource-limit-exceeded"
+        made = pipe(source, target, channel_file)
+        made.outlet.target_timeout_seconds = 0.3
+        with pytest.raises(IsthmusError, match=r"took nothing for 0\.3 s"):
+            made.run()
+        source.wait_for(lambda: len(source.queues["source"].waiting) == 10)
+        assert set(source.queues["source"].fates.values()) == {"released"}
+
+
+def test_a_refusal_that_will_not_pass_dead_letters_that_row_i4(channel_file: Path) -> None:
+    with brokers(3) as (source, target):
+        target.queues["target"].refuse = "amqp:link:message-size-exceeded"
+        pipe(source, target, channel_file).run()
+        assert set(source.queues["source"].fates.values()) == {"dead-lettered: MessageTooLarge"}
+
+
+def test_a_missing_target_fails_at_once(channel_file: Path) -> None:
+    with Peer("other") as target, pytest.raises(EntityNotFoundError):
+        Outlet(target.endpoint, "target", channel_file=channel_file).open()
+
+
+def test_rows_get_their_dispositions(channel_file: Path) -> None:
+    verdicts = ["complete", "dead-letter", "defer", "abandon"]
+
+    with brokers(5) as (source, target):
+        made = pipe(source, target, channel_file, limits=LeaseLimits(30, 5, 1 << 30, 30))
+
+        def step(block: Block) -> None:
+            refused = [(s, Refused(0, verdicts[s - 2], "why", "")) for s in block.sequences if s > 1]
+            copies = [p for s, p in zip(block.sequences, block.payloads, strict=True) if s == 1]
+            made.outlet.send(copies, [1] if copies else [], refused)
+
+        made.step = step  # type: ignore[assignment]
+        made.run()
+        assert source.queues["source"].fates == {
+            1: "completed",
+            2: "completed",
+            3: "dead-lettered: why",
+            4: "deferred",
+            5: "abandoned",
+        }
+        assert ids(target) == ["m0"]
+
+
+@pytest.mark.parametrize("batch_messages", [0, 7])
+def test_a_writer_without_a_source_sends_and_waits(batch_messages: int) -> None:
+    with Peer("target") as target:
+        outlet = Outlet(target.endpoint, "target", batch_messages=batch_messages).open()
+        outlet.send([message(n) for n in range(1200)], None)
+        outlet.finish()
+        assert ids(target) == [f"m{n}" for n in range(1200)]
+
+
+def test_a_bad_row_without_a_source_fails_the_write() -> None:
+    with Peer("target") as target:
+        outlet = Outlet(target.endpoint, "target").open()
+        outlet.send([message(1)], None, [(0, Refused(0, "dead-letter", "bad", "row"))])
+        with pytest.raises(RowRefusedError, match="bad"):
+            outlet.finish()
+
+
+def test_envelopes_settle_all_their_messages(channel_file: Path) -> None:
+    with brokers(1000) as (source, target):
+        lease = Lease(source.endpoint, "source", LIMITS, channel_file=channel_file)
+        outlet = Outlet(target.endpoint, "target", channel_file=channel_file, batch_messages=64).open()
+        Pipe(lease, outlet).run()
+        assert ids(target) == [f"m{n}" for n in range(1000)]
+        assert len(source.queues["source"].fates) == 1000
+
+
+def test_an_unknown_source_is_the_readers_error(channel_file: Path) -> None:
+    with Peer("other") as source:
+        lease = Lease(source.endpoint, "source", LIMITS, channel_file=channel_file)
+        lease.start()
+        end = lease.blocks.get(timeout=10)
+        assert isinstance(end, LeaseEnd)
+        assert isinstance(end.error, EntityNotFoundError)
+        lease.join(5)
+
+
+def test_locks_are_renewed_while_the_target_is_slow(channel_file: Path) -> None:
+    with brokers(5) as (source, target):
+        target.queues["target"].hold = True
+        made = pipe(source, target, channel_file)
+        made.lease._learn = lambda _: setattr(made.lease, "_lock_seconds", 0.6)  # type: ignore[method-assign]
+        runner = threading.Thread(target=made.run)
+        runner.start()
+        source.wait_for(lambda: sum(operation == "renew-lock" for _, operation, _ in source.requests) >= 2)
+        with target.lock:
+            target.queues["target"].hold = False
+        runner.join(30)
+        assert len(source.queues["source"].fates) == 5
+
+
+def test_the_window_bounds_what_is_under_way(channel_file: Path) -> None:
+    with brokers(500) as (source, target):
+        target.queues["target"].hold = True
+        made = pipe(source, target, channel_file, window=100)
+        runner = threading.Thread(target=made.run)
+        runner.start()
+        target.wait_for(lambda: len(target.queues["target"].messages) == 100)
+        assert made.lease.ledger.outstanding == 100
+        assert len(source.queues["source"].waiting) == 400
+        with target.lock:
+            target.queues["target"].hold = False
+        runner.join(30)
+        assert len(source.queues["source"].fates) == 500
+
+
+def test_errors_reach_the_reader_as_the_last_item() -> None:
+    error: IsthmusError = LeaseError("x")
+    items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    items.put(LeaseEnd(error))
+    assert items.get().error is error
+    assert outlet_module.CHUNK > 0

@@ -1,0 +1,129 @@
+import uuid
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isthmus.amqp import section, types
+from isthmus.amqp.section import Header, locate
+from isthmus.connectors.servicebus.row import (
+    DECODED_SCHEMA,
+    FLUSH_SEQUENCE,
+    RAW_SCHEMA,
+    decoded_batch,
+    encode,
+    flush_batch,
+    raw_batch,
+    restore,
+    with_flush,
+)
+from isthmus.connectors.servicebus.sequence import sequences_of
+
+values = st.one_of(
+    st.text(),
+    st.binary(),
+    st.integers(-(2**63), 2**63 - 1).map(types.Long),
+    st.integers(0, 2**64 - 1).map(types.ULong),
+    st.integers(-(2**31), 2**31 - 1).map(types.Int),
+    st.integers(0, 255).map(types.UByte),
+    st.integers(-128, 127).map(types.Byte),
+    st.integers(0, 2**13).map(types.Timestamp),
+    st.booleans(),
+    st.floats(allow_nan=False),
+    st.floats(allow_nan=False, width=32).map(types.Float),
+    st.uuids(),
+    st.text(alphabet="abc").map(types.Symbol),
+    st.integers(-(2**40), 2**40).map(lambda n: types.Described(types.Symbol("com.microsoft:timespan"), types.Long(n))),
+    st.none(),
+)
+texts = st.text(max_size=50)
+
+
+@settings(deadline=None)  # the first conversion loads half of Arrow
+@given(
+    body=st.binary(max_size=200),
+    own=st.dictionaries(st.text(min_size=1), values, max_size=8),
+    properties=st.fixed_dictionaries(
+        {}, optional=dict.fromkeys(("message_id", "subject", "content_type", "group_id", "reply_to", "to"), texts)
+    ),
+    ttl_ms=st.none() | st.integers(1, 2**31),
+)
+def test_decode_then_encode_keeps_every_type_i1(
+    body: bytes, own: dict[str, Any], properties: dict[str, str], ttl_ms: int | None
+) -> None:
+    message = section.encode_message(
+        body,
+        header=Header(True, ttl_ms=ttl_ms),
+        annotations={"x-opt-sequence-number": types.Long(4), "x-opt-partition-key": "pk"},
+        properties=properties,
+        application_properties=own,
+    )
+    row = decoded_batch([message], [b"t"]).to_pylist()[0]
+    again = encode(row)
+    before, after = locate(message), locate(again)
+    restored = section.decode_map(again, after.application_properties)
+    assert restored == own
+    assert {k: type(v) for k, v in restored.items()} == {
+        k: types.Long if type(v) is int else type(v)
+        for k, v in section.decode_map(message, before.application_properties).items()
+    }
+    assert again[slice(*after.body)] == message[slice(*before.body)]
+    kept = section.decode_properties(message, before.properties)
+    assert section.decode_properties(again, after.properties) == kept
+    assert section.decode_map(again, after.message_annotations) == {"x-opt-partition-key": "pk"}
+    if ttl_ms is not None:
+        assert section.decode_header(again, after.header).ttl_ms == ttl_ms
+
+
+@pytest.mark.parametrize("body", ["text", 7, [1, "two"], {"k": uuid.UUID(int=5)}])
+def test_bodies_that_are_no_data_pass_encoded(body: Any) -> None:
+    message = section.encode_message(body, value_body=True, annotations={"x-opt-sequence-number": types.Long(1)})
+    row = decoded_batch([message], [None]).to_pylist()[0]
+    assert row["body_type"] == "value"
+    assert encode(row).endswith(message[slice(*locate(message).body)])
+
+
+def test_a_row_without_types_gets_those_of_its_fields() -> None:
+    assert restore({"long": 5}) == types.Long(5)
+    assert restore({"string": "x"}) == "x"
+    assert restore({"boolean": False}) is False
+    assert restore({}) is None
+    assert restore({"timespan_microseconds": 2}).value == 20
+    with pytest.raises(ValueError, match="unknown type 'decimal'"):
+        restore({"type": "decimal", "string": str(Decimal(1))})
+
+
+def test_raw_batches_hold_messages_and_flush_rows_i2() -> None:
+    batch = with_flush([b"one", b"", b"three"], [b"a" * 16] * 3, range(5, 8), 9, b"\0" * 100)
+    assert batch.schema.equals(RAW_SCHEMA)
+    assert batch.column(0).to_pylist()[:3] == [b"one", b"", b"three"]
+    assert batch.column(2).to_pylist() == [5, 6, 7, FLUSH_SEQUENCE, FLUSH_SEQUENCE]
+    assert int.from_bytes(batch.column(1)[3].as_py(), "little") == 9
+    assert raw_batch([], [], []).num_rows == 0
+    assert flush_batch(1, b"\0", DECODED_SCHEMA).schema.equals(DECODED_SCHEMA)
+    batch.validate(full=True)
+
+
+@given(st.lists(st.tuples(st.integers(1, 2**62), st.booleans(), st.text(max_size=20)), min_size=1))
+def test_sequence_numbers_are_those_of_the_annotations(rows: list[tuple[int, bool, str]]) -> None:
+    messages = [
+        section.encode_message(
+            b"\xa3\x15x-opt-sequence-number\x81" + bytes(8),
+            header=Header(True) if with_header else None,
+            annotations={"mine": text, "x-opt-sequence-number": types.Long(sequence)},
+        )
+        for sequence, with_header, text in rows
+    ]
+    assert list(sequences_of(messages)) == [sequence for sequence, _, _ in rows]
+
+
+def test_consecutive_sequence_numbers_are_a_range() -> None:
+    messages = [
+        section.encode_message(b"", annotations={"x-opt-sequence-number": types.Long(n)}) for n in range(1000, 1100)
+    ]
+    assert sequences_of(messages) == range(1000, 1100)
+    assert pa.array(np.asarray(sequences_of(messages))).to_pylist()[-1] == 1099

@@ -1,0 +1,198 @@
+import uuid
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isthmus.amqp import section
+from isthmus.amqp.section import Header, locate
+from isthmus.amqp.types import Int, Long, Symbol, Timestamp, UInt
+from isthmus.connectors.servicebus.splice import HOPS_USED_UP, Refused, Splicer
+
+NOW_MS = 1_700_000_100_000
+ENQUEUED_MS = 1_700_000_000_123
+STORED_HEADER = Header(True, 4, None, False, 3)
+ISO = "2023-11-14T22:13:20.123Z"
+
+values = st.one_of(
+    st.text(max_size=300),
+    st.binary(max_size=300),
+    st.integers(-(2**63), 2**63 - 1).map(Long),
+    st.integers(-(2**31), 2**31 - 1).map(Int),
+    st.integers(0, 2**32 - 1).map(UInt),
+    st.booleans(),
+    st.floats(allow_nan=False),
+    st.uuids(),
+    st.none(),
+)
+names = st.text(min_size=1, max_size=40).filter(lambda name: name != "RuleName" and not name.startswith("repl-"))
+
+
+def stored(
+    sequence: int = 1 << 33,
+    *,
+    topic_sequence: int | None = None,
+    header: Header | None = STORED_HEADER,
+    own: dict[str, Any] | None = None,
+    annotations: dict[str, Any] | None = None,
+    properties: dict[str, Any] | None = None,
+    body: bytes = b"body",
+) -> bytes:
+    broker: dict[Any, Any] = {
+        "x-opt-locked-until": Timestamp(NOW_MS + 1000),
+        "x-opt-sequence-number": Long(sequence),
+        "x-opt-enqueued-time": Timestamp(ENQUEUED_MS),
+    }
+    if topic_sequence is not None:
+        broker["x-opt-enqueue-sequence-number"] = Long(topic_sequence)
+    return section.encode_message(
+        body,
+        header=header,
+        annotations=broker | (annotations or {}),
+        properties={"message_id": "m1"} if properties is None else properties,
+        application_properties=own,
+    )
+
+
+def application(message: bytes) -> dict[Any, Any]:
+    return section.decode_map(message, locate(message).application_properties)
+
+
+def copied(message: bytes, splicer: Splicer | None = None) -> bytes:
+    made = (splicer or Splicer("ewr/flights", "jfk")).copy(message, NOW_MS)
+    assert isinstance(made, bytes)
+    return made
+
+
+def test_provenance_is_added_and_nothing_else_changes() -> None:
+    message = stored(7, own={"gate": "A1", "n": Int(3)})
+    copy = copied(message)
+    assert application(copy) == {
+        "gate": "A1",
+        "n": Int(3),
+        "repl-origin": "ewr/flights",
+        "repl-sequence": "7",
+        "repl-offset": "7",
+        "repl-enqueued-time": ISO,
+    }
+    assert copy.endswith(message[slice(*locate(message).body)])
+
+
+def test_a_subscription_tells_the_topics_number() -> None:
+    assert application(copied(stored(7, topic_sequence=1 << 40)))["repl-sequence"] == str(1 << 40)
+
+
+def test_later_hops_are_joined_and_the_first_value_stays_i2() -> None:
+    once = copied(stored(7))
+    sections = locate(once)
+    again = stored(9, own=section.decode_map(once, sections.application_properties))
+    twice = application(copied(again, Splicer("jfk/flights", "lga")))
+    assert twice["repl-origin"] == "ewr/flights;jfk/flights"
+    assert twice["repl-sequence"] == "7;9"
+    assert twice["repl-enqueued-time"] == f"{ISO};{ISO}"
+
+
+def test_a_message_never_returns_i3() -> None:
+    splicer = Splicer("jfk/flights", "ewr")
+    verdict = splicer.copy(stored(own={"repl-origin": "ewr/flights", "repl-sequence": "1"}), NOW_MS)
+    assert isinstance(verdict, Refused)
+    assert (verdict.disposition, splicer.looped) == ("complete", 1)
+
+
+def test_used_up_hops_are_dead_lettered() -> None:
+    verdict = Splicer("d/q", "e", hop_budget=3).copy(stored(own={"repl-origin": "a/q;b/q;c/q"}), NOW_MS)
+    assert isinstance(verdict, Refused)
+    assert (verdict.disposition, verdict.reason) == ("dead-letter", HOPS_USED_UP)
+
+
+def test_rule_name_goes_as_a_key_only() -> None:
+    own = {"note": "RuleName", "RuleName": "replication", "raw": b"\xa1\x08RuleName\xa1\x01x", "replication": Int(1)}
+    for sequence in (7, 1 << 33):
+        splicer = Splicer("ewr/flights", "jfk")
+        copies, _ = splicer.copy_all(*joined([stored(sequence, own=own)] * 3), NOW_MS)
+        for copy in copies:
+            left = application(copy)
+            assert "RuleName" not in left
+            assert (left["note"], left["raw"], left["replication"]) == (own["note"], own["raw"], 1)
+
+
+def test_the_brokers_annotations_go_and_the_senders_stay() -> None:
+    copy = copied(stored(annotations={"x-opt-partition-key": "pk", "x-opt-message-state": Int(0), "mine": Symbol("s")}))
+    assert section.decode_map(copy, locate(copy).message_annotations) == {"x-opt-partition-key": "pk", "mine": "s"}
+
+
+def test_remaining_time_to_live_is_recomputed_and_delivery_count_dropped_i4() -> None:
+    waited = NOW_MS - ENQUEUED_MS
+    for ttl_ms, left in ((waited + 5000, 5000), (waited - 5000, 1), (None, None), (0xFFFFFFFF, None)):
+        splicer = Splicer("ewr/flights", "jfk")
+        for _ in range(3):
+            copy = copied(stored(header=Header(True, 4, ttl_ms, False, 3)), splicer)
+            assert section.decode_header(copy, locate(copy).header) == Header(True, 4, left, False, 0)
+
+
+def test_a_missing_message_id_is_made_of_the_identity() -> None:
+    copy = copied(stored(7, properties={"subject": "s"}))
+    assert section.decode_properties(copy, locate(copy).properties) == {"message_id": "ewr/flights/7", "subject": "s"}
+    copy = copied(section.encode_message(b"x", annotations={"x-opt-sequence-number": Long(5)}))
+    assert section.decode_properties(copy, locate(copy).properties) == {"message_id": "ewr/flights/5"}
+
+
+def test_without_an_origin_only_the_broker_is_taken_out() -> None:
+    copy = copied(stored(own={"a": "b"}), Splicer(""))
+    assert application(copy) == {"a": "b"}
+    assert "message_annotations" in locate(copy)._fields
+    assert locate(copy).message_annotations == (0, 0)
+
+
+def joined(messages: list[bytes]) -> tuple[bytes, list[int]]:
+    offsets = [0]
+    for message in messages:
+        offsets.append(offsets[-1] + len(message))
+    return b"".join(messages), offsets
+
+
+some_message = st.builds(
+    stored,
+    st.integers(1, 2**62),
+    topic_sequence=st.none() | st.integers(1, 2**62),
+    header=st.builds(
+        Header,
+        st.booleans(),
+        st.integers(0, 255),
+        st.none() | st.integers(1, 2**32 - 1),
+        st.just(False),
+        st.integers(0, 9),
+    )
+    | st.none(),
+    own=st.dictionaries(names | st.just("RuleName"), values, max_size=6) | st.none(),
+    annotations=st.dictionaries(st.sampled_from(["x-opt-partition-key", "mine", "x-opt-deadletter-source"]), st.text()),
+    properties=st.fixed_dictionaries(
+        {}, optional={"message_id": st.text(max_size=300) | st.uuids(), "subject": st.text(), "group_id": st.text()}
+    ),
+    body=st.binary(max_size=400),
+)
+
+
+@given(st.lists(some_message, min_size=1, max_size=8))
+def test_the_quick_way_and_the_general_way_agree_and_keep_the_senders_sections_i1(messages: list[bytes]) -> None:
+    quick = Splicer("ewr/flights", "jfk")
+    copies, refused = quick.copy_all(*joined(messages), NOW_MS)
+    assert not refused
+    for message, copy in zip(messages, copies, strict=True):
+        general = Splicer("ewr/flights", "jfk").copy(message, NOW_MS)
+        assert isinstance(general, bytes)
+        before, after, other = locate(message), locate(copy), locate(general)
+        assert application(copy) == application(general)
+        for place in ("header", "message_annotations", "properties", "body", "footer"):
+            assert copy[slice(*getattr(after, place))] == general[slice(*getattr(other, place))]
+        assert copy[slice(*after.body)] == message[slice(*before.body)]
+        own = {k: v for k, v in application(message).items() if k != "RuleName"}
+        kept = {k: v for k, v in application(copy).items() if not k.startswith("repl-")}
+        assert kept == own
+        assert {k: type(v) for k, v in kept.items()} == {k: type(v) for k, v in own.items()}
+
+
+def test_a_uuid_message_id_stays_a_uuid() -> None:
+    name = uuid.uuid4()
+    copy = copied(stored(properties={"message_id": name}))
+    assert section.decode_properties(copy, locate(copy).properties)["message_id"] == name

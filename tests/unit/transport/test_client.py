@@ -1,0 +1,162 @@
+import time
+
+import pytest
+
+from isthmus.amqp import section
+from isthmus.amqp.performative import Released
+from isthmus.errors import (
+    ConnectionLostError,
+    EntityNotFoundError,
+    IsthmusError,
+    OutcomeUnknownError,
+    QuotaExceededError,
+)
+from isthmus.testing.peer import Peer
+from isthmus.transport import Client, Endpoint, Management, Receiver, Sender, SharedKeyCredential, Token
+from isthmus.transport.sender import envelope, messages_of
+
+
+def message(number: int) -> bytes:
+    return section.encode_message(b"body", properties={"message_id": f"m{number}"})
+
+
+def ids(messages: list[bytes]) -> list[str]:
+    return [section.decode_properties(m, section.locate(m).properties)["message_id"] for m in messages]
+
+
+def test_sends_singly_and_in_envelopes_in_order() -> None:
+    with Peer("q") as peer, Client(peer.endpoint).open() as client:
+        sender = Sender(client, "q").wait_ready()
+        sender.send_all([message(i) for i in range(700)])
+        sender.send_all([message(i) for i in range(700, 1000)], batch=50)
+        assert ids(list(peer.queues["q"].messages.values())) == [f"m{i}" for i in range(1000)]
+        assert sender.outstanding == 0
+
+
+def test_receives_under_credit_completes_and_releases() -> None:
+    with Peer("q") as peer, Client(peer.endpoint).open() as client:
+        for number in range(10):
+            peer.queues["q"].put(message(number))
+        receiver = Receiver(client, "q").wait_attached()
+        receiver.grant(6)
+        client.wait_until(lambda: receiver.received == 6, 5, "messages")
+        runs = receiver.take()
+        first = runs[0].first_id
+        assert sum(len(run.tags) for run in runs) == 6
+        receiver.dispose(first, first + 3)
+        receiver.dispose(first + 4, first + 5, Released())
+        client.flush()
+        peer.wait_for(lambda: len(peer.queues["q"].fates) == 6)
+        assert sorted(peer.queues["q"].fates.items())[3:5] == [(4, "completed"), (5, "released")]
+        receiver.grant(100)
+        receiver.drain()
+        client.wait_until(lambda: receiver.drained, 5, "drain")
+        assert receiver.received == 12
+        assert receiver.credit == 0
+
+
+def test_management_peeks_renews_and_settles_by_token() -> None:
+    with Peer("q") as peer, Client(peer.endpoint).open() as client:
+        for number in range(3):
+            peer.queues["q"].put(message(number))
+        management = Management(client, "q")
+        assert ids(management.peek(2, 10)) == ["m1", "m2"]
+        assert management.peek(9, 10) == []
+        receiver = Receiver(client, "q").wait_attached()
+        receiver.grant(3)
+        client.wait_until(lambda: receiver.received == 3, 5, "messages")
+        tokens = [tag for run in receiver.take() for tag in run.tags]
+        assert min(management.renew(tokens)) > time.time() * 1000
+        management.finish(management.start_disposition("suspended", tokens[:1], reason="why"))
+        management.finish(management.start_disposition("completed", tokens[1:]))
+        assert peer.queues["q"].fates == {1: "dead-lettered: why", 2: "completed", 3: "completed"}
+
+
+def test_a_refused_link_and_a_refused_message_raise_their_errors() -> None:
+    with Peer("q") as peer, Client(peer.endpoint).open() as client:
+        with pytest.raises(EntityNotFoundError, match="nowhere"):
+            Sender(client, "nowhere").wait_ready()
+        with pytest.raises(EntityNotFoundError, match="nowhere"):
+            Receiver(client, "nowhere").wait_attached()
+        peer.queues["q"].refuse = "amqp:resource-limit-exceeded"
+        with pytest.raises(QuotaExceededError):
+            Sender(client, "q").wait_ready().send_all([message(1)])
+
+
+def test_a_lost_connection_leaves_the_outcome_unknown_and_names_the_open_ordinals() -> None:
+    with Peer("q") as peer, Client(peer.endpoint).open() as client:
+        peer.queues["q"].hold = True
+        sender = Sender(client, "q").wait_ready()
+        sender.send([message(i) for i in range(5)])
+        client.flush()
+        peer.wait_for(lambda: len(peer.queues["q"].messages) == 5)
+        peer.drop_connections()
+        with pytest.raises(OutcomeUnknownError, match="6 deliveries"):
+            sender.send_all([message(5)])
+        assert (sender.sent, sender.settled, sender.oldest_open) == (6, 0, 0)
+        assert isinstance(client.error, ConnectionLostError)
+
+
+def test_nobody_listening_is_a_lost_connection() -> None:
+    with Peer("q") as peer:
+        endpoint = peer.endpoint
+    with pytest.raises(ConnectionLostError, match=str(endpoint.port)):
+        Client(endpoint).open(2.0)
+
+
+def test_tokens_are_shown_and_renewed_before_they_expire_i2() -> None:
+    class Brief:
+        def __init__(self) -> None:
+            self.made = 0
+
+        def token(self, audience: str, now: float) -> Token:
+            self.made += 1
+            return Token(f"token {self.made} for {audience}", "jwt", now + 2.0)
+
+    with Peer("q") as peer:
+        credential = Brief()
+        endpoint = Endpoint("127.0.0.1", peer.port, tls=False, authority="name:1", credential=credential)
+        with Client(endpoint).open() as client:
+            client.authorize("q")
+            client.wait_until(lambda: credential.made == 2, 5, "renewal")
+            assert client.error is None
+        shown = [body for node, operation, body in peer.requests if (node, operation) == ("$cbs", "put-token")]
+        assert shown[0] == "token 1 for sb://name:1/q"
+
+
+def test_outcomes_cover_each_ordinal_once_whatever_the_ranges_i2() -> None:
+    with Peer("q") as peer, Client(peer.endpoint).open() as client:
+        peer.queues["q"].hold = True
+        sender = Sender(client, "q").wait_ready()
+        sender.send([message(i) for i in range(10)])
+        for first, last in ((3, 4), (0, 1), (4, 6), (0, 9)):
+            sender.on_disposed(first, last, None)
+        covered = [ordinal for o in sender.outcomes for ordinal in range(o.first, o.last + 1)]
+        assert sorted(covered) == list(range(10))
+        assert (sender.settled, sender.outstanding) == (10, 0)
+
+
+def test_an_envelope_gives_its_messages_back() -> None:
+    messages = [message(i) for i in range(5)]
+    assert messages_of(envelope(messages)) == messages
+
+
+def test_service_never_raises_for_a_peer_that_vanishes_i1() -> None:
+    with Peer("q") as peer:
+        client = Client(peer.endpoint).open()
+        receiver = Receiver(client, "q").wait_attached()
+        peer.drop_connections()
+        limit = time.monotonic() + 5
+        while client.error is None and time.monotonic() < limit:
+            client.wait(0.1)
+        assert isinstance(receiver.error, IsthmusError)
+        client.service()
+        client.close()
+
+
+def test_a_shared_key_credential_reaches_the_peer_as_a_signature() -> None:
+    with Peer("q") as peer:
+        endpoint = Endpoint("127.0.0.1", peer.port, tls=False, credential=SharedKeyCredential("root", "key"))
+        with Client(endpoint).open() as client:
+            client.authorize("q")
+        assert any(str(body).startswith("SharedAccessSignature sr=") for _, _, body in peer.requests)
