@@ -94,7 +94,8 @@ class BacklogWatch:
         """Ends; blocks until a look under way is over."""
         self._stop.set()
         for thread in self._threads:
-            thread.join(15.0)
+            if thread.is_alive():
+                thread.join(15.0)
 
     def backlog(self, route: Route) -> Backlog | None:
         """What stands before a route, by the last look; None where none has succeeded."""
