@@ -104,5 +104,6 @@ def measure_latency(
         "resident_bytes": sum(usage.resident_bytes for usage in after.values()),
         "processes": sum(usage.processes for usage in after.values()),
         "spark_resident_bytes_per_route": sum(usage.resident_bytes for usage in spark) // routes,
+        "spark_shared_out_bytes_per_route": sum(usage.shared_out_bytes for usage in spark) // routes,
         "spark_processes_per_route": round(sum(usage.processes for usage in spark) / routes, 1),
     }

@@ -25,11 +25,14 @@ class Usage:
     Attributes:
         cpu_seconds: user and system time.
         resident_bytes: resident set, summed over the group's processes at the last reading.
+        shared_out_bytes: the same with pages that several processes share counted once, in equal parts (Linux's PSS);
+            Python workers are forks and share most of theirs.
         processes: how many there were at the last reading.
     """
 
     cpu_seconds: float = 0.0
     resident_bytes: int = 0
+    shared_out_bytes: int = 0
     processes: int = 0
 
 
@@ -76,9 +79,10 @@ class Account:
     def _read_process(self, name: str, pid: int, usage: Usage) -> None:
         try:
             process = psutil.Process(pid)
-            with process.oneshot():
-                times = process.cpu_times()
-                usage.resident_bytes += process.memory_info().rss
+            times = process.cpu_times()
+            memory = process.memory_full_info()
+            usage.resident_bytes += memory.rss
+            usage.shared_out_bytes += getattr(memory, "pss", memory.rss)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             return
         usage.processes += 1

@@ -28,7 +28,8 @@ class Steady:
         cpu_us_per_message: CPU time of all its processes, microseconds.
         cpu_us_by_process: the same by process group.
         resident_bytes: resident memory of all its processes at the end.
-        resident_bytes_by_process: the same by process group.
+        shared_out_bytes: the same with shared pages counted once.
+        resident_bytes_by_process: resident memory by process group.
         processes: how many processes that were.
     """
 
@@ -37,6 +38,7 @@ class Steady:
     cpu_us_per_message: float
     cpu_us_by_process: dict[str, float] = field(default_factory=dict)
     resident_bytes: int = 0
+    shared_out_bytes: int = 0
     resident_bytes_by_process: dict[str, int] = field(default_factory=dict)
     processes: int = 0
 
@@ -93,6 +95,7 @@ def measure_steady(
         cpu_us_per_message=total,
         cpu_us_by_process=by_process,
         resident_bytes=sum(usage.resident_bytes for usage in last[2].values()),
+        shared_out_bytes=sum(usage.shared_out_bytes for usage in last[2].values()),
         resident_bytes_by_process={name: usage.resident_bytes for name, usage in last[2].items()},
         processes=sum(usage.processes for usage in last[2].values()),
     )
