@@ -86,7 +86,7 @@ class Doorway(asyncio.Protocol):
         protocol = factory()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
-        _feed(protocol, seen)
+        feed(protocol, seen)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._settle()
@@ -108,7 +108,7 @@ class Doorway(asyncio.Protocol):
             self._transport = None
 
 
-def _feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
+def feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
     """Give a protocol bytes that another one has read."""
     if isinstance(protocol, asyncio.BufferedProtocol):
         view = memoryview(data)

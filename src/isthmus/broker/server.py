@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import importlib
 import ipaddress
 import logging
 import signal
@@ -23,19 +24,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
-from isthmus.broker.admin import build_admin_app
 from isthmus.broker.certificate import CertificateFiles, ensure_certificate, server_context
 from isthmus.broker.config import NamespaceConfig, load_config
-from isthmus.broker.http_log import http_log
+from isthmus.broker.http_gate import HttpGate
 from isthmus.broker.keyring import Authority, Grant, Keyring
 from isthmus.broker.listener import Listener
 from isthmus.broker.namespace import Namespace
 from isthmus.broker.provision import provision
 from isthmus.broker.shell import Shell
 from isthmus.broker.sniff import Speech
-from isthmus.broker.websocket import add_websocket
 from isthmus.clock import SystemClock
 from isthmus.entities import Engine, Limits
 from isthmus.errors import InvalidArgumentError
@@ -50,8 +47,6 @@ _log = logging.getLogger(__name__)
 _SWITCH_INTERVAL_SECONDS = 0.0005
 # Messages make no reference cycles; the collector looks for those of connections only, and seldom.
 _GC_THRESHOLD = (50_000, 20, 100)
-# How long an HTTP client may keep a connection between two requests.
-_KEEP_ALIVE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,27 +140,12 @@ class Server:
         provision(engine, config, file=str(options.config or ""))
         commits = namespace.commits
         await commits.wait_durable()
-        app = build_admin_app(
-            engine,
-            authority,
-            clock,
-            name,
-            commit=commits.wait_durable,
-            healthy=lambda: commits.is_healthy,
-            limits=limits,
-        )
-        add_websocket(app, namespace)
-        runner = web.AppRunner(
-            app,
-            access_log=None,
-            logger=http_log(),
-            handle_signals=False,
-            keepalive_timeout=_KEEP_ALIVE_SECONDS,
-            shutdown_timeout=2.0,
-        )
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
-        await self._listen(namespace, runner.server, machine_clock.wall_ms())
+        gate = HttpGate()
+        http = await self._stack.enter_async_context(contextlib.AsyncExitStack())
+        await self._listen(namespace, gate, machine_clock.wall_ms())
+        loading = asyncio.create_task(_load_http(gate, http, namespace, authority, limits))
+        self._stack.callback(gate.close)
+        self._stack.push_async_callback(asyncio.wait, [loading])
 
     async def _listen(self, namespace: Namespace, http: Any, now_ms: int) -> None:
         options = self._options
@@ -249,6 +229,17 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+async def _load_http(
+    gate: HttpGate, stack: contextlib.AsyncExitStack, namespace: Namespace, authority: Authority, limits: Limits
+) -> None:
+    """Load the HTTP server beside the loop, since AMQP clients need not wait for it, and let connections in."""
+    try:
+        module = await asyncio.to_thread(importlib.import_module, "isthmus.broker.http_server")
+        gate.open(await module.start_http(namespace, authority, limits, stack))
+    except Exception:  # noqa: BLE001 - whatever it is, messages are served all the same
+        _log.exception("no administration: the HTTP server does not start")
 
 
 def _entity_rules(engine: Engine, path: str) -> Any:

@@ -1,0 +1,61 @@
+"""The HTTP server of a namespace: administration, `/health`, and AMQP over WebSocket.
+
+What it is: the applications put together on aiohttp's server. Importing it costs as much as all the rest of a start, so
+that `isthmus.broker.server` does it behind `isthmus.broker.http_gate`. What it is not: a listener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import cast
+
+from aiohttp import web
+
+from isthmus.broker.admin import build_admin_app
+from isthmus.broker.http_log import http_log
+from isthmus.broker.keyring import Authority
+from isthmus.broker.namespace import Namespace
+from isthmus.broker.websocket import add_websocket
+from isthmus.entities import Limits
+
+__all__ = ["start_http"]
+
+# How long an HTTP client may keep a connection between two requests.
+_KEEP_ALIVE_SECONDS = 120.0
+
+
+async def start_http(
+    namespace: Namespace, authority: Authority, limits: Limits, stack: AsyncExitStack
+) -> Callable[[], asyncio.BaseProtocol]:
+    """Make the server; what protocols of connections are made by.
+
+    Args:
+        namespace: what is administered.
+        authority: checks tokens.
+        limits: those of the engine.
+        stack: gets what is to be closed.
+    """
+    commits = namespace.commits
+    app = build_admin_app(
+        namespace.engine,
+        authority,
+        namespace.clock,
+        namespace.name,
+        commit=commits.wait_durable,
+        healthy=lambda: commits.is_healthy,
+        limits=limits,
+    )
+    add_websocket(app, namespace)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        logger=http_log(),
+        handle_signals=False,
+        keepalive_timeout=_KEEP_ALIVE_SECONDS,
+        shutdown_timeout=2.0,
+    )
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    return cast("Callable[[], asyncio.BaseProtocol]", runner.server)
