@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import shutil
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,7 +18,7 @@ from isthmus.amqp import section
 from isthmus.entities import Acquired, Engine, Queue, QueueDescription
 from isthmus.entities.key import DEFERRED, MESSAGE, SCHEDULED, message_key, numbered_span
 from isthmus.errors import MessageNotFoundError, StoreError
-from isthmus.store import MemoryJournal
+from isthmus.store import MemoryJournal, RocksJournal
 from isthmus.testing.clock import ManualClock
 
 LOCK_MS = 5_000
@@ -69,7 +73,7 @@ class QueueMachine(RuleBasedStateMachine):
     @initialize(dead_letters_expired=st.booleans())
     def begin(self, dead_letters_expired: bool) -> None:
         self.clock = ManualClock()
-        self.journal = MemoryJournal()
+        self.journal = self.make_journal()
         self.dead_letters_expired = dead_letters_expired
         self.random = 0
         self.sent = 0
@@ -100,6 +104,9 @@ class QueueMachine(RuleBasedStateMachine):
             self.queue.add_listener(lambda: None)
         assert self.queue.dead_letters is not None
         self.dead: Queue = self.queue.dead_letters
+
+    def make_journal(self) -> Any:
+        return MemoryJournal()
 
     @property
     def now(self) -> int:
@@ -402,10 +409,48 @@ class UnattendedQueueMachine(QueueMachine):
     listening = False
 
 
+class StoredQueueMachine(QueueMachine):
+    """On RocksDB, which cannot be made to fail here: power cuts and failures become clean restarts."""
+
+    def make_journal(self) -> RocksJournal:
+        self.folder = Path(tempfile.mkdtemp())
+        return RocksJournal(self.folder)
+
+    @rule()
+    def clean_restart(self) -> None:
+        self.engine.close()
+        self.journal.close()
+        for one in self.model.live("staged", "returning").values():
+            one.state = "available"
+        self.journal = RocksJournal(self.folder)
+        self.restarted()
+        self.durable = copy.deepcopy(self.model)
+
+    @rule()
+    def power_cut(self) -> None:
+        self.clean_restart()
+
+    @rule()
+    def failed_sync(self) -> None:
+        self.clean_restart()
+
+    @rule()
+    def failed_write(self) -> None:
+        self.clean_restart()
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "folder"):
+            self.journal.close()
+            shutil.rmtree(self.folder)
+
+
 SETTINGS = settings(
-    max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestQueueModel = QueueMachine.TestCase
 TestQueueModel.settings = SETTINGS
 TestUnattendedQueueModel = UnattendedQueueMachine.TestCase
 TestUnattendedQueueModel.settings = SETTINGS
+TestStoredQueueModel = StoredQueueMachine.TestCase
+TestStoredQueueModel.settings = settings(SETTINGS, max_examples=3)
