@@ -60,6 +60,7 @@ class RouteControl:
         self._listener: socket.socket | None = None
         self._peers: dict[int, _Peer] = {}
         self._settled_before = 0
+        self._met = False
         self._stopping = ""
 
     @property
@@ -83,7 +84,7 @@ class RouteControl:
         settled = self._settled_before + sum(int(peer.told.get("settled", 0)) for peer in leases)
         processes = sorted({pid for peer in leases for pid in peer.processes})
         held = next((str(peer.told["held"]) for peer in leases if peer.busy and peer.told.get("held")), "")
-        return Sighting(moved=settled, held=held, processes=tuple(processes))
+        return Sighting(ready=self._met, moved=settled, held=held, processes=tuple(processes))
 
     def busy(self) -> bool:
         """Whether a lease is under way."""
@@ -120,6 +121,7 @@ class RouteControl:
                 break
             peer = _Peer(Channel(sock))
             self._peers[peer.channel.fileno()] = peer
+            self._met = True
             if self._stopping:
                 self._ask(peer)
         for descriptor, peer in list(self._peers.items()):

@@ -12,11 +12,13 @@ class Sighting:
     """What a running route tells of itself.
 
     Attributes:
+        ready: whether its source has begun to look for messages.
         moved: messages settled at the source since the route started in this process.
         held: why it takes in nothing for now, e.g. that the target is away; empty where it does.
         processes: ids of the processes that work for the route now, as far as known.
     """
 
+    ready: bool = True
     moved: int = 0
     held: str = ""
     processes: tuple[int, ...] = ()

@@ -179,6 +179,6 @@ class Condition:
         idle_since = max(self._last_moved_at, self._started_at)
         if waits and now - idle_since >= self.stalled_after_seconds:
             return Phase.STALLED, f"nothing moved for {now - idle_since:.0f} s"
-        if waits and not self.has_moved_since_start():
+        if not self._sighting.ready or (waits and not self.has_moved_since_start()):
             return Phase.STARTING, ""
         return Phase.WAITING, ""

@@ -83,3 +83,12 @@ def test_draining_is_not_overwritten_by_what_is_seen() -> None:
     condition.seen(1, Sighting(moved=1))
     assert condition.phase is Phase.DRAINING
     assert condition.moved == 1
+
+
+def test_a_route_whose_source_does_not_look_yet_is_starting() -> None:
+    condition = Condition()
+    condition.starting(0)
+    condition.seen(1, Sighting(ready=False))
+    assert condition.phase is Phase.STARTING
+    condition.seen(2, Sighting())
+    assert condition.phase is Phase.WAITING

@@ -1,0 +1,67 @@
+"""`isthmus demo`: a federation of three airports on this machine, with a proof at the end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("demo")(run)
+
+
+def run(
+    messages: Annotated[
+        int | None, typer.Option(help="Publish the first N flights; without it those of January, 27,004.", min=30)
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Publish all flights of 2013, 336,776.")] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="Leave namespaces, logs and the federation file in this folder; it must be empty."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the report as one JSON object in the last line.")
+    ] = False,
+) -> None:
+    """Federate three namespaces, publish real flights to each, and prove that every one is known at all of them.
+
+    Exit code 1 if anything was lost, doubled or out of order.
+    """
+    from isthmus.demo.display import LiveView, report_view
+    from isthmus.demo.play import MONTH_FLIGHTS, YEAR_FLIGHTS, Play
+    from isthmus.errors import InvalidArgumentError
+
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise InvalidArgumentError(f"{keep} is not empty; name a new folder")
+    count = min(YEAR_FLIGHTS, messages or (YEAR_FLIGHTS if everything else MONTH_FLIGHTS))
+    folder = keep.absolute() if keep is not None else Path(tempfile.mkdtemp(prefix="isthmus-demo-"))
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with LiveView(Console(stderr=as_json)) as view:
+            report = Play(folder, count, view).perform()
+    finally:
+        if keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    if as_json:
+        Console(stderr=True).print(report_view(report))
+        print(json.dumps({name: value for name, value in report.items() if name != "comparisons"}))
+    else:
+        Console().print(report_view(report))
+    if report["lost"] or report["duplicated"] or report["out_of_order"]:
+        raise typer.Exit(1)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """SIGTERM ends the demo as Ctrl-C does, so that it takes its processes down."""
+    raise KeyboardInterrupt

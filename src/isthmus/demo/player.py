@@ -1,0 +1,125 @@
+"""A process of the demo that speaks JSON lines.
+
+What it is: starting `python -m MODULE`, telling it what to do, and keeping what it says. What it is not: any of the parts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from isthmus.errors import IsthmusError
+
+__all__ = ["Player", "PlayerError"]
+
+
+class PlayerError(IsthmusError):
+    """A process of the demo ended before its time; the text holds the end of what it wrote."""
+
+    code = "demo-process"
+
+
+class Player:
+    """One process.
+
+    Args:
+        name: what to call it in errors.
+        command: what follows the Python interpreter.
+        log: the file that takes its standard error.
+
+    Attributes:
+        told: all that it has said, later values over earlier ones.
+    """
+
+    def __init__(self, name: str, command: list[str], log: Path) -> None:
+        self.name = name
+        self.told: dict[str, Any] = {}
+        self._log = log
+        with log.open("ab") as errors:
+            # A session of its own: Ctrl-C goes to the demo, which ends its parts in order.
+            self._process = subprocess.Popen(
+                [sys.executable, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,
+            )
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read, name=f"read-{name}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def say(self, **values: Any) -> None:
+        """Tell it something: one JSON object on one line."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(values) + "\n")
+        self._process.stdin.flush()
+
+    def wait_for(self, key: str, timeout_seconds: float) -> Any:
+        """What it says under `key`; blocks until it has.
+
+        Raises:
+            PlayerError: it ended without, or the time is over.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: key in self.told or not self._reader.is_alive(), timeout_seconds)
+        if key not in self.told:
+            raise PlayerError(f"{self.name} did not say '{key}': {self._tail()}")
+        return self.told[key]
+
+    def check(self) -> None:
+        """Notice if it has ended badly.
+
+        Raises:
+            PlayerError: it has.
+        """
+        code = self._process.poll()
+        if code:
+            raise PlayerError(f"{self.name} ended with exit code {code}: {self._tail()}")
+
+    def interrupt(self) -> None:
+        """Ask it to end, as Ctrl-C does."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+
+    def join(self, timeout_seconds: float) -> int:
+        """Wait for its end; kills it when the time is over. Its exit code."""
+        try:
+            code = self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self._reader.join(5.0)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        return code
+
+    def _tail(self) -> str:
+        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return " | ".join(lines[-5:]) or "it wrote nothing"
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            try:
+                values = json.loads(line)
+            except ValueError:
+                continue
+            with self._changed:
+                self.told |= values
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
