@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from isthmus.amqp import Error
 from isthmus.amqp.types import Symbol
@@ -22,7 +23,7 @@ from isthmus.broker.outlet import Outlet
 from isthmus.broker.peer import Peer
 from isthmus.clock import Clock, SystemClock
 from isthmus.entities import Engine, Journal, Queue
-from isthmus.errors import EntityNotFoundError
+from isthmus.errors import EntityNotFoundError, StoreError
 
 __all__ = ["Namespace"]
 
@@ -118,15 +119,20 @@ class Namespace:
             self._flushing = True
             self._loop.call_soon(self._flush_touched)
 
-    async def close(self) -> None:
-        """Close the connections, commit what is staged, stop the timers."""
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
-        await self.commits.wait_idle()
+    async def disconnect(self) -> None:
+        """Acknowledge what is staged, and close the connections, which may go on sending meanwhile."""
+        with suppress(StoreError):  # logged, and told to the clients that it concerns
+            await self.commits.wait_durable()
         for peer in list(self.peers):
             # The condition at which clients of the service connect again.
             peer.close(Error(Symbol("amqp:connection:forced"), "The namespace is stopping."))
+
+    async def close(self) -> None:
+        """Acknowledge what is staged, close the connections, stop the timers."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        await self.disconnect()
         await self.commits.close()
         for dispatch in self._dispatches.values():
             dispatch.close()

@@ -142,6 +142,8 @@ class Server:
         await commits.wait_durable()
         gate = HttpGate()
         http = await self._stack.enter_async_context(contextlib.AsyncExitStack())
+        # Before the HTTP server waits for its requests: a WebSocket is one of them until its peer has gone.
+        self._stack.push_async_callback(namespace.disconnect)
         await self._listen(namespace, gate, machine_clock.wall_ms())
         loading = asyncio.create_task(_load_http(gate, http, namespace, authority, limits))
         self._stack.callback(gate.close)

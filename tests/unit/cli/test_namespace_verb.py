@@ -7,10 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
+from azure.servicebus.exceptions import ServiceBusError
 
 from isthmus.testing.namespace import NamespaceStartError, namespace
 
@@ -66,6 +70,37 @@ def test_a_folder_in_use_is_refused(tmp_path):
         taken = run("--data", str(tmp_path / "other"), *ANY_PORTS[2:], "--port", str(running.ports["amqp"]))
         assert taken.returncode == 1
         assert "Cannot listen on 127.0.0.1" in taken.stderr
+
+
+# The SDK leaves its socket open when the namespace stops.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_it_stops_under_load_and_keeps_what_it_acknowledged(tmp_path):
+    with namespace(tmp_path / "data", config="queues: {q: {}}") as running:
+        acknowledged = []
+
+        def send():
+            client = ServiceBusClient.from_connection_string(running.connection_string, retry_total=0)
+            with suppress(ServiceBusError, OSError), client, client.get_queue_sender("q") as sender:
+                while True:
+                    sender.send_messages([ServiceBusMessage("x") for _ in range(50)])
+                    acknowledged.append(50)
+
+        worker = threading.Thread(target=send)
+        worker.start()
+        while len(acknowledged) < 20:
+            time.sleep(0.01)
+        began = time.monotonic()
+        assert running.stop() == 0
+        assert time.monotonic() - began < 10
+        worker.join(60)
+        assert "Traceback" not in running.log()
+        running.start()
+        client = ServiceBusClient.from_connection_string(running.connection_string)
+        with client, client.get_queue_receiver("q", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver:
+            count = 0
+            while messages := receiver.receive_messages(max_message_count=1000, max_wait_time=2):
+                count += len(messages)
+        assert sum(acknowledged) <= count <= sum(acknowledged) + 50
 
 
 def test_faults_of_a_file_are_told_all_at_once_with_exit_code_2(tmp_path):
