@@ -6,7 +6,8 @@ durable, timed or a model of Service Bus; locks never expire here. The namespace
 
 Invariants:
     I1. A message is either waiting, locked by one connection, or settled; `Peer.fates` tells which outcome each got.
-    I2. A lost connection returns its locked messages to their place at once.
+    I2. A lost connection returns its locked messages to their place at once; one that was closed keeps its locks, which
+        its lock tokens still settle, as in a namespace.
 """
 
 from __future__ import annotations
@@ -367,4 +368,5 @@ class Peer:
                 self._forget(served)
                 continue
             if served.connection.closed:
+                served.deliveries.clear()
                 self._forget(served)

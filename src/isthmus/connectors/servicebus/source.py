@@ -436,6 +436,9 @@ class _Driver:
     def latest(self, lease: int, rows: int) -> dict[str, Any]:
         """The offset of the next lease if something waits, else the same offset."""
         self._lease = lease
+        # Spark asks for the next offset only after it has committed the batch before; it tells so itself only when there
+        # is a next batch, which may be too late for the locks.
+        self.commit(lease)
         if self._available_now and self._through == 0:
             return {"lease": lease}
         limit = time.monotonic() + self.options.look_seconds
