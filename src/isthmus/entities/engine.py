@@ -202,9 +202,7 @@ class Engine(Administration):
         failures = [callback for commit in self._commits for callback in commit.failures]
         failures += self._staging.drop()
         self._commits.clear()
-        for member in self._numbers.values():
-            if isinstance(member, Queue):
-                member.release_store()
+        self._release_store()
         self._wakes.clear()
         self._wake_at.clear()
         try:
@@ -225,6 +223,13 @@ class Engine(Administration):
             self._store.sync()
         for commit in list(self._commits):
             self.end_commit(commit)
+        self._release_store()
+
+    def _release_store(self) -> None:
+        """Let go of every scan: a store with one alive does not close."""
+        for member in self._numbers.values():
+            if isinstance(member, Queue):
+                member.release_store()
 
     # ---- time
 

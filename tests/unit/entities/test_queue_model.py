@@ -441,8 +441,9 @@ class StoredQueueMachine(QueueMachine):
     def teardown(self) -> None:
         super().teardown()
         if hasattr(self, "folder"):
+            self.engine.close()
             self.journal.close()
-            shutil.rmtree(self.folder)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 SETTINGS = settings(
