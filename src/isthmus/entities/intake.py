@@ -36,7 +36,7 @@ from isthmus.entities.key import (
     state_key,
 )
 from isthmus.entities.limit import Limits
-from isthmus.entities.parse import HeadCache, split
+from isthmus.entities.parse import HeadCache, split_many
 from isthmus.entities.record import Parts, build, plain_payload
 from isthmus.entities.staging import Callback, Failure, Staging
 from isthmus.entities.window import Budget
@@ -241,8 +241,7 @@ class Intake:
                 f"The maximum entity size of '{self.path}' has been reached or exceeded: it holds {self.stored_bytes()} "
                 f"bytes of {self._quota_bytes}; receive messages or raise MaxSizeInMegabytes."
             )
-        heads = self._heads
-        accepted = [split(payload, heads) for payload in payloads]
+        accepted = split_many(payloads, self._heads)
         limit = self._context.limits.max_message_id_characters
         for place, parts in enumerate(accepted):
             if len(parts.message_id) > limit:
