@@ -223,6 +223,8 @@ class Peer:
 
     def _on_attaching(self, event: LinkAttaching) -> None:
         link = event.link
+        if link.detached or link.amqp_session.ended:
+            return  # the client has given up in the same breath
         try:
             self._attach(link)
         except IsthmusError as error:

@@ -122,6 +122,10 @@ class SasToken:
             raise MalformedTokenError("The token does not start with 'SharedAccessSignature '.")
         if len(token) > TOKEN_LIMIT_BYTES:
             raise MalformedTokenError(f"The token is longer than {TOKEN_LIMIT_BYTES} characters.")
+        try:
+            token.encode()
+        except UnicodeEncodeError:  # bytes of a header that are no UTF-8 arrive as lone surrogates
+            raise MalformedTokenError("The token is no text.") from None
         fields: dict[str, str] = {}
         for part in token[len(TOKEN_PREFIX) :].strip().split("&"):
             name, _, value = part.partition("=")

@@ -279,3 +279,19 @@ async def test_a_fault_of_ours_costs_one_connection_only_i3(broker, message, cap
     assert "division" not in str(client.seen(Transfers))
     monkeypatch.undo()
     assert other.attached(other.sender("orders"))
+
+
+@pytest.mark.parametrize("end", ["detach", "session"])
+async def test_who_gives_up_in_the_same_breath_loses_nothing_else_i3(broker, caplog, end):
+    client = broker.client()
+    session = client.connection.begin()
+    client.pump()
+    hasty = session.attach_sender("hasty", Target(address="orders"), source=Source(address="me"))
+    if end == "detach":
+        hasty.detach()
+    else:
+        session.end()
+    client.pump()
+    assert client.attached(client.sender("orders"))
+    assert not client.closed
+    assert not caplog.records

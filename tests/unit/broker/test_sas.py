@@ -176,3 +176,11 @@ def test_errors_survive_pickling(error: Exception) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert str(copy) == str(error)
+
+
+@pytest.mark.parametrize(
+    "token", ["sr=\udcff&sig=x&se=9&skn=k", "sr=x&sig=\udcff&se=9&skn=k", "sr=x&sig=x&se=9&skn=\udcff"]
+)
+def test_bytes_that_are_no_text_are_malformed(token):
+    with pytest.raises(MalformedTokenError):
+        SasToken.parse("SharedAccessSignature " + token)
