@@ -97,8 +97,7 @@ class Administration(Registry):
         made = replace(description or TopicDescription())
         self._check_description(made)
         entry = self._entry("topic", (name,), self._number(1), made)
-        topic = Topic(name, entry.number, self._context, None)
-        self._numbers[entry.number] = topic
+        topic = self._member(Topic, name, entry.number)
         self._topics[key] = HeldTopic(entry, topic)
         self._apply_topic(self._topics[key])
         self._stage(entry)

@@ -151,6 +151,7 @@ class Intake:
     def reload(self, state: bytes | None) -> None:
         """Go back to what the store holds, after a failed commit."""
         self._load(state)
+        self._detection = None
 
     # ---- settings
 

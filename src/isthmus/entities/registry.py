@@ -40,6 +40,7 @@ __all__ = ["HeldQueue", "HeldSubscription", "HeldTopic", "Registry", "described"
 
 _FORMAT = b"1"
 _DEAD_LETTER = "/$DeadLetterQueue"
+_M = TypeVar("_M", Queue, Topic)
 _T = TypeVar("_T", QueueDescription, TopicDescription, SubscriptionDescription)
 
 
@@ -87,6 +88,7 @@ class Registry:
         self._queues: dict[str, HeldQueue] = {}
         self._topics: dict[str, HeldTopic] = {}
         self._numbers: dict[int, Intake] = {}
+        self._kept: dict[int, Intake] = {}
         self._check_format()
         self._context = Context(self._staging, clock, limits, random_bytes, wake)
         self._next_number = 1
@@ -119,8 +121,7 @@ class Registry:
             self._queues[names[0]] = HeldQueue(entry, self._make_queue(entry))
             self._apply_queue(self._queues[names[0]])
         elif entry.kind == "topic":
-            topic = Topic(entry.names[0], entry.number, self._context, self._store.get(state_key(entry.number)))
-            self._numbers[entry.number] = topic
+            topic = self._member(Topic, entry.names[0], entry.number)
             self._topics[names[0]] = HeldTopic(entry, topic)
             self._apply_topic(self._topics[names[0]])
         elif entry.kind == "subscription":
@@ -130,52 +131,38 @@ class Registry:
 
     def _make_queue(self, entry: Entry) -> Queue:
         path = "/Subscriptions/".join(entry.names)
-        queue = Queue(path, entry.number, self._context, self._store.get(state_key(entry.number)))
-        dead_number = entry.number + 1
-        dead = Queue(path + _DEAD_LETTER, dead_number, self._context, self._store.get(state_key(dead_number)))
-        dead.become_dead_letter_queue()
-        queue.dead_letters = dead
-        self._numbers[entry.number] = queue
-        self._numbers[dead_number] = dead
+        queue = self._member(Queue, path, entry.number)
+        queue.dead_letters = self._member(Queue, path + _DEAD_LETTER, entry.number + 1)
+        queue.dead_letters.become_dead_letter_queue()
         return queue
 
+    def _member(self, kind: type[_M], path: str, number: int) -> _M:
+        """The object for an entity, as the store has it; one that stood before a reload goes on."""
+        state = self._store.get(state_key(number))
+        kept = self._kept.pop(number, None)
+        if isinstance(kept, kind):
+            kept.is_deleted = False
+            kept.reload(state)
+            member = kept
+        else:
+            member = kind(path, number, self._context, state)
+        self._numbers[number] = member
+        return member
+
     def _reload(self) -> None:
-        """Go back to what the store holds; objects that receivers hold stay the same ones."""
-        old = dict(self._numbers)
+        """Go back to what the store holds."""
+        self._kept = self._numbers
+        self._numbers = {}
         self._queues.clear()
         self._topics.clear()
-        self._numbers.clear()
         self._context.calendar.reload()
         self._load()
-        for number, fresh in list(self._numbers.items()):
-            kept = old.pop(number, None)
-            if kept is not None:
-                kept.is_deleted = False
-                kept.reload(self._store.get(state_key(number)))
-                self._exchange(fresh, kept)
-        for gone in old.values():
-            gone.is_deleted = True
-        for topic in self._topics.values():
-            self._apply_topic(topic)
-            for subscription in topic.subscriptions.values():
-                self._apply_subscription(topic, subscription)
-        for queue in self._queues.values():
-            self._apply_queue(queue)
-        for member in (*old.values(), *self._numbers.values()):
+        gone, self._kept = self._kept, {}
+        for member in gone.values():
+            member.is_deleted = True
+        for member in (*gone.values(), *self._numbers.values()):
             if isinstance(member, Queue):
                 member.notify()
-
-    def _exchange(self, fresh: Intake, kept: Intake) -> None:
-        self._numbers[kept.number] = kept
-        for queue in self._queues.values():
-            if queue.queue is fresh and isinstance(kept, Queue):
-                queue.queue = kept
-        for topic in self._topics.values():
-            if topic.topic is fresh and isinstance(kept, Topic):
-                topic.topic = kept
-            for subscription in topic.subscriptions.values():
-                if subscription.queue is fresh and isinstance(kept, Queue):
-                    subscription.queue = kept
 
     # ---- lookup
 

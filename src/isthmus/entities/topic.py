@@ -45,6 +45,10 @@ class Topic(Intake):
         super().__init__(path, number, context, state)
         self._subscribers: dict[str, _Subscriber] = {}
 
+    def reload(self, state: bytes | None) -> None:
+        super().reload(state)
+        self._subscribers.clear()
+
     def configure(
         self,
         *,

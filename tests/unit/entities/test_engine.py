@@ -373,8 +373,14 @@ def test_a_refused_write_leaves_entities_as_they_were(namespace: Any, message: M
         assert engine.runtime("q").active_message_count == 1
         assert engine.list_subscriptions("t")[0][0] == "s"
         assert not engine.has_staged
+        engine.create_subscription("t", "rolled-back")
+        namespace.journal.fail_writes = OSError("No space left on device")
+        with pytest.raises(StoreError, match="No space left"):
+            engine.begin_commit()
+        namespace.journal.fail_writes = None
     namespace.send("t", message("c"))
     assert engine.runtime("t/subscriptions/s").active_message_count == 1
+    assert engine.runtime("t").size_bytes == engine.runtime("t/subscriptions/s").size_bytes
 
 
 def test_closing_commits(namespace: Any, message: Make) -> None:
