@@ -375,4 +375,4 @@ def _restored(value: Any) -> Any:
 
 
 def _milliseconds(value: Any) -> int:
-    return int(value) if isinstance(value, int) else int(value.timestamp() * 1000)
+    return int(value) if isinstance(value, int) else round(value.timestamp() * 1000)
