@@ -205,7 +205,9 @@ def _user_section(content: bytes, count: int) -> bytes:
 
 
 def _pair(name: str, value: Any) -> bytes:
-    return _short_pair(name, value, type(value).__name__) if isinstance(value, str | int) else _long_pair(name, value)
+    if isinstance(value, int) or (isinstance(value, str) and len(value) <= 64):
+        return _short_pair(name, value, type(value).__name__)
+    return _long_pair(name, value)
 
 
 def _long_pair(name: str, value: Any) -> bytes:
