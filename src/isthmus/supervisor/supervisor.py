@@ -12,7 +12,8 @@ Invariants:
     I2. The failure of one route touches no other.
     I3. A route that failed is tried again, later each time up to the limit; once it has moved messages, the delay starts
         from the first step again.
-    I4. Stopping drains every route, all at once, before any query is stopped.
+    I4. Routes start a few at a time.
+    I5. Stopping drains every route, all at once, before any query is stopped.
 """
 
 from __future__ import annotations
@@ -108,6 +109,9 @@ class Settings:
         stalled_after_seconds: see `Condition`.
         steady_seconds: a route that ran this long before it failed starts from the first delay again.
         available_now: routes end when what waited at their start is moved.
+        starts_at_once: how many routes may be starting at the same time. A start costs seconds of CPU, and Spark gives up
+            on a Python process that takes ten to connect.
+        start_seconds: after so long a route that is still starting no longer holds up the next.
         attempts_limit: with `available_now`, how many failures in a row without a message moved end a route for good.
     """
 
@@ -119,6 +123,8 @@ class Settings:
     steady_seconds: float = 60.0
     available_now: bool = False
     attempts_limit: int = 5
+    starts_at_once: int = 2
+    start_seconds: float = 10.0
 
 
 @dataclass(slots=True)
@@ -230,7 +236,7 @@ class Supervisor:
 
     def _start_if_due(self, slot: _Slot) -> None:
         now = self.clock.monotonic()
-        if now < slot.due_at:
+        if now < slot.due_at or self._starting(now) >= self.settings.starts_at_once:
             return
         slot.condition.starting(now)
         slot.started_at = now
@@ -238,6 +244,15 @@ class Supervisor:
             slot.running = self._start(slot.route)
         except Exception as error:  # noqa: BLE001 - whatever it is, the other routes go on and this one is tried again
             self._fail(slot, _one_line(error))
+
+    def _starting(self, now: float) -> int:
+        """How many routes have been started moments ago and do not look for messages yet."""
+        return sum(
+            slot.running is not None
+            and now - slot.started_at < self.settings.start_seconds
+            and not slot.running.sighting().ready
+            for slot in self._slots
+        )
 
     def _watch(self, slot: _Slot, running: RunningRoute) -> None:
         active = running.is_active()

@@ -24,9 +24,9 @@ def route(name: str, source: str = "ewr", target: str = "jfk") -> Route:
 
 
 class FakeRoute:
-    def __init__(self, journal: list[str], name: str) -> None:
+    def __init__(self, journal: list[str], name: str, *, ready: bool) -> None:
         self.journal, self.name = journal, name
-        self.active, self.error, self.seen = True, "", Sighting()
+        self.active, self.error, self.seen = True, "", Sighting(ready=ready)
         self.under_way = True
 
     def is_active(self) -> bool:
@@ -61,6 +61,7 @@ class Bench:
         self.journal: list[str] = []
         self.started: dict[str, list[FakeRoute]] = {name: [] for name in names}
         self.refuse: dict[str, Exception] = {}
+        self.ready = "starts_at_once" not in settings
         self.claim = ClaimView(ClaimState.HELD)
         self.supervisor = Supervisor(
             [route(name) for name in names],
@@ -76,7 +77,7 @@ class Bench:
     def start(self, which: Route) -> FakeRoute:
         if which.name in self.refuse:
             raise self.refuse[which.name]
-        running = FakeRoute(self.journal, which.name)
+        running = FakeRoute(self.journal, which.name, ready=self.ready)
         self.started[which.name].append(running)
         return running
 
@@ -189,7 +190,25 @@ def test_available_now_gives_a_hopeless_route_up() -> None:
     assert bench.supervisor.run(threading.Event()) is False
 
 
-def test_i4_all_drain_before_any_stops() -> None:
+def test_i4_routes_start_a_few_at_a_time() -> None:
+    bench = Bench(("a", "b", "c"), starts_at_once=2, start_seconds=10.0)
+    bench.supervisor.step()
+    assert bench.phase("c") is Phase.PENDING
+    bench.step()
+    assert not bench.started["c"]
+    bench.started["a"][0].seen = Sighting(ready=True)
+    bench.step()
+    assert len(bench.started["c"]) == 1
+
+
+def test_i4_a_start_that_takes_too_long_holds_up_nobody() -> None:
+    bench = Bench(("a", "b"), starts_at_once=1, start_seconds=10.0)
+    bench.supervisor.step()
+    bench.step(10.5)
+    assert len(bench.started["b"]) == 1
+
+
+def test_i5_all_drain_before_any_stops() -> None:
     bench = Bench(("a", "b", "c"))
     bench.step()
     bench.supervisor.shut_down()
@@ -198,7 +217,7 @@ def test_i4_all_drain_before_any_stops() -> None:
     assert bench.phase() is Phase.STOPPED
 
 
-def test_i4_a_failing_drain_does_not_keep_the_others_from_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_i5_a_failing_drain_does_not_keep_the_others_from_it(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(("a", "b"))
     bench.step()
 
