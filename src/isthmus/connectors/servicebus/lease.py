@@ -50,10 +50,21 @@ from isthmus.connectors.servicebus.sequence import enqueued_ms_of, sequences_of
 from isthmus.errors import IsthmusError, LockLostError
 from isthmus.transport import Backoff, Client, Endpoint, Management, Receiver, Reply
 
-__all__ = ["Block", "Finish", "Lease", "LeaseEnd", "LeaseError", "LeaseLimits", "RowsDroppedError"]
+__all__ = [
+    "Block",
+    "Finish",
+    "HeldElsewhereError",
+    "Lease",
+    "LeaseEnd",
+    "LeaseError",
+    "LeaseLimits",
+    "RowsDroppedError",
+]
 
 # The sink says something every 2 s; five times that is silence.
 SILENCE_SECONDS = 10.0
+# Until its target stands a sink has nothing to say, for 30 s unless told otherwise; then it fails by itself.
+SINK_SECONDS = 60.0
 DRAIN_SECONDS = 5.0
 # How long the accounts may take to close once the last flush row is on its way and settlements have stopped coming.
 CLOSING_SECONDS = 20.0
@@ -72,6 +83,22 @@ class LeaseError(IsthmusError):
 
     code = "lease"
     retryable = True
+
+
+class HeldElsewhereError(LeaseError):
+    """An earlier message is locked by somebody else, and stays so for longer than a dead reader's lock would last."""
+
+    code = "held-elsewhere"
+
+    def __init__(self, path: str = "", sequence: int = 0, seconds: float = 0.0) -> None:
+        super().__init__("", path=path, sequence=sequence, seconds=seconds)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"'{a.get('path')}': message {a.get('sequence')} has been locked by another receiver for longer than "
+            f"{a.get('seconds'):.0f} s; later messages wait for it. End the other receiver, or read with ordered=false"
+        )
 
 
 class RowsDroppedError(IsthmusError):
@@ -197,6 +224,7 @@ class Lease:
         self._guarded_until = 0.0
         self._hole_until = 0.0
         self._blocked_by: Standing | None = None
+        self._blocked_since = 0.0
         self._ages: deque[tuple[float, int]] = deque()
         self._renewals: list[Reply] = []
         self._lock_seconds = _LOCK_MS_UNKNOWN / 1000
@@ -322,7 +350,7 @@ class Lease:
                     self._release([Span(sequence, first_id + i, tokens[i : i + 1])])
                 else:
                     self._take([sequence], first_id + i, tokens[i : i + 1], payloads[i : i + 1], now)
-        if through and highest >= through:
+        if through and self._blocked_by is None and highest >= through:
             self._begin_end("through")
 
     def _take(
@@ -366,6 +394,8 @@ class Lease:
 
     def _wait_for(self, hole: Standing, now: float) -> None:
         """What comes behind the hole goes back until its message is free."""
+        if self._blocked_by is None or self._blocked_by.sequence != hole.sequence:
+            self._blocked_since = now
         self._blocked_by = hole
         self._hole_until = now + HEAD_RETRY_SECONDS
         if self._receiver is not None:
@@ -398,6 +428,8 @@ class Lease:
         receiver = self._receiver
         if receiver is None or self._stopping or self._held or self._hole_until:
             return
+        if self._channel_file is not None and not self._met_sink:
+            return  # the sink speaks when its target stands; before that nothing need be locked
         window = self.window
         if self.ledger.added:
             window = max(1, min(window, self.window_bytes // max(1, self.received_bytes // self.ledger.added)))
@@ -438,7 +470,6 @@ class Lease:
                 sock, _ = self._listener.accept()
                 sink = Channel(sock)
                 self._sinks[sink.fileno()] = sink
-                self._met_sink = True
                 self._heard = now
         for fd, sink in list(self._sinks.items()):
             for kind, payload in sink.receive():
@@ -451,7 +482,10 @@ class Lease:
                     self._fail(LeaseError(f"'{self.path}': the sink went away without a word"))
 
     def _on_frame(self, kind: int, payload: bytes) -> None:
-        if kind == frames.SETTLE:
+        if kind == frames.HELLO:
+            self._met_sink = True
+            self._last_arrival = time.monotonic()
+        elif kind == frames.SETTLE:
             self._progress = time.monotonic()
             for first, last in frames.unpack_pairs(payload):
                 self._dispose(self.ledger.settle(first, last), None)
@@ -501,10 +535,12 @@ class Lease:
                 self._begin_end("bytes")
             elif self._idle(now):
                 self._begin_end("idle")
-            elif self._channel_file is not None and now - self._heard > SILENCE_SECONDS and self._pushed_rows:
+            elif self._channel_file is not None and now - self._heard > self._patience_seconds():
                 self._silent()
-            elif self._dropped_rows() > self.window // 2:
+            elif self.ledger.outstanding > self.window // 2 and self._dropped_rows() > self.window // 2:
                 self._begin_end("dropped rows")
+            elif limits.through and self._blocked_by is not None:
+                self._name_the_holder(now)
         self._renew(now)
         if self._stopping and not self._finish_sent and (self._drained() or now > self._drain_by):
             self._finish_sent = True
@@ -514,8 +550,18 @@ class Lease:
             self._report({})
 
     def _idle(self, now: float) -> bool:
-        quiet = self._blocked_by is None and now - self._last_arrival >= self._idle_seconds
+        met = self._met_sink or self._channel_file is None
+        quiet = met and self._blocked_by is None and now - self._last_arrival >= self._idle_seconds
         return quiet and self.ledger.outstanding <= self._dropped_rows()
+
+    def _patience_seconds(self) -> float:
+        return SILENCE_SECONDS if self._met_sink else SINK_SECONDS
+
+    def _name_the_holder(self, now: float) -> None:
+        """A run that ends with what waits now does not wait longer than a lock can last for a message that others hold."""
+        hole = self._blocked_by
+        if hole is not None and now - self._blocked_since > self._lock_seconds + GUARD_SECONDS:
+            self._fail(HeldElsewhereError(self.path, hole.sequence, self._lock_seconds))
 
     def _silent(self) -> None:
         if self._met_sink:

@@ -189,9 +189,8 @@ class Outlet:
                 break
             except IsthmusError as error:
                 if not error.retryable or time.monotonic() >= limit:
-                    self._say_error(error)
+                    self.close(error)
                     raise
-                self._dial()
                 time.sleep(min(self._backoff.next_seconds(), max(0.0, limit - time.monotonic())))
         self._backoff.reset()
         self._thread.start()
@@ -426,7 +425,7 @@ class Outlet:
         if self._channel is not None or self._channel_file is None or time.monotonic() > self._dial_until:
             return
         self._channel = dial(self._channel_file)
-        if self._channel is not None:
+        if self._channel is not None and self._sender is not None:
             self._channel.send(frames.HELLO, str(os.getpid()).encode())
             self._channel.flush()
 
@@ -665,6 +664,7 @@ class Outlet:
             self._changed.notify_all()
 
     def _say_error(self, error: IsthmusError) -> None:
+        self._dial()
         channel = self._channel
         if channel is not None and not channel.closed:
             channel.send(frames.ERROR, json.dumps({"error": str(error), "retryable": error.retryable}).encode())

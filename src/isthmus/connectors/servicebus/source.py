@@ -45,7 +45,7 @@ from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus.channel import Channel, channel_path, dial, private_directory
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.head import Standing, first_waiting, last_sequence
-from isthmus.connectors.servicebus.lease import Block, Finish, Lease, LeaseEnd, LeaseLimits
+from isthmus.connectors.servicebus.lease import Block, Finish, HeldElsewhereError, Lease, LeaseEnd, LeaseLimits
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.row import (
     DECODED_DDL,
@@ -76,6 +76,9 @@ LONGEST_LOOK_SECONDS = 0.4
 # A look that found only what others hold, or a lease that moved nothing: the next comes after so long, then later.
 FRUITLESS_SECONDS = 0.5
 FRUITLESS_LIMIT_SECONDS = 30.0
+FRUITLESS_NOW_SECONDS = 3.0
+# The longest LockDuration is 5 minutes: what is held for longer is held by somebody who is alive.
+HELD_SECONDS = 310.0
 MAX_BLOCK_ROWS = 2000
 PEEK_PAGE = 250
 TOKEN_CHUNK = 400
@@ -241,6 +244,9 @@ def _stream(options: SourceOptions, partition: LeasePartition) -> Iterator[pa.Re
     lease = _lease(options, partition, task_channel())
     lease.start()
     try:
+        # Spark starts the sink's worker with the first row: a flush row starts it now, to connect while this side does.
+        yield out.flush(0)
+        out.push()
         yield from _rows(options, lease, out)
     finally:
         lease.stop("the reader was closed")
@@ -428,7 +434,7 @@ class _Driver:
         self._last_found: Standing | None = None
         self._fruitless = 0
         self._not_before = 0.0
-        self._held_since: tuple[int, float] = (0, 0.0)
+        self._found_at = 0.0
         self._tail = 0
 
     # ---- looking
@@ -450,8 +456,10 @@ class _Driver:
                 return {"lease": lease}
             if time.monotonic() >= self._not_before and self._look():
                 return {"lease": lease + 1}
-            if self._available_now:
+            if self._available_now and self._last_found is None:
                 return {"lease": lease}
+            if self._available_now:
+                limit = self._not_before + 1.0  # what others hold comes free, or a lease names it
             left = limit - time.monotonic()
             if left <= 0:
                 return {"lease": lease}
@@ -468,10 +476,14 @@ class _Driver:
         if self._last_found is not None and found.sequence == self._last_found.sequence:
             # The lease before moved nothing past this message: somebody else holds it.
             self._fruitless += 1
-            delay = min(FRUITLESS_LIMIT_SECONDS, FRUITLESS_SECONDS * 2 ** min(self._fruitless, 10))
+            longest = FRUITLESS_NOW_SECONDS if self._available_now else FRUITLESS_LIMIT_SECONDS
+            delay = min(longest, FRUITLESS_SECONDS * 2 ** min(self._fruitless, 10))
+            if self._available_now and now - self._found_at > HELD_SECONDS:
+                raise HeldElsewhereError(self.path, found.sequence, HELD_SECONDS)
             self._not_before = now + delay
         else:
             self._fruitless = 0
+            self._found_at = now
         self._last_found = found
         return True
 

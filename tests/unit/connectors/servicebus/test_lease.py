@@ -18,6 +18,7 @@ from isthmus.connectors.servicebus.channel import Channel, listen
 from isthmus.connectors.servicebus.lease import (
     Block,
     Finish,
+    HeldElsewhereError,
     Lease,
     LeaseEnd,
     LeaseError,
@@ -201,11 +202,8 @@ def test_a_sink_that_dies_without_a_word_ends_the_lease_i4(channel_file: Path) -
     with brokers(10) as (source, _):
         lease = Lease(source.endpoint, "source", LIMITS, channel_file=channel_file)
         lease.start()
+        sink = greeted(channel_file)
         assert isinstance(lease.blocks.get(timeout=10), Block)
-        sink = frames.dial(channel_file)
-        assert sink is not None
-        sink.send(frames.HELLO)
-        sink.flush()
         sink.close()
         end = next(item for item in iter(lambda: lease.blocks.get(timeout=10), None) if isinstance(item, LeaseEnd))
         assert isinstance(end.error, LeaseError)
@@ -217,11 +215,34 @@ def test_silence_ends_the_lease_i4(channel_file: Path, monkeypatch: pytest.Monke
     with brokers(10) as (source, _):
         lease = Lease(source.endpoint, "source", LeaseLimits(30, 10**6, 1 << 30, 30), channel_file=channel_file)
         lease.start()
+        sink = greeted(channel_file)
         assert isinstance(lease.blocks.get(timeout=10), Block)
-        lease.note_flush(1, 10)
+        end = next(item for item in iter(lambda: lease.blocks.get(timeout=10), None) if isinstance(item, LeaseEnd))
+        assert "silent" in str(end.error)
+        source.wait_for(lambda: len(source.queues["source"].waiting) == 10)
+        sink.close()
+
+
+def test_without_a_sink_nothing_is_locked_and_the_option_is_named_i4(
+    channel_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "SINK_SECONDS", 0.2)
+    with brokers(10) as (source, _):
+        lease = Lease(source.endpoint, "source", LeaseLimits(30, 10**6, 1 << 30, 30), channel_file=channel_file)
+        lease.start()
         end = next(item for item in iter(lambda: lease.blocks.get(timeout=10), None) if isinstance(item, LeaseEnd))
         assert "settle=commit" in str(end.error)
-        source.wait_for(lambda: len(source.queues["source"].waiting) == 10)
+        assert source.queues["source"].fates == {}
+
+
+def greeted(channel_file: Path) -> Channel:
+    limit = time.monotonic() + 10
+    while (sink := frames.dial(channel_file)) is None:
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+    sink.send(frames.HELLO)
+    sink.flush()
+    return sink
 
 
 def test_a_sink_whose_reader_is_gone_fails_though_its_input_ended(channel_file: Path) -> None:
@@ -350,6 +371,24 @@ def test_a_refusal_that_will_not_pass_dead_letters_that_row_i4(channel_file: Pat
         target.queues["target"].refuse = "amqp:link:message-size-exceeded"
         pipe(source, target, channel_file).run()
         assert set(source.queues["source"].fates.values()) == {"dead-lettered: MessageTooLarge"}
+
+
+def test_a_run_with_an_end_names_the_message_that_others_hold(
+    channel_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "HEAD_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(lease_module, "GUARD_SECONDS", 0.1)
+    with brokers(5) as (source, target):
+        with source.lock:
+            source.queues["source"].waiting.remove(2)
+            source.queues["source"].locked[2] = object()  # type: ignore[assignment]
+        made = pipe(source, target, channel_file, limits=LeaseLimits(30, 10**6, 1 << 30, 5, through=5))
+        made.lease._learn = lambda _: setattr(made.lease, "_guarded_until", time.monotonic() + 60)  # type: ignore[method-assign]
+        made.lease._lock_seconds = 0.2
+        with pytest.raises(HeldElsewhereError, match="message 2 has been locked"):
+            made.run()
+        assert ids(target) == ["m0"]
+        source.wait_for(lambda: source.queues["source"].waiting == [3, 4, 5])
 
 
 def test_a_missing_target_fails_at_once(channel_file: Path) -> None:
