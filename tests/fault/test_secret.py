@@ -1,0 +1,289 @@
+"""A planted key is found nowhere but where it was put: not in plans, logs, errors, pages, checkpoints or event logs.
+
+One key is a namespace's own, one is planted in its key file; both go to isthmus by environment variables, as an operator's
+would. What is looked for: the key as it is, percent-encoded, in base64 and in UTF-16, and any signature made with it.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+import psutil
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+from isthmus.cli.app import main
+from isthmus.connectors.servicebus.connection_string import ConnectionString
+from isthmus.testing.namespace import NamespaceProcess, namespace
+
+PLANTED = base64.b64encode(b"planted/key+that?nobody>may~see!").decode()
+SIGNATURE = re.compile(rb"sig=(?!\*\*\*)[A-Za-z0-9%+/]{30,}")
+MESSAGES = 50
+# `isthmus` with Spark's event log turned on, which the command itself never does.
+WITH_EVENT_LOG = """
+import sys
+import isthmus.supervisor.run as run
+from isthmus.cli.app import main
+start = run.create_spark_session
+log = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": sys.argv.pop(1), "spark.eventLog.compress": "false"}
+run.create_spark_session = lambda *a, **k: start(*a, **{**k, "options": {**(k.get("options") or {}), **log}})
+main()
+"""
+
+
+@dataclass
+class Search:
+    """Looks for keys."""
+
+    keys: list[str]
+    seen: dict[str, str] = field(default_factory=dict)
+
+    def forms(self) -> Iterator[tuple[str, bytes]]:
+        for key in self.keys:
+            yield "plain", key.encode()
+            yield "percent-encoded", quote(key, safe="").encode()
+            yield "base64", base64.b64encode(key.encode()).rstrip(b"=")
+            yield "UTF-16", key.encode("utf-16-le")
+
+    def text(self, where: str, content: str | bytes) -> None:
+        raw = content.encode() if isinstance(content, str) else content
+        for form, wanted in self.forms():
+            at = raw.find(wanted)
+            assert at < 0, f"{where} holds a key ({form}): {raw[max(0, at - 200) : at + len(wanted) + 50]!r}"
+        found = SIGNATURE.search(raw)
+        assert found is None, f"{where} holds a signature: {raw[max(0, found.start() - 200) : found.end()]!r}"
+
+    def files(self, folder: Path) -> int:
+        """Every file below a folder; how many."""
+        count = 0
+        for path in folder.rglob("*"):
+            if path.is_symlink() or not path.is_file():
+                continue
+            try:
+                content = path.read_bytes()
+            except OSError:
+                continue
+            self.text(str(path), content)
+            count += 1
+        return count
+
+
+@dataclass
+class Stage:
+    """Two namespaces, a federation of both, and the search for their keys."""
+
+    folder: Path
+    ewr: NamespaceProcess
+    jfk: NamespaceProcess
+    search: Search
+    said: str = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "COLUMNS": "250",
+            "EWR_CONNECTION": self.ewr.connection_string,
+            "JFK_CONNECTION": self.jfk.connection_string,
+        }
+
+    def isthmus(self, *words: str, **variables: str) -> int:
+        """Runs a verb, searches what it says; its exit code."""
+        done = subprocess.run(
+            [sys.executable, "-m", "isthmus", *words],
+            cwd=self.folder,
+            env={**self.environment, **variables},
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        self.search.text(f"isthmus {' '.join(words)}: standard output", done.stdout)
+        self.search.text(f"isthmus {' '.join(words)}: standard error", done.stderr)
+        assert done.stdout + done.stderr
+        self.said = (done.stdout + done.stderr).decode(errors="replace")
+        return done.returncode
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    root = tmp_path_factory.mktemp("secret")
+    config = "topics: {flights: {requires_duplicate_detection: true, subscriptions: {audit: {}}}}"
+    with namespace(root / "ewr", config=config) as ewr, namespace(root / "jfk", config=config) as jfk:
+        own = ConnectionString.parse(ewr.connection_string).key
+        keys = jfk.data / "keys.json"
+        planted = json.loads(keys.read_text())
+        planted["rules"][0]["primary_key"] = PLANTED
+        keys.write_text(json.dumps(planted))
+        jfk.restart()
+        assert PLANTED in jfk.connection_string
+        assert own is not None
+        work = root / "work"
+        work.mkdir()
+        (work / "isthmus.yaml").write_text(
+            "isthmus: 1\nnamespaces:\n"
+            f"  ewr: {{connection: env:EWR_CONNECTION, ca_file: {ewr.ca_file}}}\n"
+            f"  jfk: {{connection: env:JFK_CONNECTION, ca_file: {jfk.ca_file}}}\n"
+            "tasks:\n  flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}\n"
+        )
+        yield Stage(work, ewr, jfk, Search([PLANTED, own.reveal()]))
+
+
+Inside = Callable[..., int]
+
+
+@pytest.fixture
+def inside(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> Inside:
+    """Runs a verb in this process, since a start costs a second or two; searches what it says and logs."""
+
+    def run(*words: str, **variables: str) -> int:
+        monkeypatch.chdir(stage.folder)
+        for name, value in {**stage.environment, **variables}.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit) as ended, caplog.at_level("DEBUG"):
+            main(list(words))
+        said = capfd.readouterr()
+        assert said.out + said.err
+        stage.search.text("standard output", said.out)
+        stage.search.text("standard error", said.err)
+        stage.search.text("log", "\n".join(line for line in caplog.text.splitlines() if "azure.core" not in line))
+        return int(ended.value.code or 0)
+
+    return run
+
+
+def test_the_search_finds_keys() -> None:
+    search = Search([PLANTED])
+    for form, wanted in search.forms():
+        with pytest.raises(AssertionError, match=form):
+            search.text("text", b"before " + wanted + b" after")
+    with pytest.raises(AssertionError, match="signature"):
+        search.text("text", "SharedAccessSignature sr=x&sig=" + "aB%2f" * 10)
+    search.text("text", "sig=***&se=1")
+
+
+def test_verbs_tell_no_key(stage: Stage) -> None:
+    for words in (["lint"], ["plan"], ["plan", "--json"], ["apply"], ["status", "--json"], ["verify", "--json"]):
+        stage.isthmus(*words)
+
+
+@pytest.mark.parametrize(
+    "connection",
+    [
+        "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=root;SharedAccessKey={key};UseDevelopmentEmulator=true",
+        "Endpoint=sb://127.0.0.1:{port}/;SharedAccessKeyName=other;SharedAccessKey={key};UseDevelopmentEmulator=true",
+        "Endpoint=sb://127.0.0.1:{port}/;SharedAccessKeyName=root;SharedAccessKey={key};SharedAccessKey={key}",
+        "Endpoint=sb://127.0.0.1:{port}/;SharedAccessKey={key}",
+        "SharedAccessKey={key}",
+        "{key}",
+        "amqps://root:{key}@127.0.0.1:{port}",
+    ],
+)
+@pytest.mark.parametrize("verb", ["plan", "verify"])
+def test_a_connection_that_fails_tells_no_key(inside: Inside, stage: Stage, connection: str, verb: str) -> None:
+    text = connection.format(key=PLANTED, port=stage.ewr.ports["amqp"])
+    assert inside(verb, "--json", JFK_CONNECTION=text) != 0
+
+
+@pytest.mark.parametrize("verb", ["lint", "plan", "apply", "run", "status", "verify"])
+def test_a_key_in_the_file_is_refused_and_not_told(inside: Inside, stage: Stage, verb: str) -> None:
+    (stage.folder / "literal.yaml").write_text(
+        "isthmus: 1\nnamespaces:\n  ewr: {connection: env:EWR_CONNECTION}\n"
+        f'  jfk: {{connection: "{stage.jfk.connection_string}"}}\n'
+        "tasks:\n  flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}\n"
+    )
+    assert inside(verb, "literal.yaml", "--json") == 2
+    (stage.folder / "literal.yaml").unlink()
+
+
+def test_no_page_and_no_log_of_a_namespace_tells_a_key(stage: Stage) -> None:
+    for ns in (stage.ewr, stage.jfk):
+        parsed = ConnectionString.parse(ns.connection_string)
+        assert parsed.key is not None
+        for method, path, headers in (
+            ("GET", "/health", {}),
+            ("GET", "/", {}),
+            ("GET", "/$Resources/queues?api-version=2021-05", {}),
+            ("GET", "/nothing", {"Authorization": f"SharedAccessSignature sr=x&sig={quote(PLANTED)}&se=1&skn=root"}),
+            ("GET", f"/{quote(PLANTED, safe='')}", {}),
+            ("PATCH", "/flights", {"Authorization": parsed.key.reveal()}),
+        ):
+            client = http.client.HTTPConnection("127.0.0.1", ns.ports["http"], timeout=10)
+            client.request(method, path, headers=headers)
+            page = client.getresponse().read()
+            client.close()
+            if PLANTED not in path and quote(PLANTED, safe="") not in path:
+                stage.search.text(f"{method} {path}", page)
+        assert_log(stage, ns)
+
+
+def assert_log(stage: Stage, ns: NamespaceProcess) -> None:
+    lines = [line for line in ns.log().splitlines() if quote(PLANTED, safe="") not in line or "/planted" in line]
+    stage.search.text(f"log of {ns.data}", "\n".join(lines))
+
+
+@pytest.mark.spark
+def test_a_run_leaves_no_key_behind(stage: Stage, tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    events.mkdir()
+    assert stage.isthmus("apply") == 0, stage.said
+    command = [sys.executable, "-c", WITH_EVENT_LOG, events.as_uri(), "run", "--json", "--lease", "5"]
+    said = tmp_path / "said"
+    said.mkdir()
+    with (said / "output").open("wb") as output, (said / "errors").open("wb") as errors:
+        running = subprocess.Popen(command, cwd=stage.folder, env=stage.environment, stdout=output, stderr=errors)
+    try:
+        send(stage.ewr)
+        wait_for_copies(stage.jfk, running)
+        for process in psutil.Process(running.pid).children(recursive=True):
+            stage.search.text("a command line", " ".join(process.cmdline()))
+        assert stage.search.files(stage.folder) > 0  # checkpoints, status, Spark's own files, while all is under way
+    finally:
+        running.send_signal(signal.SIGINT)
+        try:
+            running.wait(60)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.wait()
+    assert any(stage.folder.rglob("offsets")), "no checkpoint was written"
+    assert stage.search.files(events) > 0
+    assert sum(path.stat().st_size for path in events.rglob("*") if path.is_file()) > 10_000
+    stage.search.files(stage.folder)
+    assert (said / "output").stat().st_size > 0
+    stage.search.files(said)
+    stage.isthmus("status")
+    stage.isthmus("verify")
+    assert_log(stage, stage.ewr)
+    assert_log(stage, stage.jfk)
+
+
+def send(ns: NamespaceProcess) -> None:
+    client = ServiceBusClient.from_connection_string(ns.connection_string)
+    with client, client.get_topic_sender("flights") as sender:
+        sender.send_messages([ServiceBusMessage(f"flight {number}") for number in range(MESSAGES)])
+
+
+def wait_for_copies(ns: NamespaceProcess, running: subprocess.Popen[bytes]) -> None:
+    limit, found = time.monotonic() + 90, 0
+    client = ServiceBusClient.from_connection_string(ns.connection_string)
+    with client, client.get_subscription_receiver("flights", "audit") as receiver:
+        while found < MESSAGES:
+            assert running.poll() is None, "isthmus run ended by itself"
+            assert time.monotonic() < limit, f"{found} copies came"
+            messages = receiver.receive_messages(MESSAGES, max_wait_time=1)
+            for message in messages:
+                receiver.complete_message(message)
+            found += len(messages)
