@@ -6,6 +6,7 @@ normal client is served.
 
 from __future__ import annotations
 
+import http.client
 import re
 import socket
 import ssl
@@ -189,6 +190,45 @@ def test_http_garbage_is_answered_and_nothing_more(ns: NamespaceProcess, log: An
         client.push(text)
         assert client.wait_answer()[:10] in (b"HTTP/1.1 4", b"HTTP/1.0 4")
     one_line(log, "http refused")
+
+
+HTTP_REFUSALS: dict[str, tuple[str, str, bytes, int]] = {
+    "no token": ("PUT", "", b"", 401),
+    "garbage for a token": ("PUT", "SharedAccessSignature \xff\xfe=&&sr", b"", 401),
+    "expired": ("DELETE", "expired", b"", 401),
+    "wrong key": ("GET", "wrong key", b"", 401),
+    "another entity's": ("DELETE", "other", b"", 401),
+    "a document that is none": ("PUT", "good", b"<entry><unclosed", 400),
+    "a document of entities": ("PUT", "good", b'<!DOCTYPE x [<!ENTITY a "aaaa">]><entry>&a;</entry>', 400),
+    "a document over the limit": ("PUT", "good", b" " * (4 << 20), 413),
+    "an unknown version": ("GET-BAD-VERSION", "good", b"", 400),
+}
+
+
+@pytest.mark.parametrize("refusal", HTTP_REFUSALS)
+def test_administration_refuses(ns: NamespaceProcess, log: Any, refusal: str) -> None:
+    method, authorization, body, status = HTTP_REFUSALS[refusal]
+    name, key = key_of(ns)
+    host = f"127.0.0.1:{ns.ports['http']}"
+    later = int(time.time() * 1000) + HOUR_MS
+    tokens = {
+        "good": make_token(f"http://{host}/orders", name, key, later),
+        "expired": make_token(f"http://{host}/orders", name, key, later - 2 * HOUR_MS),
+        "wrong key": make_token(f"http://{host}/orders", name, "A" * 44, later),
+        "other": make_token(f"http://{host}/normal", name, key, later),
+    }
+    token = tokens.get(authorization, authorization)
+    version = "no" if method == "GET-BAD-VERSION" else "2021-05"
+    client = http.client.HTTPConnection("127.0.0.1", ns.ports["http"], timeout=10)
+    headers = {"Authorization": token.encode("latin-1")} if token else {}
+    client.request(method.partition("-")[0], f"/orders?api-version={version}", body or None, headers)
+    reply = client.getresponse()
+    page = reply.read()
+    client.close()
+    assert reply.status == status
+    assert key.encode() not in page
+    assert b"Traceback" not in page
+    one_line(log, f"refused with {status}")
 
 
 # ---- the session's scope
