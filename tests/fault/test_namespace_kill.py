@@ -6,7 +6,8 @@ K2. What was completed, and answered so, never comes back.
 K3. What was sent and not acknowledged is there at most once; an envelope is there as a whole or not at all.
 K4. The order of a queue is the order of sending.
 K5. Duplicate detection remembers over a kill.
-K6. Scheduled, deferred and dead-lettered messages and delivery counts are as answered.
+K6. What a topic acknowledged is in every subscription, in the same order, or was completed there.
+K7. Scheduled, deferred and dead-lettered messages and delivery counts are as answered.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from isthmus.amqp.performative import Accepted
 from isthmus.amqp.types import Array, Long, Timestamp, UInt
 from isthmus.errors import IsthmusError
 from isthmus.testing.namespace import NamespaceProcess, namespace
-from isthmus.transport import Management, Reply, Sender
+from isthmus.transport import Management, Receiver, Reply, Sender
 from isthmus.transport.sender import envelope
 
 CONFIG = """
@@ -36,7 +37,10 @@ queues:
   singles: {lock_duration: 5m}
   detected: {lock_duration: 5m, requires_duplicate_detection: true}
   moved: {lock_duration: 5m, max_delivery_count: 1000000}
+topics:
+  fanned: {subscriptions: {read: {lock_duration: 5m}, left: {}}}
 """
+LEFT = "fanned/Subscriptions/left"
 HELD = 120  # messages that each receiver keeps locked before it completes the oldest
 ROUNDS = 60
 SENT_AHEAD = 200
@@ -47,8 +51,9 @@ FAR_AWAY_MS = 3_600_000
 class Stream:
     """One queue with one sender and one receiver, and what both were told, over all rounds."""
 
-    def __init__(self, queue: str, batch: int = 0) -> None:
+    def __init__(self, queue: str, batch: int = 0, source: str = "") -> None:
         self.queue = queue
+        self.source = source or queue  # where it is received: a subscription of a topic
         self.batch = batch
         self.next = 0
         self.acked: set[int] = set()
@@ -96,9 +101,9 @@ class Stream:
                     self.faults.append(f"{self.queue}: {unit} was refused: {error}")
 
     def receive(self, ns: NamespaceProcess, stop: threading.Event) -> None:
-        with connected(ns, self.queue) as client:
-            receiver = AnsweredReceiver(client, self.queue).wait_attached()
-            management = Management(client, self.queue)
+        with connected(ns, self.source) as client:
+            receiver = AnsweredReceiver(client, self.source).wait_attached()
+            management = Management(client, self.source)
             by_id: dict[int, int] = {}
             replies: list[tuple[Reply, list[int]]] = []
             waiting: list[tuple[int, list[bytes], list[int]]] = []
@@ -165,7 +170,7 @@ class Stream:
         faults += [f"came back: {number}" for number in sorted(here & self.completed)]
         faults += [f"lost: {number}" for number in sorted(self.acked - here - self.asked - self.completed)]
         for unit in self.units:
-            part = here.intersection(unit)
+            part = (here | self.asked).intersection(unit)
             if part and len(part) != len(unit):
                 faults.append(f"torn: {unit}")
             self.acked.update(part)  # from now on it has to stay
@@ -297,6 +302,27 @@ class Mover:
         return [f"moved: {fault}" for fault in faults]
 
 
+class Left:
+    """The subscription that nobody reads while messages are under way; it is emptied after each look."""
+
+    def __init__(self) -> None:
+        self.latest = -1
+
+    def check(self, ns: NamespaceProcess, stream: Stream) -> list[str]:
+        """What is wrong with it, once `stream` knows what its own subscription holds."""
+        with connected(ns, LEFT) as client:
+            numbers = [int(seen.body) for seen in look(client, LEFT)]
+            receiver = Receiver(client, LEFT, settled=True)
+            receiver.grant(len(numbers))
+            client.wait_until(lambda: receiver.received == len(numbers), 60, "messages")
+        faults = [f"order: {b} after {a}" for a, b in pairwise([self.latest, *numbers]) if b <= a]
+        wanted = {number for number in stream.acked if number > self.latest}
+        faults += [f"lost: {number}" for number in sorted(wanted - set(numbers))]
+        faults += [f"only here: {number}" for number in sorted(set(numbers) - stream.acked - stream.completed)]
+        self.latest = max([self.latest, *numbers])
+        return [f"{LEFT}: {fault}" for fault in faults]
+
+
 def _agrees(actual: Any, told: Any) -> bool:
     if actual is None or told is None:
         return actual is told
@@ -335,7 +361,13 @@ def test_what_was_told_holds_after_every_kill(tmp_path: Path, long_count: Callab
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    streams = [Stream("batched", 20), Stream("singles"), Stream("detected")]
+    streams = [
+        Stream("batched", 20),
+        Stream("singles"),
+        Stream("detected"),
+        Stream("fanned", 5, LEFT.replace("left", "read")),
+    ]
+    left = Left()
     mover = Mover(seed)
     with namespace(tmp_path / "data", config=CONFIG) as ns:
         for round_number in range(long_count(ROUNDS)):
@@ -352,7 +384,7 @@ def test_what_was_told_holds_after_every_kill(tmp_path: Path, long_count: Callab
             assert unsettled >= 100
             ready = ns.start()
             print(f"round {round_number}: {unsettled} unsettled at the kill, ready after {ready:.2f} s")
-            faults = check_all(ns, streams, mover)
+            faults = check_all(ns, streams, mover) + left.check(ns, streams[3])
             faults += resend(ns, streams[2])
             assert not faults, faults[:20]
         assert sum(len(stream.completed) for stream in streams) > 0
@@ -362,9 +394,9 @@ def test_what_was_told_holds_after_every_kill(tmp_path: Path, long_count: Callab
 def check_all(ns: NamespaceProcess, streams: list[Stream], mover: Mover) -> list[str]:
     faults: list[str] = []
     dead = f"{mover.queue}/$DeadLetterQueue"
-    with connected(ns, mover.queue, dead, *(stream.queue for stream in streams)) as client:
+    with connected(ns, mover.queue, dead, *(stream.source for stream in streams)) as client:
         for stream in streams:
-            faults += stream.check(look(client, stream.queue))
+            faults += stream.check(look(client, stream.source))
         faults += mover.check(look(client, mover.queue), look(client, dead))
     return faults
 
