@@ -1,0 +1,269 @@
+"""A small federation for the length of a test: namespaces, a federation file, and runs of it, all real.
+
+What it is: namespaces in processes of their own (`isthmus.testing.namespace`), an all-active task between them that is
+linted, planned and applied, `isthmus run` as a process that can be asked to end or be killed, publishing that counts what
+was acknowledged, and the reconciliation. What it is not: a fake.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from isthmus.amqp import section
+from isthmus.connectors.administration import Administrations
+from isthmus.errors import IsthmusError
+from isthmus.replication.reach import Reach
+from isthmus.replication.reconcile import Reconciliation
+from isthmus.replication.verify import verify
+from isthmus.supervisor.status import read_status
+from isthmus.supervisor.watch import BacklogLook
+from isthmus.testing.namespace import NamespaceProcess
+from isthmus.topology import plan
+from isthmus.topology.model import Endpoint, Federation
+from isthmus.topology.route import routes
+from isthmus.topology.source import load
+from isthmus.transport import Sender
+
+__all__ = ["FederationProcess", "RunProcess", "WaitError"]
+
+_COMMAND = "from isthmus.cli.app import main; main()"
+TASK = TOPIC = "flights"
+BATCH_MESSAGES = 100
+
+
+class WaitError(IsthmusError):
+    """What a test waited for did not come; the text holds the end of the run's log."""
+
+    code = "test-wait"
+
+
+class RunProcess:
+    """`isthmus run` in a process of its own.
+
+    Args:
+        arguments: what follows `run`.
+        state: its state folder.
+        log_file: takes what it writes.
+    """
+
+    def __init__(self, arguments: Sequence[str], state: Path, log_file: Path) -> None:
+        self.state = state
+        self.log_file = log_file
+        with log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _COMMAND, "run", *arguments, "--state", str(state)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def phases(self) -> dict[str, str]:
+        """The routes' phases, as its status tells them; empty before it told any."""
+        document = read_status(self.state)
+        if document is None or document["process"] != self.pid:
+            return {}
+        return {route["name"]: route["phase"] for route in document["routes"]}
+
+    def wait_phase(self, wanted: Sequence[str], timeout_seconds: float = 180.0) -> None:
+        """Wait until every route is in one of the phases.
+
+        Raises:
+            WaitError: the time is over, or the run has ended.
+        """
+        limit = time.monotonic() + timeout_seconds
+        while not (phases := self.phases()) or any(phase not in wanted for phase in phases.values()):
+            if time.monotonic() > limit or not self.is_alive():
+                raise WaitError(f"routes are {phases}, wanted {wanted}: {self.log()[-3000:]}")
+            time.sleep(0.2)
+
+    def workers(self) -> list[int]:
+        """Ids of the Python workers that move messages now."""
+        found = []
+        for process in psutil.Process(self.pid).children(recursive=True):
+            try:
+                words = process.cmdline()
+                parent = process.parent()
+                if "pyspark.worker" in words and parent is not None and "pyspark.worker" in parent.cmdline():
+                    found.append(process.pid)
+            except psutil.Error:
+                continue
+        return found
+
+    def end(self, number: signal.Signals = signal.SIGINT, timeout_seconds: float = 90.0) -> int:
+        """Ask it to end, or kill it with SIGKILL; its exit code. No error if it has ended."""
+        if self.is_alive():
+            self._process.send_signal(number)
+        return self.wait(timeout_seconds)
+
+    def wait(self, timeout_seconds: float) -> int:
+        """Wait for its end; its exit code.
+
+        Raises:
+            WaitError: the time is over; the process is killed.
+        """
+        try:
+            return self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise WaitError(f"the run did not end: {self.log()[-3000:]}") from None
+
+    def log(self) -> str:
+        """What it wrote."""
+        return self.log_file.read_text(encoding="utf-8", errors="replace")
+
+
+class FederationProcess:
+    """Namespaces and an all-active task between them.
+
+    Args:
+        folder: where all of it lives.
+        aliases: the members.
+        settings: further settings of the task, as lines of YAML.
+
+    Attributes:
+        namespaces: by alias.
+        file: the federation file.
+        published: by alias, how many messages its namespace has acknowledged.
+    """
+
+    def __init__(self, folder: Path, aliases: Sequence[str] = ("ewr", "jfk"), settings: Sequence[str] = ()) -> None:
+        self.folder = folder
+        self.namespaces = {alias: NamespaceProcess(folder / alias) for alias in aliases}
+        self.file = folder / "isthmus.yaml"
+        self.state = folder / "state"
+        self.published = dict.fromkeys(aliases, 0)
+        self._settings = tuple(settings)
+        self._runs: list[RunProcess] = []
+        self._federation: Federation | None = None
+
+    @property
+    def federation(self) -> Federation:
+        """The federation, as read from the file."""
+        assert self._federation is not None
+        return self._federation
+
+    def open(self) -> Self:
+        """Start the namespaces and apply the file.
+
+        Raises:
+            IsthmusError: something did not start.
+        """
+        with ThreadPoolExecutor(len(self.namespaces)) as pool:
+            list(pool.map(NamespaceProcess.start, self.namespaces.values()))
+        lines = ["isthmus: 1", "namespaces:"]
+        for alias, namespace in self.namespaces.items():
+            connection = self.folder / f"{alias}.json"
+            connection.touch(mode=0o600)
+            connection.write_text(json.dumps({"connection": namespace.connection_string}), encoding="utf-8")
+            authority = namespace.ca_file.relative_to(self.folder)
+            lines.append(f'  {alias}: {{connection: "file:{connection.name}#connection", ca_file: {authority}}}')
+        lines += ["tasks:", f"  {TASK}:", "    pattern: all-active", f"    topic: {TOPIC}"]
+        lines += [f"    members: [{', '.join(self.namespaces)}]", "    subscriptions: [audit]"]
+        lines += [f"    {line}" for line in self._settings]
+        self.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        self._federation = load(self.file)
+        with Administrations(self.federation) as administrations:
+            applied = administrations.apply(plan(self.federation, administrations.observe()))
+        if applied.error is not None:
+            raise applied.error
+        return self
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for run in self._runs:
+            run.end(signal.SIGKILL)
+        for namespace in self.namespaces.values():
+            namespace.kill()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, *arguments: str) -> RunProcess:
+        """Start `isthmus run` on the file."""
+        run = RunProcess([str(self.file), *arguments], self.state, self.folder / f"run-{len(self._runs)}.log")
+        self._runs.append(run)
+        return run
+
+    def publish(self, alias: str, count: int, body_bytes: int = 1000) -> None:
+        """Publish numbered messages to a member; returns once all are acknowledged.
+
+        Raises:
+            IsthmusError: the namespace refused, or is away.
+        """
+        first = self.published[alias] + 1
+        messages = [
+            section.encode_message(
+                b"x" * body_bytes,
+                properties={"message_id": f"{alias}-{number}"},
+                application_properties={"publisher": alias, "number": number},
+            )
+            for number in range(first, first + count)
+        ]
+        with Reach(self.federation) as reach, reach.open(Endpoint(alias, TOPIC)) as client:
+            sender = Sender(client, TOPIC).wait_ready()
+            for start in range(0, count, BATCH_MESSAGES):
+                chunk = messages[start : start + BATCH_MESSAGES]
+                sender.send_all(chunk, batch=BATCH_MESSAGES)
+                self.published[alias] += len(chunk)
+
+    def backlog(self, *, source: str = "") -> int:
+        """How many messages wait before the routes, those under way included; of one source only, if it is named."""
+        with Reach(self.federation) as reach:
+            return sum(
+                BacklogLook()(reach.peek(route.source)).waiting
+                for route in routes(self.federation)
+                if not source or route.source.alias == source
+            )
+
+    def wait_moved(self, timeout_seconds: float = 180.0) -> None:
+        """Wait until nothing waits before any route.
+
+        Raises:
+            WaitError: the time is over.
+        """
+        limit = time.monotonic() + timeout_seconds
+        left = -1
+        while left:
+            try:
+                left = self.backlog()
+            except IsthmusError:
+                left = -1
+            if left and time.monotonic() > limit:
+                log = self._runs[-1].log()[-3000:] if self._runs else ""
+                raise WaitError(f"{left} messages still wait: {log}")
+            time.sleep(0.3 if left else 0.0)
+
+    def verify(self) -> Reconciliation:
+        """The reconciliation of the task.
+
+        Raises:
+            IsthmusError: a namespace cannot be read.
+        """
+        (result,) = verify(self.federation)
+        return result

@@ -1,0 +1,114 @@
+"""What is killed with -9 at a bad moment comes back, and nothing is lost, doubled or out of order.
+
+Each test does 20 rounds (`make soak`), or one (`make test`). A round publishes to every member, waits for a random moment at
+which at least 100 messages are unsettled, kills, lets `run` recover by itself or starts it again, and reconciles.
+Duplicate detection is on, so that doubles that a crash makes are absorbed.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from isthmus.testing.federation import FederationProcess, RunProcess
+
+pytestmark = pytest.mark.spark
+
+ROUNDS = 20
+MESSAGES = 3000
+UNSETTLED = 100
+SETTINGS = ("lock_duration: 5s", "duplicate_detection: 1h")
+RUN = ("--json", "--retry-first", "1", "--retry-limit", "5", "--lease", "20")
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[FederationProcess]:
+    with FederationProcess(tmp_path, ("ewr", "jfk"), SETTINGS) as opened:
+        yield opened
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
+def wait_for_a_bad_moment(federation: FederationProcess, chance: random.Random) -> None:
+    """Publish, and return at a random instant at which enough is unsettled."""
+    while True:
+        for alias in federation.namespaces:
+            federation.publish(alias, MESSAGES)
+        time.sleep(chance.uniform(0.0, 0.6))
+        if federation.backlog() >= UNSETTLED:
+            return
+
+
+def check(federation: FederationProcess) -> None:
+    federation.wait_moved()
+    result = federation.verify()
+    assert result.clean, result.to_dict()
+    # What a namespace acknowledged to the publisher is there, each once.
+    entered = {each.origin: each.entered for each in result.comparisons if each.origin == each.member}
+    assert entered == federation.published
+    assert result.total("arrived") == sum(federation.published.values())
+    assert result.total("dead_lettered") == result.total("expired") == result.total("waiting") == 0
+
+
+def test_a_namespace_is_killed(
+    federation: FederationProcess, chance: random.Random, long_count: Callable[[int], int]
+) -> None:
+    run = federation.run(*RUN)
+    run.wait_phase(("waiting", "moving"))
+    for _ in range(long_count(ROUNDS)):
+        wait_for_a_bad_moment(federation, chance)
+        namespace = federation.namespaces[chance.choice(list(federation.namespaces))]
+        namespace.kill()
+        time.sleep(chance.uniform(0.0, 3.0))
+        namespace.start()
+        check(federation)
+        assert run.is_alive(), run.log()[-3000:]
+    assert run.end() == 0
+
+
+def test_the_driver_is_killed(
+    federation: FederationProcess, chance: random.Random, long_count: Callable[[int], int]
+) -> None:
+    run = federation.run(*RUN)
+    run.wait_phase(("waiting", "moving"))
+    for _ in range(long_count(ROUNDS)):
+        wait_for_a_bad_moment(federation, chance)
+        run = kill_and_start_again(federation, run)
+        run.wait_phase(("waiting", "moving", "starting", "stalled"))
+        check(federation)
+    assert run.end() == 0
+
+
+def kill_and_start_again(federation: FederationProcess, run: RunProcess) -> RunProcess:
+    below = psutil.Process(run.pid).children(recursive=True)
+    run.end(signal.SIGKILL)
+    # Spark's Java sees its driver go and ends; a worker that outlived it would still move messages, which is allowed.
+    psutil.wait_procs(below, timeout=30)
+    return federation.run(*RUN)
+
+
+def test_a_worker_is_killed(
+    federation: FederationProcess, chance: random.Random, long_count: Callable[[int], int]
+) -> None:
+    run = federation.run(*RUN)
+    run.wait_phase(("waiting", "moving"))
+    for _ in range(long_count(ROUNDS)):
+        wait_for_a_bad_moment(federation, chance)
+        while not (workers := run.workers()):
+            wait_for_a_bad_moment(federation, chance)
+        psutil.Process(chance.choice(workers)).kill()
+        check(federation)
+        assert run.is_alive(), run.log()[-3000:]
+    assert run.end() == 0

@@ -1,0 +1,83 @@
+"""Three namespaces, each with messages of its own: every message stands everywhere, once, and in order."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from isthmus.amqp import section
+from isthmus.replication.reach import Reach
+from isthmus.testing.federation import FederationProcess
+from isthmus.topology.model import Endpoint
+
+pytestmark = pytest.mark.spark
+
+MEMBERS = ("ewr", "jfk", "lga")
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationProcess]:
+    with FederationProcess(tmp_path_factory.mktemp("federation"), MEMBERS) as opened:
+        yield opened
+
+
+def test_messages_reach_all_members_exactly_once(federation: FederationProcess) -> None:
+    for alias in MEMBERS:
+        federation.publish(alias, 300)
+    run = federation.run("--available-now", "--json", "--retry-first", "1")
+    assert run.wait(240) == 0, run.log()[-3000:]
+    result = federation.verify()
+    assert result.to_dict() | {"comparisons": None} == {
+        "task": "flights",
+        "clean": True,
+        "entered": 900,
+        "arrived": 1800,
+        "waiting": 0,
+        "expired": 0,
+        "dead_lettered": 0,
+        "lost": 0,
+        "duplicated": 0,
+        "out_of_order": 0,
+        "unknown": 0,
+        "comparisons": None,
+    }
+
+
+def test_copies_bear_provenance_and_what_the_sender_set(federation: FederationProcess) -> None:
+    with Reach(federation.federation) as reach:
+        page = reach.peek(Endpoint("jfk", "flights/Subscriptions/audit"))(0, 900)
+    copies = 0
+    for message in page:
+        sections = section.locate(message)
+        properties = section.decode_map(message, sections.application_properties)
+        if properties["publisher"] == "jfk":
+            assert "repl-origin" not in properties
+            continue
+        copies += 1
+        assert properties["repl-origin"] == f"{properties['publisher']}/flights"
+        assert int(properties["repl-sequence"]) > 0
+        assert properties["repl-enqueued-time"].endswith("Z")
+        assert properties["replication"] == 1
+        assert "RuleName" not in properties
+        identity = section.decode_properties(message, sections.properties)["message_id"]
+        assert identity == f"{properties['publisher']}-{properties['number']}"
+    assert copies == 600
+
+
+def test_a_second_run_goes_on_and_a_third_beside_it_is_refused(federation: FederationProcess) -> None:
+    run = federation.run("--json", "--retry-first", "1")
+    run.wait_phase(("waiting", "moving"))
+    other = federation.run("--state", str(federation.folder / "other"))
+    assert other.wait(60) == 1
+    assert f"is run by process {run.pid}" in other.log()
+    federation.publish("lga", 200)
+    federation.wait_moved()
+    began = time.monotonic()
+    assert run.end(signal.SIGINT) == 0, run.log()[-3000:]
+    assert time.monotonic() - began < 60
+    result = federation.verify()
+    assert result.clean, result.to_dict()
+    assert result.total("arrived") == 2200
