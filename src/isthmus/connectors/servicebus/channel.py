@@ -61,6 +61,7 @@ __all__ = [
     "dial",
     "listen",
     "private_directory",
+    "sweep",
     "unpack_pairs",
 ]
 
@@ -103,11 +104,31 @@ def listen(path: Path) -> socket.socket:
     """The reader's end; whoever left a socket of that name is gone, since a task has one reader."""
     path.unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.bind(str(path))
+    try:
+        sock.bind(str(path))
+    except OSError as error:
+        sock.close()
+        raise ChannelError(
+            f"{path}: {error.strerror or error}; set TMPDIR to a directory with a shorter name"
+        ) from None
     path.chmod(0o600)
     sock.listen(4)
     sock.setblocking(False)
     return sock
+
+
+def sweep() -> None:
+    """Removes the sockets of processes that were killed: nobody listens there any more."""
+    for path in private_directory().iterdir():
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+        except OSError:
+            continue
+        finally:
+            sock.close()
 
 
 def dial(path: Path) -> Channel | None:

@@ -274,7 +274,7 @@ class Outlet:
         if self._thread.is_alive():
             self._thread.join(10.0)
         if self._client is not None:
-            self._client.close()
+            self._client.close(0.0)  # everything is acknowledged, or is sent again: there is nothing to wait for
         if self._channel is not None:
             self._channel.close()
         self._wake_read.close()

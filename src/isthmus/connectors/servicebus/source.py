@@ -42,7 +42,7 @@ from pyspark.sql.types import StructType
 
 from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus import channel as frames
-from isthmus.connectors.servicebus.channel import Channel, channel_path, dial, private_directory
+from isthmus.connectors.servicebus.channel import Channel, channel_path, dial, private_directory, sweep
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.head import Standing, first_waiting, last_sequence
 from isthmus.connectors.servicebus.lease import Block, Finish, HeldElsewhereError, Lease, LeaseEnd, LeaseLimits
@@ -171,8 +171,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self.options.lease_rows)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
-        return self._here.latest(int(start["lease"]), rows)
+        return self._here.latest(int(start["lease"]))  # the reader keeps the limits
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         return self._here.standing()
@@ -423,6 +422,7 @@ class _Driver:
         self.options = options
         self.path = options.entity.strip("/")
         self._clock = SystemClock()
+        sweep()
         self._client: Client | None = None
         self._management: Management | None = None
         self._collector: _Collector | None = None
@@ -439,7 +439,7 @@ class _Driver:
 
     # ---- looking
 
-    def latest(self, lease: int, rows: int) -> dict[str, Any]:
+    def latest(self, lease: int) -> dict[str, Any]:
         """The offset of the next lease if something waits, else the same offset."""
         self._lease = lease
         # Spark asks for the next offset only after it has committed the batch before; it tells so itself only when there

@@ -1,10 +1,19 @@
 import socket
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from isthmus.connectors.servicebus import channel as frames
-from isthmus.connectors.servicebus.channel import Channel, ChannelError, channel_path, dial, listen, private_directory
+from isthmus.connectors.servicebus.channel import (
+    Channel,
+    ChannelError,
+    channel_path,
+    dial,
+    listen,
+    private_directory,
+    sweep,
+)
 
 
 def pair() -> tuple[Channel, Channel]:
@@ -62,6 +71,22 @@ def test_the_directory_is_this_users_alone_i3(tmp_path: Path, monkeypatch: pytes
     directory.chmod(0o750)
     with pytest.raises(ChannelError, match="alone"):
         private_directory()
+
+
+def test_sockets_of_killed_processes_are_swept_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TemporaryDirectory() as short:  # a socket's path has at most 107 bytes
+        monkeypatch.setattr("tempfile.tempdir", short)
+        dead, alive = channel_path("dead"), channel_path("alive")
+        listen(dead).close()
+        listener = listen(alive)
+        sweep()
+        assert (dead.exists(), alive.exists()) == (False, True)
+        listener.close()
+
+
+def test_a_path_that_is_too_long_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ChannelError, match="TMPDIR"):
+        listen(tmp_path / ("x" * 120))
 
 
 def test_bytes_that_are_no_frames_are_refused() -> None:
