@@ -93,8 +93,8 @@ class RouteControl:
 
     def stop(self, why: str) -> None:
         """Asks every lease to end, and the source to start no other."""
-        self._stopping = why or "stop"
         self._service()
+        self._stopping = why or "stop"
         for peer in self._peers.values():
             self._ask(peer)
 

@@ -1,0 +1,86 @@
+"""What a run tells of itself is whole, private and honest about its age."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from isthmus.replication.sighting import Sighting
+from isthmus.supervisor import status as status_module
+from isthmus.supervisor.condition import Condition
+from isthmus.supervisor.display import route_table
+from isthmus.supervisor.status import Footprint, StatusFile, describe, read_status, state_folder
+from isthmus.topology.model import Endpoint, Route
+
+ROUTE = Route(
+    name="flights.ewr.jfk",
+    task="flights",
+    pattern="all-active",
+    source=Endpoint("ewr", "flights/Subscriptions/isthmus.flights.jfk"),
+    targets=(Endpoint("jfk", "flights"),),
+)
+
+
+def test_state_lies_beside_the_file(tmp_path: Path) -> None:
+    assert state_folder(tmp_path / "prod.yaml") == tmp_path / ".isthmus" / "prod"
+
+
+def test_a_living_run_is_alive_and_an_ended_one_is_not(tmp_path: Path) -> None:
+    assert read_status(tmp_path) is None
+    file = StatusFile(tmp_path / "state")
+    file.write("running", [], Footprint())
+    found = read_status(tmp_path / "state")
+    assert found is not None
+    assert found["alive"]
+    assert found["process"] == os.getpid()
+    file.write("ended", [], Footprint())
+    found = read_status(tmp_path / "state")
+    assert found is not None
+    assert not found["alive"]
+
+
+def test_a_run_that_was_killed_or_hangs_is_not_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    StatusFile(tmp_path).write("running", [], Footprint())
+    document = json.loads((tmp_path / status_module.FILE).read_text())
+    (tmp_path / status_module.FILE).write_text(json.dumps(document | {"process_started": 1.0}))
+    found = read_status(tmp_path)
+    assert found is not None
+    assert not found["alive"]
+    old = document["updated_at_seconds"] - 2 * status_module.STALE_SECONDS
+    (tmp_path / status_module.FILE).write_text(json.dumps(document | {"updated_at_seconds": old}))
+    found = read_status(tmp_path)
+    assert found is not None
+    assert not found["alive"]
+    assert found["age_seconds"] >= status_module.STALE_SECONDS
+
+
+def test_i3_the_document_is_private_and_scrubbed(tmp_path: Path) -> None:
+    condition = Condition()
+    condition.starting(0)
+    condition.failed(1, "refused: Endpoint=sb://h/;SharedAccessKey=verysecret;", 5)
+    StatusFile(tmp_path / "state").write("running", [describe(ROUTE, condition, 2)], Footprint())
+    path = tmp_path / "state" / status_module.FILE
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert "verysecret" not in path.read_text()
+
+
+def test_a_route_is_described_and_shown() -> None:
+    condition = Condition()
+    condition.starting(0)
+    condition.stands(7, 90.0)
+    condition.seen(1, Sighting(moved=3, processes=(os.getpid(),)))
+    footprint = Footprint()
+    footprint.measure()
+    described = describe(ROUTE, condition, 1, footprint)
+    assert described["phase"] == "moving"
+    assert (described["moved"], described["waiting"], described["oldest_age_seconds"]) == (3, 7, 90.0)
+    assert described["memory_bytes"] > 1_000_000
+    assert footprint.total_bytes >= described["memory_bytes"]
+    table = route_table([described])
+    assert table.row_count == 1
+    assert list(table.columns[5].cells) == ["1 min 30 s"]
