@@ -31,7 +31,7 @@ import psutil
 from isthmus.amqp import codec, section
 from isthmus.amqp.performative import Accepted, Released
 from isthmus.clock import Clock, SystemClock
-from isthmus.errors import IsthmusError, LockLostError, OperationTimeoutError
+from isthmus.errors import EntityNotFoundError, IsthmusError, LockLostError, OperationTimeoutError
 from isthmus.replication.identity import identify
 from isthmus.supervisor.supervisor import ClaimState, ClaimView
 from isthmus.topology.claim import CLAIM_LOCK_MS, CLAIM_TOPIC, claim_endpoint
@@ -163,6 +163,10 @@ class Claim:
                     self._held = None
             if self._held is None:
                 self._take()
+        except EntityNotFoundError as error:
+            self._disconnect()
+            self._held = None
+            self._view = ClaimView(ClaimState.UNREACHABLE, f"{error} Make it by: isthmus apply")
         except (IsthmusError, OSError) as error:
             self._disconnect()
             if self._held is None:

@@ -42,7 +42,7 @@ from isthmus.amqp import (
     Transfers,
 )
 from isthmus.amqp.types import Timestamp
-from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutError, UnauthorizedError
+from isthmus.errors import ConnectionLostError, EntityNotFoundError, IsthmusError, OperationTimeoutError, UnauthorizedError
 from isthmus.transport.endpoint import Endpoint
 from isthmus.transport.error import error_from
 from isthmus.transport.request import Reply, RequestLink
@@ -249,6 +249,7 @@ class Client:
 
         Raises:
             UnauthorizedError: the token was refused.
+            EntityNotFoundError: there is no such entity.
             OperationTimeoutError: no answer came in time.
         """
         audience = self.endpoint.audience(path)
@@ -261,6 +262,8 @@ class Client:
         if grant.reply.error is not None:
             del self._grants[audience]
             error = grant.reply.error
+            if isinstance(error, EntityNotFoundError):
+                raise EntityNotFoundError(path)
             raise error if error.retryable else UnauthorizedError(f"'{path}': {error}")
 
     def _put_token(self, audience: str) -> _Grant | None:
