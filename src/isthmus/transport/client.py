@@ -42,7 +42,13 @@ from isthmus.amqp import (
     Transfers,
 )
 from isthmus.amqp.types import Timestamp
-from isthmus.errors import ConnectionLostError, EntityNotFoundError, IsthmusError, OperationTimeoutError, UnauthorizedError
+from isthmus.errors import (
+    ConnectionLostError,
+    EntityNotFoundError,
+    IsthmusError,
+    OperationTimeoutError,
+    UnauthorizedError,
+)
 from isthmus.transport.endpoint import Endpoint
 from isthmus.transport.error import error_from
 from isthmus.transport.request import Reply, RequestLink
