@@ -1,0 +1,193 @@
+"""The verbs run, status, verify and demo: exit codes, and one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isthmus.cli.app import main
+from isthmus.demo import play as play_module
+from isthmus.demo.play import Scene
+from isthmus.replication import verify as verify_module
+from isthmus.replication.reconcile import Holding, Reconciliation, reconcile
+from isthmus.supervisor import run as run_module
+from isthmus.supervisor import survey as survey_module
+from isthmus.supervisor.run import RunOptions, TaskClaimedError
+from isthmus.topology.model import Federation
+
+TEXT = """
+isthmus: 1
+namespaces:
+  ewr: {connection: env:EWR_CONNECTION}
+  jfk: {connection: env:JFK_CONNECTION}
+tasks:
+  flights: {pattern: all-active, topic: flights, members: [ewr, jfk], subscriptions: [audit]}
+"""
+
+ROUTE = {
+    "name": "flights.ewr.jfk",
+    "phase": "moving",
+    "state": "moving",
+    "moved": 5,
+    "rate_per_second": 1.0,
+    "waiting": 0,
+    "oldest_age_seconds": 0.0,
+    "memory_bytes": 0,
+    "last_error": "",
+}
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """The verbs take signals over; give them back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "isthmus.yaml"
+    path.write_text(TEXT)
+    return str(path)
+
+
+def code_of(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    return int(ended.value.code or 0)
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("verb", ["run", "status", "verify"])
+def test_a_file_with_faults_is_bad_input(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.yaml").write_text("isthmus: 1\nnamespaces: {}\n")
+    assert code_of(verb, str(tmp_path / "bad.yaml"), "--json") == 2
+    assert "error" in last_line(capsys)
+
+
+@pytest.mark.parametrize("verb", ["run", "verify"])
+def test_an_unknown_task_is_bad_input(verb: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of(verb, file, "--task", "trains") == 2
+    assert "no task trains" in capsys.readouterr().err
+
+
+def fake_run(ended_well: bool) -> Callable[..., bool]:
+    def run(_: Federation, options: RunOptions, stop: threading.Event, **callbacks: Any) -> bool:
+        assert options.settings.available_now
+        assert not stop.is_set()
+        callbacks["on_started"]()
+        callbacks["on_status"]({"state": "running", "routes": [ROUTE]})
+        callbacks["on_status"]({"state": "ended", "routes": [ROUTE | {"phase": "done", "state": "done"}]})
+        return ended_well
+
+    return run
+
+
+@pytest.mark.parametrize(("ended_well", "code"), [(True, 0), (False, 1)])
+def test_run_tells_changes_and_the_end(
+    ended_well: bool, code: int, file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_module, "run_federation", fake_run(ended_well))
+    assert code_of("run", file, "--available-now", "--json") == code
+    lines = [json.loads(line) for line in capsys.readouterr().out.strip().splitlines()]
+    assert [line["route"]["phase"] for line in lines if "route" in line] == ["moving", "done"]
+    assert (lines[-1]["state"], lines[-1]["moved"]) == ("ended", 5)
+
+
+def test_a_second_run_is_refused_with_who_holds_the_task(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> bool:
+        raise TaskClaimedError("flights", "ewr", "process 7 on here since 10:00")
+
+    monkeypatch.setattr(run_module, "run_federation", refuse)
+    assert code_of("run", file) == 1
+    assert "task flights is run by process 7 on here since 10:00" in capsys.readouterr().err
+
+
+def test_status_of_nothing_says_so(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {"alive": False, "state": "not running", "routes": [ROUTE]}
+    monkeypatch.setattr(survey_module, "survey", lambda *_: found)
+    assert code_of("status", file, "--json") == 1
+    assert last_line(capsys) == found
+    assert code_of("status", file) == 1
+    shown = capsys.readouterr().out
+    assert "no run is alive" in shown
+    assert "flights.ewr.jfk" in shown
+
+
+def proved(arrived: list[int]) -> Callable[..., Iterator[Reconciliation]]:
+    def verify(_: Federation, **__: str) -> Iterator[Reconciliation]:
+        yield reconcile("flights", {"ewr": Holding([1, 2], {"ewr": [1, 2]}), "jfk": Holding([], {"ewr": arrived})})
+
+    return verify
+
+
+@pytest.mark.parametrize(("arrived", "code"), [([1, 2], 0), ([2, 1], 1), ([1], 1), ([1, 2, 2], 1)])
+def test_verify_fails_on_what_is_lost_doubled_or_out_of_order(
+    arrived: list[int], code: int, file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verify_module, "verify", proved(arrived))
+    assert code_of("verify", file, "--json") == code
+    told = last_line(capsys)
+    assert told["clean"] is (code == 0)
+    assert len(told["tasks"][0]["comparisons"]) == 4
+    assert code_of("verify", file) == code
+    assert "task flights" in capsys.readouterr().out
+
+
+class FakePlay:
+    lost = 0
+
+    def __init__(self, folder: Path, messages: int, show: Callable[[Scene], None]) -> None:
+        self.messages, self.show = messages, show
+
+    def perform(self) -> dict[str, Any]:
+        self.show(Scene("act", 1.0, self.messages, {"EWR": 1}, {"EWR": 2}, [ROUTE]))
+        return {
+            "sent": self.messages,
+            "lost": self.lost,
+            "duplicated": 0,
+            "out_of_order": 0,
+            "messages_per_second": 10,
+            "p50_ms": 1.0,
+            "p99_ms": 2.0,
+            "received": {"ewr": self.messages},
+            "burst": {"messages": 1, "arrived_seconds": 1.0},
+            "paced": {"per_second": 300.0},
+            "memory_bytes": 1,
+            "set_up_seconds": 1.0,
+            "seconds": 2.0,
+            "comparisons": [],
+        }
+
+
+@pytest.mark.parametrize(("lost", "code"), [(0, 0), (1, 1)])
+def test_the_demos_last_line_is_its_report(
+    lost: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(play_module, "Play", FakePlay)
+    monkeypatch.setattr(FakePlay, "lost", lost)
+    assert code_of("demo", "--messages", "300", "--json") == code
+    report = last_line(capsys)
+    assert (report["sent"], report["lost"]) == (300, lost)
+    assert {"duplicated", "out_of_order", "messages_per_second", "p50_ms", "p99_ms"} <= set(report)
+
+
+def test_the_demo_does_not_write_into_a_folder_in_use(tmp_path: Path) -> None:
+    (tmp_path / "something").touch()
+    assert code_of("demo", "--keep", str(tmp_path)) == 2
