@@ -67,9 +67,10 @@ __all__ = ["ServiceBusDataSource"]
 # Above spark.sql.execution.arrow.maxBytesPerBatch the row closes the batch that Spark fills for the sink.
 DEFAULT_ARROW_BATCH_BYTES = 262_144
 PADDING_LIMIT_BYTES = 4 << 20
-# 200 rows since the last flush put off the next by 8 ms: at that rate a batch of 256 KiB fills by itself in less.
-FLUSH_DELAY_SECONDS_PER_ROW = 40e-6
-FLUSH_DELAY_LIMIT_SECONDS = 0.008
+# 400 rows since the last flush put off the next by 20 ms: at that rate a batch of 256 KiB fills by itself in less, and
+# flush rows of that size would double what goes through Spark.
+FLUSH_DELAY_SECONDS_PER_ROW = 50e-6
+FLUSH_DELAY_LIMIT_SECONDS = 0.020
 SWITCH_INTERVAL_SECONDS = 0.001
 FIRST_LOOK_SECONDS = 0.05
 LONGEST_LOOK_SECONDS = 0.4
