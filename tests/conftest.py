@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,12 @@ SHORT_RUN_DIVISOR = 20
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run the long counts in full, and the tests marked `soak`")
+
+
+def pytest_configure() -> None:
+    # pytest-asyncio asks for the current event loop before it sets its own; where none was ever set, Python up to 3.13
+    # makes one then, which nobody closes, and its ResourceWarning fails whatever test runs when it is collected.
+    asyncio.set_event_loop(None)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
