@@ -210,6 +210,7 @@ class Outlet:
             IsthmusError: target or source failed; nothing more can be handed over.
         """
         units, numbers = self._units(payloads, sequences)
+        self.sent += len(payloads)
         refusals = list(refused)
         for start in range(0, max(1, len(units)), CHUNK):
             part = units[start : start + CHUNK]
@@ -323,7 +324,6 @@ class Outlet:
                 raise self._error
             self._chunks.append(chunk)
             self._next += count
-            self.sent += count
             while (left := self._next - self._transmitted) > 0:
                 at = len(chunk.payloads) - left
                 self._transmit(chunk.payloads, at, self._transmitted - at)
@@ -374,6 +374,12 @@ class Outlet:
     # ---- serving (the outlet's thread)
 
     def _serve(self) -> None:
+        try:
+            self._serve_until_closed()
+        except Exception as error:  # noqa: BLE001 - the sink's thread must learn of it, whatever it is
+            self._give_up(SourceGoneError(f"'{self.path}': {type(error).__name__}: {error}"))
+
+    def _serve_until_closed(self) -> None:
         while True:
             poll = select.poll()
             poll.register(self._wake_read, select.POLLIN)
@@ -399,8 +405,6 @@ class Outlet:
                 self._turn()
             except IsthmusError as error:
                 self._give_up(error)
-            except Exception as error:  # noqa: BLE001 - the sink's thread must learn of it, whatever it is
-                self._give_up(SourceGoneError(f"'{self.path}': {type(error).__name__}: {error}"))
 
     def _turn(self) -> None:
         with self._changed:
@@ -489,15 +493,15 @@ class Outlet:
                 self._pop_chunk(chunk)
                 continue
             part = min(count, len(chunk.payloads) - chunk.done)
-            if channel is not None and len(chunk.sequences):
-                numbers = chunk.sequences[chunk.done : chunk.done + part]
+            numbers = chunk.sequences[chunk.done : chunk.done + part]
+            self.acknowledged += sum(map(len, numbers)) if self.batch_messages and len(numbers) else part
+            if channel is not None and len(numbers):
                 if self.batch_messages:
                     for group in numbers:
                         channel.settle_all(group)
                 else:
                     channel.settle_all(numbers)
             chunk.done += part
-            self.acknowledged += part
             count -= part
             if chunk.done == len(chunk.payloads):
                 self._pop_chunk(chunk)
