@@ -77,7 +77,11 @@ def _bridge_lines(bridge: Mapping[str, Any]) -> list[str]:
         if "absent" in peer:
             lines.append(f"| {name} | absent: {peer['absent']} | | | |")
         else:
-            lines.append(_bridge_row(name, peer, str(bridge["ratio_to_" + name.replace("-", "_")])))
+            lines.append(
+                _bridge_row(
+                    f"{name} {peer.get('version', '')}".strip(), peer, str(bridge["ratio_to_" + name.replace("-", "_")])
+                )
+            )
     split = ", ".join(f"{name} {value:.1f}" for name, value in bridge["cpu_us_by_process"].items())
     return [*lines, "", f"CPU µs/message of isthmus by process: {split}.", ""]
 
