@@ -6,7 +6,8 @@ It receives by isthmus's own client: three boards on the official SDK alone woul
 What it is not: the proof; that is read independently at the end.
 
 Input, one JSON object on standard input: `connection_string`, `topic`, `subscription`, `region` (the publisher that is at
-home here; its messages come without Spark and are not measured), `paced_from` (publisher → the first number that is paced).
+home here; its messages come without Spark and are not measured), `burst_from` (the first number that is measured) and
+`paced_from` (publisher → the first number that is paced).
 Anything further on standard input ends it.
 
 Invariants:
@@ -43,6 +44,7 @@ class Board:
     Args:
         region: the publisher at home here.
         paced_from: publisher → the first number that is paced.
+        burst_from: the first number that is measured; those before it wake the routes.
 
     Attributes:
         received: messages in all.
@@ -52,8 +54,9 @@ class Board:
         paced_ms: latencies of those that were published at a steady pace.
     """
 
-    def __init__(self, region: str, paced_from: dict[str, int]) -> None:
+    def __init__(self, region: str, paced_from: dict[str, int], burst_from: int = 1) -> None:
         self.region = region
+        self.burst_from = burst_from
         self.paced_from = paced_from
         self.received = 0
         self.remote = 0
@@ -71,7 +74,7 @@ class Board:
         latency_ms = (now - sent_at) * 1000
         if number >= self.paced_from.get(publisher, 0):
             self.paced_ms.append(latency_ms)
-        else:
+        elif number >= self.burst_from:
             self.burst_ms.append(latency_ms)
             self.last_burst = now
 
@@ -96,7 +99,7 @@ def _text(value: Any) -> str:
 def main() -> None:
     """Receive as standard input says, until it says more or ends."""
     order = json.loads(sys.stdin.readline())
-    board = Board(order["region"], order["paced_from"])
+    board = Board(order["region"], order["paced_from"], order["burst_from"])
     path = f"{order['topic']}/Subscriptions/{order['subscription']}"
     endpoint = endpoint_of_string(ConnectionString.parse(order["connection_string"]))
     with open_client(endpoint, path, f"board-{order['region']}") as client:

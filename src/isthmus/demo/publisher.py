@@ -1,11 +1,11 @@
 """One airport's application: it publishes its departures.
 
 What it is: a process of the demo that sends the flights of one origin to that origin's namespace with azure-servicebus,
-as any application would: first as fast as it can in batches, then the rest at a steady pace. It says what it did in JSON
-lines on its standard output. What it is not: part of the federation; it knows one namespace.
+as any application would: a few to wake the routes, most as fast as it can in batches, then the rest at a steady pace. It
+says what it did in JSON lines on its standard output, and waits for a line on its standard input before each part. What it is not: part of the federation; it knows one namespace.
 
 Input, one JSON object on standard input: `connection_string`, `topic`, `origin`, `month` (null for the year), `limit` (null
-for all), `paced` (how many at the end are paced), `rate_per_second` (of those).
+for all), `opening` (how many wake the routes), `paced` (how many at the end are paced), `rate_per_second` (of those).
 
 Invariants:
     I1. Every message bears its publisher's name and a number that rises by one, from 1.
@@ -62,13 +62,17 @@ def main() -> None:
     chosen = chosen[: order["limit"]]
     _say(ready=len(chosen))
     sys.stdin.readline()
-    fast = max(0, len(chosen) - order["paced"])
+    opening = order["opening"]
+    fast = max(0, len(chosen) - opening - order["paced"])
     with (
         ServiceBusClient.from_connection_string(order["connection_string"]) as client,
         client.get_topic_sender(order["topic"]) as sender,
     ):
-        begun = time.time()
         numbered = enumerate(chosen, 1)
+        for batch in _batches(islice(numbered, opening), BATCH_MESSAGES):
+            _send(sender, batch)
+        sys.stdin.readline()
+        begun = time.time()
         for batch in _batches(islice(numbered, fast), BATCH_MESSAGES):
             _send(sender, batch)
         _say(burst_seconds=time.time() - begun, burst=fast)
