@@ -145,7 +145,11 @@ class RouteQuery:
 
     def drained(self) -> bool:
         """Whether no lease is under way, and Spark has noted the end of the last."""
-        return not self.is_active() or not (self._control.busy() or self._query.status["message"] == _PROCESSING)
+        if not self.is_active():
+            return True
+        status = self._query.status
+        processing = status["isDataAvailable"] or status["message"] == _PROCESSING
+        return not (self._control.busy() or processing)
 
     def stop(self) -> None:
         """Stops the query."""
