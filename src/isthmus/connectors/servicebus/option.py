@@ -98,6 +98,7 @@ class SourceOptions(_Options):
         lease_bytes: or after so many bytes.
         idle_seconds: or when nothing came for so long.
         look_seconds: how long one look for waiting messages may block.
+        look_pause_seconds: how long to wait between two peeks at an idle entity; the cloud bills each.
         batch_seconds: with settle=commit, how long a micro-batch collects.
         flush_ms: how old a row may get in Spark's buffers before it is pushed on.
         control: path of the socket on which the driver listens for reports and tells wishes (`RouteControl`).
@@ -122,6 +123,7 @@ class SourceOptions(_Options):
     lease_bytes: int = 50 << 30
     idle_seconds: float = 30.0
     look_seconds: float = 1.0
+    look_pause_seconds: float = 0.25
     batch_seconds: float = 1.0
     flush_ms: float = 2.0
     control: str = ""
@@ -138,7 +140,15 @@ class SourceOptions(_Options):
         if self.ordered and self.partitions != 1:
             raise InvalidArgumentError("option 'partitions': an ordered read has one; set ordered=false for more")
         _check_range(self, partitions=1, window=1, window_bytes=1, lease_seconds=0.1, lease_rows=1, lease_bytes=1)
-        _check_range(self, idle_seconds=0.1, look_seconds=0.01, batch_seconds=0.01, flush_ms=0, max_rows=0)
+        _check_range(
+            self,
+            idle_seconds=0.1,
+            look_seconds=0.01,
+            look_pause_seconds=0.01,
+            batch_seconds=0.01,
+            flush_ms=0,
+            max_rows=0,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,6 @@ FLUSH_DELAY_SECONDS_PER_ROW = 50e-6
 FLUSH_DELAY_LIMIT_SECONDS = 0.020
 SWITCH_INTERVAL_SECONDS = 0.001
 FIRST_LOOK_SECONDS = 0.05
-LONGEST_LOOK_SECONDS = 0.4
 # A look that found only what others hold, or a lease that moved nothing: the next comes after so long, then later.
 FRUITLESS_SECONDS = 0.5
 FRUITLESS_LIMIT_SECONDS = 30.0
@@ -435,6 +434,8 @@ class _Driver:
         self._last_found: Standing | None = None
         self._fruitless = 0
         self._not_before = 0.0
+        self._next_look = 0.0
+        self._pause = FIRST_LOOK_SECONDS
         self._found_at = 0.0
         self._tail = 0
 
@@ -449,23 +450,26 @@ class _Driver:
         if self._available_now and self._through == 0:
             return {"lease": lease}
         limit = time.monotonic() + self.options.look_seconds
-        pause = FIRST_LOOK_SECONDS
         while True:
             self._serve_control()
             if self._stopping:
                 time.sleep(0.05)
                 return {"lease": lease}
-            if time.monotonic() >= self._not_before and self._look():
-                return {"lease": lease + 1}
-            if self._available_now and self._last_found is None:
-                return {"lease": lease}
+            now = time.monotonic()
+            if now >= max(self._not_before, self._next_look):
+                if self._look():
+                    self._pause = FIRST_LOOK_SECONDS
+                    return {"lease": lease + 1}
+                self._next_look = now + min(self._pause, self.options.look_pause_seconds)
+                self._pause = min(self._pause * 2, self.options.look_pause_seconds)
             if self._available_now:
+                if self._last_found is None:
+                    return {"lease": lease}
                 limit = self._not_before + 1.0  # what others hold comes free, or a lease names it
-            left = limit - time.monotonic()
-            if left <= 0:
+            if now >= limit:
                 return {"lease": lease}
-            time.sleep(min(pause, left))
-            pause = min(pause * 2, LONGEST_LOOK_SECONDS)
+            wait = min(max(self._not_before, self._next_look), limit) - time.monotonic()
+            time.sleep(max(0.01, wait))
 
     def _look(self) -> bool:
         through = self._through or (1 << 62)
