@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from isthmus.amqp.delivery_run import DeliveryRuns
 from isthmus.amqp.event import (
     CreditChanged,
     Disposed,
@@ -73,7 +74,7 @@ class AmqpSession:
         self._next_outgoing_id = 1
         self._unannounced = 0
         self._waiting: deque[bytes] = deque()
-        self._sent = _Runs()
+        self._sent = DeliveryRuns()
 
     # ---- for owners
 
@@ -390,48 +391,3 @@ class AmqpSession:
             link.detached = True
         self.links.clear()
         events.append(SessionEnded(self, end.error))
-
-
-class _Runs:
-    """Ids of unsettled deliveries as runs of one link each, oldest first."""
-
-    __slots__ = ("_runs",)
-
-    def __init__(self) -> None:
-        self._runs: deque[list[Any]] = deque()  # [first, count, settled, link]
-
-    def add(self, first: int, count: int, link: Link) -> None:
-        if self._runs:
-            run = self._runs[-1]
-            if run[3] is link and (run[0] + run[1]) & MASK32 == first:
-                run[1] += count
-                return
-        self._runs.append([first, count, 0, link])
-
-    def covered(self, first: int, last: int) -> list[tuple[int, int, Link]]:
-        found = []
-        for start, count, _, link in self._runs:
-            low = (first - start) & MASK32
-            high = (last - start) & MASK32
-            if low >= 0x80000000:  # the range starts before this run
-                low = 0
-            if high >= 0x80000000 or low >= count:
-                continue
-            high = min(high, count - 1)
-            found.append(((start + low) & MASK32, (start + high) & MASK32, link))
-        return found
-
-    def settle(self, first: int, last: int) -> None:
-        done = False
-        for run in self._runs:
-            low, high = (first - run[0]) & MASK32, (last - run[0]) & MASK32
-            low = 0 if low >= 0x80000000 else low
-            if high >= 0x80000000 or low >= run[1]:
-                continue
-            run[2] += min(high, run[1] - 1) - low + 1
-            if low == 0 and run[2] == min(high, run[1] - 1) + 1 and run[2] < run[1]:
-                # settled from the front: the run starts later, so that it does not grow without end
-                run[0], run[1], run[2] = (run[0] + run[2]) & MASK32, run[1] - run[2], 0
-            done = done or run[2] >= run[1]
-        if done:
-            self._runs = deque(run for run in self._runs if run[2] < run[1])

@@ -1,7 +1,8 @@
 """One AMQP 1.0 connection without a socket, for both peers (spec parts 2 and 5).
 
 What it is: bytes in, events out; calls queue bytes that `take` returns. Time is an argument. What it is not: sockets,
-TLS, credentials, retries.
+TLS, credentials, retries. Over 400 lines, since the handshake and the reading loop share one state, which would cross any
+border drawn between them.
 
 Invariants:
     I1. The same bytes give the same deliveries and link events however they are cut into pieces.

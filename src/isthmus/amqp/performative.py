@@ -2,6 +2,7 @@
 
 What it is: one dataclass per composite type, `encode`, and `decode`. Fields that a peer left out get the defaults of
 the specification. What is sent always has every field (list0 and short lists break older SDKs).
+Over 400 lines, since it is one list of types as the specification has them.
 
 Invariants:
     I1. Every composite is written as `00 53 <code>` and a list of all its fields; only outcomes without fields are list0.
