@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 SHORT_RUN_DIVISOR = 20
 
@@ -14,7 +15,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run the long counts in full, and the tests marked `soak`")
 
 
-def pytest_configure() -> None:
+# No deadlines: on a shared machine they measure the neighbours. The default run repeats the same examples, so that a
+# change is judged by what it changed; the long run looks for new ones.
+settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("soak", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("soak" if config.getoption("--soak") else "default")
     # pytest-asyncio asks for the current event loop before it sets its own; where none was ever set, Python up to 3.13
     # makes one then, which nobody closes, and its ResourceWarning fails whatever test runs when it is collected.
     asyncio.set_event_loop(None)
