@@ -293,6 +293,7 @@ def test_an_ordered_lease_waits_for_an_earlier_message_that_is_locked_elsewhere_
         runner = threading.Thread(target=made.run)
         runner.start()
         source.wait_for(lambda: held.fates.get(20) == "released")
+        target.wait_for(lambda: len(target.queues["target"].messages) >= 2)
         assert ids(target) == ["m0", "m1"]
         with source.lock:
             held.give_back(3)
