@@ -128,11 +128,11 @@ class Backlog(Intake):
     def _read(self, limit: int) -> list[Pair]:
         """Up to `limit` messages, taken: returned ones, then unread ones."""
         pairs = self._read_returned(limit) if self._returned else []
-        if len(pairs) < limit:
+        while len(pairs) < limit and self._window.next <= self.committed:  # again where disk and memory meet
             unread, gaps = self._window.take(limit - len(pairs), self.committed)
             self._removed += gaps
             pairs = pairs + unread if pairs else unread
-            self._window.reached(self.last)
+        self._window.reached(self.last)
         return pairs
 
     def _read_returned(self, limit: int) -> list[Pair]:
