@@ -5,6 +5,7 @@ of events to the links' owners. It blocks only where its name or a time-out says
 things polls `fileno()` for `interest()` and calls `service()` no later than `deadline()`. What it is not: safe for several
 threads at once (an owner with two threads holds a lock), and no reconnect: links and locks die with a connection, so
 the owner opens a new client.
+Over 400 lines: opening, waiting and serving are one loop over one socket.
 
 Invariants:
     I1. `service` never blocks and never raises for what the peer or the network did: the fault is kept in `error`, and

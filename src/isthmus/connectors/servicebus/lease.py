@@ -12,6 +12,7 @@ source. Its end, in order:
     3. the sink answers that everything before it is settled;
     4. what was never settled is given back (its delivery count does not rise), and counted;
     5. the sink is told that the lease has ended: for it, end of input without that word is a failure.
+Over 400 lines: one thread owns the link, the channel and the accounts, and each of its decisions reads all three.
 
 Invariants:
     I1. A message is completed only after the sink said that the target acknowledged it.

@@ -11,6 +11,7 @@ Numbered steps of one row, each after the one before:
     3. every row before it is done with;
     4. its sequence number is completed at the source, over the channel;
     5. a flush row behind it is answered.
+Over 400 lines: two threads share one account of what is under way, and every step of a row changes it.
 
 Invariants:
     I1. A row is settled at the source only after its copy and the copies of all rows before it are acknowledged, or

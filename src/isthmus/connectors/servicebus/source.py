@@ -9,6 +9,7 @@ secret.
 
 Offsets are {"lease": n}: a queue has no position to go back to. A started lease is repeated after a crash under the
 same offset, and moves what waits then.
+Over 400 lines: what Spark calls at the driver and what it calls in the worker stand side by side, as Spark has them.
 
 Invariants:
     I1. `latestOffset` starts a lease only when a message waits, and never blocks much longer than `look_seconds`.

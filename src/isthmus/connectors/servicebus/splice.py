@@ -11,6 +11,7 @@ Provenance, application properties, strings, one value per hop joined by ";":
     repl-sequence       its sequence number there (of the topic, for a subscription)
     repl-offset         the same: Service Bus has no other offset
     repl-enqueued-time  when it was enqueued there, ISO 8601, UTC, milliseconds
+Over 400 lines: the hot path is written out section by section, without calls in between.
 
 Invariants:
     I1. The sections that the sender wrote come out byte for byte; of the application properties only `RuleName` and the
