@@ -4,7 +4,6 @@ What it is: messages of a `Backlog`, each for one receiver, locked while it work
 abandonment do to them. What it is not: where messages come from (`Intake`, `Topic`), nor when the disk is synced.
 Spec: SERVICE-BUS.md W7, 5.2, 5.4, 5.6. Longer than a usual module: every way in which a message leaves a receiver's
 hands stands here, beside the others.
-Over 400 lines: what receivers may do to a message is one table of transitions over one state.
 
 Invariants:
     I1. A receiver sees only messages whose acceptance is durable, in sequence order; a returned message comes before
