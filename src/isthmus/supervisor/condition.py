@@ -170,6 +170,12 @@ class Condition:
         """Whether this start of the route has moved anything."""
         return self.moved > self._moved_before
 
+    def stuck_seconds(self, now: float) -> float:
+        """How long messages have waited, none moving, for no reason that the route knows of; 0 where it knows one."""
+        if self._phase is not Phase.STALLED or self._sighting.held:
+            return 0.0
+        return now - max(self._last_moved_at, self._started_at)
+
     def _judge(self, now: float) -> tuple[Phase, str]:
         if now - self._last_moved_at <= MOVING_SECONDS:
             return Phase.MOVING, ""

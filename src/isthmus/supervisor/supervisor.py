@@ -107,6 +107,8 @@ class Settings:
         step_seconds: time between two rounds.
         drain_seconds: how long routes may take to finish at the end.
         stalled_after_seconds: see `Condition`.
+        stuck_after_seconds: a route that has moved nothing for so long, though messages wait and it names no reason, is
+            stopped and started again.
         steady_seconds: a route that ran this long before it failed starts from the first delay again.
         available_now: routes end when what waited at their start is moved.
         starts_at_once: how many routes may be starting at the same time. A start costs seconds of CPU, and Spark gives up
@@ -120,6 +122,7 @@ class Settings:
     step_seconds: float = 0.5
     drain_seconds: float = 20.0
     stalled_after_seconds: float = 15.0
+    stuck_after_seconds: float = 60.0
     steady_seconds: float = 60.0
     available_now: bool = False
     attempts_limit: int = 5
@@ -258,6 +261,12 @@ class Supervisor:
         active = running.is_active()
         slot.condition.seen(self.clock.monotonic(), running.sighting())
         if active:
+            stuck_seconds = slot.condition.stuck_seconds(self.clock.monotonic())
+            if stuck_seconds >= self.settings.stuck_after_seconds:
+                _quietly(running.drain, slot)
+                _quietly(running.stop, slot)
+                slot.running = None
+                self._fail(slot, f"nothing moved for {stuck_seconds:.0f} s though messages wait")
             return
         failure = running.failure()
         slot.running = None

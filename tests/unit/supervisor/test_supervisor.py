@@ -244,3 +244,31 @@ def test_run_ends_on_request() -> None:
 
     assert bench.supervisor.run(stop, on_round) is True
     assert bench.journal == ["drain a", "stop a"]
+
+
+def test_a_route_that_moves_nothing_though_messages_wait_is_started_again() -> None:
+    bench = Bench(stuck_after_seconds=60.0, retry_first_seconds=1.0)
+    bench.step()
+    first = bench.started["a"][0]
+    condition = bench.supervisor.conditions()[0][1]
+    condition.stands(200, 30.0)
+    for _ in range(100):
+        bench.step()
+    assert first.active
+    assert bench.phase() is Phase.STALLED
+    for _ in range(30):
+        bench.step()
+    assert bench.journal == ["drain a", "stop a"]
+    assert len(bench.started["a"]) == 2
+    assert "nothing moved for 60 s" in condition.last_error
+
+
+def test_a_route_whose_target_is_away_waits_for_it() -> None:
+    bench = Bench(stuck_after_seconds=60.0)
+    bench.step()
+    bench.started["a"][0].seen = Sighting(held="the target is away")
+    bench.supervisor.conditions()[0][1].stands(200, 30.0)
+    for _ in range(300):
+        bench.step()
+    assert bench.journal == []
+    assert bench.phase() is Phase.STALLED

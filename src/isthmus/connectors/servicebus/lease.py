@@ -632,14 +632,15 @@ class Lease:
         except IsthmusError as error:
             self._error = self._error or error
         finally:
-            if self._client is not None:
-                self._client.close()
-            self._report({"state": "ended", "ended_by": self.ended_by, "error": str(self._error or "")})
+            # The sink waits for this word and holds the task until it comes: the goodbye to the source is not its concern.
             for sink in self._sinks.values():
                 if self._error is None:
                     sink.send(frames.STOPPED, json.dumps({"settled": self.ledger.settled}).encode())
                 sink.flush()
                 sink.close()
+            if self._client is not None:
+                self._client.close()
+            self._report({"state": "ended", "ended_by": self.ended_by, "error": str(self._error or "")})
             if self._control is not None:
                 self._control.flush()
                 self._control.close()
