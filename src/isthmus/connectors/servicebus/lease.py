@@ -205,6 +205,7 @@ class Lease:
         self._stop_wish = ""
         self._listener: socket.socket | None = None
         self._sinks: dict[int, Channel] = {}
+        self._greeted: set[int] = set()
         self._control: Channel | None = None
         self._heard = 0.0
         self._met_sink = False
@@ -475,8 +476,13 @@ class Lease:
         for fd, sink in list(self._sinks.items()):
             for kind, payload in sink.receive():
                 self._heard = now
+                self._greeted.add(fd)
                 self._on_frame(kind, payload)
-            if sink.closed:
+            if sink.closed and fd not in self._greeted:  # `sweep` of another query looked whether anybody listens
+                del self._sinks[fd]
+                sink.close()
+            elif sink.closed:
+                self._greeted.discard(fd)
                 del self._sinks[fd]
                 sink.close()
                 if not self._sink_ended and self._error is None:

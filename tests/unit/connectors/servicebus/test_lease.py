@@ -1,6 +1,7 @@
 """A lease and an outlet in one process, joined by a real control channel, between two fake brokers."""
 
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -300,6 +301,22 @@ def test_an_ordered_lease_waits_for_an_earlier_message_that_is_locked_elsewhere_
         target.wait_for(lambda: len(target.queues["target"].messages) == 20)
         runner.join(30)
         assert ids(target) == [f"m{n}" for n in range(20)]
+
+
+def test_a_look_whether_anybody_listens_disturbs_no_lease(channel_file: Path) -> None:
+    with brokers(200) as (source, target):
+        target.queues["target"].hold = True
+        made = pipe(source, target, channel_file)
+        runner = threading.Thread(target=made.run)
+        runner.start()
+        target.wait_for(lambda: len(target.queues["target"].messages) == 200)
+        with socket.socket(socket.AF_UNIX) as look:
+            look.connect(str(channel_file))
+        with target.lock:
+            target.queues["target"].hold = False
+            target.drop_connections()
+        runner.join(30)
+        assert set(source.queues["source"].fates.values()) == {"completed"}
 
 
 def test_a_lost_target_gets_exactly_what_it_did_not_acknowledge_i2(channel_file: Path) -> None:
