@@ -17,6 +17,7 @@ __all__ = [
     "DUE",
     "EXPIRY",
     "FORMAT",
+    "IDENTITY",
     "MESSAGE",
     "SCHEDULED",
     "STATE",
@@ -33,6 +34,7 @@ __all__ = [
 
 FORMAT = b"\x00format"
 COUNTER = b"\x00counter"
+IDENTITY = b"\x00identity"
 CATALOG, STATE = 0x01, 0x02
 MESSAGE, DEFERRED, SCHEDULED = 0x10, 0x11, 0x12
 DUE, EXPIRY = 0x20, 0x21

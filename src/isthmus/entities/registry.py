@@ -28,17 +28,17 @@ from isthmus.entities.description import (
 )
 from isthmus.entities.intake import Context, Intake
 from isthmus.entities.journal import Journal
-from isthmus.entities.key import CATALOG, COUNTER, FORMAT, after, state_key
+from isthmus.entities.key import CATALOG, COUNTER, after, state_key
 from isthmus.entities.limit import Limits
 from isthmus.entities.queue import Queue
 from isthmus.entities.selection import Selection
 from isthmus.entities.staging import Staging
 from isthmus.entities.topic import Topic
-from isthmus.errors import EntityNotFoundError, StoreError
+from isthmus.entities.upgrade import ensure_format
+from isthmus.errors import EntityNotFoundError
 
 __all__ = ["HeldQueue", "HeldSubscription", "HeldTopic", "Registry", "described", "rule_of"]
 
-_FORMAT = b"1"
 _DEAD_LETTER = "/$DeadLetterQueue"
 _M = TypeVar("_M", Queue, Topic)
 _T = TypeVar("_T", QueueDescription, TopicDescription, SubscriptionDescription)
@@ -89,22 +89,12 @@ class Registry:
         self._topics: dict[str, HeldTopic] = {}
         self._numbers: dict[int, Intake] = {}
         self._kept: dict[int, Intake] = {}
-        self._check_format()
+        ensure_format(store, clock.wall_ms(), random_bytes)
         self._context = Context(self._staging, clock, limits, random_bytes, wake)
         self._next_number = 1
         self._load()
 
     # ---- start and failure
-
-    def _check_format(self) -> None:
-        found = self._store.get(FORMAT)
-        if found is None:
-            self._staging.batch.put(FORMAT, _FORMAT)
-        elif found != _FORMAT:
-            raise StoreError(
-                f"the store has format {found.decode(errors='replace')}, this release reads {_FORMAT.decode()}; "
-                "use the release that wrote it"
-            )
 
     def _load(self) -> None:
         self._next_number = int(self._store.get(COUNTER) or b"1")
