@@ -13,12 +13,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
 from isthmus.connectors.servicebus import channel as frames
-from isthmus.connectors.servicebus.channel import Channel, ChannelError, channel_path, listen
+from isthmus.connectors.servicebus.channel import Channel, ChannelError, Listening, channel_path, listen
 from isthmus.replication.sighting import Sighting
 
 __all__ = ["RouteControl"]
@@ -57,7 +56,7 @@ class RouteControl:
 
     def __init__(self, name: Path) -> None:
         self._path = channel_path("control", name.absolute(), os.getpid())
-        self._listener: socket.socket | None = None
+        self._listener: Listening | None = None
         self._peers: dict[int, _Peer] = {}
         self._settled_before = 0
         self._met = False
@@ -105,9 +104,8 @@ class RouteControl:
             peer.channel.close()
         self._peers.clear()
         if self._listener is not None:
-            self._listener.close()
+            self._listener.discard()
             self._listener = None
-        self._path.unlink(missing_ok=True)
 
     def _ask(self, peer: _Peer) -> None:
         peer.channel.send(frames.STOP, self._stopping.encode())

@@ -25,10 +25,14 @@ Invariants:
         the reader waits for Spark would be a deadlock).
     I2. Consecutive SETTLE runs are merged before they are sent.
     I3. Only processes of the same user get in: the directory is 0700 and owned by this user, or nothing is opened.
+    I4. Only what nobody owns any more is swept away: who listens holds a lock on a file beside the socket from before it
+        binds, and the system takes that lock back however the process ends. Nobody is dialled to find out.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import select
@@ -36,9 +40,11 @@ import socket
 import stat
 import struct
 import tempfile
+import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from isthmus.errors import IsthmusError
 
@@ -57,6 +63,8 @@ __all__ = [
     "STOPPED",
     "Channel",
     "ChannelError",
+    "Claim",
+    "Listening",
     "channel_path",
     "dial",
     "listen",
@@ -71,6 +79,9 @@ _PAIR = struct.Struct("<qq")
 _RECEIVE_BYTES = 1 << 16
 # Frames come from our own processes; one that claims more is a fault, not a message.
 _FRAME_LIMIT_BYTES = 1 << 24
+_LOCK_SUFFIX = ".lock"
+# A sweep holds a lock for as long as two files take to remove.
+_SWEEP_SECONDS = 0.2
 
 
 class ChannelError(IsthmusError):
@@ -100,35 +111,128 @@ def channel_path(*parts: object) -> Path:
     return private_directory() / f"{name}.lease"
 
 
-def listen(path: Path) -> socket.socket:
-    """The reader's end; whoever left a socket of that name is gone, since a task has one reader."""
+class Claim:
+    """Says to `sweep` that the socket at `path` belongs to a living process; taken before the socket is bound.
+
+    Whoever held the name before is gone, since a name has one owner: a claim that its process forgot is replaced.
+
+    Args:
+        path: where the socket will be.
+
+    Raises:
+        ChannelError: the file beside it cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = path.with_name(path.name + _LOCK_SUFFIX)
+        limit = time.monotonic() + _SWEEP_SECONDS
+        while True:
+            try:
+                self._fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                raise _unusable(path, error) from None
+            if _locked(self._fd, self._lock):
+                return
+            os.close(self._fd)
+            if time.monotonic() > limit:
+                self._lock.unlink(missing_ok=True)
+            time.sleep(0.001)
+
+    def discard(self) -> None:
+        """Removes the socket, if it is still this claim's, and gives the claim up."""
+        if _same_file(self._fd, self._lock):
+            self._path.unlink(missing_ok=True)
+            self._lock.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Gives the claim up as the end of the process would."""
+        os.close(self._fd)
+
+
+def _locked(fd: int, lock: Path) -> bool:
+    """Locks an open file, unless somebody has it or it is no longer the one at `lock`."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return _same_file(fd, lock)
+
+
+def _same_file(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _unusable(path: Path, error: OSError) -> ChannelError:
+    return ChannelError(f"{path}: {error.strerror or error}; set TMPDIR to a directory with a shorter name")
+
+
+class Listening:
+    """A claimed socket that takes connections and never blocks; see `listen`."""
+
+    def __init__(self, sock: socket.socket, claim: Claim) -> None:
+        self._sock = sock
+        self._claim = claim
+
+    def fileno(self) -> int:
+        """The descriptor to poll."""
+        return self._sock.fileno()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection.
+
+        Raises:
+            BlockingIOError: there is none.
+        """
+        return self._sock.accept()
+
+    def close(self) -> None:
+        """Closes as the end of the process would: the files stay for `sweep`."""
+        self._sock.close()
+        self._claim.close()
+
+    def discard(self) -> None:
+        """Closes, and removes the files."""
+        self._sock.close()
+        self._claim.discard()
+
+
+def listen(path: Path) -> Listening:
+    """The reader's end; whoever left a socket of that name is gone, since a task has one reader.
+
+    Raises:
+        ChannelError: no socket can be bound there.
+    """
+    claim = Claim(path)
     path.unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.bind(str(path))
     except OSError as error:
         sock.close()
-        raise ChannelError(
-            f"{path}: {error.strerror or error}; set TMPDIR to a directory with a shorter name"
-        ) from None
+        claim.discard()
+        raise _unusable(path, error) from None
     path.chmod(0o600)
     sock.listen(4)
     sock.setblocking(False)
-    return sock
+    return Listening(sock, claim)
 
 
 def sweep() -> None:
-    """Removes the sockets of processes that were killed: nobody listens there any more."""
-    for path in private_directory().iterdir():
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    """Removes the sockets of processes that were killed: nobody holds the locks beside them any more."""
+    for lock in private_directory().glob(f"*{_LOCK_SUFFIX}"):
         try:
-            sock.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
+            fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             continue
-        finally:
-            sock.close()
+        with contextlib.closing(os.fdopen(fd, "rb")):
+            if _locked(fd, lock):
+                lock.with_name(lock.name.removesuffix(_LOCK_SUFFIX)).unlink(missing_ok=True)
+                lock.unlink(missing_ok=True)
 
 
 def dial(path: Path) -> Channel | None:

@@ -43,7 +43,7 @@ from isthmus.amqp.performative import Error, Modified, Rejected, Released
 from isthmus.amqp.types import Symbol
 from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus import channel as frames
-from isthmus.connectors.servicebus.channel import Channel, ChannelError, dial, listen
+from isthmus.connectors.servicebus.channel import Channel, ChannelError, Listening, dial, listen
 from isthmus.connectors.servicebus.connect import open_client
 from isthmus.connectors.servicebus.head import Standing, first_waiting
 from isthmus.connectors.servicebus.ledger import Ledger, Span
@@ -203,7 +203,7 @@ class Lease:
         # A lease that has an end in sight need not wait long for what will not come.
         self._idle_seconds = min(1.0, limits.idle_seconds) if limits.through else limits.idle_seconds
         self._stop_wish = ""
-        self._listener: socket.socket | None = None
+        self._listener: Listening | None = None
         self._sinks: dict[int, Channel] = {}
         self._greeted: set[int] = set()
         self._control: Channel | None = None
@@ -478,7 +478,7 @@ class Lease:
                 self._heard = now
                 self._greeted.add(fd)
                 self._on_frame(kind, payload)
-            if sink.closed and fd not in self._greeted:  # `sweep` of another query looked whether anybody listens
+            if sink.closed and fd not in self._greeted:  # somebody only looked whether anybody listens
                 del self._sinks[fd]
                 sink.close()
             elif sink.closed:
@@ -650,9 +650,8 @@ class Lease:
             if self._control is not None:
                 self._control.flush()
                 self._control.close()
-            if self._listener is not None and self._channel_file is not None:
-                self._listener.close()
-                self._channel_file.unlink(missing_ok=True)
+            if self._listener is not None:
+                self._listener.discard()
             self.blocks.put(LeaseEnd(self._error))
             self._wake_read.close()
             self._wake_write.close()

@@ -43,7 +43,7 @@ from pyspark.sql.types import StructType
 
 from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus import channel as frames
-from isthmus.connectors.servicebus.channel import Channel, channel_path, dial, private_directory, sweep
+from isthmus.connectors.servicebus.channel import Channel, Claim, channel_path, dial, private_directory, sweep
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.head import Standing, first_waiting, last_sequence
 from isthmus.connectors.servicebus.lease import Block, Finish, HeldElsewhereError, Lease, LeaseEnd, LeaseLimits
@@ -386,6 +386,7 @@ class _Collector:
         self.key = secrets.token_bytes(32)
         self.address = str(private_directory() / f"{secrets.token_hex(16)}.tokens")
         self._tokens: dict[int, list[bytes]] = {}
+        self._claim = Claim(Path(self.address))
         self._listener = Listener(self.address, "AF_UNIX", backlog=16, authkey=self.key)
         threading.Thread(target=self._serve, name="tokens", daemon=True).start()
 
@@ -413,7 +414,7 @@ class _Collector:
 
     def close(self) -> None:
         self._listener.close()
-        Path(self.address).unlink(missing_ok=True)
+        self._claim.discard()
 
 
 class _Driver:

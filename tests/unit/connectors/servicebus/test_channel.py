@@ -1,4 +1,6 @@
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -8,6 +10,7 @@ from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus.channel import (
     Channel,
     ChannelError,
+    Claim,
     channel_path,
     dial,
     listen,
@@ -81,7 +84,60 @@ def test_sockets_of_killed_processes_are_swept_away(monkeypatch: pytest.MonkeyPa
         listener = listen(alive)
         sweep()
         assert (dead.exists(), alive.exists()) == (False, True)
-        listener.close()
+        with pytest.raises(BlockingIOError):
+            listener.accept()  # nobody was dialled to find out
+        listener.discard()
+        assert list(private_directory().iterdir()) == []
+
+
+def test_a_socket_between_bind_and_listen_is_not_swept_away_i4(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TemporaryDirectory() as short:
+        monkeypatch.setattr("tempfile.tempdir", short)
+        path = channel_path("starting")
+        claim = Claim(path)
+        with socket.socket(socket.AF_UNIX) as sock:
+            sweep()
+            sock.bind(str(path))
+            sweep()
+            assert path.exists()
+        claim.close()
+        sweep()
+        assert not path.exists()
+
+
+def test_sockets_are_swept_away_after_kill_9_and_by_no_other_process_before_i4(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TemporaryDirectory() as short:
+        monkeypatch.setattr("tempfile.tempdir", short)
+        path = channel_path("victim")
+        code = (
+            "import pathlib, sys, time; from isthmus.connectors.servicebus.channel import listen\n"
+            "listener = listen(pathlib.Path(sys.argv[1])); print('listening', flush=True); time.sleep(60)"
+        )
+        with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) as victim:
+            assert victim.stdout is not None
+            assert victim.stdout.readline() == b"listening\n"
+            sweep()
+            assert path.exists()
+            victim.kill()
+        sweep()
+        assert list(private_directory().iterdir()) == []
+
+
+def test_a_name_that_its_process_forgot_is_taken_again_and_kept_from_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TemporaryDirectory() as short:
+        monkeypatch.setattr("tempfile.tempdir", short)
+        path = channel_path("control")
+        forgotten = listen(path)
+        listener = listen(path)
+        forgotten.discard()
+        sweep()
+        channel = dial(path)
+        assert channel is not None
+        accepted, _ = listener.accept()
+        accepted.close()
+        channel.close()
+        listener.discard()
+        assert not path.exists()
 
 
 def test_a_path_that_is_too_long_says_what_to_do(tmp_path: Path) -> None:
