@@ -5,8 +5,6 @@ Run by `make docs`; `docs/check.py` compares what stands with what this would wr
 
 from __future__ import annotations
 
-import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,8 @@ import typer.main
 from typer.core import TyperGroup
 
 from isthmus.cli.app import create_app
-from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
+from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions, spec_of
+from isthmus.connectors.spec import Kind, Setting
 from isthmus.topology.reference_page import reference_page
 
 DOCS = Path(__file__).parent
@@ -47,14 +46,25 @@ def data_source() -> str:
     lines = ["# The data source `servicebus`", "", NOTE, ""]
     lines += ['Options of `spark.readStream.format("servicebus")` and its kin; names are taken in any case, with or']
     lines[-1] += " without underscores. How to use it: [the how-to](../how-to/use-the-data-source.md)."
+    lines += [
+        "",
+        "An option that is neither one of these nor one that Spark itself hands over is refused, with the nearest name.",
+    ]
     for title, options in (("Reading", SourceOptions), ("Writing", SinkOptions)):
-        meanings = dict(re.findall(r"^ {4,8}(\w+): (.+)$", options.__doc__ or "", re.MULTILINE))
-        lines += ["", f"## {title}", "", "| option | default | |", "| --- | --- | --- |"]
-        for field in fields(options):
-            default = "" if field.default in ("", False) and field.type == "str" else f"`{str(field.default).lower()}`"
-            meaning = meanings[field.name]
-            lines.append(f"| `{field.name}` | {default} | {meaning[:1].upper()}{meaning[1:]} |")
+        lines += ["", f"## {title}", "", "| option | value | default | |", "| --- | --- | --- | --- |"]
+        for setting in spec_of(options).settings:
+            shown = setting.show(setting.default)
+            default = f"`{shown}`" if shown else ""
+            lines.append(f"| `{setting.name}` | {value(setting)} | {default} | {setting.description} |")
     return "\n".join(lines) + "\n"
+
+
+def value(setting: Setting) -> str:
+    """What an option may hold."""
+    if setting.kind is Kind.CHOICE:
+        return " or ".join(f"`{choice}`" for choice in setting.choices)
+    limit = "" if setting.minimum is None else f", {setting.minimum:g} or more"
+    return setting.kind.value + limit
 
 
 def describe(command: Any, path: str, lines: list[str]) -> None:

@@ -23,13 +23,20 @@ from isthmus.topology.setting import Kind, Setting, SettingError, Spec
 __all__ = ["Kind", "Setting", "SettingError", "Spec", "parse_options", "shown"]
 
 
-def parse_options(spec: Spec, options: Mapping[str, str], *, ignore: tuple[str, ...] = ()) -> dict[str, Any]:
+def parse_options(
+    spec: Spec,
+    options: Mapping[str, str],
+    *,
+    ignore: tuple[str, ...] = (),
+    elsewhere: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """The values of a connector's options, with defaults for those that are not given.
 
     Args:
         spec: what the connector takes.
-        options: as given; keys count without case.
+        options: as given; keys count without case and underscores. An empty text leaves a default that is empty too.
         ignore: keys that are someone else's, e.g. Spark's own `path`.
+        elsewhere: keys that belong to something else of this connector, and the hint for each.
 
     Returns:
         Setting name → parsed value (see `Setting.parse`), or its default.
@@ -37,16 +44,20 @@ def parse_options(spec: Spec, options: Mapping[str, str], *, ignore: tuple[str, 
     Raises:
         ConfigError: with a fault for each unknown, unavailable, missing or malformed option.
     """
-    names = {setting.name.lower(): setting for setting in spec.settings}
-    ignored = {name.lower() for name in ignore}
+    names = {_folded(setting.name): setting for setting in spec.settings}
+    ignored = {_folded(name) for name in ignore}
+    hints = {_folded(name): hint for name, hint in (elsewhere or {}).items()}
     values: dict[str, Any] = {setting.name: setting.default for setting in spec.settings if setting.available}
     given: set[str] = set()
     faults: list[Fault] = []
     for key, text in options.items():
-        setting = names.get(key.lower())
+        setting = names.get(_folded(key))
         if setting is None:
-            if key.lower() not in ignored:
-                faults.append(Fault(f"{spec.name} has no option {key!r}", suggest(key, spec.names())))
+            if _folded(key) not in ignored:
+                hint = hints.get(_folded(key)) or suggest(key, spec.names())
+                faults.append(Fault(f"{spec.name} has no option {key!r}", hint))
+            continue
+        if text == "" and setting.default == "":
             continue
         given.add(setting.name)
         if not setting.available:
@@ -68,8 +79,12 @@ def parse_options(spec: Spec, options: Mapping[str, str], *, ignore: tuple[str, 
 
 def shown(spec: Spec, options: Mapping[str, str]) -> dict[str, str]:
     """Options for a log or a page: secrets hidden, references kept."""
-    names = {setting.name.lower(): setting for setting in spec.settings}
-    return {key: _shown(names.get(key.lower()), value) for key, value in options.items()}
+    names = {_folded(setting.name): setting for setting in spec.settings}
+    return {key: _shown(names.get(_folded(key)), value) for key, value in options.items()}
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("_", "")
 
 
 def _shown(setting: Setting | None, value: str) -> str:

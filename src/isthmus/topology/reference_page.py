@@ -6,7 +6,8 @@ not: how to use them; that is in the tutorial and the how-to pages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from isthmus.topology.duration import format_ms
 from isthmus.topology.pattern import PATTERNS, PLANNED
@@ -81,7 +82,7 @@ def _table(settings: Iterable[Setting]) -> Iterator[str]:
 def _value(setting: Setting) -> str:
     if setting.kind is Kind.CHOICE:
         return " or ".join(f"`{choice}`" for choice in setting.choices)
-    show = format_ms if setting.kind is Kind.DURATION else str
+    show: Callable[[Any], str] = format_ms if setting.kind is Kind.DURATION else str
     text: str = setting.kind.value
     if setting.minimum is not None and setting.maximum is not None:
         text += f", {show(setting.minimum)} to {show(setting.maximum)}"

@@ -65,15 +65,17 @@ def setting_schema(setting: Setting) -> dict[str, Any]:
     schema = _kind_schema(setting)
     schema["description"] = setting.description
     if setting.default is not None:
-        schema["default"] = setting.default if setting.kind is Kind.INTEGER else setting.show(setting.default)
+        schema["default"] = (
+            setting.default if setting.kind in (Kind.INTEGER, Kind.NUMBER) else setting.show(setting.default)
+        )
     return schema
 
 
 def _kind_schema(setting: Setting) -> dict[str, Any]:
     match setting.kind:
-        case Kind.INTEGER:
+        case Kind.INTEGER | Kind.NUMBER:
             limits = {"minimum": setting.minimum, "maximum": setting.maximum}
-            return {"type": "integer"} | {name: limit for name, limit in limits.items() if limit is not None}
+            return {"type": setting.kind.value} | {name: limit for name, limit in limits.items() if limit is not None}
         case Kind.BOOLEAN:
             return {"type": "boolean"}
         case Kind.DURATION:

@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -54,6 +55,7 @@ class Kind(StrEnum):
 
     TEXT = "text"
     INTEGER = "integer"
+    NUMBER = "number"
     BOOLEAN = "boolean"
     DURATION = "duration"
     CHOICE = "choice"
@@ -83,8 +85,8 @@ class Setting:
         secret: whether its value is a secret, or a reference to one, and is scrubbed from every output.
         choices: the values that a CHOICE takes.
         planned: values of a CHOICE that are known but refused as not available yet.
-        minimum: least INTEGER or DURATION (milliseconds).
-        maximum: greatest INTEGER or DURATION (milliseconds).
+        minimum: least INTEGER, NUMBER or DURATION (milliseconds).
+        maximum: greatest INTEGER, NUMBER or DURATION (milliseconds).
         may_be_off: whether a DURATION may be `off` (parsed as 0).
         example: a value to show; also what a hint proposes.
         since: the version of isthmus that introduced it.
@@ -99,8 +101,8 @@ class Setting:
     secret: bool = False
     choices: tuple[str, ...] = ()
     planned: tuple[str, ...] = ()
-    minimum: int | None = None
-    maximum: int | None = None
+    minimum: float | None = None
+    maximum: float | None = None
     may_be_off: bool = False
     example: str = ""
     since: str = "0.1"
@@ -110,7 +112,7 @@ class Setting:
         """The value of a scalar's text.
 
         Returns:
-            str; int for INTEGER; milliseconds for DURATION; bool; `SecretReference` for REFERENCE.
+            str; int for INTEGER; float for NUMBER; milliseconds for DURATION; bool; `SecretReference` for REFERENCE.
 
         Raises:
             SettingError: the text is no such value.
@@ -160,7 +162,17 @@ def _parse_text(setting: Setting, text: str) -> str:
 def _parse_integer(setting: Setting, text: str) -> int:
     if not _INTEGER.fullmatch(text.replace("_", "")):
         raise SettingError(f"{setting.name} is not a whole number", _example(setting))
-    return _within(setting, int(text.replace("_", "")), str)
+    return int(_within(setting, int(text.replace("_", "")), str))
+
+
+def _parse_number(setting: Setting, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise SettingError(f"{setting.name} is not a number", _example(setting))
+    return _within(setting, value, str)
 
 
 def _parse_boolean(setting: Setting, text: str) -> bool:
@@ -176,10 +188,10 @@ def _parse_duration(setting: Setting, text: str) -> int:
         duration_ms = parse_ms(text)
     except ValueError:
         raise SettingError(f"{setting.name} is not a duration with a unit", _example(setting)) from None
-    return _within(setting, duration_ms, format_ms)
+    return int(_within(setting, duration_ms, format_ms))
 
 
-def _within(setting: Setting, value: int, show: Any) -> int:
+def _within(setting: Setting, value: float, show: Any) -> float:
     if setting.minimum is not None and value < setting.minimum:
         raise SettingError(
             f"{setting.name} is below its least value", f"write {setting.name}: {show(setting.minimum)} or more"
@@ -242,6 +254,7 @@ def _example(setting: Setting) -> str:
 _LETTERS = "letters, digits, '.', '-' and '_', beginning with a letter or digit"
 _PARSERS: dict[Kind, Any] = {
     Kind.INTEGER: _parse_integer,
+    Kind.NUMBER: _parse_number,
     Kind.BOOLEAN: _parse_boolean,
     Kind.DURATION: _parse_duration,
     Kind.CHOICE: _parse_choice,

@@ -1,196 +1,200 @@
 """The data source's options, read once.
 
-What it is: what `option(name, value)` may say, its defaults and checks, as two dataclasses that are pickled to the
+What it is: what `option(name, value)` may say: each option is declared once, as a field with its default, limits and
+meaning, from which come the `Spec` that parses it, the page of the reference, and the dataclass that is pickled to the
 workers. What it is not: a place for secrets; `connection` is a reference that the worker resolves.
 
 Invariants:
-    I1. An unknown value or a number out of range is refused by name before anything connects.
+    I1. Every option that is unknown, malformed or out of range is refused by name before anything connects, all at once;
+        for an unknown one the nearest name is said.
     I2. No option holds a secret: a connection string given in place of a reference is refused without being repeated.
+    I3. What Spark itself puts among the options is passed over (see `SPARK_OPTIONS`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-from isthmus.connectors.secret import SecretReference
-from isthmus.errors import InvalidArgumentError
+from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
+from isthmus.errors import ConfigError, Fault
 
-__all__ = ["MODES", "SETTLEMENTS", "SinkOptions", "SourceOptions"]
+__all__ = ["MODES", "SETTLEMENTS", "SPARK_OPTIONS", "SinkOptions", "SourceOptions", "spec_of"]
 
 MODES = ("raw", "decoded")
 SETTLEMENTS = ("sink", "commit")
 
+SPARK_OPTIONS = (
+    # load(path), start(path), queryName(name), and where the query keeps its progress
+    "path",
+    "paths",
+    "checkpointLocation",
+    "queryName",
+    # a table's properties (TableCatalog)
+    "provider",
+    "owner",
+    "comment",
+    "location",
+    "collation",
+    "external",
+    "is_managed_location",
+    "table_type",
+    "serialization.format",
+)
+_TABLE_MARK = "provider"
+_TABLE_PREFIX = "option."
+_KINDS = {"str": Kind.TEXT, "int": Kind.INTEGER, "float": Kind.NUMBER, "bool": Kind.BOOLEAN}
+_SETTING = "setting"
+
+
+def _option(description: str, default: Any, **declared: Any) -> Any:
+    """Declares an option: a field whose `Setting` has the field's name, type and default."""
+    return field(default=default, metadata={_SETTING: {"description": description, **declared}})
+
+
+def spec_of(options: type[_Options]) -> Spec:
+    """The declaration of a read's or a write's options."""
+    return Spec(
+        options.title,
+        (options.__doc__ or "").strip(),
+        tuple(
+            Setting(name=each.name, default=each.default, **{"kind": _KINDS[str(each.type)], **each.metadata[_SETTING]})
+            for each in fields(options)  # type: ignore[arg-type]
+        ),
+    )
+
 
 class _Options:
+    title = ""
+
     @classmethod
     def read(cls, options: Mapping[str, str]) -> Self:
-        """From Spark's options, whose names ignore case; options of other makers are passed over.
+        """From Spark's options, whose names ignore case; underscores count as little.
+
+        A table's options serve its reading and its writing, so that each passes over those of the other.
 
         Raises:
-            InvalidArgumentError: an option is missing or its value is of no use.
+            ConfigError: with a fault for each option that is unknown, malformed, missing, or at odds with another.
         """
-        given = {name.lower().replace("_", ""): value for name, value in options.items()}
-        values: dict[str, Any] = {}
-        for field in fields(cls):  # type: ignore[arg-type]
-            text = given.get(field.name.replace("_", ""))
-            if text is not None:
-                values[field.name] = _convert(field.name, str(field.type), text)
-        made = cls(**values)
-        made._check()
+        given = {name: value for name, value in options.items() if not name.lower().startswith(_TABLE_PREFIX)}
+        other = SinkOptions if cls is SourceOptions else SourceOptions
+        others = spec_of(other).names()
+        elsewhere = dict.fromkeys(others, f"remove it: only the options of a {other.title} have it")
+        is_table = any(name.lower() == _TABLE_MARK for name in given)
+        values = parse_options(
+            spec_of(cls), given, ignore=SPARK_OPTIONS + (others if is_table else ()), elsewhere=elsewhere
+        )
+        made = cls(**{name: str(value) if name in _REFERENCES else value for name, value in values.items()})
+        faults = [Fault(f"{cls.title}: {message}", hint) for message, hint in made._at_odds()]
+        if faults:
+            raise ConfigError(faults)
         return made
 
-    def _check(self) -> None:
+    def _at_odds(self) -> Iterator[tuple[str, str]]:
+        """What is wrong with the options together: (message, hint)."""
         raise NotImplementedError
 
 
-def _convert(name: str, kind: str, text: str) -> Any:
-    try:
-        if kind == "int":
-            return int(text)
-        if kind == "float":
-            return float(text)
-    except ValueError:
-        raise InvalidArgumentError(f"option '{name}': '{text}' is no number") from None
-    if kind == "bool":
-        if text.lower() not in {"true", "false"}:
-            raise InvalidArgumentError(f"option '{name}': write true or false, not '{text}'")
-        return text.lower() == "true"
-    return text
+_REFERENCES = ("connection", "source_connection")
+_EXAMPLE = "env:NAME"
+_CONNECTION = "Reference to a connection string: `env:NAME`, `file:/path#key` or `keyvault:vault/name`."
+_HOST = "Namespace host, with `identity`, instead of `connection`."
+_IDENTITY = "`default`: azure-identity's DefaultAzureCredential."
+_CA_FILE = "Certificates to trust beside the system's."
 
 
-def _check_place(connection: str, host: str, entity: str) -> None:
-    if bool(connection) == bool(host):
-        raise InvalidArgumentError(
-            "write either option 'connection' (env:NAME, file:/path#key, keyvault:vault/name) or option 'host'"
-        )
-    if connection:
-        SecretReference.parse(connection)
-    if not entity.strip("/"):
-        raise InvalidArgumentError("option 'entity' is missing: a queue, topic, or topic/Subscriptions/name")
-
-
-def _check_range(options: Any, **least: float) -> None:
-    for name, low in least.items():
-        if getattr(options, name) < low:
-            raise InvalidArgumentError(f"option '{name}': {getattr(options, name)} is below {low}")
+def _place_at_odds(options: SourceOptions | SinkOptions) -> Iterator[tuple[str, str]]:
+    if options.connection and options.host:
+        yield "connection and host are both given", "write one of them"
+    elif not options.connection and not options.host:
+        yield "neither connection nor host is given", f"write connection={_EXAMPLE}, or host and identity"
+    if not options.entity.strip("/"):
+        yield "entity is missing", "write a queue, topic, or topic/Subscriptions/name"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions(_Options):
-    """Options of a read.
+    """Options of a read."""
 
-    Attributes:
-        connection: reference to a connection string.
-        host: namespace host, with `identity`, instead of `connection`.
-        identity: `default`: azure-identity's DefaultAzureCredential.
-        ca_file: certificates to trust beside the system's.
-        entity: path of queue, subscription or dead-letter queue.
-        mode: `raw` (the encoded message) or `decoded` (columns).
-        settle: `sink` (a lease: the servicebus sink of the same task settles) or `commit` (when Spark commits the batch).
-        ordered: keep the source's order: one partition, and wait for messages that a dead reader still locks.
-        partitions: readers at once, where `ordered` is false.
-        window: messages that may be under way between source and settlement.
-        window_bytes: the same in bytes, by the size of recent messages.
-        lease_seconds: a lease ends after so long, give or take a tenth.
-        lease_rows: or after so many messages.
-        lease_bytes: or after so many bytes.
-        idle_seconds: or when nothing came for so long.
-        look_seconds: how long one look for waiting messages may block.
-        look_pause_seconds: how long to wait between two peeks at an idle entity; the cloud bills each.
-        batch_seconds: with settle=commit, how long a micro-batch collects.
-        flush_ms: how old a row may get in Spark's buffers before it is pushed on.
-        control: path of the socket on which the driver listens for reports and tells wishes (`RouteControl`).
-        steps: names of custom steps of the query, for the error when one dropped rows.
-        from_sequence: batch read: the first sequence number.
-        max_rows: batch read: at most so many messages; 0: all.
-    """
+    title = "servicebus read"
 
-    connection: str = ""
-    host: str = ""
-    identity: str = "default"
-    ca_file: str = ""
-    entity: str = ""
-    mode: str = "raw"
-    settle: str = "sink"
-    ordered: bool = True
-    partitions: int = 1
-    window: int = 16_000
-    window_bytes: int = 64 << 20
-    lease_seconds: float = 300.0
-    lease_rows: int = 50_000_000
-    lease_bytes: int = 50 << 30
-    idle_seconds: float = 30.0
-    look_seconds: float = 1.0
-    look_pause_seconds: float = 0.25
-    batch_seconds: float = 1.0
-    flush_ms: float = 2.0
-    control: str = ""
-    steps: str = ""
-    from_sequence: int = 0
-    max_rows: int = 0
+    connection: str = _option(_CONNECTION, "", kind=Kind.REFERENCE, secret=True, example=_EXAMPLE)
+    host: str = _option(_HOST, "", kind=Kind.HOST, example="contoso.servicebus.windows.net")
+    identity: str = _option(_IDENTITY, "default", kind=Kind.CHOICE, choices=("default",))
+    ca_file: str = _option(_CA_FILE, "", kind=Kind.PATH)
+    entity: str = _option("Path of queue, subscription or dead-letter queue.", "", example="orders")
+    mode: str = _option("`raw` (the encoded message) or `decoded` (columns).", "raw", kind=Kind.CHOICE, choices=MODES)
+    settle: str = _option(
+        "`sink` (a lease: the servicebus sink of the same task settles) or `commit` (when Spark commits the batch).",
+        "sink",
+        kind=Kind.CHOICE,
+        choices=SETTLEMENTS,
+    )
+    ordered: bool = _option(
+        "Keep the source's order: one partition, and wait for messages that a dead reader still locks.", True
+    )
+    partitions: int = _option("Readers at once, where `ordered` is false.", 1, minimum=1)
+    window: int = _option("Messages that may be under way between source and settlement.", 16_000, minimum=1)
+    window_bytes: int = _option("The same in bytes, by the size of recent messages.", 64 << 20, minimum=1)
+    lease_seconds: float = _option("A lease ends after so long, give or take a tenth.", 300.0, minimum=0.1)
+    lease_rows: int = _option("Or after so many messages.", 50_000_000, minimum=1)
+    lease_bytes: int = _option("Or after so many bytes.", 50 << 30, minimum=1)
+    idle_seconds: float = _option("Or when nothing came for so long.", 30.0, minimum=0.1)
+    look_seconds: float = _option("How long one look for waiting messages may block.", 1.0, minimum=0.01)
+    look_pause_seconds: float = _option(
+        "How long to wait between two peeks at an idle entity; the cloud bills each.", 0.25, minimum=0.01
+    )
+    batch_seconds: float = _option("With settle=commit, how long a micro-batch collects.", 1.0, minimum=0.01)
+    flush_ms: float = _option("How old a row may get in Spark's buffers before it is pushed on.", 2.0, minimum=0)
+    control: str = _option(
+        "Path of the socket on which the driver listens for reports and tells wishes (`RouteControl`).",
+        "",
+        kind=Kind.PATH,
+    )
+    steps: str = _option("Names of custom steps of the query, for the error when one dropped rows.", "")
+    from_sequence: int = _option("Batch read: the first sequence number.", 0, minimum=0)
+    max_rows: int = _option("Batch read: at most so many messages; 0: all.", 0, minimum=0)
 
-    def _check(self) -> None:
-        _check_place(self.connection, self.host, self.entity)
-        if self.mode not in MODES:
-            raise InvalidArgumentError(f"option 'mode': write raw or decoded, not '{self.mode}'")
-        if self.settle not in SETTLEMENTS:
-            raise InvalidArgumentError(f"option 'settle': write sink or commit, not '{self.settle}'")
+    def _at_odds(self) -> Iterator[tuple[str, str]]:
+        yield from _place_at_odds(self)
         if self.ordered and self.partitions != 1:
-            raise InvalidArgumentError("option 'partitions': an ordered read has one; set ordered=false for more")
-        _check_range(self, partitions=1, window=1, window_bytes=1, lease_seconds=0.1, lease_rows=1, lease_bytes=1)
-        _check_range(
-            self,
-            idle_seconds=0.1,
-            look_seconds=0.01,
-            look_pause_seconds=0.01,
-            batch_seconds=0.01,
-            flush_ms=0,
-            max_rows=0,
-        )
+            yield "partitions: an ordered read has one", "write ordered=false for more"
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions(_Options):
-    """Options of a write.
+    """Options of a write."""
 
-    Attributes:
-        connection: reference to a connection string.
-        host: namespace host, with `identity`, instead of `connection`.
-        identity: `default`: azure-identity's DefaultAzureCredential.
-        ca_file: certificates to trust beside the system's.
-        entity: path of queue or topic.
-        origin: alias/entity to record as a hop of provenance; empty: record none.
-        target: alias of the target namespace, to hold back messages that have been there; empty: do not look.
-        hop_budget: how many hops a message may make.
-        batch_messages: messages per envelope; 0 or 1: every message alone.
-        window: messages that may be under way to the target.
-        target_timeout_seconds: how long a target may be away before the query fails, and all locks are given back.
-        source_connection: with settle=commit: reference to the source's connection string, for dispositions of rows.
-        source_entity: with settle=commit: the source's path.
-    """
+    title = "servicebus write"
 
-    connection: str = ""
-    host: str = ""
-    identity: str = "default"
-    ca_file: str = ""
-    entity: str = ""
-    origin: str = ""
-    target: str = ""
-    hop_budget: int = 8
-    batch_messages: int = 0
-    window: int = 8_000
-    target_timeout_seconds: float = 30.0
-    source_connection: str = ""
-    source_entity: str = ""
+    connection: str = _option(_CONNECTION, "", kind=Kind.REFERENCE, secret=True, example=_EXAMPLE)
+    host: str = _option(_HOST, "", kind=Kind.HOST, example="contoso.servicebus.windows.net")
+    identity: str = _option(_IDENTITY, "default", kind=Kind.CHOICE, choices=("default",))
+    ca_file: str = _option(_CA_FILE, "", kind=Kind.PATH)
+    entity: str = _option("Path of queue or topic.", "", example="orders")
+    origin: str = _option("Alias/entity to record as a hop of provenance; empty: record none.", "")
+    target: str = _option(
+        "Alias of the target namespace, to hold back messages that have been there; empty: do not look.", ""
+    )
+    hop_budget: int = _option("How many hops a message may make.", 8, minimum=1)
+    batch_messages: int = _option("Messages per envelope; 0 or 1: every message alone.", 0, minimum=0)
+    window: int = _option("Messages that may be under way to the target.", 8_000, minimum=1)
+    target_timeout_seconds: float = _option(
+        "How long a target may be away before the query fails, and all locks are given back.", 30.0, minimum=0
+    )
+    source_connection: str = _option(
+        "With settle=commit: reference to the source's connection string, for dispositions of rows.",
+        "",
+        kind=Kind.REFERENCE,
+        secret=True,
+        example=_EXAMPLE,
+    )
+    source_entity: str = _option("With settle=commit: the source's path.", "")
 
-    def _check(self) -> None:
-        _check_place(self.connection, self.host, self.entity)
+    def _at_odds(self) -> Iterator[tuple[str, str]]:
+        yield from _place_at_odds(self)
         if self.origin and "/" not in self.origin:
-            raise InvalidArgumentError(f"option 'origin': write alias/entity, not '{self.origin}'")
+            yield "origin has no alias", "write alias/entity"
         if bool(self.source_connection) != bool(self.source_entity):
-            raise InvalidArgumentError("options 'source_connection' and 'source_entity' go together")
-        if self.source_connection:
-            SecretReference.parse(self.source_connection)
-        _check_range(self, hop_budget=1, batch_messages=0, window=1, target_timeout_seconds=0)
+            yield "source_connection and source_entity go together", "write both or none"
