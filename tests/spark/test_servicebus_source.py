@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -195,3 +196,10 @@ def test_a_batch_read_browses_and_a_batch_write_sends(
     own = section.decode_map(copy, section.locate(copy).application_properties)
     assert own == {"n": 1, "gate": "A1"}
     assert type(own["n"]) is types.Int
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name_and_sparks_own_pass(spark: SparkSession) -> None:
+    reader = spark.read.format("servicebus").options(connection="env:NOWHERE", entity="source", mode="decoded")
+    assert "body" in reader.load("a/path").columns
+    with pytest.raises(PySparkException, match="no option 'maxrow'; write max_rows"):
+        reader.option("maxRow", "5").load()
