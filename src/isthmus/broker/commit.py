@@ -15,15 +15,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from isthmus.entities import Commit, Engine, Journal
 from isthmus.errors import StoreError
 
-__all__ = ["CommitLoop"]
+__all__ = ["COMMIT_SECONDS", "CommitLoop"]
 
 _log = logging.getLogger(__name__)
+
+# Upper bounds of the classes into which the time from write to acknowledgement is counted.
+COMMIT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
 _Waiter = tuple[Callable[[], None], Callable[[Exception], None]]
 
@@ -52,6 +57,10 @@ class CommitLoop:
         self._healthy = True
         self._commits = 0
         self._failures = 0
+        self._began_at = 0.0
+        self._operations = 0
+        self._seconds = 0.0
+        self._classes = [0] * (len(COMMIT_SECONDS) + 1)
         engine.on_staged = self.wake
         if engine.has_staged:
             self.wake()
@@ -106,8 +115,13 @@ class CommitLoop:
         """Groups committed and failed since the start."""
         return {"commits": self._commits, "commit_failures": self._failures}
 
+    def timing(self) -> tuple[list[int], float, int]:
+        """Groups by time (one number for each of `COMMIT_SECONDS`, one for longer), seconds and operations in all."""
+        return list(self._classes), self._seconds, self._operations
+
     def _begin(self) -> None:
         self._scheduled = False
+        self._began_at = time.monotonic()
         try:
             commit = self._engine.begin_commit()
         except StoreError as error:
@@ -131,6 +145,10 @@ class CommitLoop:
         if error is None:
             self._commits += 1
             self._healthy = True
+            seconds = time.monotonic() - self._began_at
+            self._seconds += seconds
+            self._operations += len(commit.callbacks)
+            self._classes[bisect_left(COMMIT_SECONDS, seconds)] += 1
             self._engine.end_commit(commit)
             self._tell(self._syncing_waiters, None)
         else:

@@ -1,4 +1,4 @@
-"""The HTTP server of a namespace: administration, `/health`, and AMQP over WebSocket.
+"""The HTTP server of a namespace: administration, `/health`, `/metrics`, and AMQP over WebSocket.
 
 What it is: the applications put together on aiohttp's server. Importing it costs as much as all the rest of a start, so
 that `isthmus.broker.server` does it behind `isthmus.broker.http_gate`. What it is not: a listener.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import cast
 
 from aiohttp import web
@@ -17,6 +18,7 @@ from isthmus.broker.admin import build_admin_app
 from isthmus.broker.http_log import http_log
 from isthmus.broker.keyring import Authority
 from isthmus.broker.namespace import Namespace
+from isthmus.broker.operator_api import add_operator_api
 from isthmus.broker.websocket import add_websocket
 from isthmus.entities import Limits
 
@@ -27,7 +29,11 @@ _KEEP_ALIVE_SECONDS = 120.0
 
 
 async def start_http(
-    namespace: Namespace, authority: Authority, limits: Limits, stack: AsyncExitStack
+    namespace: Namespace,
+    authority: Authority,
+    limits: Limits,
+    stack: AsyncExitStack,
+    backups: Path | None = None,
 ) -> Callable[[], asyncio.BaseProtocol]:
     """Make the server; what protocols of connections are made by.
 
@@ -36,6 +42,7 @@ async def start_http(
         authority: checks tokens.
         limits: those of the engine.
         stack: gets what is to be closed.
+        backups: folder of back-ups; None where none can be made.
     """
     commits = namespace.commits
     app = build_admin_app(
@@ -47,6 +54,7 @@ async def start_http(
         healthy=lambda: commits.is_healthy,
         limits=limits,
     )
+    add_operator_api(app, namespace, authority, backups)
     add_websocket(app, namespace)
     runner = web.AppRunner(
         app,

@@ -36,6 +36,7 @@ class Destination(Protocol):
     """What takes messages: a queue or a topic."""
 
     is_deleted: bool
+    refused_total: int
 
     def accept(
         self,
@@ -128,6 +129,7 @@ class Intake:
 
     def _reject(self, first: int, count: int, error: Exception, settled: bool) -> None:
         self._rejected += count
+        self._destination.refused_total += count
         _, condition, text = refusal(error)
         _log.warning("send rejected: entity=%r condition=%s reason=%s", self.path, condition, text)
         if not settled:

@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -33,6 +34,8 @@ _PEER_TICK_SECONDS = 0.5
 _ENGINE_TICK_SECONDS = 0.05
 # Longest time without a look at the engine's clockwork: a wall clock may be set.
 _ENGINE_REST_SECONDS = 0.5
+# After a failure of the disk: how often to try it when no client does.
+_PROBE_SECONDS = 10.0
 # A $management request may carry one message of the largest size and what describes it.
 _REQUEST_ROOM_BYTES = 64 * 1024
 
@@ -51,6 +54,7 @@ class Namespace:
     Attributes:
         token_clock: wall time for the expiry of tokens: the machine's own, however the namespace's is shifted.
         peers: open connections.
+        started_at: monotonic seconds.
     """
 
     def __init__(
@@ -65,6 +69,8 @@ class Namespace:
         max_message_size_bytes: int = 1 << 20,
     ) -> None:
         self.engine = engine
+        self.store = store
+        self.started_at = time.monotonic()
         self.authority = authority
         self.clock = clock
         self.token_clock = token_clock or SystemClock()
@@ -80,6 +86,7 @@ class Namespace:
         self._every(_PEER_TICK_SECONDS, self._tick_peers)
         self._engine_due_ms = 0
         self._every(_ENGINE_TICK_SECONDS, self._tick_engine)
+        self._every(_PROBE_SECONDS, self._probe)
 
     def has_entity(self, path: str) -> bool:
         """Whether an entity has this path."""
@@ -169,6 +176,11 @@ class Namespace:
         due_ms = self.engine.tick(now_ms)
         rest_ms = now_ms + int(1000 * _ENGINE_REST_SECONDS)
         self._engine_due_ms = rest_ms if due_ms is None else min(due_ms, rest_ms)
+
+    def _probe(self) -> None:
+        """Whoever asks for health may keep clients away until it is told: without them nobody else tries the disk."""
+        if not self.commits.is_healthy:
+            self.engine.probe()
 
     def _every(self, seconds: float, run: Callable[[], None]) -> None:
         slot = len(self._timers)

@@ -145,7 +145,7 @@ class Server:
         # Before the HTTP server waits for its requests: a WebSocket is one of them until its peer has gone.
         self._stack.push_async_callback(namespace.disconnect)
         await self._listen(namespace, gate, machine_clock.wall_ms())
-        loading = asyncio.create_task(_load_http(gate, http, namespace, authority, limits))
+        loading = asyncio.create_task(_load_http(gate, http, namespace, authority, limits, options.data / "backups"))
         self._stack.callback(gate.close)
         self._stack.push_async_callback(asyncio.wait, [loading])
 
@@ -234,12 +234,17 @@ def is_loopback(host: str) -> bool:
 
 
 async def _load_http(
-    gate: HttpGate, stack: contextlib.AsyncExitStack, namespace: Namespace, authority: Authority, limits: Limits
+    gate: HttpGate,
+    stack: contextlib.AsyncExitStack,
+    namespace: Namespace,
+    authority: Authority,
+    limits: Limits,
+    backups: Path,
 ) -> None:
     """Load the HTTP server beside the loop, since AMQP clients need not wait for it, and let connections in."""
     try:
         module = await asyncio.to_thread(importlib.import_module, "isthmus.broker.http_server")
-        gate.open(await module.start_http(namespace, authority, limits, stack))
+        gate.open(await module.start_http(namespace, authority, limits, stack, backups))
     except Exception:  # noqa: BLE001 - whatever it is, messages are served all the same
         _log.exception("no administration: the HTTP server does not start")
 

@@ -31,6 +31,7 @@ from isthmus.entities.description import (
 )
 from isthmus.entities.intake import Intake
 from isthmus.entities.journal import Journal
+from isthmus.entities.key import IDENTITY
 from isthmus.entities.limit import Limits
 from isthmus.entities.queue import Queue
 from isthmus.entities.registry import described, rule_of
@@ -144,6 +145,20 @@ class Engine(Administration):
             runtime.correlation_filter_count = sum(isinstance(one, CorrelationFilter) for one in filters)
             runtime.sql_filter_count = sum(isinstance(one, SqlFilter) for one in filters)
         return runtime
+
+    def members(self) -> list[tuple[str, Intake]]:
+        """Every queue, topic and subscription as it stands now: its kind and itself; dead-letter queues are with theirs."""
+        found: list[tuple[str, Intake]] = [("queue", held.queue) for held in self._queues.values()]
+        for topic in self._topics.values():
+            found.append(("topic", topic.topic))
+            found += [("subscription", held.queue) for held in topic.subscriptions.values()]
+        return found
+
+    def probe(self) -> None:
+        """Stage a row that stands already: its commit tells whether the disk works again."""
+        row = self._store.get(IDENTITY)
+        if row is not None:
+            self._staging.batch.put(IDENTITY, row)
 
     # ---- group commit
 

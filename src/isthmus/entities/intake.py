@@ -85,12 +85,20 @@ class Intake:
         is_deleted: whether it was deleted; every call then raises EntityNotFoundError.
         last: highest sequence number given out.
         committed: highest sequence number that receivers may see.
+        taken_total, delivered_total, settled_total, expired_total: messages since the object was made: taken from
+            senders, handed to receivers, completed (or deleted at delivery), ended by their time to live.
+        refused_total: deliveries that were refused; counted by the broker, which knows what one delivery was.
     """
 
     def __init__(self, path: str, number: int, context: Context, state: bytes | None) -> None:
         self.path = path
         self.number = number
         self.is_deleted = False
+        self.taken_total = 0
+        self.delivered_total = 0
+        self.settled_total = 0
+        self.expired_total = 0
+        self.refused_total = 0
         self.max_message_size_bytes = context.limits.max_message_size_bytes
         self._context = context
         self._staging = context.staging
@@ -193,6 +201,7 @@ class Intake:
         now_ms = self._context.clock.wall_ms()
         accepted = [parts for parts in self._prepare(payloads, now_ms) if parts is not None]
         self.accessed_at_ms = now_ms
+        self.taken_total += len(payloads)
         self._staging.touch(self)
         later = [(parts, parts.head.due_ms) for parts in accepted if parts.head.due_ms > now_ms]
         if later:
@@ -212,6 +221,7 @@ class Intake:
         now_ms = self._context.clock.wall_ms()
         accepted = self._prepare([payload for payload, _ in messages], now_ms)
         self.accessed_at_ms = now_ms
+        self.taken_total += len(messages)
         self._staging.touch(self)
         sequences = self._schedule(
             [(parts, due_ms) for parts, (_, due_ms) in zip(accepted, messages, strict=True)], now_ms

@@ -13,6 +13,7 @@ Invariants (held to by testing.store_conformance):
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Protocol
 
 __all__ = ["Batch", "Journal"]
@@ -35,7 +36,7 @@ class Batch(Protocol):
 
 
 class Journal(Protocol):
-    """A durable ordered map. Only `sync` may be called from another thread than the owner's."""
+    """A durable ordered map. Only `sync` and `checkpoint` may be called from another thread than the owner's."""
 
     def get(self, key: bytes) -> bytes | None:
         """The key's value, None if absent."""
@@ -79,6 +80,18 @@ class Journal(Protocol):
         Raises:
             StoreError: the store cannot even be read.
         """
+        ...
+
+    def checkpoint(self, folder: Path) -> None:
+        """Put a copy of all that was written before the call into a folder that is not there yet; durable on return.
+
+        Raises:
+            StoreError: the copy could not be made; what there is of it is of no use.
+        """
+        ...
+
+    def statistics(self) -> dict[str, int]:
+        """At least `size_bytes`: what the store takes on its disk."""
         ...
 
     def close(self) -> None:

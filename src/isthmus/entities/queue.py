@@ -146,6 +146,8 @@ class Queue(Backlog):
             sequences = sequences_of(pairs)
             payloads = [plain_payload(record) for _, record in pairs]
             self._remove(sequences, sum(len(record) for _, record in pairs))
+            self.delivered_total += len(pairs)
+            self.settled_total += len(pairs)
             self._staging.promise(on_durable, on_failed)
             return Acquired([key[5:].rjust(16, b"\0") for key, _ in pairs], payloads, sequences, 0)
         return self._lock(pairs, deferred=False)
@@ -163,6 +165,7 @@ class Queue(Backlog):
         sequences = sequences_of(pairs)
         held = Lock(random, tags, sequences, array("Q", [len(record) for _, record in pairs]), until_ms)
         held.deferred = deferred
+        self.delivered_total += len(tags)
         self._locks.add(held)
         self._context.wake(self, until_ms)
         return Acquired(tags, payloads, sequences, until_ms)
@@ -201,6 +204,7 @@ class Queue(Backlog):
         self._check_open()
         flags, spans = self._locks.take(tokens)
         for span in spans:
+            self.settled_total += len(span.sequences)
             if span.deferred:
                 self._remove_deferred(span)
             else:
@@ -324,6 +328,8 @@ class Queue(Backlog):
             self._staging.batch.delete(key)
             self.size_bytes -= len(record)
         self.deferred_count -= len(pairs)
+        self.delivered_total += len(pairs)
+        self.settled_total += len(pairs)
         self._staging.touch(self)
         self._staging.promise(on_durable, on_failed)
         payloads = [plain_payload(record, 1) for _, record in pairs]
@@ -423,6 +429,7 @@ class Queue(Backlog):
 
     def _expire(self, pairs: Sequence[Pair]) -> None:
         """End the life of messages that nobody holds."""
+        self.expired_total += len(pairs)
         if self._dead_letters_expired and self.dead_letters is not None:
             self._bury(
                 [record for _, record in pairs],

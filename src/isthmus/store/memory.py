@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from isthmus.entities.journal import Batch
 from isthmus.errors import StoreError
@@ -132,6 +133,12 @@ class MemoryJournal:
     def reopen(self) -> None:
         self.crash()
         self._closed = False
+
+    def checkpoint(self, folder: Path) -> None:
+        raise StoreError("a store in memory has no back-up")
+
+    def statistics(self) -> dict[str, int]:
+        return {"size_bytes": sum(map(len, self._table.keys)) + sum(map(len, self._table.values.values()))}
 
     def close(self) -> None:
         if not self._closed:

@@ -7,11 +7,14 @@ Invariants:
     I1. `write` does not sync; `sync` does, with the interpreter released, so that it may run in a thread.
     I2. Memory is bounded: memtables, the block cache with index and filter blocks, nothing per message.
     I3. What a start must replay is bounded by the memtables' size, whatever the backlog.
+    I4. A checkpoint has everything written before it, and holds neither the interpreter nor a writer for long.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -64,6 +67,8 @@ class RocksJournal:
         self._folder = folder
         self._database: Any = None
         self._failed = ""
+        # A database is neither closed nor opened anew below a checkpoint under way.
+        self._copying = threading.Lock()
         self._open()
 
     def _open(self) -> None:
@@ -121,12 +126,45 @@ class RocksJournal:
         if shutil.disk_usage(self._folder).free < log_bytes + _SPARE_BYTES:
             self._failed = self._failed or "the disk is full"
             return
+        if not self._copying.acquire(blocking=False):
+            self._failed = self._failed or "a back-up is under way"
+            return
+        try:
+            self._renew()
+        finally:
+            self._copying.release()
+
+    def _renew(self) -> None:
         with suppress(Exception):  # a database that failed says so again when it is closed; the lock goes all the same
             self._database.close()
         self._database = None
         self._open()
 
+    def checkpoint(self, folder: Path) -> None:
+        with self._copying:
+            if self._database is None:
+                raise StoreError(f"The store in '{self._folder}' is closed.")
+            try:
+                # Only a flush lets the interpreter go; a checkpoint after it finds little left to do.
+                self._database.flush_wal(True)
+                self._database.flush()
+                rocksdict.Checkpoint(self._database).create_checkpoint(str(folder))
+                for file in (*folder.iterdir(), folder, folder.parent):
+                    _sync(file)
+            except Exception as error:
+                raise StoreError(f"The store in '{self._folder}' could not be copied to '{folder}': {error}") from error
+
+    def statistics(self) -> dict[str, int]:
+        size = 0
+        with suppress(OSError):  # files come and go meanwhile
+            size = sum(file.stat().st_size for file in os.scandir(self._folder))
+        return {"size_bytes": size}
+
     def close(self) -> None:
+        with self._copying:
+            self._close()
+
+    def _close(self) -> None:
         if self._database is None:
             return
         try:
@@ -139,6 +177,14 @@ class RocksJournal:
             raise StoreError(f"The store in '{self._folder}' could not be closed: {error}") from error
         finally:
             self._database = None
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _options() -> rocksdict.Options:

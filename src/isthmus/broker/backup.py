@@ -1,0 +1,97 @@
+"""A back-up: a second data folder, made while the first one is in use.
+
+What it is: the store's checkpoint, the keys and the certificate in a folder that `isthmus namespace serve --data` takes
+as it is. What it is not: a copy on another disk; whoever makes back-ups carries them there.
+
+Invariants:
+    I1. A folder with the back-up's name is whole and on disk; what a kill interrupts has another name.
+    I2. Keys keep their mode: what only the owner could read, only the owner can read in the copy.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from isthmus.entities import Journal
+from isthmus.errors import InvalidArgumentError, StoreError
+from isthmus.store import RocksJournal
+
+__all__ = ["back_up", "back_up_stopped"]
+
+_PARTIAL = ".partial"
+
+
+def back_up(store: Journal, data: Path, folder: Path) -> None:
+    """Copy a namespace that is open in this process; blocks, and may run beside its loop.
+
+    Args:
+        store: the open store.
+        data: the data folder.
+        folder: what to make; its parents are made as well.
+
+    Raises:
+        InvalidArgumentError: the folder is there already, or cannot be made.
+        StoreError: the disk refused; nothing of that name is left.
+    """
+    partial = folder.with_name(folder.name + _PARTIAL)
+    if folder.exists():
+        raise InvalidArgumentError(f"'{folder}' is there already; name a folder that is not")
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(mode=0o700)
+    except OSError as error:
+        raise InvalidArgumentError(f"'{folder}' cannot be made: {error.strerror}") from None
+    try:
+        store.checkpoint(partial / "store")
+        _copy_small_files(data, partial)
+        partial.rename(folder)
+        _sync(folder.parent)
+    except OSError as error:
+        raise StoreError(f"The back-up '{folder}' could not be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def back_up_stopped(data: Path, folder: Path) -> None:
+    """Copy a namespace that no process serves.
+
+    Raises:
+        StoreError: a process has it open, or there is no store, or the disk refused.
+        InvalidArgumentError: as for `back_up`.
+    """
+    if not (data / "store" / "CURRENT").exists():
+        raise StoreError(f"There is no namespace in '{data}': name its data folder.")
+    store = RocksJournal(data / "store")
+    try:
+        back_up(store, data, folder)
+    finally:
+        store.close()
+
+
+def _copy_small_files(data: Path, target: Path) -> None:
+    """Keys and certificate."""
+    for source in (data / "keys.json", *sorted((data / "certificate").glob("*"))):
+        if not source.is_file():
+            continue
+        copy = target / source.relative_to(data)
+        copy.parent.mkdir(mode=0o700, exist_ok=True)
+        mode = source.stat().st_mode & 0o777
+        with os.fdopen(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(source.read_bytes())
+            file.flush()
+            os.fsync(file.fileno())
+    with suppress(FileNotFoundError):
+        _sync(target / "certificate")
+    _sync(target)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

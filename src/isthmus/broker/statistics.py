@@ -1,0 +1,163 @@
+"""What a namespace holds and has done, as numbers.
+
+What it is: one row for each queue, topic and subscription, and one for the namespace as a whole; both are read from
+counters that stand already. What it is not: a form (`exposition` has Prometheus's, `operator_api` JSON), nor a store of
+past values: rates are differences between two looks.
+
+Invariants:
+    I1. A look changes nothing, reads no message, and asks the store nothing but its size.
+    I2. Rows are made one at a time, so that the caller may let others run in between.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from isthmus.broker.namespace import Namespace
+from isthmus.entities import Queue
+from isthmus.entities.intake import Intake
+
+__all__ = ["EntityRow", "NamespaceRow", "as_dict", "entity_rows", "namespace_row"]
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class EntityRow:
+    """One entity. Names that end in `_total` count since the start of the process; the others are as of now.
+
+    Attributes:
+        entity: its path, as created.
+        kind: `queue`, `topic` or `subscription`.
+        active: messages that a receiver can get or has locked.
+        dead_letter: in the dead-letter queue.
+        transfer: in the transfer queue and the transfer dead-letter queue.
+        locked: part of `active`.
+        size_bytes: of all messages, dead-lettered ones included.
+        in_total: messages taken from senders.
+        out_total: messages handed to receivers, also again.
+        settled_total: completed, or deleted at delivery.
+        dead_lettered_total: since the entity was made.
+        refused_total: deliveries that were not taken.
+    """
+
+    entity: str
+    kind: str
+    active: int = 0
+    dead_letter: int = 0
+    scheduled: int = 0
+    deferred: int = 0
+    transfer: int = 0
+    locked: int = 0
+    size_bytes: int = 0
+    in_total: int = 0
+    out_total: int = 0
+    settled_total: int = 0
+    expired_total: int = 0
+    dead_lettered_total: int = 0
+    refused_total: int = 0
+
+    def values(self) -> Iterator[tuple[str, int]]:
+        """Names and numbers."""
+        return ((name, getattr(self, name)) for name in _NUMBERS)
+
+
+_NUMBERS = tuple(field.name for field in fields(EntityRow) if field.name not in {"entity", "kind"})
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRow:
+    """The namespace as a whole.
+
+    Attributes:
+        entities: queues, topics and subscriptions.
+        commit_classes: groups by the time from write to acknowledgement (`commit.COMMIT_SECONDS`, and one for longer).
+        commit_operations: operations acknowledged by groups, so that operations / groups is the mean size of a group.
+        waiting_bytes: taken from clients and not on disk yet.
+        healthy: whether the disk took the last group.
+    """
+
+    name: str
+    uptime_seconds: float
+    entities: int
+    connections: int
+    links: int
+    waiting_bytes: int
+    commits: int
+    commit_failures: int
+    commit_seconds: float
+    commit_operations: int
+    commit_classes: tuple[int, ...]
+    resident_bytes: int
+    cpu_seconds: float
+    store_bytes: int
+    healthy: bool
+
+
+def entity_rows(namespace: Namespace) -> Iterator[EntityRow]:
+    """A row for each entity that stood at the call."""
+    return (entity_row(kind, member) for kind, member in namespace.engine.members() if not member.is_deleted)
+
+
+def entity_row(kind: str, member: Intake) -> EntityRow:
+    """The row of one entity."""
+    dead = member.dead_letters if isinstance(member, Queue) else None
+    return EntityRow(
+        entity=member.path,
+        kind=kind,
+        active=member.active_count,
+        dead_letter=dead.active_count if dead is not None else 0,
+        scheduled=member.scheduled_count,
+        deferred=member.deferred_count,
+        locked=member.locked_count if isinstance(member, Queue) else 0,
+        size_bytes=member.size_bytes + (dead.size_bytes if dead is not None else 0),
+        in_total=member.taken_total,
+        out_total=member.delivered_total,
+        settled_total=member.settled_total,
+        expired_total=member.expired_total,
+        # Its sequence numbers count what a dead-letter queue was ever given.
+        dead_lettered_total=dead.last if dead is not None else 0,
+        refused_total=member.refused_total,
+    )
+
+
+def namespace_row(namespace: Namespace) -> NamespaceRow:
+    """The namespace now."""
+    commits = namespace.commits
+    classes, seconds, operations = commits.timing()
+    peers = [peer.statistics() for peer in namespace.peers]
+    counted = commits.statistics()
+    return NamespaceRow(
+        name=namespace.name,
+        uptime_seconds=time.monotonic() - namespace.started_at,
+        entities=len(namespace.engine.members()),
+        connections=len(peers),
+        links=sum(peer["links"] for peer in peers),
+        waiting_bytes=sum(peer["waiting_bytes"] for peer in peers),
+        commits=counted["commits"],
+        commit_failures=counted["commit_failures"],
+        commit_seconds=seconds,
+        commit_operations=operations,
+        commit_classes=tuple(classes),
+        resident_bytes=_resident_bytes(),
+        cpu_seconds=time.process_time(),
+        store_bytes=namespace.store.statistics()["size_bytes"],
+        healthy=commits.is_healthy,
+    )
+
+
+def as_dict(row: EntityRow | NamespaceRow) -> dict[str, Any]:
+    """The row as plain values."""
+    return {field.name: getattr(row, field.name) for field in fields(row)}
+
+
+def _resident_bytes() -> int:
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * _PAGE_BYTES
+    except OSError:
+        return 0
