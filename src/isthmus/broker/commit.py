@@ -147,7 +147,7 @@ class CommitLoop:
             self._healthy = True
             seconds = time.monotonic() - self._began_at
             self._seconds += seconds
-            self._operations += len(commit.callbacks)
+            self._operations += len(commit)
             self._classes[bisect_left(COMMIT_SECONDS, seconds)] += 1
             self._engine.end_commit(commit)
             self._tell(self._syncing_waiters, None)

@@ -49,6 +49,10 @@ class Commit:
         self.callbacks = callbacks
         self.failures = failures
 
+    def __len__(self) -> int:
+        """How many operations are acknowledged when it ends."""
+        return len(self.callbacks)
+
 
 class Staging:
     """What waits for the next commit.
