@@ -22,6 +22,7 @@ __all__ = [
     "EntityExistsError",
     "EntityNotFoundError",
     "Fault",
+    "IdleLinkError",
     "InvalidArgumentError",
     "IsthmusError",
     "LockLostError",
@@ -167,7 +168,27 @@ class EntityDisabledError(IsthmusError):
     def text(self) -> str:
         a = self.attributes
         return (
-            f"The messaging entity '{a.get('path', '')}' has status {a.get('status', '')}; set it to Active to go on."
+            f"Messaging entity '{a.get('path', '')}' is currently disabled: its status is {a.get('status', '')}; set it "
+            "to Active to go on."
+        )
+
+
+class IdleLinkError(IsthmusError):
+    """Nothing moved on a link for as long as its namespace allows."""
+
+    code = "idle-link"
+    retryable = True
+
+    def __init__(self, link: str = "", kind: str = "", what: str = "", timeout_seconds: float = 0.0) -> None:
+        super().__init__("", link=link, kind=kind, what=what, timeout_seconds=timeout_seconds)
+
+    def text(self) -> str:
+        a = self.attributes
+        minutes, seconds = divmod(a.get("timeout_seconds", 0.0), 60)
+        return (
+            f"The link '{a.get('link')}' is force detached. Code: {a.get('kind')}. Details: "
+            f"AmqpMessage{a.get('what')}.IdleTimerExpired: Idle timeout: "
+            f"{int(minutes // 60):02}:{int(minutes % 60):02}:{seconds:02g}."
         )
 
 

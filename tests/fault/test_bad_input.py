@@ -310,11 +310,14 @@ def test_an_attach_is_refused(ns: NamespaceProcess, log: Any, role: Role, addres
 
 def test_a_disabled_queue_takes_and_gives_nothing(ns: NamespaceProcess, log: Any) -> None:
     with Raw(ns).opened() as client:
-        outcome = client.outcome(attached(client, "closed").send(GOOD, b"t"))
-        assert isinstance(outcome, Rejected)
-        assert outcome.error is not None
-        assert outcome.error.condition == "com.microsoft:entity-disabled"
-    one_line(log, "com.microsoft:entity-disabled")
+        client.session.attach_sender("s", Target("closed"), source=Source("me"))
+        client.session.attach_receiver("r", Source("closed"), target=Target("me")).grant(1)
+        client.wait(LinkDetached, 2)
+        conditions = [str(event.error.condition) for event in client.of(LinkDetached) if event.error is not None]
+        assert conditions == ["com.microsoft:entity-disabled"] * 2
+    lines = log()
+    assert len(lines) == 2, lines
+    assert all("attach refused" in line for line in lines)
 
 
 def test_transactions_are_refused(ns: NamespaceProcess, log: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 from isthmus.testing.namespace import NamespaceProcess, namespace
 
 ENTITIES = """
+limits: {min_lock_duration: 1s}
 queues:
   plain: {lock_duration: 30s, max_delivery_count: 3}
   modes: {}

@@ -287,12 +287,14 @@ class AmqpSession:
             partial.state = transfer.state if transfer.state is not None else partial.state
             single = False
         if transfer.aborted:
-            link.partial = None
+            link.drop_partial()
             return None
         partial.parts.append(payload)
         partial.size_bytes += len(payload)
         if 0 < link.max_message_size_bytes < partial.size_bytes:
-            link.partial = None
+            if link.partial is not None:
+                self.connection.partial_bytes -= partial.size_bytes - len(payload)
+                link.partial = None
             error = Error(
                 Symbol("amqp:link:message-size-exceeded"),
                 f"The message is over the link's limit of {link.max_message_size_bytes} bytes.",
@@ -302,8 +304,11 @@ class AmqpSession:
             return None
         if transfer.more:
             link.partial = partial
+            self.connection.partial_bytes += len(payload)
             return None
-        link.partial = None
+        if link.partial is not None:
+            self.connection.partial_bytes -= partial.size_bytes - len(payload)
+            link.partial = None
         if self._take(link, 1, events):
             whole = partial.parts[0] if single else b"".join(partial.parts)
             self._report(link, partial, whole, events)
@@ -389,5 +394,6 @@ class AmqpSession:
             self.ended = True
         for link in self.links.values():
             link.detached = True
+            link.drop_partial()
         self.links.clear()
         events.append(SessionEnded(self, end.error))

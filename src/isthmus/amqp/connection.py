@@ -74,6 +74,7 @@ class Connection:
         peer_max_frame_size_bytes: the largest frame that the peer takes.
         opened: whether both sides have opened.
         closed: whether the connection is over.
+        partial_bytes: of incoming deliveries whose last frame has not come.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Connection:
         self.peer_container_id = ""
         self.opened = False
         self.closed = False
+        self.partial_bytes = 0
         self._sasl = sasl
         self._require_sasl = require_sasl
         self._window = incoming_window

@@ -163,10 +163,16 @@ class Link:
         if self.detached:
             return
         self.detached = True
-        self.partial = None
+        self.drop_partial()
         self.amqp_session.write(Detach(self.handle, closed, error))
 
     # ---- receiving
+
+    def drop_partial(self) -> None:
+        """Forgets the delivery whose last frame has not come."""
+        partial, self.partial = self.partial, None
+        if partial is not None:
+            self.amqp_session.connection.partial_bytes -= partial.size_bytes
 
     def grant(self, credit: int, drain: bool = False) -> None:
         """Sets the link credit: the peer may send `credit` deliveries more, counted from now.

@@ -18,6 +18,9 @@ from isthmus.errors import UnauthorizedError
 
 __all__ = ["Access"]
 
+# One token for each entity that a namespace may have.
+_GRANTS_LIMIT = 10_000
+
 
 class Access:
     """The grants of one connection.
@@ -39,6 +42,8 @@ class Access:
             UnauthorizedError: the token earns nothing for this audience.
         """
         grant = self._authority.authorise_token(token, audience, self._clock.wall_ms())
+        if len(self._grants) >= _GRANTS_LIMIT and grant.scope_path not in self._grants:
+            raise UnauthorizedError(f"A connection holds at most {_GRANTS_LIMIT} tokens.")
         self._grants[grant.scope_path] = grant
 
     def present_key(self, key_name: str, key: str) -> None:

@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 import yaml
 
 from isthmus.broker.layout import CORRELATION_FIELDS, SETTINGS, Layout, field_of
+from isthmus.broker.limit import LIMITS, ConnectionLimits, limit_spec, make_limits
+from isthmus.entities import Limits
 from isthmus.entities.description import (
     DEFAULT_RULE_NAME,
     CorrelationFilter,
@@ -68,11 +70,15 @@ class NamespaceConfig:
         name: the namespace's name, "" where the file gives none.
         queues: by name.
         topics: by name.
+        limits: of entities.
+        connection_limits: of connections and links.
     """
 
     name: str = ""
     queues: dict[str, QueueDescription] = field(default_factory=dict)
     topics: dict[str, TopicConfig] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    connection_limits: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 
 def load_config(path: Path) -> NamespaceConfig:
@@ -139,15 +145,22 @@ class _Reader:
         self.document = document
         self.word = layout.word
         self._entities: set[str] = set()
-        self.queue = layout.spec(QueueDescription, "queue")
-        self.topic = layout.spec(TopicDescription, "topic")
-        self.subscription = layout.spec(SubscriptionDescription, "subscription")
+        self._layout = layout
+        self._use(Limits())
+
+    def _use(self, limits: Limits) -> None:
+        """Read settings of entities within these limits."""
+        self.queue = self._layout.spec(QueueDescription, "queue", limits)
+        self.topic = self._layout.spec(TopicDescription, "topic", limits)
+        self.subscription = self._layout.spec(SubscriptionDescription, "subscription", limits)
 
     # isthmus's own layout: names are keys.
 
     def own_file(self, root: yaml.Node) -> NamespaceConfig:
-        pairs = self._pairs(root, "the file", ("namespace", "queues", "topics"))
+        pairs = self._pairs(root, "the file", ("namespace", "limits", "queues", "topics"))
         config = NamespaceConfig(name=self._text(pairs["namespace"][1], "namespace") if "namespace" in pairs else "")
+        if "limits" in pairs:
+            self._limits(config, self._mapping(pairs["limits"][1]))
         for name, _, node in self._named(pairs, "queues", Kind.ENTITY):
             config.queues[name] = self._description(QueueDescription, self.queue, node, f"queue {name}")
         for name, _, node in self._named(pairs, "topics", Kind.ENTITY):
@@ -158,6 +171,12 @@ class _Reader:
             for sub, _, sub_node in self._named(inner, "subscriptions", Kind.SUBSCRIPTION):
                 topic.subscriptions[sub] = self._own_subscription(sub_node, f"subscription {name}/{sub}")
         return config
+
+    def _limits(self, config: NamespaceConfig, node: yaml.Node | None) -> None:
+        values = self.document.settings(node, limit_spec(), "limits")
+        written = {name: values[name] for name in LIMITS if values.written(name) and name not in values.faulty}
+        config.limits, config.connection_limits = make_limits(written)
+        self._use(config.limits)
 
     def _own_subscription(self, node: yaml.Node | None, what: str) -> SubscriptionConfig:
         description = self._description(SubscriptionDescription, self.subscription, node, what, "rules")

@@ -35,8 +35,11 @@ CREDIT = 2000
 class Destination(Protocol):
     """What takes messages: a queue or a topic."""
 
-    is_deleted: bool
     refused_total: int
+
+    def check_sendable(self) -> None:
+        """Refuse where no message would be taken."""
+        ...
 
     def accept(
         self,
@@ -71,10 +74,18 @@ class Intake:
         """Grant the first credit."""
         self.link.grant(CREDIT)
 
+    def check_open(self) -> None:
+        """Refuse where the link cannot go on.
+
+        Raises:
+            IsthmusError: the entity was deleted, or takes no messages any more.
+        """
+        self._destination.check_sendable()
+
     @property
-    def is_orphaned(self) -> bool:
-        """Whether the entity was deleted."""
-        return self._destination.is_deleted
+    def activity(self) -> object:
+        """Changes whenever the client sends."""
+        return self.link.delivery_count
 
     def on_transfers(self, event: Transfers) -> None:
         """Take a run of deliveries."""

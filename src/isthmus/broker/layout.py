@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isthmus.entities.description import INFINITE_MS, EntityStatus
+from isthmus.entities.limit import Limits
 from isthmus.topology.setting import Kind, Setting, Spec
 
 __all__ = ["CORRELATION_FIELDS", "SETTINGS", "Layout", "field_of"]
@@ -43,7 +44,7 @@ _STATUS = tuple(str(status) for status in EntityStatus)
 SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
-        _duration("lock_duration", "How long a received message stays locked.", 1000, 5 * _MINUTE_MS),
+        _duration("lock_duration", "How long a received message stays locked.", 5000, 5 * _MINUTE_MS),
         _number("max_size_in_megabytes", "Size at which sends are refused.", 1, 81_920),
         _flag("requires_duplicate_detection", "Drop messages whose MessageId came before. Fixed at creation."),
         _flag("requires_session", "Take and give messages by session. Fixed at creation."),
@@ -85,14 +86,14 @@ class Layout:
         """A setting's name, e.g. `lock_duration` or `LockDuration`."""
         return "".join(part.capitalize() for part in name.split("_")) if self.emulator else name
 
-    def spec(self, kind: type[Any], what: str) -> Spec:
-        """The settings of a kind of entity."""
+    def spec(self, kind: type[Any], what: str, limits: Limits) -> Spec:
+        """The settings of a kind of entity, as far as a namespace's limits allow."""
         known = kind.__dataclass_fields__
         return Spec(
             what,
             f"Settings of a {what}.",
             tuple(
-                Setting(**{**_attributes(setting), "name": self.word(name)})
+                Setting(**{**_attributes(setting), **_bounds(name, limits), "name": self.word(name)})
                 for name, setting in SETTINGS.items()
                 if field_of(setting) in known
             ),
@@ -101,6 +102,18 @@ class Layout:
 
 def _attributes(setting: Setting) -> dict[str, Any]:
     return {name: getattr(setting, name) for name in Setting.__dataclass_fields__}
+
+
+def _bounds(name: str, limits: Limits) -> dict[str, Any]:
+    """Least and greatest value of a setting, where the namespace's limits say so."""
+    bounds = {
+        "lock_duration": (limits.min_lock_duration_ms, limits.max_lock_duration_ms),
+        "max_size_in_megabytes": (1, limits.max_entity_size_megabytes),
+        "duplicate_detection_history_time_window": (limits.min_duplicate_window_ms, limits.max_duplicate_window_ms),
+        "max_delivery_count": (1, limits.max_delivery_count),
+        "auto_delete_on_idle": (limits.min_auto_delete_on_idle_ms, INFINITE_MS),
+    }.get(name)
+    return {} if bounds is None else {"minimum": bounds[0], "maximum": bounds[1]}
 
 
 def field_of(setting: Setting) -> str:

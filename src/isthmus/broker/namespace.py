@@ -20,6 +20,7 @@ from isthmus.amqp.types import Symbol
 from isthmus.broker.commit import CommitLoop
 from isthmus.broker.dispatch import Dispatch
 from isthmus.broker.keyring import Authority
+from isthmus.broker.limit import ConnectionLimits
 from isthmus.broker.outlet import Outlet
 from isthmus.broker.peer import Peer
 from isthmus.clock import Clock, SystemClock
@@ -50,11 +51,13 @@ class Namespace:
         clock: wall time of messages.
         name: container id that clients see.
         max_message_size_bytes: the namespace's limit.
+        limits: of connections and links.
 
     Attributes:
         token_clock: wall time for the expiry of tokens: the machine's own, however the namespace's is shifted.
         peers: open connections.
         started_at: monotonic seconds.
+        partial_bytes: of messages whose last frame has not come, all connections together.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Namespace:
         token_clock: Clock | None = None,
         name: str = "isthmus",
         max_message_size_bytes: int = 1 << 20,
+        limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008 - frozen
     ) -> None:
         self.engine = engine
         self.store = store
@@ -76,6 +80,8 @@ class Namespace:
         self.token_clock = token_clock or SystemClock()
         self.name = name
         self.max_request_bytes = max_message_size_bytes + _REQUEST_ROOM_BYTES
+        self.limits = limits
+        self.partial_bytes = 0
         self.peers: set[Peer] = set()
         self.commits = CommitLoop(engine, store, self._on_committed)
         self._loop = asyncio.get_running_loop()
@@ -102,6 +108,11 @@ class Namespace:
         if dispatch is None:
             dispatch = self._dispatches[outlet.queue] = Dispatch(outlet.queue)
         dispatch.add(outlet)
+
+    def receivers(self, queue: Queue) -> int:
+        """How many links receive from a queue."""
+        dispatch = self._dispatches.get(queue)
+        return 0 if dispatch is None else dispatch.statistics()["links"]
 
     def remove_outlet(self, outlet: Outlet) -> None:
         """Let a receiving link go."""

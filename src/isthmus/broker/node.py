@@ -7,6 +7,7 @@ Spec: SERVICE-BUS.md W4, W9.
 Invariants:
     I1. A request that can be read is accepted before it is answered: one SDK waits for that. One that cannot is rejected.
     I2. A reply without a link to go to is dropped; the client that takes no replies hears of its request by the outcome.
+    I3. Replies that wait for credit hold no more than a request may, and one reply more.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from isthmus.amqp import CodecError, Link, Transfers
 from isthmus.amqp.performative import Rejected
 from isthmus.broker.condition import amqp_error, refusal
 from isthmus.broker.request import Replies, Reply, Request, Respond, Style, find_replies
-from isthmus.errors import InvalidArgumentError
+from isthmus.errors import InvalidArgumentError, QuotaExceededError
 
 __all__ = ["Answer", "Requests"]
 
@@ -99,6 +100,10 @@ class Requests:
                 self._client.name, self.node, request.operation, reply.status, reply.condition, reply.description,
             )  # fmt: skip
         replies = find_replies(self._client.replies(), request, self.node, self.link)
-        if replies is not None:
+        if replies is not None and replies.waiting_bytes > self.link.max_message_size_bytes:
+            error = QuotaExceededError("Replies wait for which the client grants no credit.")
+            _log.warning("requests refused: peer=%s node=%.300r reason=%s", self._client.name, self.node, error)
+            self.link.detach(amqp_error(error))
+        elif replies is not None:
             replies.send(reply.encode(request, self._style))
             self._client.touch()

@@ -81,6 +81,7 @@ class Outlet:
         self.path = path
         self.queue = queue
         self.closed = False
+        self.grants = 0
         self._carrier = carrier
         self._deletes = link.snd_settle_mode == _PRESETTLED
         self._tokens: dict[int, bytes] = {}
@@ -93,10 +94,18 @@ class Outlet:
         """Whether messages could be sent now."""
         return not self.closed and self._room > 0 and self._carrier.is_writable
 
+    def check_open(self) -> None:
+        """Refuse where the link cannot go on.
+
+        Raises:
+            IsthmusError: the entity was deleted, or gives no messages any more.
+        """
+        self.queue.check_receivable()
+
     @property
-    def is_orphaned(self) -> bool:
-        """Whether the entity was deleted."""
-        return self.queue.is_deleted
+    def activity(self) -> object:
+        """Changes whenever the client gets, settles or asks for messages."""
+        return self._delivered, len(self._tokens), self.grants
 
     @property
     def _room(self) -> int:

@@ -11,6 +11,9 @@ Invariants:
     I2. A connection without a valid token is closed 20 s after it opened; a link whose token has expired is detached.
     I3. Nothing that a client sends raises: what is its fault is answered at the scope where it went wrong, what is ours
         closes this connection only.
+    I4. Before its first token a client holds a few sessions, links and answers of bounded size, whatever it sends; all
+        clients together hold a bounded number of bytes of messages that are not whole yet.
+    I5. A link whose entity is disabled or deleted, or that was idle for as long as the namespace allows, is detached.
 """
 
 from __future__ import annotations
@@ -29,9 +32,11 @@ from isthmus.amqp import (
     Link,
     LinkAttaching,
     LinkDetached,
+    Opened,
     Role,
     SaslInit,
     SentSettled,
+    SessionBegun,
     SessionEnded,
     Transfers,
 )
@@ -47,28 +52,40 @@ from isthmus.broker.node import Answer, Requests
 from isthmus.broker.outlet import Outlet
 from isthmus.broker.request import Replies, Request, Respond, Style
 from isthmus.broker.wire import Wire
-from isthmus.errors import EntityNotFoundError, InvalidArgumentError, IsthmusError, NotAllowedError, UnauthorizedError
+from isthmus.errors import (
+    IdleLinkError,
+    InvalidArgumentError,
+    IsthmusError,
+    NotAllowedError,
+    QuotaExceededError,
+    ServerBusyError,
+    UnauthorizedError,
+)
 
 if TYPE_CHECKING:
     from isthmus.broker.namespace import Namespace
 
-__all__ = ["TOKEN_DEADLINE_SECONDS", "Peer"]
+__all__ = ["Peer"]
 
 _log = logging.getLogger(__name__)
 
-# The service closes a connection that has shown no valid token for so long.
-TOKEN_DEADLINE_SECONDS = 20.0
 _MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS")
 # As the service opens.
 _MAX_FRAME_SIZE_BYTES = 65536
-_IDLE_TIMEOUT_MS = 120_000
 # Bytes of one connection that may wait for the disk before it is read no further.
 _INTAKE_HIGH_BYTES = 32 << 20
 _INTAKE_LOW_BYTES = 8 << 20
 # By how much a message may be over the limit and still be read to its end, to be rejected.
 _OVERSIZE_BYTES = 16 << 20
 _SESSION_FILTER = "com.microsoft:session-filter"
-
+# What a client needs to show its first token, with room: SDKs open one or two sessions with two links each.
+_EARLY_SESSIONS = 8
+_EARLY_LINKS = 32
+# A token of 16 KiB and what describes it.
+_CBS_REQUEST_BYTES = 32 << 10
+# Idle links are looked for this many times in the time that they may be idle, and at most every five seconds.
+_IDLE_LOOKS = 20
+_IDLE_LOOK_SECONDS = 5.0
 
 _Handler = Intake | Outlet | Requests | Replies
 
@@ -89,13 +106,19 @@ class Peer:
             server=True,
             container_id=namespace.name,
             max_frame_size_bytes=_MAX_FRAME_SIZE_BYTES,
-            idle_timeout_ms=_IDLE_TIMEOUT_MS,
+            idle_timeout_ms=namespace.limits.connection_idle_timeout_ms,
             sasl=_MECHANISMS,
             require_sasl=False,
         )
         self._access = Access(namespace.authority, namespace.token_clock)
         self._handlers: dict[Link, _Handler] = {}
-        self._token_deadline: float | None = self._clock.monotonic() + TOKEN_DEADLINE_SECONDS
+        self._limits = namespace.limits
+        now = self._clock.monotonic()
+        self._token_deadline: float | None = now + self._limits.token_deadline_ms / 1000
+        self._early_sessions = self._early_links = 0
+        self._partial_bytes = 0
+        self._activity: dict[Link, tuple[object, float]] = {}
+        self._next_idle_look = now
         self._waiting_bytes = 0
         self._paused = False
         self._over = False
@@ -105,6 +128,8 @@ class Peer:
             CreditChanged: self._on_credit,
             LinkAttaching: self._on_attaching,
             LinkDetached: self._on_detached,
+            Opened: self._on_opened,
+            SessionBegun: self._on_session_begun,
             SessionEnded: self._on_session_ended,
             SaslInit: self._on_sasl,
             SentSettled: lambda event: None,
@@ -119,7 +144,12 @@ class Peer:
         if self._over:
             return
         self._handle(self._connection.receive(data, self._clock.monotonic()))
+        if self._connection.partial_bytes != self._partial_bytes:
+            self._account_partial()
         self.flush()
+        if self._token_deadline is not None and not self._wire.is_writable:
+            # Nobody whose answers pile up before the first token means to read them.
+            self._give_up(ServerBusyError("Answers wait that the client does not read."))
 
     def lost(self) -> None:
         """The stream has ended."""
@@ -134,18 +164,19 @@ class Peer:
     # ---- called by the namespace
 
     def tick(self) -> None:
-        """Heartbeats, the idle time-out, the token deadline, tokens that have expired, entities that have gone."""
+        """Heartbeats, idle times, the token deadline, tokens that have expired, entities that have gone or closed."""
         if self._over:
             return
         now = self._clock.monotonic()
         self._handle(self._connection.tick(now))
         if self._access.drop_expired():
             self._drop_unauthorised()
-        self._drop_deleted()
+        self._drop_closed()
+        if self._limits.link_idle_timeout_ms and now >= self._next_idle_look:
+            self._drop_idle(now)
         if self._token_deadline is not None and now >= self._token_deadline:
-            error = UnauthorizedError(f"No valid token was presented in {TOKEN_DEADLINE_SECONDS:.0f} seconds.")
-            self._warn("connection closed", error)
-            self.close(amqp_error(error))
+            seconds = self._limits.token_deadline_ms / 1000
+            self._give_up(UnauthorizedError(f"No valid token was presented in {seconds:g} seconds."))
         self.flush()
 
     def close(self, error: Error | None = None) -> None:
@@ -221,10 +252,26 @@ class Peer:
         self._token_deadline = None
         return True
 
+    def _on_opened(self, event: Opened) -> None:
+        limit = self._limits.max_connections
+        if len(self._namespace.peers) > limit:
+            text = f"The maximum number of concurrent connections of the namespace, {limit}, has been reached."
+            self._give_up(QuotaExceededError(text))
+
+    def _on_session_begun(self, event: SessionBegun) -> None:
+        if self._token_deadline is not None:
+            self._early_sessions += 1
+            if self._early_sessions > _EARLY_SESSIONS:
+                raise QuotaExceededError(f"More than {_EARLY_SESSIONS} sessions began before the first token.")
+
     def _on_attaching(self, event: LinkAttaching) -> None:
         link = event.link
         if link.detached or link.amqp_session.ended:
             return  # the client has given up in the same breath
+        if self._token_deadline is not None:
+            self._early_links += 1
+            if self._early_links > _EARLY_LINKS:
+                raise QuotaExceededError(f"More than {_EARLY_LINKS} links were attached before the first token.")
         try:
             self._attach(link)
         except IsthmusError as error:
@@ -248,12 +295,13 @@ class Peer:
             raise InvalidArgumentError("The link names no address.")
         path = _path(address)
         if path.lower() == cbs.CBS_NODE:
-            self._attach_node(link, cbs.CBS_NODE, cbs.CBS_STYLE, self._answer_cbs)
+            self._attach_node(link, cbs.CBS_NODE, cbs.CBS_STYLE, self._answer_cbs, _CBS_REQUEST_BYTES)
         elif path.lower().endswith(MANAGEMENT_SUFFIX):
             self._attach_management(link, path)
         elif link.role is Role.RECEIVER:
             self._access.require(path, Right.SEND)
             destination = self._namespace.engine.sender(path)
+            destination.check_sendable()
             limit_bytes = destination.max_message_size_bytes
             link.accept(max_message_size=limit_bytes)
             # A message over the limit is rejected by itself; only one that is far over it costs the client its link.
@@ -278,6 +326,10 @@ class Peer:
             raise NotAllowedError(
                 f"A sessionful message receiver cannot be created on an entity that does not require sessions: '{path}'."
             )
+        queue.check_receivable()
+        limit = self._limits.max_receivers_per_entity
+        if self._namespace.receivers(queue) >= limit:
+            raise QuotaExceededError(f"'{path}' has {limit} receivers, as many as it may have.")
         link.accept()
         outlet = Outlet(link, path, queue, self)
         self._handlers[link] = outlet
@@ -293,11 +345,12 @@ class Peer:
             lambda right: self._access.require(path, right),
             self._namespace.commits.when_durable,
         )
-        self._attach_node(link, path.lower(), MANAGEMENT_STYLE, management.answer)
+        limit_bytes = self._namespace.max_request_bytes
+        self._attach_node(link, path.lower(), MANAGEMENT_STYLE, management.answer, limit_bytes)
 
-    def _attach_node(self, link: Link, node: str, style: Style, answer: Answer) -> None:
+    def _attach_node(self, link: Link, node: str, style: Style, answer: Answer, limit_bytes: int) -> None:
         if link.role is Role.RECEIVER:
-            link.accept(max_message_size=self._namespace.max_request_bytes)
+            link.accept(max_message_size=limit_bytes)
             requests = Requests(link, node, style, answer, self)
             self._handlers[link] = requests
             requests.open()
@@ -332,6 +385,7 @@ class Peer:
     def _on_credit(self, event: CreditChanged) -> None:
         handler = self._handlers.get(event.link)
         if isinstance(handler, Outlet):
+            handler.grants += 1
             self._namespace.offer(handler)
         elif isinstance(handler, Replies):
             handler.flush()
@@ -390,24 +444,59 @@ class Peer:
             if not ok:
                 self._drop(link, UnauthorizedError("ExpiredToken: The token is expired."))
 
-    def _drop_deleted(self) -> None:
-        """Detach the links whose entity was deleted."""
+    def _drop_closed(self) -> None:
+        """Detach the links whose entity was deleted or disabled."""
         for link, handler in list(self._handlers.items()):
-            if isinstance(handler, Intake | Outlet) and handler.is_orphaned:
-                self._drop(link, EntityNotFoundError(handler.path))
+            if isinstance(handler, Intake | Outlet):
+                try:
+                    handler.check_open()
+                except IsthmusError as error:
+                    self._drop(link, error)
+
+    def _drop_idle(self, now: float) -> None:
+        """Detach the links to entities on which nothing has moved for as long as the namespace allows."""
+        timeout_seconds = self._limits.link_idle_timeout_ms / 1000
+        self._next_idle_look = now + min(_IDLE_LOOK_SECONDS, timeout_seconds / _IDLE_LOOKS)
+        for link, handler in list(self._handlers.items()):
+            if not isinstance(handler, Intake | Outlet):
+                continue
+            mark = handler.activity
+            known = self._activity.get(link)
+            if known is None or known[0] != mark:
+                self._activity[link] = (mark, now)
+            elif now - known[1] >= timeout_seconds:
+                kind, what = ("publisher", "Publisher") if isinstance(handler, Intake) else ("consumer", "Consumer")
+                self._drop(link, IdleLinkError(link.name, kind, what, timeout_seconds))
+
+    def _account_partial(self) -> None:
+        """Note how much of messages that are not whole this client holds; one that makes it too much is closed."""
+        now, before = self._connection.partial_bytes, self._partial_bytes
+        self._partial_bytes = now
+        self._namespace.partial_bytes += now - before
+        if now > before and self._namespace.partial_bytes > self._limits.max_partial_bytes:
+            self._give_up(ServerBusyError("Too many large messages are under way to the namespace; try again later."))
+
+    def _give_up(self, error: IsthmusError) -> None:
+        """Close the connection for what its client did."""
+        self._warn("connection closed", error)
+        self.close(amqp_error(error))
 
     def _drop(self, link: Link, error: IsthmusError) -> None:
-        self._warn("link detached", error, _address(link))
-        link.detach(amqp_error(error))
+        if not link.detached:
+            self._warn("link detached", error, _address(link))
+            link.detach(amqp_error(error))
         self._forget(link)
 
     def _forget(self, link: Link) -> None:
         handler = self._handlers.pop(link, None)
+        self._activity.pop(link, None)
         if isinstance(handler, Outlet):
             handler.close()
             self._namespace.remove_outlet(handler)
 
     def _finish(self) -> None:
+        if not self._over:
+            self._namespace.partial_bytes -= self._partial_bytes
         self._over = True
         self._wire_gone = True
         for link in list(self._handlers):

@@ -12,13 +12,19 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 
 from isthmus.broker.config import NamespaceConfig, SubscriptionConfig
 from isthmus.clock import SystemClock
 from isthmus.entities import Engine, Limits
-from isthmus.entities.description import DEFAULT_RULE_NAME, QueueDescription, RuleDescription, TopicDescription
+from isthmus.entities.description import (
+    DEFAULT_RULE_NAME,
+    INFINITE_MS,
+    QueueDescription,
+    RuleDescription,
+    TopicDescription,
+)
 from isthmus.errors import ConfigError, Fault, IsthmusError
 from isthmus.store import MemoryJournal
 
@@ -52,6 +58,13 @@ def provision(engine: Engine, config: NamespaceConfig, *, file: str = "", limits
     return [path for path, step in _steps(config) if step(engine)]
 
 
+_NO_LIMITS: dict[str, int] = {
+    each.name: 1 if each.name.startswith("min_") else INFINITE_MS
+    for each in fields(Limits)
+    if each.name.startswith(("min_", "max_"))
+}
+
+
 def _steps(config: NamespaceConfig) -> Iterator[tuple[str, Callable[[Engine], bool]]]:
     """Paths, and what to do for each on an engine; the latter tells whether anything changed."""
     for name, topic in config.topics.items():
@@ -65,7 +78,9 @@ def _steps(config: NamespaceConfig) -> Iterator[tuple[str, Callable[[Engine], bo
 
 def _copy(engine: Engine, config: NamespaceConfig, limits: Limits) -> Engine:
     """An engine in memory with what stands now of what the file names, queues and topics crosswise."""
-    copy = Engine(MemoryJournal(), SystemClock(), limits=limits)
+    journal = MemoryJournal()
+    # What stands was made under other limits, maybe: it is copied without any, and then judged by those of today.
+    copy = Engine(journal, SystemClock(), limits=replace(limits, **_NO_LIMITS))
     for name in (*config.topics, *config.queues):
         if (topic := engine.get_topic(name)) is not None:
             copy.create_topic(name, topic)
@@ -79,7 +94,8 @@ def _copy(engine: Engine, config: NamespaceConfig, limits: Limits) -> Engine:
                 copy.delete_rule(name, sub, DEFAULT_RULE_NAME)
                 for rule in engine.list_rules(name, sub):
                     copy.create_rule(name, sub, rule)
-    return copy
+    copy.close()
+    return Engine(journal, SystemClock(), limits=limits)
 
 
 def _targets_first(queues: dict[str, QueueDescription]) -> Iterator[tuple[str, QueueDescription]]:

@@ -134,17 +134,22 @@ class Replies:
     Args:
         link: whose sender we are.
         node: path of the node that the link comes from.
+
+    Attributes:
+        waiting_bytes: of replies that wait for credit.
     """
 
     def __init__(self, link: Link, node: str) -> None:
         self.link = link
         self.node = node
         self._waiting: deque[bytes] = deque()
+        self.waiting_bytes = 0
         self._count = 0
 
     def send(self, message: bytes) -> None:
         """Send now, or as soon as the client grants credit."""
         self._waiting.append(message)
+        self.waiting_bytes += len(message)
         self.flush()
 
     def flush(self) -> None:
@@ -152,7 +157,9 @@ class Replies:
         while self._waiting and self.link.credit > 0 and not self.link.detached and not self.link.amqp_session.ended:
             self._count += 1
             # Settled: no client of the service settles replies.
-            self.link.send(self._waiting.popleft(), self._count.to_bytes(4, "big"), settled=True)
+            message = self._waiting.popleft()
+            self.waiting_bytes -= len(message)
+            self.link.send(message, self._count.to_bytes(4, "big"), settled=True)
 
     @property
     def waiting(self) -> int:

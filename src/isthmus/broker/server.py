@@ -127,17 +127,23 @@ class Server:
         clock = SystemClock(options.clock_offset_ms)
         store = RocksJournal(options.data / "store")
         self._stack.callback(store.close)
-        limits = Limits()
+        limits = config.limits
         engine = Engine(store, clock, limits=limits)
         self._stack.callback(engine.close)
         self._keyring = Keyring.open(options.data / "keys.json", machine_clock)
         authority = _MachineTimeAuthority(self._keyring, lambda path: _entity_rules(engine, path))
         name = config.name or "isthmus"
         namespace = self.namespace = Namespace(
-            engine, store, authority, clock, name=name, max_message_size_bytes=limits.max_message_size_bytes
+            engine,
+            store,
+            authority,
+            clock,
+            name=name,
+            max_message_size_bytes=limits.max_message_size_bytes,
+            limits=config.connection_limits,
         )
         self._stack.push_async_callback(namespace.close)
-        provision(engine, config, file=str(options.config or ""))
+        provision(engine, config, file=str(options.config or ""), limits=limits)
         commits = namespace.commits
         await commits.wait_durable()
         gate = HttpGate()

@@ -17,9 +17,13 @@ from isthmus.entities.catalog import Entry, check_name
 from isthmus.entities.description import (
     DEFAULT_RULE_NAME,
     INFINITE_MS,
+    CorrelationFilter,
     Description,
+    EntityStatus,
     QueueDescription,
     RuleDescription,
+    SqlAction,
+    SqlFilter,
     SubscriptionDescription,
     TopicDescription,
 )
@@ -29,6 +33,9 @@ from isthmus.entities.topic import Topic
 from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError, QuotaExceededError
 
 __all__ = ["Administration"]
+
+# The service's limit of its largest tier.
+_LARGEST_MESSAGE_KILOBYTES = 102_400
 
 
 class Administration(Registry):
@@ -164,6 +171,7 @@ class Administration(Registry):
         rule = replace(default_rule or RuleDescription(DEFAULT_RULE_NAME))
         rule.name = rule.name or DEFAULT_RULE_NAME
         self._check_rule(rule)
+        self._check_filters(owner, rule)
         names = (owner.entry.names[0], name)
         entry = self._entry("subscription", names, self._number(2), made)
         subscription = HeldSubscription(entry, self._make_queue(entry))
@@ -231,6 +239,7 @@ class Administration(Registry):
             raise QuotaExceededError(f"'{found.queue.path}' has {len(found.rules)} rules, as many as it may have.")
         added = replace(rule)
         self._check_rule(added)
+        self._check_filters(owner, added)
         self._add_rule(found, added)
         self._apply_subscription(owner, found)
         return added
@@ -297,7 +306,8 @@ class Administration(Registry):
     def _check_description(self, description: Description) -> None:
         limits = self._limits
         if isinstance(description, QueueDescription | SubscriptionDescription):
-            _check_range("LockDuration (ms)", description.lock_duration_ms, 1, limits.max_lock_duration_ms)
+            low, high = limits.min_lock_duration_ms, limits.max_lock_duration_ms
+            _check_range("LockDuration (ms)", description.lock_duration_ms, low, high)
             _check_range("MaxDeliveryCount", description.max_delivery_count, 1, limits.max_delivery_count)
             if description.requires_session:
                 raise InvalidArgumentError("RequiresSession: this namespace has no session-enabled entities.")
@@ -307,18 +317,42 @@ class Administration(Registry):
             window = description.duplicate_detection_history_time_window_ms
             low, high = limits.min_duplicate_window_ms, limits.max_duplicate_window_ms
             _check_range("DuplicateDetectionHistoryTimeWindow (ms)", window, low, high)
-            _check_range("MaxSizeInMegabytes", description.max_size_in_megabytes, 1, 1 << 30)
+            _check_range("MaxSizeInMegabytes", description.max_size_in_megabytes, 1, limits.max_entity_size_megabytes)
+            if (kilobytes := description.max_message_size_in_kilobytes) is not None:
+                _check_range("MaxMessageSizeInKilobytes", kilobytes, 1, _LARGEST_MESSAGE_KILOBYTES)
             if description.enable_partitioning:
                 raise InvalidArgumentError("EnablePartitioning: this namespace has no partitioned entities.")
         if not isinstance(description, RuleDescription):
             _check_range("DefaultMessageTimeToLive (ms)", description.default_message_time_to_live_ms, 1, INFINITE_MS)
             low = limits.min_auto_delete_on_idle_ms
             _check_range("AutoDeleteOnIdle (ms)", description.auto_delete_on_idle_ms, low, INFINITE_MS)
+            metadata, most = len(description.user_metadata or ""), limits.max_user_metadata_characters
+            _check_range("The length of UserMetadata", metadata, 0, most)
+            _check_status(description)
 
     def _check_rule(self, rule: RuleDescription) -> None:
         check_name("rule", rule.name, self._limits.max_subscription_name_characters)
+        most = self._limits.max_rule_expression_characters
+        for what, part in (("filter", rule.filter), ("action", rule.action)):
+            if isinstance(part, SqlFilter | SqlAction) and len(part.expression) > most:
+                raise InvalidArgumentError(f"The {what} has {len(part.expression)} characters; {most} are allowed.")
         compile_rule(rule)
         rule.created_at_ms = rule.created_at_ms or self._clock.wall_ms()
+
+    def _check_filters(self, topic: HeldTopic, added: RuleDescription) -> None:
+        """Refuse one more filter than all subscriptions of a topic may have together."""
+        limits = self._limits
+        for kind, most in (
+            (SqlFilter, limits.max_sql_filters_per_topic),
+            (CorrelationFilter, limits.max_correlation_filters_per_topic),
+        ):
+            rules = [subscription.rules for subscription in topic.subscriptions.values()]
+            if not isinstance(added.filter, kind) or sum(map(len, rules)) < most:
+                continue
+            if sum(isinstance(rule_of(entry).filter, kind) for held in rules for entry in held.values()) >= most:
+                raise QuotaExceededError(
+                    f"'{topic.entry.names[0]}' has {most} {kind.__name__}s, as many as it may have."
+                )
 
     def _add_rule(self, subscription: HeldSubscription, rule: RuleDescription) -> None:
         entry = self._entry("rule", (*subscription.entry.names, rule.name), 0, rule)
@@ -336,6 +370,13 @@ class Administration(Registry):
         entry.description = replace(description)
         entry.updated_at_ms = self._clock.wall_ms()
         self._stage(entry)
+
+
+def _check_status(description: QueueDescription | TopicDescription | SubscriptionDescription) -> None:
+    refused = {TopicDescription: EntityStatus.RECEIVE_DISABLED, SubscriptionDescription: EntityStatus.SEND_DISABLED}
+    if description.status == refused.get(type(description)):
+        kind = type(description).__name__.removesuffix("Description").lower()
+        raise InvalidArgumentError(f"Status is {description.status}, which a {kind} cannot have.")
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:

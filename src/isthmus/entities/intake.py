@@ -237,11 +237,20 @@ class Intake:
         if self.is_deleted:
             raise EntityNotFoundError(self.path)
 
-    def _prepare(self, payloads: Sequence[bytes], now_ms: int) -> Sequence[Parts | None]:
-        """Check messages and take them apart; None for a duplicate. Stages at most the ids for detection."""
+    def check_sendable(self) -> None:
+        """Refuse where no message would be taken, whatever it is.
+
+        Raises:
+            EntityNotFoundError: the entity was deleted.
+            EntityDisabledError: its status forbids sending.
+        """
         self._check_open()
         if self._status in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
             raise EntityDisabledError(self.path, self._status)
+
+    def _prepare(self, payloads: Sequence[bytes], now_ms: int) -> Sequence[Parts | None]:
+        """Check messages and take them apart; None for a duplicate. Stages at most the ids for detection."""
+        self.check_sendable()
         sizes = list(map(len, payloads))
         if not sizes:
             return []

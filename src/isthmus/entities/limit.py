@@ -17,7 +17,13 @@ class Limits:
     Attributes:
         max_message_size_bytes: of one message, all sections together; an entity may set its own.
         max_entities: queues and topics together.
+        max_sql_filters_per_topic: over all its subscriptions.
+        max_correlation_filters_per_topic: over all its subscriptions.
+        min_lock_duration_ms: the shortest lock an entity may ask for.
         max_lock_duration_ms: the longest lock an entity may ask for.
+        max_entity_size_megabytes: the greatest MaxSizeInMegabytes.
+        max_property_bytes: of one application property, its name included.
+        max_properties_bytes: of all application properties of a message.
         live_tail_bytes: recently committed messages kept in memory, all entities together, so that live traffic
             is delivered without reading the disk.
     """
@@ -26,13 +32,20 @@ class Limits:
     max_entities: int = 10_000
     max_subscriptions_per_topic: int = 2_000
     max_rules_per_subscription: int = 2_000
+    max_sql_filters_per_topic: int = 2_000
+    max_correlation_filters_per_topic: int = 100_000
+    min_lock_duration_ms: int = 5_000
     max_lock_duration_ms: int = 300_000
     max_delivery_count: int = 2_147_483_647
     min_duplicate_window_ms: int = 5_000
     max_duplicate_window_ms: int = 604_800_000
     min_auto_delete_on_idle_ms: int = 300_000
+    max_entity_size_megabytes: int = 81_920
     max_entity_name_characters: int = 260
     max_subscription_name_characters: int = 50
     max_rule_expression_characters: int = 1_024
+    max_user_metadata_characters: int = 1_024
     max_message_id_characters: int = 128
+    max_property_bytes: int = 32_768
+    max_properties_bytes: int = 65_536
     live_tail_bytes: int = 67_108_864

@@ -138,7 +138,7 @@ class Queue(Backlog):
             EntityDisabledError: the status forbids receiving.
             EntityNotFoundError: the entity was deleted.
         """
-        self._check_receivable()
+        self.check_receivable()
         pairs = self._next_pairs(limit)
         if not pairs:
             return None
@@ -170,7 +170,13 @@ class Queue(Backlog):
         self._context.wake(self, until_ms)
         return Acquired(tags, payloads, sequences, until_ms)
 
-    def _check_receivable(self) -> None:
+    def check_receivable(self) -> None:
+        """Refuse where no message would be given.
+
+        Raises:
+            EntityNotFoundError: the entity was deleted.
+            EntityDisabledError: its status forbids receiving.
+        """
         self._check_open()
         if self._status in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED):
             raise EntityDisabledError(self.path, self._status)
@@ -312,7 +318,7 @@ class Queue(Backlog):
         Raises:
             MessageNotFoundError: one of them is not deferred, or locked by someone; none is taken then.
         """
-        self._check_receivable()
+        self.check_receivable()
         self._staging.write()
         wanted = sorted(set(sequences))
         keys = [message_key(DEFERRED, self.number, max(0, sequence)) for sequence in wanted]
@@ -343,7 +349,7 @@ class Queue(Backlog):
         on_failed: Failure | None = None,
     ) -> int:
         """Delete up to `limit` unlocked active messages enqueued before a wall time; how many."""
-        self._check_receivable()
+        self.check_receivable()
         pairs = self._next_pairs(limit)
         if before_ms is not None:
             kept = [pair for pair in pairs if take_apart(pair[1]).enqueued_ms >= before_ms]

@@ -1,0 +1,114 @@
+"""What one namespace allows its clients, and how a namespace's file spells every limit.
+
+What it is: the limits of connections and links with the service's values as defaults, and one table of all limits that
+a file may set, those of entities included. What it is not: the limits of entities themselves
+(`isthmus.entities.limit`), nor a reader of files (`config`).
+Spec: SERVICE-BUS.md W2, 5.1, 5.2, 5.4, 5.8, 5.9.
+
+Invariants:
+    I1. Every field of `Limits` and of `ConnectionLimits` has a line in `LIMITS`, and every line a field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from isthmus.entities import Limits
+from isthmus.topology.setting import Kind, Setting, Spec
+
+__all__ = ["LIMITS", "ConnectionLimits", "limit_spec", "make_limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What connections and links may do.
+
+    Attributes:
+        max_connections: open at once; one more is closed as soon as it has opened.
+        max_receivers_per_entity: receiving links on one queue or subscription.
+        connection_idle_timeout_ms: what clients are told to keep to; a connection is closed after twice as much silence.
+        link_idle_timeout_ms: time without a message, credit or settlement after which a link is detached; 0 is never.
+        token_deadline_ms: time for a new connection to show a valid token.
+        max_partial_bytes: of messages whose last frame has not come, all connections together.
+    """
+
+    max_connections: int = 5_000
+    max_receivers_per_entity: int = 5_000
+    connection_idle_timeout_ms: int = 120_000
+    link_idle_timeout_ms: int = 600_000
+    token_deadline_ms: int = 20_000
+    max_partial_bytes: int = 268_435_456
+
+
+_DAY_MS = 86_400_000
+
+
+def _number(name: str, description: str, minimum: int = 1, maximum: int = 2**31 - 1) -> Setting:
+    return Setting(
+        name=name, kind=Kind.INTEGER, description=description, minimum=minimum, maximum=maximum, example=str(minimum)
+    )
+
+
+def _duration(name: str, description: str, minimum: int = 1, maximum: int = 365 * _DAY_MS) -> Setting:
+    return Setting(
+        name=name, kind=Kind.DURATION, description=description, minimum=minimum, maximum=maximum, example="1m"
+    )
+
+
+# Names are those of the fields, without `_ms` after a duration.
+LIMITS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        _number("max_message_size_bytes", "A message, all sections together, where its entity sets none.", 1024,
+                104_857_600),
+        _number("max_entities", "Queues and topics together."),
+        _number("max_subscriptions_per_topic", "Subscriptions of a topic."),
+        _number("max_rules_per_subscription", "Rules of a subscription."),
+        _number("max_sql_filters_per_topic", "SQL filters over all subscriptions of a topic."),
+        _number("max_correlation_filters_per_topic", "Correlation filters over all subscriptions of a topic."),
+        _duration("min_lock_duration", "The shortest LockDuration."),
+        _duration("max_lock_duration", "The longest LockDuration.", 1000),
+        _number("max_delivery_count", "The greatest MaxDeliveryCount."),
+        _duration("min_duplicate_window", "The shortest window of duplicate detection."),
+        _duration("max_duplicate_window", "The longest window of duplicate detection.", 1000),
+        _duration("min_auto_delete_on_idle", "The shortest AutoDeleteOnIdle."),
+        _number("max_entity_size_megabytes", "The greatest MaxSizeInMegabytes.", 1, 2**30),
+        _number("max_entity_name_characters", "Name of a queue or topic."),
+        _number("max_subscription_name_characters", "Name of a subscription or rule."),
+        _number("max_rule_expression_characters", "A filter's or action's expression.", 1, 1024),
+        _number("max_user_metadata_characters", "An entity's UserMetadata."),
+        _number("max_message_id_characters", "A message's MessageId."),
+        _number("max_property_bytes", "An application property, its name included."),
+        _number("max_properties_bytes", "All application properties of a message."),
+        _number("live_tail_bytes", "New messages kept in memory, all entities together.", 1 << 20, 2**40),
+        _number("max_connections", "Open connections."),
+        _number("max_receivers_per_entity", "Receiving links of a queue or subscription."),
+        _duration("connection_idle_timeout", "Silence that clients are asked to keep below; after twice as much a connection is closed.", 1000),
+        Setting(name="link_idle_timeout", kind=Kind.DURATION, may_be_off=True, minimum=100, maximum=365 * _DAY_MS,
+                description="Time without a message, credit or settlement after which a link is detached.",
+                example="10m"),
+        _duration("token_deadline", "Time for a new connection to show a valid token.", 1000),
+        _number("max_partial_bytes", "Messages whose last frame has not come, all connections together.", 1 << 20,
+                2**40),
+    )
+}  # fmt: skip
+
+
+def limit_spec() -> Spec:
+    """All limits, for the reader of a file."""
+    return Spec("limits", "Limits of a namespace.", tuple(LIMITS.values()))
+
+
+def make_limits(values: dict[str, Any]) -> tuple[Limits, ConnectionLimits]:
+    """The limits that a file sets, the others at their defaults.
+
+    Args:
+        values: parsed values by the names of `LIMITS`.
+    """
+    by_field = {name + ("_ms" if LIMITS[name].kind is Kind.DURATION else ""): value for name, value in values.items()}
+    made = [kind(**{f.name: by_field[f.name] for f in fields(kind) if f.name in by_field}) for kind in _KINDS]
+    return made[0], made[1]
+
+
+_KINDS: tuple[type[Any], type[Any]] = (Limits, ConnectionLimits)
