@@ -8,6 +8,7 @@ the one before; tokens die with the connection.
 Invariants:
     I1. An address is opened only by a grant that covers it, holds the right and has not expired.
     I2. No text holds a token or a key.
+    I3. A grant whose key was taken from its rule, or whose rule is gone, opens nothing after the next look.
 """
 
 from __future__ import annotations
@@ -76,6 +77,13 @@ class Access:
         """Whether any grant is still valid."""
         now_ms = self._clock.wall_ms()
         return any(not grant.is_expired(now_ms) for grant in self._grants.values())
+
+    def drop_revoked(self) -> bool:
+        """Forget grants whose rule or key is gone; whether there were any."""
+        kept = {scope: grant for scope, grant in self._grants.items() if self._authority.stands(grant)}
+        dropped = len(kept) < len(self._grants)
+        self._grants = kept
+        return dropped
 
     def drop_expired(self) -> bool:
         """Forget expired grants; whether there were any."""

@@ -20,11 +20,14 @@ from typing import Any, TypeVar
 
 import yaml
 
+from isthmus.broker.credential import read_authorization_rules, read_jwt
+from isthmus.broker.jwt_setting import JwtSettings
 from isthmus.broker.layout import CORRELATION_FIELDS, SETTINGS, Layout, field_of
 from isthmus.broker.limit import LIMITS, ConnectionLimits, limit_spec, make_limits
 from isthmus.entities import Limits
 from isthmus.entities.description import (
     DEFAULT_RULE_NAME,
+    AuthorizationRule,
     CorrelationFilter,
     EntityStatus,
     Filter,
@@ -43,6 +46,8 @@ from isthmus.topology.setting import Kind, Setting, SettingError, Spec
 
 __all__ = ["NamespaceConfig", "SubscriptionConfig", "TopicConfig", "load_config", "read_config"]
 
+_RULES = "authorization_rules"
+_OWN_KEYS = ("namespace", "limits", _RULES, "jwt", "queues", "topics")
 _D = TypeVar("_D", bound=QueueDescription | TopicDescription | SubscriptionDescription)
 
 
@@ -72,6 +77,8 @@ class NamespaceConfig:
         topics: by name.
         limits: of entities.
         connection_limits: of connections and links.
+        authorization_rules: by path of the entity, "" for the namespace; what is not in it keeps the rules it has.
+        jwt: who issues web tokens; None takes none.
     """
 
     name: str = ""
@@ -79,6 +86,8 @@ class NamespaceConfig:
     topics: dict[str, TopicConfig] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     connection_limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    authorization_rules: dict[str, list[AuthorizationRule]] = field(default_factory=dict)
+    jwt: JwtSettings | None = None
 
 
 def load_config(path: Path) -> NamespaceConfig:
@@ -157,20 +166,32 @@ class _Reader:
     # isthmus's own layout: names are keys.
 
     def own_file(self, root: yaml.Node) -> NamespaceConfig:
-        pairs = self._pairs(root, "the file", ("namespace", "limits", "queues", "topics"))
+        pairs = self._pairs(root, "the file", _OWN_KEYS)
         config = NamespaceConfig(name=self._text(pairs["namespace"][1], "namespace") if "namespace" in pairs else "")
+        if "jwt" in pairs:
+            config.jwt = read_jwt(self.document, pairs["jwt"][1], Path(self.document.file).parent)
+        self._authorization(config, pairs, "")
         if "limits" in pairs:
             self._limits(config, self._mapping(pairs["limits"][1]))
         for name, _, node in self._named(pairs, "queues", Kind.ENTITY):
-            config.queues[name] = self._description(QueueDescription, self.queue, node, f"queue {name}")
+            what = f"queue {name}"
+            config.queues[name] = self._description(QueueDescription, self.queue, node, what, _RULES)
+            self._authorization(config, self.document.pairs(self._mapping(node), what), name)
         for name, _, node in self._named(pairs, "topics", Kind.ENTITY):
             config.topics[name] = topic = TopicConfig()
             what = f"topic {name}"
             inner = self.document.pairs(self._mapping(node), what)
-            topic.description = self._description(TopicDescription, self.topic, node, what, "subscriptions")
+            topic.description = self._description(TopicDescription, self.topic, node, what, "subscriptions", _RULES)
+            self._authorization(config, inner, name)
             for sub, _, sub_node in self._named(inner, "subscriptions", Kind.SUBSCRIPTION):
                 topic.subscriptions[sub] = self._own_subscription(sub_node, f"subscription {name}/{sub}")
         return config
+
+    def _authorization(self, config: NamespaceConfig, pairs: dict[str, tuple[Any, Any]], path: str) -> None:
+        if _RULES in pairs:
+            node = pairs[_RULES][1]
+            what = path or "the namespace"
+            config.authorization_rules[path] = read_authorization_rules(self.document, node, what)
 
     def _limits(self, config: NamespaceConfig, node: yaml.Node | None) -> None:
         values = self.document.settings(node, limit_spec(), "limits")

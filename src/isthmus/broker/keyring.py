@@ -11,6 +11,7 @@ Invariants:
     I2. The key file has mode 0600 from its first byte on, and a reader finds it whole or not at all.
     I3. Unknown key names and wrong keys get the same answer.
     I4. No repr and no error text holds a key.
+    I5. A grant stands only as long as its rule, with the key that earned it and the rights that it gave.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ import hmac
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 from isthmus.broker.private_file import write_file
 from isthmus.broker.sas import (
@@ -40,6 +42,7 @@ from isthmus.entities.description import AuthorizationRule
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 
 __all__ = [
+    "KEY_FILE",
     "ROOT_KEY_NAME",
     "RULES_LIMIT",
     "Authority",
@@ -47,10 +50,15 @@ __all__ = [
     "Grant",
     "Keyring",
     "Right",
+    "TokenClaims",
+    "TokenIssuer",
     "check_rules",
+    "merge_rules",
     "new_key",
 ]
 
+# In the data folder.
+KEY_FILE = "keys.json"
 ROOT_KEY_NAME = "RootManageSharedAccessKey"
 # The service's limit for a namespace, a queue or a topic.
 RULES_LIMIT = 12
@@ -69,6 +77,37 @@ EntityRules = Callable[[str], Sequence[AuthorizationRule]]
 """The rules of the entity with a canonical path; empty where there is no such entity."""
 
 
+class TokenClaims(Protocol):
+    """What a web token says that holds."""
+
+    @property
+    def subject(self) -> str:
+        """For whom it was issued."""
+        ...
+
+    @property
+    def rights(self) -> frozenset[Right]:
+        """What it permits."""
+        ...
+
+    @property
+    def expires_at_ms(self) -> int:
+        """Wall time of its end."""
+        ...
+
+
+class TokenIssuer(Protocol):
+    """Who issues web tokens; see `isthmus.broker.jwt`, which loads a library that few namespaces need."""
+
+    def check(self, token: str, now_ms: int) -> TokenClaims:
+        """What a token says.
+
+        Raises:
+            TokenError: of the kind that says why it does not hold.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
     """What a token or key permits.
@@ -78,12 +117,14 @@ class Grant:
         rights: Manage stands for the others too.
         key_name: the rule that earned it.
         expires_at_ms: wall time after which the grant is void; None for a key given directly.
+        key: the shared key that earned it; "" for a web token.
     """
 
     scope_path: str
     rights: frozenset[Right]
     key_name: str
     expires_at_ms: int | None = None
+    key: str = field(default="", repr=False)
 
     def covers(self, path: str, right: Right) -> bool:
         """Whether the grant permits `right` on an address such as ``sb://host/queue`` or ``topic/Subscriptions/s``."""
@@ -141,6 +182,16 @@ class Keyring:
     def rules(self) -> Sequence[AuthorizationRule]:
         return tuple(self._rules.values())
 
+    def replace(self, rules: Iterable[AuthorizationRule]) -> None:
+        """Take other rules instead of all.
+
+        Raises:
+            InvalidArgumentError: one is malformed, or there are too many; nothing has changed.
+        """
+        fresh = list(rules)
+        check_rules(fresh)
+        self._rules = {rule.key_name: rule for rule in fresh}
+
     def put(self, rule: AuthorizationRule) -> None:
         """Add a rule, or replace the one of that name, e.g. to rotate a key.
 
@@ -182,38 +233,48 @@ class Keyring:
 class Authority:
     """Turns tokens and keys into grants.
 
-    Another kind of token (a JSON web token) gets its own branch in `authorise_token`; everything behind it knows grants only.
+    Args:
+        keyring: the namespace's own rules.
+        entity_rules: the rules of entities.
+        issuer: checks web tokens; None takes none.
     """
 
-    def __init__(self, keyring: Keyring, entity_rules: EntityRules = lambda path: ()) -> None:
+    def __init__(
+        self, keyring: Keyring, entity_rules: EntityRules = lambda path: (), issuer: TokenIssuer | None = None
+    ) -> None:
         self.keyring = keyring
         self._entity_rules = entity_rules
+        self._issuer = issuer
 
     def authorise_token(self, token: str, audience: str, now_ms: int) -> Grant:
         """The grant that a token earns for an audience.
 
         Args:
-            token: starting with its kind; only ``SharedAccessSignature`` is known.
+            token: ``SharedAccessSignature …``, or a web token, with ``Bearer`` before it or without.
             audience: the URI that the token is shown for; its path is the grant's scope.
             now_ms: wall time.
 
         Raises:
             TokenError: of the kind that says why.
         """
-        if not token.startswith(TOKEN_PREFIX):
-            raise MalformedTokenError("The token is of no kind that this namespace knows: SharedAccessSignature.")
-        sas = SasToken.parse(token)
         path = canonical_path(audience)
+        if not token.startswith(TOKEN_PREFIX):
+            if self._issuer is None:
+                raise MalformedTokenError("The token is of no kind that this namespace knows: SharedAccessSignature.")
+            claims = self._issuer.check(token.removeprefix("Bearer ").strip(), now_ms)
+            return Grant(path, claims.rights, claims.subject, claims.expires_at_ms)
+        sas = SasToken.parse(token)
         scope = sas.scope(host=_host(audience))
         # The signature comes first: nothing else about the token is true before it.
-        rule = next((rule for rule in self._rules_over(scope, sas.key_name) if _signed(sas, rule)), None)
+        signed = ((rule, _signing_key(sas, rule)) for rule in self._rules_over(scope, sas.key_name))
+        rule, key = next(((rule, key) for rule, key in signed if key), (None, ""))
         if rule is None:
             raise InvalidSignatureError
         if sas.is_expired(now_ms):
             raise ExpiredTokenError(sas.expires_at_ms)
         if not covers(scope, path):
             raise InvalidAudienceError(scope, path)
-        return Grant(path, frozenset(map(Right, rule.rights)), rule.key_name, sas.expires_at_ms)
+        return Grant(path, frozenset(map(Right, rule.rights)), rule.key_name, sas.expires_at_ms, key)
 
     def authorise_plain(self, key_name: str, key: str) -> Grant:
         """The grant of a key given directly, as SASL PLAIN does; only the namespace's own rules.
@@ -225,8 +286,15 @@ class Authority:
             keys = rule.primary_key, rule.secondary_key
             # Both are compared whatever the first says: the time taken tells nothing.
             if sum(hmac.compare_digest(key.encode(), each.encode()) for each in keys if each):
-                return Grant("", frozenset(map(Right, rule.rights)), rule.key_name)
+                return Grant("", frozenset(map(Right, rule.rights)), rule.key_name, None, key)
         raise InvalidSignatureError("The key is invalid.")
+
+    def stands(self, grant: Grant) -> bool:
+        """Whether what earned a grant would still earn it, its expiry aside."""
+        return not grant.key or any(
+            grant.key in (rule.primary_key, rule.secondary_key) and grant.rights <= set(map(Right, rule.rights))
+            for rule in self._rules_over(grant.scope_path, grant.key_name)
+        )
 
     def _rules_over(self, scope: str, key_name: str) -> Iterator[AuthorizationRule]:
         """The rules of that name on the namespace and on every entity whose path is `scope` or a parent of it."""
@@ -241,6 +309,29 @@ class Authority:
 def new_key(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
     """A key of 256 random bits in base64, the service's form."""
     return base64.b64encode(random_bytes(32)).decode()
+
+
+def merge_rules(
+    wanted: Iterable[AuthorizationRule], standing: Iterable[AuthorizationRule], now_ms: int
+) -> list[AuthorizationRule]:
+    """Rules as an operator wrote them, completed: a key that is "" is that of the standing rule, or a new one."""
+    before = {rule.key_name: rule for rule in standing}
+    merged: list[AuthorizationRule] = []
+    for rule in wanted:
+        old = before.get(rule.key_name)
+        made = AuthorizationRule(
+            key_name=rule.key_name,
+            primary_key=rule.primary_key or (old.primary_key if old else new_key()),
+            secondary_key=rule.secondary_key or (old.secondary_key if old else new_key()),
+            rights=list(rule.rights),
+            created_at_ms=old.created_at_ms if old else now_ms,
+            modified_at_ms=old.modified_at_ms if old else now_ms,
+        )
+        if made != old:
+            made.modified_at_ms = now_ms
+        merged.append(made)
+    check_rules(merged)
+    return merged
 
 
 def check_rules(rules: Sequence[AuthorizationRule]) -> None:
@@ -270,9 +361,9 @@ def check_rules(rules: Sequence[AuthorizationRule]) -> None:
             raise InvalidArgumentError(f"The authorization rule '{rule.key_name}' lacks a key.")
 
 
-def _signed(token: SasToken, rule: AuthorizationRule) -> bool:
-    """Whether either key made the signature; both are tried, so that the time taken tells nothing."""
-    return sum((token.is_signed_by(rule.primary_key), token.is_signed_by(rule.secondary_key))) > 0
+def _signing_key(token: SasToken, rule: AuthorizationRule) -> str:
+    """The key that made the signature, or ""; both are tried, so that the time taken tells nothing."""
+    return "".join([key for key in {rule.primary_key, rule.secondary_key} if token.is_signed_by(key)])
 
 
 def _host(audience: str) -> str:

@@ -89,10 +89,10 @@ class Namespace:
         self._touched: set[Peer] = set()
         self._flushing = False
         self._timers: list[asyncio.TimerHandle] = []
-        self._every(_PEER_TICK_SECONDS, self._tick_peers)
+        self.every(_PEER_TICK_SECONDS, self._tick_peers)
         self._engine_due_ms = 0
-        self._every(_ENGINE_TICK_SECONDS, self._tick_engine)
-        self._every(_PROBE_SECONDS, self._probe)
+        self.every(_ENGINE_TICK_SECONDS, self._tick_engine)
+        self.every(_PROBE_SECONDS, self._probe)
 
     def has_entity(self, path: str) -> bool:
         """Whether an entity has this path."""
@@ -193,7 +193,8 @@ class Namespace:
         if not self.commits.is_healthy:
             self.engine.probe()
 
-    def _every(self, seconds: float, run: Callable[[], None]) -> None:
+    def every(self, seconds: float, run: Callable[[], None]) -> None:
+        """Call a function again and again until the namespace closes; the first time after so many seconds."""
         slot = len(self._timers)
 
         def again() -> None:

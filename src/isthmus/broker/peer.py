@@ -86,6 +86,8 @@ _CBS_REQUEST_BYTES = 32 << 10
 # Idle links are looked for this many times in the time that they may be idle, and at most every five seconds.
 _IDLE_LOOKS = 20
 _IDLE_LOOK_SECONDS = 5.0
+# How long a key that was taken away may still be of use.
+_REVIEW_SECONDS = 5.0
 
 _Handler = Intake | Outlet | Requests | Replies
 
@@ -119,6 +121,7 @@ class Peer:
         self._partial_bytes = 0
         self._activity: dict[Link, tuple[object, float]] = {}
         self._next_idle_look = now
+        self._next_review = now + _REVIEW_SECONDS
         self._waiting_bytes = 0
         self._paused = False
         self._over = False
@@ -170,7 +173,11 @@ class Peer:
         now = self._clock.monotonic()
         self._handle(self._connection.tick(now))
         if self._access.drop_expired():
-            self._drop_unauthorised()
+            self._drop_unauthorised("ExpiredToken: The token is expired.")
+        if now >= self._next_review:
+            self._next_review = now + _REVIEW_SECONDS
+            if self._access.drop_revoked():
+                self._drop_unauthorised("InvalidSignature: The key that signed the token is no longer valid.")
         self._drop_closed()
         if self._limits.link_idle_timeout_ms and now >= self._next_idle_look:
             self._drop_idle(now)
@@ -432,8 +439,8 @@ class Peer:
         if size_bytes < 0:
             self.touch()
 
-    def _drop_unauthorised(self) -> None:
-        """Detach the links whose token has expired."""
+    def _drop_unauthorised(self, reason: str) -> None:
+        """Detach the links that no token permits any more."""
         for link, handler in list(self._handlers.items()):
             if isinstance(handler, Intake):
                 ok = self._access.permits(handler.path, Right.SEND)
@@ -442,7 +449,7 @@ class Peer:
             else:
                 ok = handler.node == cbs.CBS_NODE or any(self._access.permits(handler.node, right) for right in Right)
             if not ok:
-                self._drop(link, UnauthorizedError("ExpiredToken: The token is expired."))
+                self._drop(link, UnauthorizedError(reason))
 
     def _drop_closed(self) -> None:
         """Detach the links whose entity was deleted or disabled."""

@@ -14,13 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import partial
+from typing import TypeVar
 
 from isthmus.broker.config import NamespaceConfig, SubscriptionConfig
+from isthmus.broker.keyring import merge_rules
 from isthmus.clock import SystemClock
 from isthmus.entities import Engine, Limits
 from isthmus.entities.description import (
     DEFAULT_RULE_NAME,
     INFINITE_MS,
+    AuthorizationRule,
     QueueDescription,
     RuleDescription,
     TopicDescription,
@@ -58,6 +61,7 @@ def provision(engine: Engine, config: NamespaceConfig, *, file: str = "", limits
     return [path for path, step in _steps(config) if step(engine)]
 
 
+_D = TypeVar("_D", QueueDescription, TopicDescription)
 _NO_LIMITS: dict[str, int] = {
     each.name: 1 if each.name.startswith("min_") else INFINITE_MS
     for each in fields(Limits)
@@ -68,9 +72,11 @@ _NO_LIMITS: dict[str, int] = {
 def _steps(config: NamespaceConfig) -> Iterator[tuple[str, Callable[[Engine], bool]]]:
     """Paths, and what to do for each on an engine; the latter tells whether anything changed."""
     for name, topic in config.topics.items():
-        yield name, partial(_topic, name=name, wanted=topic.description)
+        rules = config.authorization_rules.get(name)
+        yield name, partial(_topic, name=name, wanted=topic.description, rules=rules)
     for name, queue in _targets_first(config.queues):
-        yield name, partial(_queue, name=name, wanted=queue)
+        rules = config.authorization_rules.get(name)
+        yield name, partial(_queue, name=name, wanted=queue, rules=rules)
     for name, topic in config.topics.items():
         for sub, wanted in topic.subscriptions.items():
             yield f"{name}/Subscriptions/{sub}", partial(_subscription, topic=name, name=sub, wanted=wanted)
@@ -112,23 +118,31 @@ def _targets_first(queues: dict[str, QueueDescription]) -> Iterator[tuple[str, Q
             yield name, pending.pop(name)
 
 
-def _queue(engine: Engine, name: str, wanted: QueueDescription) -> bool:
+def _authorized(wanted: _D, current: _D | None, rules: list[AuthorizationRule] | None) -> _D:
+    """The description with the file's authorization rules, or with those that stand where the file has none."""
+    standing = current.authorization_rules if current is not None else []
+    if rules is not None:
+        standing = merge_rules(rules, standing, SystemClock().wall_ms())
+    return replace(wanted, authorization_rules=standing)
+
+
+def _queue(engine: Engine, name: str, wanted: QueueDescription, rules: list[AuthorizationRule] | None) -> bool:
     current = engine.get_queue(name)
+    wanted = _authorized(wanted, current, rules)
     if current is None:
         engine.create_queue(name, wanted)
         return True
-    wanted = replace(wanted, authorization_rules=current.authorization_rules)
     if wanted != current:
         engine.update_queue(name, wanted)
     return wanted != current
 
 
-def _topic(engine: Engine, name: str, wanted: TopicDescription) -> bool:
+def _topic(engine: Engine, name: str, wanted: TopicDescription, rules: list[AuthorizationRule] | None) -> bool:
     current = engine.get_topic(name)
+    wanted = _authorized(wanted, current, rules)
     if current is None:
         engine.create_topic(name, wanted)
         return True
-    wanted = replace(wanted, authorization_rules=current.authorization_rules)
     if wanted != current:
         engine.update_topic(name, wanted)
     return wanted != current

@@ -27,7 +27,8 @@ from typing import Any
 from isthmus.broker.certificate import CertificateFiles, ensure_certificate, server_context
 from isthmus.broker.config import NamespaceConfig, load_config
 from isthmus.broker.http_gate import HttpGate
-from isthmus.broker.keyring import Authority, Grant, Keyring
+from isthmus.broker.jwt_setting import JwtSettings
+from isthmus.broker.keyring import KEY_FILE, ROOT_KEY_NAME, Authority, Grant, Keyring, merge_rules
 from isthmus.broker.listener import Listener
 from isthmus.broker.namespace import Namespace
 from isthmus.broker.provision import provision
@@ -35,7 +36,7 @@ from isthmus.broker.shell import Shell
 from isthmus.broker.sniff import Speech
 from isthmus.clock import SystemClock
 from isthmus.entities import Engine, Limits
-from isthmus.errors import InvalidArgumentError
+from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.store import RocksJournal
 
 __all__ = ["Options", "Server", "serve"]
@@ -45,6 +46,8 @@ _log = logging.getLogger(__name__)
 # Threads change places this often: the sync thread, which waits for the disk without the interpreter, must not wait for
 # it for the default 5 ms on top (measured: p50 of a durable send falls from 7 to 2 ms under load).
 _SWITCH_INTERVAL_SECONDS = 0.0005
+# How soon a key that was changed in its file counts.
+_KEY_LOOK_SECONDS = 2.0
 # Messages make no reference cycles; the collector looks for those of connections only, and seldom.
 _GC_THRESHOLD = (50_000, 20, 100)
 
@@ -95,6 +98,7 @@ class Server:
         self._options = options
         self._stack = contextlib.AsyncExitStack()
         self._keyring: Keyring | None = None
+        self._key_stamp = 0
         self._certificate: CertificateFiles | None = None
         self.namespace: Namespace | None = None
         self.ports: dict[str, int] = {}
@@ -130,8 +134,9 @@ class Server:
         limits = config.limits
         engine = Engine(store, clock, limits=limits)
         self._stack.callback(engine.close)
-        self._keyring = Keyring.open(options.data / "keys.json", machine_clock)
-        authority = _MachineTimeAuthority(self._keyring, lambda path: _entity_rules(engine, path))
+        self._keyring = self._open_keys(config, machine_clock)
+        issuer = _load_issuer(config.jwt) if config.jwt is not None else None
+        authority = _MachineTimeAuthority(self._keyring, lambda path: _entity_rules(engine, path), issuer)
         name = config.name or "isthmus"
         namespace = self.namespace = Namespace(
             engine,
@@ -144,6 +149,7 @@ class Server:
         )
         self._stack.push_async_callback(namespace.close)
         provision(engine, config, file=str(options.config or ""), limits=limits)
+        namespace.every(_KEY_LOOK_SECONDS, lambda: self._look_at_keys(issuer))
         commits = namespace.commits
         await commits.wait_durable()
         gate = HttpGate()
@@ -154,6 +160,43 @@ class Server:
         loading = asyncio.create_task(_load_http(gate, http, namespace, authority, limits, options.data / "backups"))
         self._stack.callback(gate.close)
         self._stack.push_async_callback(asyncio.wait, [loading])
+
+    @property
+    def _key_file(self) -> Path:
+        return self._options.data / KEY_FILE
+
+    def _open_keys(self, config: NamespaceConfig, clock: SystemClock) -> Keyring:
+        """The namespace's own rules: those of the key file, brought in line with what the config file says."""
+        keyring = Keyring.open(self._key_file, clock)
+        wanted = config.authorization_rules.get("")
+        if wanted is not None:
+            standing = keyring.rules
+            kept = [rule for rule in standing if rule.key_name == ROOT_KEY_NAME]
+            named = {rule.key_name for rule in wanted}
+            try:
+                merged = merge_rules(wanted, standing, clock.wall_ms())
+                keyring.replace([*(rule for rule in kept if rule.key_name not in named), *merged])
+            except InvalidArgumentError as error:
+                fault = Fault(f"authorization_rules: {error}", file=str(self._options.config))
+                raise ConfigError([fault]) from None
+            if tuple(keyring.rules) != tuple(standing):
+                keyring.save(self._key_file)
+        self._key_stamp = self._key_file.stat().st_mtime_ns
+        return keyring
+
+    def _look_at_keys(self, issuer: Any) -> None:
+        """Take over keys that were changed in their files; what cannot be read leaves the keys as they are."""
+        assert self._keyring is not None
+        try:
+            stamp = self._key_file.stat().st_mtime_ns
+            if stamp != self._key_stamp:
+                self._key_stamp = stamp
+                self._keyring.replace(Keyring.open(self._key_file, SystemClock()).rules)
+                _log.info("keys read again: rules=%s", [rule.key_name for rule in self._keyring.rules])
+            if issuer is not None and issuer.refresh():
+                _log.info("keys of the issuer read again")
+        except (ConfigError, OSError) as error:
+            _log.warning("keys not read again: reason=%s", error)
 
     async def _listen(self, namespace: Namespace, http: Any, now_ms: int) -> None:
         options = self._options
@@ -253,6 +296,12 @@ async def _load_http(
         gate.open(await module.start_http(namespace, authority, limits, stack, backups))
     except Exception:  # noqa: BLE001 - whatever it is, messages are served all the same
         _log.exception("no administration: the HTTP server does not start")
+
+
+def _load_issuer(settings: JwtSettings) -> Any:
+    """The issuer of web tokens; its library is loaded only where there is one."""
+    module = importlib.import_module("isthmus.broker.jwt")
+    return module.Issuer(settings)
 
 
 def _entity_rules(engine: Engine, path: str) -> Any:

@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
+from isthmus.cli import namespace_keys
+
 __all__ = ["register"]
 
 
@@ -20,6 +22,7 @@ def register(app: typer.Typer) -> None:
     """Add the verb."""
     namespace = typer.Typer(no_args_is_help=True, help="Run a Service Bus namespace on this machine.")
     namespace.command("serve")(_serve)
+    namespace_keys.register(namespace)
     namespace.callback()(_options)
     app.add_typer(namespace, name="namespace")
 

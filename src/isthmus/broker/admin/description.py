@@ -19,7 +19,7 @@ from isthmus.broker.admin import setting
 from isthmus.broker.admin.atom import SERVICE_BUS, format_time
 from isthmus.broker.admin.document import Node, element, text_element
 from isthmus.broker.admin.setting import Setting
-from isthmus.broker.keyring import check_rules, new_key
+from isthmus.broker.keyring import merge_rules
 from isthmus.entities.description import (
     AuthorizationRule,
     QueueDescription,
@@ -184,25 +184,19 @@ def _count_details(runtime: Runtime) -> str:
 
 
 def _read_rules(node: Node, current: list[AuthorizationRule], now_ms: int) -> list[AuthorizationRule]:
-    before = {rule.key_name: rule for rule in current}
     rules = []
     for child in node.find_all("AuthorizationRule"):
         name = child.find_text("KeyName") or ""
         rights = child.find("Rights")
-        old = before.get(name)
-        rule = AuthorizationRule(
-            key_name=name,
-            primary_key=child.find_text("PrimaryKey") or (old.primary_key if old else new_key()),
-            secondary_key=child.find_text("SecondaryKey") or (old.secondary_key if old else new_key()),
-            rights=[right.text.strip() for right in rights.children] if rights is not None else [],
-            created_at_ms=old.created_at_ms if old else now_ms,
-            modified_at_ms=old.modified_at_ms if old else now_ms,
+        rules.append(
+            AuthorizationRule(
+                key_name=name,
+                primary_key=child.find_text("PrimaryKey") or "",
+                secondary_key=child.find_text("SecondaryKey") or "",
+                rights=[right.text.strip() for right in rights.children] if rights is not None else [],
+            )
         )
-        if rule != old:
-            rule.modified_at_ms = now_ms
-        rules.append(rule)
-    check_rules(rules)
-    return rules
+    return merge_rules(rules, current, now_ms)
 
 
 def _write_rules(rules: list[AuthorizationRule]) -> str:
