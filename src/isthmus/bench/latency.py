@@ -1,7 +1,8 @@
 """How long a message takes from its sender, through Spark, to its receiver.
 
 What it is: a paced load in one process, a receiver in this one, a route between two namespaces. The time runs from just
-before the send to the receipt, on one clock.
+before the send to the receipt, on one clock. Leases are made short enough that at least three end while it measures, and
+counted by what Spark has committed. Afterwards the routes fall idle a few times, and one message wakes each time.
 """
 
 from __future__ import annotations
@@ -18,12 +19,18 @@ from isthmus.bench.driver import queue_name
 from isthmus.bench.load import drain, fill, listen, stamp_of
 from isthmus.bench.process import Account, cpu_us_per_message
 from isthmus.errors import OperationTimeoutError
+from isthmus.testing.namespace import NamespaceProcess
 
 __all__ = ["measure_latency", "percentile"]
 
 # The virtual machine still compiles while the first messages pass.
 WARM_UP_SECONDS = 10.0
 _SPARE_SECONDS = 60.0
+# A lease ends up to a tenth later than asked; three whole ones and the rest of another fit the time.
+LEASES_IN_TIME = 3.4
+LONGEST_LEASE_SECONDS = 300.0
+IDLE_SECONDS = 1.0
+WAKES = 5
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
@@ -48,6 +55,9 @@ def measure_latency(
     """
     queues = [queue_name(route) for route in range(routes)]
     total = int(rate * routes * (WARM_UP_SECONDS + seconds))
+    lease_seconds = min(LONGEST_LEASE_SECONDS, round(seconds / LEASES_IN_TIME, 1))
+    options = [f"lease_seconds={lease_seconds}", f"idle_seconds={IDLE_SECONDS}", *options]
+    leases = _Leases(folder)
     with (
         bench_namespaces(folder, routes) as (source, target),
         spark_routes(source, target, folder, routes=routes, options=options) as driver,
@@ -63,18 +73,19 @@ def measure_latency(
         limit = time.monotonic() + WARM_UP_SECONDS + seconds + _SPARE_SECONDS
         begin = 0.0
         before = account.read()
+        ended_before = 0
         waits: list[float] = []
         seen: set[int] = set()
 
         def note(payload: bytes, now: float) -> None:
-            nonlocal before, begin
+            nonlocal before, begin, ended_before
             sent, ordinal = stamp_of(payload)
             seen.add(ordinal)
             begin = begin or sent + WARM_UP_SECONDS
             if sent < begin:
                 return
             if not waits:
-                before = account.read()
+                before, ended_before = account.read(), leases.ended()
             waits.append((now - sent) * 1000)
 
         def over() -> bool:
@@ -82,9 +93,11 @@ def measure_latency(
 
         listen(target.connection_string, queues, note, over)
         after = account.read()
+        changes = leases.ended() - ended_before
         load.wait()
         if len(seen) < total:
             raise OperationTimeoutError(f"{len(seen)} of {total} messages arrived in time")
+        wakes = [_wake(source, target, queues[0], leases) for _ in range(WAKES)]
     waits.sort()
     cost = cpu_us_per_message(before, after, len(waits))
     cpu_us = cost.pop("total")
@@ -93,11 +106,14 @@ def measure_latency(
         "rate": rate,
         "routes": routes,
         "seconds": seconds,
+        "lease_changes": changes,
         "messages": len(waits),
         "p50_ms": round(percentile(waits, 0.5), 2),
         "p99_ms": round(percentile(waits, 0.99), 2),
         "p99_9_ms": round(percentile(waits, 0.999), 2),
         "max_ms": round(waits[-1], 2),
+        "idle_p50_ms": round(percentile(sorted(wakes), 0.5), 1),
+        "idle_max_ms": round(max(wakes), 1),
         "cpu_us_per_message": cpu_us,
         "cpu_us_by_process": cost,
         "cpu_cores": round(cpu_us * rate * routes / 1e6, 3),
@@ -107,3 +123,48 @@ def measure_latency(
         "spark_shared_out_bytes_per_route": sum(usage.shared_out_bytes for usage in spark) // routes,
         "spark_processes_per_route": round(sum(usage.processes for usage in spark) / routes, 1),
     }
+
+
+class _Leases:
+    """Counts the leases of all routes, by the numbers under which Spark notes the begin and the end of each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._checkpoints = folder / "checkpoint"
+
+    def begun(self) -> int:
+        """How many leases have begun."""
+        return self._count("offsets")
+
+    def ended(self) -> int:
+        """How many leases have ended."""
+        return self._count("commits")
+
+    def _count(self, log: str) -> int:
+        numbers: dict[Path, int] = {}
+        for entry in self._checkpoints.glob(f"*/{log}/[0-9]*"):
+            if entry.name.isdigit():
+                numbers[entry.parent] = max(numbers.get(entry.parent, 0), int(entry.name) + 1)
+        return sum(numbers.values())
+
+
+def _wake(source: NamespaceProcess, target: NamespaceProcess, queue: str, leases: _Leases) -> float:
+    """Waits until no lease is under way, then sends one message; milliseconds until it arrives."""
+    limit = time.monotonic() + _SPARE_SECONDS
+    while leases.begun() > leases.ended():
+        if time.monotonic() > limit:
+            raise OperationTimeoutError("the routes did not fall idle")
+        time.sleep(0.1)
+    load = subprocess.Popen(
+        [sys.executable, "-m", "isthmus.bench.load", "1", "1", queue],
+        env={**os.environ, "BENCH_LOAD": source.connection_string},
+    )
+    waits: list[float] = []
+
+    def note(payload: bytes, now: float) -> None:
+        waits.append((now - stamp_of(payload)[0]) * 1000)
+
+    listen(target.connection_string, [queue], note, lambda: bool(waits) or time.monotonic() > limit)
+    load.wait()
+    if not waits:
+        raise OperationTimeoutError("the message to an idle route did not arrive in time")
+    return waits[0]

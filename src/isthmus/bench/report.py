@@ -120,13 +120,14 @@ def _namespace_lines(namespace: Mapping[str, Any]) -> list[str]:
 def _latency_lines(latency: Mapping[str, Any]) -> list[str]:
     row = (
         f"| {latency['p50_ms']} | {latency['p99_ms']} | {latency['p99_9_ms']} | {latency['max_ms']} "
-        f"| {latency['messages']:,} | {latency['cpu_cores']} |"
+        f"| {latency['messages']:,} | {latency['lease_changes']} | {latency['cpu_cores']} "
+        f"| {latency['idle_p50_ms']} | {latency['idle_max_ms']} |"
     )
     return [
         f"## Latency through Spark at {latency['rate']:g} messages/s",
         "",
-        "| p50 ms | p99 ms | p99.9 ms | longest ms | messages | processor cores used |",
-        "| ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| p50 ms | p99 ms | p99.9 ms | longest ms | messages | lease changes | processor cores | idle p50 ms | idle longest ms |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         row,
         "",
     ]

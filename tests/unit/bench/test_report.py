@@ -38,7 +38,10 @@ RESULTS = {
         "p99_9_ms": 20.0,
         "max_ms": 30.0,
         "messages": 30000,
+        "lease_changes": 3,
         "cpu_cores": 0.5,
+        "idle_p50_ms": 400.0,
+        "idle_max_ms": 700.0,
     },
 }
 

@@ -534,8 +534,8 @@ class Lease:
         if self._stop_wish and self._stop_wish != "finish":
             self._begin_end(self._stop_wish)
         if not self._stopping:
-            if now - self._started >= limits.seconds:
-                self._begin_end("time")
+            if now - self._started >= limits.seconds and (self._met_sink or self._channel_file is None):
+                self._begin_end("time")  # a sink that comes later would wait for a word from nobody
             elif self.ledger.added >= limits.rows:
                 self._begin_end("rows")
             elif self.received_bytes >= limits.nbytes:

@@ -169,6 +169,14 @@ def test_a_lease_ends_by_its_limits_and_gives_the_rest_back(
         assert len(source.queues["source"].waiting) == 300 - len(completed)
 
 
+def test_a_lease_of_no_time_meets_its_sink_and_ends_without_a_message(channel_file: Path) -> None:
+    with brokers(10) as (source, target):
+        made = pipe(source, target, channel_file, limits=LeaseLimits(0.0, 10**6, 1 << 30, 30.0))
+        made.run()
+        assert (made.lease.ended_by, made.lease.ledger.added) == ("time", 0)
+        assert not target.queues["target"].messages
+
+
 def test_a_wish_to_stop_drains_and_ends_well(channel_file: Path, tmp_path: Path) -> None:
     control_file = tmp_path / "control"
     listener = listen(control_file)
