@@ -34,6 +34,8 @@ __all__ = [
     "ProtocolError",
     "QuotaExceededError",
     "ServerBusyError",
+    "SessionLockLostError",
+    "SessionLockedError",
     "StoreError",
     "UnauthorizedError",
 ]
@@ -202,6 +204,39 @@ class LockLostError(IsthmusError):
     """The lock on a message or session has expired or was never held."""
 
     code = "lock-lost"
+
+
+class SessionLockLostError(LockLostError):
+    """The lock on a session has expired, was given back, or was never held by the caller."""
+
+    code = "session-lock-lost"
+
+    def __init__(self, path: str = "", session_id: str = "") -> None:
+        super().__init__("", path=path, session_id=session_id)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"The session lock was lost: '{a.get('session_id', '')}' of '{a.get('path', '')}'. "
+            "Request a new session receiver."
+        )
+
+
+class SessionLockedError(IsthmusError):
+    """Another receiver holds the session."""
+
+    code = "session-locked"
+    retryable = True
+
+    def __init__(self, path: str = "", session_id: str = "") -> None:
+        super().__init__("", path=path, session_id=session_id)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"The requested session '{a.get('session_id', '')}' of '{a.get('path', '')}' cannot be accepted. "
+            "It may be locked by another receiver."
+        )
 
 
 class MessageNotFoundError(IsthmusError):

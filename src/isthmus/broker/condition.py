@@ -30,6 +30,8 @@ from isthmus.errors import (
     ProtocolError,
     QuotaExceededError,
     ServerBusyError,
+    SessionLockedError,
+    SessionLockLostError,
     StoreError,
     UnauthorizedError,
 )
@@ -54,6 +56,8 @@ _TABLE: tuple[tuple[type[IsthmusError], int, str], ...] = (
     (EntityDisabledError, 403, "com.microsoft:entity-disabled"),
     (UnauthorizedError, 401, "amqp:unauthorized-access"),
     (IdleLinkError, 408, "amqp:link:detach-forced"),
+    (SessionLockLostError, 410, "com.microsoft:session-lock-lost"),
+    (SessionLockedError, 409, "com.microsoft:session-cannot-be-locked"),
     (LockLostError, 410, "com.microsoft:message-lock-lost"),
     (MessageNotFoundError, 404, "com.microsoft:message-not-found"),
     (MessageTooLargeError, 400, "amqp:link:message-size-exceeded"),

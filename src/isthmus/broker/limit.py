@@ -79,6 +79,7 @@ LIMITS: dict[str, Setting] = {
         _number("max_rule_expression_characters", "A filter's or action's expression.", 1, 1024),
         _number("max_user_metadata_characters", "An entity's UserMetadata."),
         _number("max_message_id_characters", "A message's MessageId."),
+        _number("max_session_id_characters", "A message's SessionId."),
         _number("max_property_bytes", "An application property, its name included."),
         _number("max_properties_bytes", "All application properties of a message."),
         _number("live_tail_bytes", "New messages kept in memory, all entities together.", 1 << 20, 2**40),

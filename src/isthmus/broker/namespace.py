@@ -130,6 +130,10 @@ class Namespace:
         if dispatch is not None:
             dispatch.offer(outlet)
 
+    def call_later(self, seconds: float, run: Callable[[], None]) -> None:
+        """Call once, after so many seconds, unless the namespace has stopped."""
+        self._loop.call_later(seconds, run)
+
     def touch(self, peer: Peer) -> None:
         """Flush a connection at the end of this turn."""
         self._touched.add(peer)

@@ -51,7 +51,9 @@ from isthmus.broker.management import MANAGEMENT_STYLE, MANAGEMENT_SUFFIX, Manag
 from isthmus.broker.node import Answer, Requests
 from isthmus.broker.outlet import Outlet
 from isthmus.broker.request import Replies, Request, Respond, Style
+from isthmus.broker.session_attach import SessionOutlet, SessionWait, Wanted, wait_seconds, wanted_session
 from isthmus.broker.wire import Wire
+from isthmus.entities import Hold, SessionQueue
 from isthmus.errors import (
     IdleLinkError,
     InvalidArgumentError,
@@ -59,6 +61,7 @@ from isthmus.errors import (
     NotAllowedError,
     QuotaExceededError,
     ServerBusyError,
+    SessionLockLostError,
     UnauthorizedError,
 )
 
@@ -77,7 +80,6 @@ _INTAKE_HIGH_BYTES = 32 << 20
 _INTAKE_LOW_BYTES = 8 << 20
 # By how much a message may be over the limit and still be read to its end, to be rejected.
 _OVERSIZE_BYTES = 16 << 20
-_SESSION_FILTER = "com.microsoft:session-filter"
 # What a client needs to show its first token, with room: SDKs open one or two sessions with two links each.
 _EARLY_SESSIONS = 8
 _EARLY_LINKS = 32
@@ -114,6 +116,7 @@ class Peer:
         )
         self._access = Access(namespace.authority, namespace.token_clock)
         self._handlers: dict[Link, _Handler] = {}
+        self._waits: dict[Link, SessionWait] = {}
         self._limits = namespace.limits
         now = self._clock.monotonic()
         self._token_deadline: float | None = now + self._limits.token_deadline_ms / 1000
@@ -282,12 +285,15 @@ class Peer:
         try:
             self._attach(link)
         except IsthmusError as error:
-            _, condition, text = refusal(error)
-            _log.warning(
-                "attach refused: peer=%s address=%.300r condition=%s reason=%.300s",
-                self._wire.name, _address(link), condition, text,
-            )  # fmt: skip
-            link.refuse(amqp_error(error))
+            self._refuse(link, error)
+
+    def _refuse(self, link: Link, error: IsthmusError) -> None:
+        _, condition, text = refusal(error)
+        _log.warning(
+            "attach refused: peer=%s address=%.300r condition=%s reason=%.300s",
+            self._wire.name, _address(link), condition, text,
+        )  # fmt: skip
+        link.refuse(amqp_error(error))
 
     def _attach(self, link: Link) -> None:
         """Decide about a link that the client wants.
@@ -322,14 +328,15 @@ class Peer:
 
     def _attach_outlet(self, link: Link, path: str) -> None:
         queue = self._namespace.engine.receiver(path)
-        wants_session = isinstance(link.source, Source) and any(
-            str(key) == _SESSION_FILTER for key in (link.source.filter or {})
-        )
-        if queue.requires_session and not wants_session:
+        wanted = wanted_session(link.source)
+        if isinstance(queue, SessionQueue) and wanted is not None:
+            self._attach_session(link, path, queue, wanted)
+            return
+        if queue.requires_session:
             raise NotAllowedError(
                 f"It is not possible for an entity that requires sessions to create a non-sessionful message receiver: '{path}'."
             )
-        if wants_session:
+        if wanted is not None:
             raise NotAllowedError(
                 f"A sessionful message receiver cannot be created on an entity that does not require sessions: '{path}'."
             )
@@ -342,6 +349,35 @@ class Peer:
         self._handlers[link] = outlet
         self._namespace.add_outlet(outlet)
 
+    def _attach_session(self, link: Link, path: str, queue: SessionQueue, wanted: Wanted) -> None:
+        """Give a session, or wait for one; the attach is answered when there is one, or when the time is over."""
+
+        def granted(hold: Hold) -> None:
+            self._waits.pop(link, None)
+            if not self._access.permits(path, Right.LISTEN):  # the token may have expired in the meantime
+                hold.release()
+                refused(UnauthorizedError("ExpiredToken: The token is expired."))
+                return
+            outlet = SessionOutlet(link, path, wanted, hold, self)
+            hold.on_lost = lambda: self._drop(link, SessionLockLostError(queue.path, hold.session_id))
+            self._handlers[link] = outlet
+            self._namespace.add_outlet(outlet)
+            self._namespace.offer(outlet)
+            self.touch()
+
+        def refused(error: IsthmusError) -> None:
+            self._waits.pop(link, None)
+            self._refuse(link, error)
+            self.touch()
+
+        if wanted.session_id is not None:
+            granted(queue.open_session(wanted.session_id, self, link.name))
+            return
+        wait = SessionWait(queue, self, link.name, granted, refused)
+        if not wait.look():
+            self._waits[link] = wait
+            self._namespace.call_later(wait_seconds(link), wait.time_out)
+
     def _attach_management(self, link: Link, path: str) -> None:
         entity = path[: -len(MANAGEMENT_SUFFIX)]
         if not any(self._access.permits(path, right) for right in Right):
@@ -351,6 +387,7 @@ class Peer:
             entity,
             lambda right: self._access.require(path, right),
             self._namespace.commits.when_durable,
+            self,
         )
         limit_bytes = self._namespace.max_request_bytes
         self._attach_node(link, path.lower(), MANAGEMENT_STYLE, management.answer, limit_bytes)
@@ -386,7 +423,7 @@ class Peer:
 
     def _on_disposed(self, event: Disposed) -> None:
         handler = self._handlers.get(event.link)
-        if type(handler) is Outlet:
+        if isinstance(handler, Outlet):
             handler.on_disposed(event.first, event.last, event.state, event.settled)
 
     def _on_credit(self, event: CreditChanged) -> None:
@@ -410,7 +447,7 @@ class Peer:
     def _on_session_ended(self, event: SessionEnded) -> None:
         if event.error is not None:
             _log.warning("session ended: peer=%s condition=%s", self._wire.name, event.error.condition)
-        for link in [link for link in self._handlers if link.amqp_session is event.amqp_session]:
+        for link in [link for link in (*self._handlers, *self._waits) if link.amqp_session is event.amqp_session]:
             self._forget(link)
 
     def _on_closed(self, event: Closed) -> None:
@@ -493,8 +530,12 @@ class Peer:
             self._warn("link detached", error, _address(link))
             link.detach(amqp_error(error))
         self._forget(link)
+        self.touch()
 
     def _forget(self, link: Link) -> None:
+        wait = self._waits.pop(link, None)
+        if wait is not None:
+            wait.cancel()
         handler = self._handlers.pop(link, None)
         self._activity.pop(link, None)
         if isinstance(handler, Outlet):
@@ -506,7 +547,7 @@ class Peer:
             self._namespace.partial_bytes -= self._partial_bytes
         self._over = True
         self._wire_gone = True
-        for link in list(self._handlers):
+        for link in (*self._handlers, *self._waits):
             self._forget(link)
         self._namespace.peers.discard(self)
 

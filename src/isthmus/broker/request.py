@@ -43,6 +43,7 @@ class Request:
         operation: e.g. ``put-token``, ``com.microsoft:peek-message``.
         properties: all application properties.
         body: the decoded amqp-value; None where there is none.
+        holder: the connection that it came on, where a node asks for it.
     """
 
     message_id: Any
@@ -50,6 +51,7 @@ class Request:
     operation: str
     properties: dict[Any, Any]
     body: Any
+    holder: object = None
 
     @classmethod
     def decode(cls, payload: bytes) -> Request:

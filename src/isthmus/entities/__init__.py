@@ -34,6 +34,8 @@ from isthmus.entities.limit import Limits
 from isthmus.entities.lock import Acquired
 from isthmus.entities.queue import Queue
 from isthmus.entities.runtime import Runtime
+from isthmus.entities.session_hold import Hold
+from isthmus.entities.session_queue import SessionQueue
 from isthmus.entities.topic import Topic
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "EntityStatus",
     "FalseFilter",
     "Filter",
+    "Hold",
     "InvalidMessageError",
     "Journal",
     "Limits",
@@ -59,6 +62,7 @@ __all__ = [
     "QueueDescription",
     "RuleDescription",
     "Runtime",
+    "SessionQueue",
     "SessionRequiredError",
     "SqlAction",
     "SqlFilter",

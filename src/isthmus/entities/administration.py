@@ -309,8 +309,6 @@ class Administration(Registry):
             low, high = limits.min_lock_duration_ms, limits.max_lock_duration_ms
             _check_range("LockDuration (ms)", description.lock_duration_ms, low, high)
             _check_range("MaxDeliveryCount", description.max_delivery_count, 1, limits.max_delivery_count)
-            if description.requires_session:
-                raise InvalidArgumentError("RequiresSession: this namespace has no session-enabled entities.")
             if description.forward_to or description.forward_dead_lettered_messages_to:
                 raise InvalidArgumentError("ForwardTo: this namespace does not forward between entities.")
         if isinstance(description, QueueDescription | TopicDescription):

@@ -36,6 +36,7 @@ from isthmus.entities.limit import Limits
 from isthmus.entities.queue import Queue
 from isthmus.entities.registry import described, rule_of
 from isthmus.entities.runtime import Runtime
+from isthmus.entities.session import Session
 from isthmus.entities.staging import Callback, Commit
 from isthmus.entities.topic import Topic
 from isthmus.errors import NotAllowedError
@@ -312,9 +313,9 @@ class Engine(Administration):
             return
         budget = _AT_ONCE
         for bucket, number, first, last in runs:
-            member = self._numbers.get(number)
+            member = self._numbers.get(number) or self._context.sessions.get(number)
             left = None
-            if isinstance(member, Queue):
+            if isinstance(member, Queue | Session):
                 left = member.expire_messages(first, last, min(now, bucket * BUCKET_MS), _AT_ONCE)
             calendar.settle(bucket, number, first, left)
             budget -= min(last - first + 1, _AT_ONCE)

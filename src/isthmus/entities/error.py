@@ -22,4 +22,8 @@ class SessionRequiredError(NotAllowedError):
         super().__init__("", path=path)
 
     def text(self) -> str:
-        return f"The messaging entity '{self.attributes.get('path', '')}' requires a SessionId; none was given."
+        return (
+            "The SessionId was not set on a message, and it cannot be sent to the entity "
+            f"'{self.attributes.get('path', '')}'. Entities that have session support enabled can only receive "
+            "messages that have the SessionId set to a valid value."
+        )

@@ -48,16 +48,24 @@ from isthmus.errors import (
     QuotaExceededError,
 )
 
-__all__ = ["Context", "Intake"]
+__all__ = ["Context", "Intake", "Seen", "cursors"]
 
+# Sequence number, record, and state as messages tell it.
+Seen = tuple[int, bytes, int]
 _STATE = struct.Struct(">9QB")
 _LAST = (1 << 64) - 2
+
+
+def cursors(state: bytes) -> tuple[int, int, int, int]:
+    """Of an entity's row in the store: last sequence number, head, active and deferred messages."""
+    last, head, _, active_count, deferred_count, *_ = _STATE.unpack(state)
+    return last, head, active_count, deferred_count
 
 
 class Context:
     """What the entities of one namespace share."""
 
-    __slots__ = ("budget", "calendar", "clock", "limits", "random_bytes", "staging", "wake")
+    __slots__ = ("allocate", "budget", "calendar", "clock", "limits", "random_bytes", "sessions", "staging", "wake")
 
     def __init__(
         self,
@@ -73,6 +81,9 @@ class Context:
         self.random_bytes = random_bytes
         self.wake = wake
         self.calendar = Calendar(staging)
+        # Numbers for parts of an entity, and the parts by number; see `session_queue`.
+        self.allocate: Callable[[int], int] = lambda count: 0
+        self.sessions: dict[int, Any] = {}
         self.budget = Budget(limits.live_tail_bytes)
 
 
@@ -83,6 +94,7 @@ class Intake:
         path: canonical.
         number: under which its messages lie in the store.
         is_deleted: whether it was deleted; every call then raises EntityNotFoundError.
+        requires_session: whether every message must belong to a session.
         last: highest sequence number given out.
         committed: highest sequence number that receivers may see.
         taken_total, delivered_total, settled_total, expired_total: messages since the object was made: taken from
@@ -94,6 +106,7 @@ class Intake:
         self.path = path
         self.number = number
         self.is_deleted = False
+        self.requires_session = False
         self.taken_total = 0
         self.delivered_total = 0
         self.settled_total = 0
@@ -256,11 +269,7 @@ class Intake:
             return []
         if max(sizes) > self.max_message_size_bytes:
             raise MessageTooLargeError(max(sizes), self.max_message_size_bytes)
-        if self._quota_bytes and self.stored_bytes() + sum(sizes) > self._quota_bytes:
-            raise QuotaExceededError(
-                f"The maximum entity size of '{self.path}' has been reached or exceeded: it holds {self.stored_bytes()} "
-                f"bytes of {self._quota_bytes}; receive messages or raise MaxSizeInMegabytes."
-            )
+        self._check_quota(sum(sizes))
         accepted = split_many(payloads, self._heads)
         limit = self._context.limits.max_message_id_characters
         for place, parts in enumerate(accepted):
@@ -270,6 +279,8 @@ class Intake:
                     raise InvalidMessageError(f"the MessageId has {length} characters; the limit is {limit}")
             elif not parts.message_id:
                 accepted[place] = with_message_id(parts, self._context.random_bytes(16).hex())
+        if self.requires_session:
+            self._check_sessions(accepted)
         detection = self._detection
         if detection is not None:
             flags = detection.fresh([parts.message_id for parts in accepted], now_ms)
@@ -279,6 +290,22 @@ class Intake:
             if len(fresh) < len(accepted):
                 return [parts if is_new else None for parts, is_new in zip(accepted, flags, strict=True)]
         return accepted
+
+    def _check_quota(self, added_bytes: int) -> None:
+        if self._quota_bytes and self.stored_bytes() + added_bytes > self._quota_bytes:
+            raise QuotaExceededError(
+                f"The maximum entity size of '{self.path}' has been reached or exceeded: it holds {self.stored_bytes()} "
+                f"bytes of {self._quota_bytes}; receive messages or raise MaxSizeInMegabytes."
+            )
+
+    def _check_sessions(self, messages: Sequence[Parts]) -> None:
+        """Refuse messages without a session.
+
+        Raises:
+            SessionRequiredError: one names none.
+            InvalidMessageError: one names something that is no session id.
+        """
+        raise NotImplementedError
 
     # ---- scheduled messages
 
@@ -351,7 +378,11 @@ class Intake:
         """Messages of every state from a sequence number on, in order, without locking."""
         self._check_open()
         self._staging.write()
-        found: list[tuple[int, bytes, int]] = []
+        return [plain_payload(record, state) for _, record, state in self._look(from_sequence, count)]
+
+    def _look(self, from_sequence: int, count: int) -> list[Seen]:
+        """Messages of every state, in order, as the store has them."""
+        found: list[Seen] = []
         for table, state in self._tables():
             first = max(from_sequence, self.head if table == MESSAGE else 0, 0)
             if first > self.committed:
@@ -362,7 +393,7 @@ class Intake:
                     break
                 found.append((int.from_bytes(key[5:], "big"), record, state))
         found.sort(key=lambda entry: entry[0])
-        return [plain_payload(record, state) for _, record, state in found[:count]]
+        return found[:count]
 
     def _tables(self) -> list[tuple[int, int]]:
         """(table, state as messages tell it) of those that hold messages."""

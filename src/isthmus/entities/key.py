@@ -20,6 +20,7 @@ __all__ = [
     "IDENTITY",
     "MESSAGE",
     "SCHEDULED",
+    "SESSION",
     "STATE",
     "after",
     "detection_key",
@@ -27,6 +28,7 @@ __all__ = [
     "message_span",
     "numbered_span",
     "pack_timed",
+    "session_key",
     "state_key",
     "unpack_message",
     "unpack_timed",
@@ -39,6 +41,7 @@ CATALOG, STATE = 0x01, 0x02
 MESSAGE, DEFERRED, SCHEDULED = 0x10, 0x11, 0x12
 DUE, EXPIRY = 0x20, 0x21
 DETECTION = 0x30
+SESSION = 0x40
 
 _MESSAGE = struct.Struct(">BIQ")
 _TIMED = struct.Struct(">BQIQ")
@@ -73,6 +76,11 @@ def numbered_span(table: int, number: int) -> tuple[bytes, bytes]:
 def state_key(number: int) -> bytes:
     """Where an entity's cursors and counts stand."""
     return _NUMBERED.pack(STATE, number)
+
+
+def session_key(number: int, session_id: str) -> bytes:
+    """Where a session of an entity stands."""
+    return _NUMBERED.pack(SESSION, number) + session_id.encode()
 
 
 def detection_key(number: int, generation: int) -> bytes:

@@ -46,6 +46,7 @@ class Limits:
     max_rule_expression_characters: int = 1_024
     max_user_metadata_characters: int = 1_024
     max_message_id_characters: int = 128
+    max_session_id_characters: int = 128
     max_property_bytes: int = 32_768
     max_properties_bytes: int = 65_536
     live_tail_bytes: int = 67_108_864

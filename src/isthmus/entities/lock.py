@@ -156,6 +156,20 @@ class LockTable:
             at += count
         return flags or [True] * total, spans
 
+    def take_all(self) -> list[Span]:
+        """Unlock everything: the messages as spans, lock by lock."""
+        spans = []
+        for lock in list(self._by_random.values()):
+            for first, last in runs_of([place for place, live in enumerate(lock.live) if live]):
+                spans.append(self._unlock(lock, first, last + 1))
+        return spans
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest sequence number that is locked; None if none is."""
+        firsts = [lock.sequences[lock.live.index(1)] for lock in self._by_random.values()]
+        return min(firsts) if firsts else None
+
     def renew(self, tokens: Sequence[bytes], until_ms: int) -> list[bool]:
         """Move the expiry of live tokens; per token whether it was live."""
         flags = []

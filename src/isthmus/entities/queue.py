@@ -51,19 +51,19 @@ class Queue(Backlog):
 
     Attributes:
         path: canonical, e.g. ``orders``, ``flights/Subscriptions/audit``, each also with ``/$DeadLetterQueue``.
-        requires_session: whether plain receivers are refused.
         dead_letters: the queue's dead-letter queue; None for one that is itself one.
     """
 
     def __init__(self, path: str, number: int, context: Context, state: bytes | None) -> None:
         super().__init__(path, number, context, state)
-        self.requires_session = False
         self.dead_letters: Queue | None = None
         self.lock_duration_ms = 60_000
         self._max_delivery_count = 10
         self._dead_letters_expired = False
         self._is_dead_letter_queue = False
         self._locks = LockTable()
+        # Where a session is locked its messages are, as long as it is; 0 where each is for itself.
+        self._session_until_ms = 0
         self._locked_deferred: set[int] = set()
 
     def reload(self, state: bytes | None) -> None:
@@ -154,7 +154,7 @@ class Queue(Backlog):
 
     def _lock(self, pairs: Sequence[Pair], *, deferred: bool) -> Acquired:
         self.accessed_at_ms = self._context.clock.wall_ms()
-        until_ms = self.accessed_at_ms + self.lock_duration_ms
+        until_ms = self._session_until_ms or self.accessed_at_ms + self.lock_duration_ms
         random = self._context.random_bytes(8)
         slot = until_ms.to_bytes(8, "big")
         tags = [random + key[5:] for key, _ in pairs]
@@ -167,7 +167,8 @@ class Queue(Backlog):
         held.deferred = deferred
         self.delivered_total += len(tags)
         self._locks.add(held)
-        self._context.wake(self, until_ms)
+        if not self._session_until_ms:
+            self._context.wake(self, until_ms)
         return Acquired(tags, payloads, sequences, until_ms)
 
     def check_receivable(self) -> None:
@@ -236,6 +237,10 @@ class Queue(Backlog):
         """Give messages back at once, as if never delivered; needs no commit."""
         self._check_open()
         flags, spans = self._locks.take(tokens)
+        self._return(spans)
+        return flags
+
+    def _return(self, spans: Sequence[Span]) -> None:
         for span in spans:
             if span.deferred:
                 self._locked_deferred.difference_update(span.sequences)
@@ -244,7 +249,6 @@ class Queue(Backlog):
                     self._returned.add(*run)
         if spans:
             self.notify()
-        return flags
 
     def defer(
         self,

@@ -32,6 +32,7 @@ from isthmus.entities.key import CATALOG, COUNTER, after, state_key
 from isthmus.entities.limit import Limits
 from isthmus.entities.queue import Queue
 from isthmus.entities.selection import Selection
+from isthmus.entities.session_queue import SessionQueue
 from isthmus.entities.staging import Staging
 from isthmus.entities.topic import Topic
 from isthmus.entities.upgrade import ensure_format
@@ -40,7 +41,7 @@ from isthmus.errors import EntityNotFoundError
 __all__ = ["HeldQueue", "HeldSubscription", "HeldTopic", "Registry", "described", "rule_of"]
 
 _DEAD_LETTER = "/$DeadLetterQueue"
-_M = TypeVar("_M", Queue, Topic)
+_M = TypeVar("_M", bound=Intake)
 _T = TypeVar("_T", QueueDescription, TopicDescription, SubscriptionDescription)
 
 
@@ -91,6 +92,7 @@ class Registry:
         self._kept: dict[int, Intake] = {}
         ensure_format(store, clock.wall_ms(), random_bytes)
         self._context = Context(self._staging, clock, limits, random_bytes, wake)
+        self._context.allocate = self._number
         self._next_number = 1
         self._load()
 
@@ -121,7 +123,8 @@ class Registry:
 
     def _make_queue(self, entry: Entry) -> Queue:
         path = "/Subscriptions/".join(entry.names)
-        queue = self._member(Queue, path, entry.number)
+        sessions = getattr(entry.description, "requires_session", False)
+        queue: Queue = self._member(SessionQueue if sessions else Queue, path, entry.number)
         queue.dead_letters = self._member(Queue, path + _DEAD_LETTER, entry.number + 1)
         queue.dead_letters.become_dead_letter_queue()
         return queue

@@ -104,6 +104,10 @@ class Staging:
         if self._idle:
             self._wake()
 
+    def holds(self, member: Member) -> bool:
+        """Whether the member has changes that no commit has taken yet."""
+        return member in self._touched or member in self._written
+
     def _wake(self) -> None:
         if self._idle:
             self._idle = False

@@ -186,7 +186,6 @@ def test_names_are_shared_and_checked(namespace: Any) -> None:
         QueueDescription(duplicate_detection_history_time_window_ms=1),
         QueueDescription(default_message_time_to_live_ms=0),
         QueueDescription(auto_delete_on_idle_ms=1_000),
-        QueueDescription(requires_session=True),
         QueueDescription(enable_partitioning=True),
         QueueDescription(forward_to="other"),
     ],

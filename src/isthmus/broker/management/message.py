@@ -13,8 +13,9 @@ from typing import Any
 from isthmus.amqp import section
 from isthmus.amqp.types import Array, Int, Timestamp
 from isthmus.broker.condition import refusal
+from isthmus.broker.management.session import settling
 from isthmus.broker.request import Reply, Request, Respond, text_map
-from isthmus.entities import Acquired, Engine
+from isthmus.entities import Acquired, Engine, SessionQueue
 from isthmus.errors import InvalidArgumentError, LockLostError, MessageNotFoundError, NotAllowedError
 
 __all__ = [
@@ -76,7 +77,10 @@ def cancel_scheduled(engine: Engine, entity: str, request: Request, respond: Res
 
 def renew_lock(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
     """renew-lock."""
-    until = engine.receiver(entity).renew(_tokens(request))
+    queue = engine.receiver(entity)
+    if isinstance(queue, SessionQueue):
+        raise NotAllowedError("Messages of a session are locked with their session; renew its lock.")
+    until = queue.renew(_tokens(request))
     if None in until:
         raise _lost()
     respond(Reply(body={"expirations": Array(_TIMESTAMP, [Timestamp(each or 0) for each in until])}))
@@ -86,7 +90,7 @@ def receive_deferred(engine: Engine, entity: str, request: Request, respond: Res
     """receive-by-sequence-number."""
     sequences = _numbers(request, "sequence-numbers")
     lock = request.field("receiver-settle-mode", int, optional=True) != 0
-    queue = engine.receiver(entity)
+    queue = settling(engine, entity, request)
     if lock:
         respond(_received(queue.receive_deferred(sequences)))
         return
@@ -100,7 +104,7 @@ def receive_deferred(engine: Engine, entity: str, request: Request, respond: Res
 
 def update_disposition(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
     """update-disposition."""
-    queue = engine.receiver(entity)
+    queue = settling(engine, entity, request)
     tokens = _tokens(request)
     status = request.field("disposition-status", str)
     properties = text_map(request.field("properties-to-modify", dict, optional=True)) or None
@@ -132,6 +136,8 @@ def update_disposition(engine: Engine, entity: str, request: Request, respond: R
 def delete_batch(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
     """batch-delete-messages."""
     queue = engine.receiver(entity)
+    if request.field("session-id", str, optional=True) is not None:
+        queue = settling(engine, entity, request)
     count = _count(request.field("message-count", int))
     before_ms = request.field("enqueued-time-utc", int, optional=True)
     deleted: list[int] = []

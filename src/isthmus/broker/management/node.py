@@ -1,6 +1,6 @@
 """One `$management` node: finds the operation, checks the right, answers errors.
 
-What it is not: the operations themselves (`message`, `rule`).
+What it is not: the operations themselves (`message`, `session`, `rule`).
 Spec: SERVICE-BUS.md W9, 5.3.
 
 Invariants:
@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from isthmus.broker.condition import refusal
 from isthmus.broker.keyring import Right
-from isthmus.broker.management import message, rule
+from isthmus.broker.management import message, rule, session
 from isthmus.broker.request import Reply, Request, Respond, Style
 from isthmus.entities import Engine
-from isthmus.errors import IsthmusError, NotAllowedError
+from isthmus.errors import IsthmusError
 
 __all__ = ["MANAGEMENT_STYLE", "MANAGEMENT_SUFFIX", "Management"]
 
@@ -35,15 +35,6 @@ class _Operation(NamedTuple):
     changes_entity: bool = False
 
 
-def _sessions_unsupported(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
-    raise NotAllowedError(f"The operation needs a session, and '{entity}' does not require sessions.")
-
-
-def _no_sessions(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
-    engine.receiver(entity)
-    respond(Reply(204, "No sessions were found.", None, "com.microsoft:session-not-found"))
-
-
 _OPERATIONS = {
     "peek-message": _Operation(Right.LISTEN, message.peek),
     "receive-by-sequence-number": _Operation(Right.LISTEN, message.receive_deferred),
@@ -56,10 +47,10 @@ _OPERATIONS = {
     "add-rule": _Operation(Right.LISTEN, rule.add, changes_entity=True),
     "remove-rule": _Operation(Right.LISTEN, rule.remove, changes_entity=True),
     "enumerate-rules": _Operation(Right.LISTEN, rule.enumerate_rules),
-    "get-message-sessions": _Operation(Right.LISTEN, _no_sessions),
-    "renew-session-lock": _Operation(Right.LISTEN, _sessions_unsupported),
-    "get-session-state": _Operation(Right.LISTEN, _sessions_unsupported),
-    "set-session-state": _Operation(Right.LISTEN, _sessions_unsupported),
+    "get-message-sessions": _Operation(Right.LISTEN, session.list_sessions),
+    "renew-session-lock": _Operation(Right.LISTEN, session.renew_lock),
+    "get-session-state": _Operation(Right.LISTEN, session.get_state),
+    "set-session-state": _Operation(Right.LISTEN, session.set_state),
 }
 
 
@@ -71,6 +62,7 @@ class Management:
         entity: its path as the client wrote it.
         require: raises UnauthorizedError if the connection lacks a right on the node.
         when_durable: calls the first function once all that is staged is durable, the second if that failed.
+        holder: the connection, which holds sessions.
 
     Raises:
         EntityNotFoundError: there is no such entity.
@@ -82,12 +74,14 @@ class Management:
         entity: str,
         require: Callable[[Right], None],
         when_durable: Callable[[Callable[[], None], Callable[[Exception], None]], None],
+        holder: object = None,
     ) -> None:
         engine.canonical_name(entity)
         self._engine = engine
         self._entity = entity
         self._require = require
         self._when_durable = when_durable
+        self._holder = holder
 
     def answer(self, request: Request, respond: Respond) -> None:
         """Carry out a request; `respond` is called once, now or when the change is durable."""
@@ -96,6 +90,7 @@ class Management:
             text = f"The operation '{request.operation[:64]}' is not known here."
             respond(Reply(400, text, None, "amqp:not-implemented"))
             return
+        request.holder = self._holder
         try:
             self._require(operation.right)
             if operation.changes_entity:

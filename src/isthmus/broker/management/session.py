@@ -1,0 +1,93 @@
+"""`$management` operations on sessions: renew the lock, get and set the state, list.
+
+What it is: requests turned into calls of the entity, results into reply bodies. What it is not: any of the semantics.
+Spec: SERVICE-BUS.md W9, W10, 5.5.
+
+Invariants:
+    I1. Who does not hold a session, on this connection (and link, where the client names it), neither renews it nor
+        sees or changes its state.
+"""
+
+from __future__ import annotations
+
+from isthmus.amqp.types import Array, Int, Timestamp
+from isthmus.broker.condition import refusal
+from isthmus.broker.request import Reply, Request, Respond
+from isthmus.entities import Engine, Hold, Queue, SessionQueue
+from isthmus.errors import InvalidArgumentError, NotAllowedError
+
+__all__ = ["get_state", "held", "list_sessions", "renew_lock", "set_state", "settling"]
+
+_STRING = 0xB1
+# What clients send for "with active messages": .NET's DateTime.MaxValue, which they round differently.
+_FOREVER_MS = 253_402_300_799_000
+_LIMIT = 10_000
+
+
+def held(engine: Engine, entity: str, request: Request) -> Hold:
+    """The hold on the session that a request names.
+
+    Raises:
+        NotAllowedError: the entity has no sessions.
+        SessionLockLostError: the client does not hold it.
+        InvalidArgumentError: the request names none.
+    """
+    queue = engine.receiver(entity)
+    if not isinstance(queue, SessionQueue):
+        raise NotAllowedError(f"The operation needs a session, and '{entity}' does not require sessions.")
+    link_name = request.properties.get("associated-link-name")
+    session_id = request.field("session-id", str)
+    return queue.held_session(session_id, request.holder, link_name if isinstance(link_name, str) else "")
+
+
+def settling(engine: Engine, entity: str, request: Request) -> Queue:
+    """Where the messages lie that a request settles: the entity, or the session that it names.
+
+    Raises:
+        InvalidArgumentError: the entity requires sessions, and the request names none.
+        SessionLockLostError: the client does not hold it.
+    """
+    queue = engine.receiver(entity)
+    if not isinstance(queue, SessionQueue):
+        return queue
+    if request.field("session-id", str, optional=True) is None:
+        raise InvalidArgumentError(f"'{entity}' requires sessions; the request must name its 'session-id'")
+    return held(engine, entity, request).messages
+
+
+def renew_lock(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
+    """renew-session-lock."""
+    respond(Reply(body={"expiration": Timestamp(held(engine, entity, request).renew())}))
+
+
+def get_state(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
+    """get-session-state."""
+    respond(Reply(body={"session-state": held(engine, entity, request).get_state()}))
+
+
+def set_state(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
+    """set-session-state."""
+    state = request.field("session-state", bytes, optional=True)
+
+    def failed(error: Exception) -> None:
+        status, condition, text = refusal(error)
+        respond(Reply(status, text, None, condition))
+
+    held(engine, entity, request).set_state(state, lambda: respond(Reply()), failed)
+
+
+def list_sessions(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
+    """get-message-sessions."""
+    queue = engine.receiver(entity)
+    ids: list[str] = []
+    skip = max(0, request.field("skip", int, optional=True) or 0)
+    if isinstance(queue, SessionQueue):
+        updated_ms = request.field("last-updated-time", int, optional=True)
+        if updated_ms is not None and updated_ms >= _FOREVER_MS:
+            updated_ms = None
+        top = request.field("top", int, optional=True)
+        ids = queue.list_sessions(updated_ms, skip, _LIMIT if top is None else max(0, min(top, _LIMIT)))
+    if ids:
+        respond(Reply(body={"skip": Int(skip), "sessions-ids": Array(_STRING, ids)}))
+    else:
+        respond(Reply(204, "No sessions were found.", None, "com.microsoft:session-not-found"))

@@ -1,0 +1,177 @@
+"""Receivers of a session: what they ask for at attach, how they wait for it, and the link by which they have it.
+
+What it is: the session filter read and echoed, the wait of a receiver that takes any session, and an `Outlet` that holds
+a session as long as it lives. What it is not: the locks of sessions (`isthmus.entities.session_queue`), nor the right to
+receive (`isthmus.broker.peer`).
+Spec: SERVICE-BUS.md W5, W10, W18, 5.5.
+
+Invariants:
+    I1. An attach is answered once: with the session that it got, or with why it got none.
+    I2. The link's end, whatever its cause, gives the session back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from isthmus.amqp import Link
+from isthmus.amqp.performative import Source
+from isthmus.amqp.types import Described, Long, Symbol
+from isthmus.broker.outlet import Carrier, Outlet
+from isthmus.entities import Hold, SessionQueue
+from isthmus.errors import InvalidArgumentError, IsthmusError, OperationTimeoutError
+
+__all__ = [
+    "DEFAULT_WAIT_SECONDS",
+    "SessionOutlet",
+    "SessionWait",
+    "Wanted",
+    "dotnet_ticks",
+    "wait_seconds",
+    "wanted_session",
+]
+
+# How long a receiver waits for any session if it does not say: the service's own limit.
+DEFAULT_WAIT_SECONDS = 60.0
+_FILTER = "com.microsoft:session-filter"
+_TIMEOUT = "com.microsoft:timeout"
+_LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
+# .NET counts from the year 1, in units of 100 ns.
+_TICKS_AT_EPOCH = 621_355_968_000_000_000
+_TICKS_PER_MS = 10_000
+
+
+class Wanted(NamedTuple):
+    """The session filter of an attach.
+
+    Attributes:
+        session_id: None asks for the next available one.
+        key: under which the filter stands.
+        descriptor: of the filter's value; None if it came bare.
+    """
+
+    session_id: str | None
+    key: Any
+    descriptor: Any
+
+    def granted(self, source: Source, session_id: str) -> Source:
+        """The source with the session in place of what was asked for, in the form in which it was."""
+        value: Any = session_id if self.descriptor is None else Described(self.descriptor, session_id)
+        return replace(source, filter={**(source.filter or {}), self.key: value})
+
+
+def wanted_session(source: Any) -> Wanted | None:
+    """What the source of an attach asks for; None if it says nothing of sessions.
+
+    Raises:
+        InvalidArgumentError: the filter's value is neither a string nor null.
+    """
+    if not isinstance(source, Source):
+        return None
+    for key, value in (source.filter or {}).items():
+        if str(key) == _FILTER:
+            descriptor, plain = (value.descriptor, value.value) if isinstance(value, Described) else (None, value)
+            if plain is not None and not isinstance(plain, str):
+                raise InvalidArgumentError(f"the session filter is {type(plain).__name__}; expected a string or null")
+            return Wanted(None if plain is None else str(plain), key, descriptor)
+    return None
+
+
+def wait_seconds(link: Link) -> float:
+    """How long an attach may wait for a session."""
+    value = {str(key): value for key, value in (link.properties or {}).items()}.get(_TIMEOUT)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value / 1000
+    return DEFAULT_WAIT_SECONDS
+
+
+def dotnet_ticks(wall_ms: int) -> int:
+    """A wall time as .NET clients read it."""
+    return _TICKS_AT_EPOCH + wall_ms * _TICKS_PER_MS
+
+
+class SessionOutlet(Outlet):
+    """One link on which a client receives a session.
+
+    Args:
+        link: whose sender we are, not answered yet.
+        path: the entity as the client wrote it.
+        wanted: what the attach asked for.
+        hold: what it gets.
+        carrier: the connection.
+    """
+
+    def __init__(self, link: Link, path: str, wanted: Wanted, hold: Hold, carrier: Carrier) -> None:
+        link.accept(
+            source=wanted.granted(link.source, hold.session_id),
+            properties={_LOCKED_UNTIL: Long(dotnet_ticks(hold.locked_until_ms))},
+        )
+        super().__init__(link, path, hold.messages, carrier)
+        self.hold = hold
+
+    def close(self) -> None:
+        """The link is gone, and with it the session's lock."""
+        super().close()
+        self.hold.release()
+
+
+class SessionWait:
+    """An attach that takes the next session, and has none yet.
+
+    Args:
+        queue: the entity.
+        holder: whose the session will be.
+        link_name: likewise.
+        granted: told of the session.
+        refused: told why there is none.
+    """
+
+    def __init__(
+        self,
+        queue: SessionQueue,
+        holder: object,
+        link_name: str,
+        granted: Callable[[Hold], None],
+        refused: Callable[[IsthmusError], None],
+    ) -> None:
+        self._queue = queue
+        self._holder = holder
+        self._link_name = link_name
+        self._granted = granted
+        self._refused = refused
+        self._is_over = False
+
+    def look(self) -> bool:
+        """Take a session if there is one; whether the wait is over."""
+        if self._is_over:
+            return True
+        try:
+            hold = self._queue.next_session(self._holder, self._link_name)
+        except IsthmusError as error:
+            self._is_over = True
+            self._refused(error)
+            return True
+        if hold is None:
+            self._queue.wait_for_session(self._look_again)
+            return False
+        self._is_over = True
+        self._granted(hold)
+        return True
+
+    def _look_again(self) -> None:
+        self.look()
+
+    def time_out(self) -> None:
+        """The time is over."""
+        if not self._is_over:
+            self.cancel()
+            self._refused(
+                OperationTimeoutError(f"No session of '{self._queue.path}' became available in the time given.")
+            )
+
+    def cancel(self) -> None:
+        """The attach is of no use any more."""
+        self._is_over = True
+        self._queue.cancel_wait(self._look_again)

@@ -1,0 +1,348 @@
+"""Receivers of sessions: what they ask for, what they get, how they lose it; and sessions over `$management`."""
+
+import asyncio
+import uuid
+
+import pytest
+from tests.unit.broker.test_management import Node
+
+from isthmus.amqp.performative import Accepted, Source, Target
+from isthmus.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, UInt, ULong
+from isthmus.broker.session_attach import dotnet_ticks
+from isthmus.entities import QueueDescription, SubscriptionDescription
+
+FILTER = Symbol("com.microsoft:session-filter")
+LOCK_MS = 30_000
+STRINGS = 0xB1
+
+
+@pytest.fixture
+def client(broker):
+    description = QueueDescription(requires_session=True, lock_duration_ms=LOCK_MS)
+    broker.engine.create_queue("sessions", description)
+    return broker.client()
+
+
+@pytest.fixture
+def send(broker, message):
+    async def send(*names):
+        queue = broker.engine.sender("sessions")
+        queue.accept([message(name, properties={"message_id": name, "group_id": name[0]}) for name in names])
+        await broker.namespace.commits.wait_durable()
+
+    return send
+
+
+def attach(client, wanted, name="r", credit=10, timeout_ms=None, address="sessions", **options):
+    link = client.session.attach_receiver(
+        name,
+        Source(address=address, filter={FILTER: wanted}),
+        target=Target(address="me"),
+        rcv_settle_mode=1,
+        properties=None if timeout_ms is None else {Symbol("com.microsoft:timeout"): UInt(timeout_ms)},
+        **options,
+    )
+    client.pump()
+    if credit:
+        link.grant(credit)
+        client.pump()
+    return link
+
+
+def granted(link):
+    return link.source.filter[FILTER]
+
+
+async def test_a_named_session_is_granted_and_echoed(broker, client, send):
+    await send("a1", "b1", "a2")
+    link = attach(client, "a")
+    await client.settle()
+    assert client.attached(link)
+    assert granted(link) == "a"
+    assert link.source.address == "sessions"
+    until = link.properties["com.microsoft:locked-until-utc"]
+    assert isinstance(until, int)
+    assert until == dotnet_ticks(broker.clock.wall_ms() + LOCK_MS)
+    assert client.bodies(link) == [b"a1", b"a2"]
+
+
+def test_ticks_are_those_of_dotnet():
+    assert dotnet_ticks(0) == 621355968000000000
+    assert dotnet_ticks(1_704_067_200_000) == 638396640000000000  # 2024-01-01T00:00:00Z
+
+
+@pytest.mark.parametrize("descriptor", [FILTER, ULong(0x137000000C)])
+async def test_a_described_filter_comes_back_described(client, send, descriptor):
+    await send("a1")
+    assert granted(attach(client, Described(descriptor, None), "n")) == Described(descriptor, "a")
+    assert granted(attach(client, Described(descriptor, "b"), "m")) == Described(descriptor, "b")
+
+
+async def test_the_next_session_is_granted_bare(client, send):
+    await send("a1")
+    link = attach(client, None)
+    await client.settle()
+    assert granted(link) == "a"
+    assert client.bodies(link) == [b"a1"]
+
+
+async def test_a_filter_of_another_type_is_refused(client):
+    assert client.detached(attach(client, 7)) == "com.microsoft:argument-error"
+
+
+async def test_a_plain_receiver_on_a_session_queue_is_refused(client):
+    assert client.detached(client.receiver("sessions")) == "amqp:not-allowed"
+
+
+async def test_a_send_without_a_session_is_refused(client, message):
+    link = client.sender("sessions")
+    link.send(message("x"), b"tag1")
+    await client.settle()
+    [outcome] = [event.state for event in client.events if hasattr(event, "state") and event.state is not None]
+    assert str(outcome.error.condition) == "amqp:not-allowed"
+    assert "SessionId" in outcome.error.description
+
+
+async def test_a_locked_session_is_refused_i1(broker, client, send):
+    await send("a1")
+    first = attach(client, "a")
+    assert client.detached(attach(client, "a", "second")) == "com.microsoft:session-cannot-be-locked"
+    other = broker.client()
+    assert other.detached(attach(other, "a")) == "com.microsoft:session-cannot-be-locked"
+    first.detach()
+    client.pump()
+    assert granted(attach(other, "a", "again")) == "a"
+
+
+async def test_the_dead_letter_queue_has_no_sessions(client):
+    path = "sessions/$DeadLetterQueue"
+    assert client.attached(client.receiver(path))
+    assert client.detached(attach(client, "a", "s", address=path)) == "amqp:not-allowed"
+
+
+async def test_the_next_session_is_waited_for_i1(broker, client, send):
+    link = attach(client, None, credit=0)
+    await client.settle()
+    assert not client.attached(link)
+    assert not client.detached(link)
+    await send("b1")
+    await client.settle()
+    assert granted(link) == "b"
+    link.grant(1)
+    await client.settle()
+    assert client.bodies(link) == [b"b1"]
+
+
+async def test_the_wait_ends_in_time_i1(client, send):
+    link = attach(client, None, timeout_ms=20)
+    await asyncio.sleep(0.05)
+    await client.settle()
+    assert client.detached(link) == "com.microsoft:timeout"
+    assert link.source is None
+    await send("a1")
+    assert granted(attach(client, None, "later")) == "a"
+
+
+@pytest.mark.parametrize("end", ["detach", "end", "close", "lost"])
+async def test_who_gives_up_while_waiting_gets_no_session(broker, client, send, end):
+    link = attach(client, None, credit=0)
+    if end == "detach":
+        link.detach()
+    elif end == "end":
+        client.session.end()
+    elif end == "close":
+        client.connection.close()
+    else:
+        client.peer.lost()
+    client.pump()
+    await send("a1")
+    other = broker.client()
+    assert granted(attach(other, None)) == "a"
+
+
+@pytest.mark.parametrize("end", ["detach", "end", "close", "lost"])
+async def test_the_links_end_gives_the_session_back_i2(broker, client, send, body, end):
+    await send("a1", "a2")
+    link = attach(client, "a")
+    await client.settle()
+    assert client.bodies(link) == [b"a1", b"a2"]
+    if end == "detach":
+        link.detach()
+    elif end == "end":
+        client.session.end()
+    elif end == "close":
+        client.connection.close()
+    else:
+        client.peer.lost()
+    client.pump()
+    other = broker.client()
+    link = attach(other, None)
+    await other.settle()
+    assert other.bodies(link) == [b"a1", b"a2"]
+
+
+async def test_a_lock_that_expires_detaches_the_link(broker, client, send):
+    await send("a1")
+    link = attach(client, "a")
+    await client.settle()
+    broker.clock.advance(LOCK_MS)
+    broker.engine.tick()
+    await client.settle()
+    assert client.detached(link) == "com.microsoft:session-lock-lost"
+    again = attach(client, "a", "again")
+    await client.settle()
+    assert client.bodies(again) == [b"a1"]
+
+
+async def test_settling_in_a_session(broker, client, send):
+    await send("a1", "a2", "a3")
+    link = attach(client, "a", credit=2)
+    await client.settle()
+    link.dispose(0, 1, Accepted(), settled=False)
+    link.grant(5)
+    await client.settle()
+    assert client.bodies(link) == [b"a1", b"a2", b"a3"]
+    assert broker.engine.runtime("sessions").active_message_count == 1
+
+
+async def test_a_deleted_entity_detaches_receivers_and_those_who_wait(broker, client, send):
+    await send("a1")
+    holder, waiter = attach(client, "a"), attach(client, None, "w")
+    await client.settle()
+    broker.engine.delete_queue("sessions")
+    await client.settle()
+    client.peer.tick()
+    client.pump()
+    assert client.detached(holder) == client.detached(waiter) == "amqp:not-found"
+
+
+async def test_many_sessions_over_fewer_receivers(broker, client, message):
+    """A thousand sessions of three messages, fifty receivers that take one after another."""
+    queue = broker.engine.sender("sessions")
+    sessions = 1000
+    for part in range(3):
+        queue.accept([message(f"{n}-{part}", properties={"group_id": f"s{n}"}) for n in range(sessions)])
+    await broker.namespace.commits.wait_durable()
+    receivers = [broker.client() for _ in range(50)]
+    got = {}
+    links = {number: attach(one, None, "r0") for number, one in enumerate(receivers)}
+    for turn in range(1, sessions // 50 + 1):
+        await asyncio.sleep(0)
+        for number, one in enumerate(receivers):
+            link = links[number]
+            one.pump()
+            bodies = one.bodies(link)
+            got.setdefault(granted(link), []).extend(bodies)
+            link.dispose(*_ids(one, link), Accepted(), settled=True)
+            link.detach()
+            links[number] = attach(one, None, f"r{turn}")
+        await broker.namespace.commits.wait_idle()
+    assert got == {f"s{n}": [f"{n}-{part}".encode() for part in range(3)] for n in range(sessions)}
+    assert broker.engine.runtime("sessions").active_message_count == 0
+
+
+def _ids(client, link):
+    from isthmus.amqp import Transfers
+
+    events = [event for event in client.seen(Transfers) if event.link is link]
+    return events[0].first_delivery_id, events[-1].first_delivery_id + len(events[-1].payloads) - 1
+
+
+# ---- $management
+
+
+async def test_renewing_and_state(broker, client, send):
+    await send("a1")
+    node = Node(client, "sessions")
+    assert await node.ask("renew-session-lock", {"session-id": "a"}) == (410, {}, "com.microsoft:session-lock-lost")
+    attach(client, "a")
+    broker.clock.advance(1000)
+    status, reply, _ = await node.ask("renew-session-lock", {"session-id": "a"})
+    assert (status, reply) == (200, {"expiration": broker.clock.wall_ms() + LOCK_MS})
+    assert isinstance(reply["expiration"], Timestamp)
+    assert await node.ask("get-session-state", {"session-id": "a"}) == (200, {"session-state": None}, None)
+    assert (await node.ask("set-session-state", {"session-id": "a", "session-state": b"half"}))[0] == 200
+    assert await node.ask("get-session-state", {"session-id": "a"}) == (200, {"session-state": b"half"}, None)
+    assert (await node.ask("set-session-state", {"session-id": "a", "session-state": None}))[0] == 200
+    assert await node.ask("get-session-state", {"session-id": "a"}) == (200, {"session-state": None}, None)
+
+
+@pytest.mark.parametrize("operation", ["renew-session-lock", "get-session-state", "set-session-state"])
+async def test_only_the_holder_speaks_for_a_session(broker, client, send, operation):
+    """management.session I1."""
+    attach(client, "a")
+    other = Node(broker.client(), "sessions")
+    body = {"session-id": "a", "session-state": b"x"}
+    assert (await other.ask(operation, body))[::2] == (410, "com.microsoft:session-lock-lost")
+    own = Node(client, "sessions")
+    assert (await own.ask(operation, {}))[::2] == (400, "com.microsoft:argument-error")
+    assert (await own.ask(operation, body))[0] == 200
+    broker.clock.advance(LOCK_MS)
+    broker.engine.tick()
+    assert (await own.ask(operation, body))[::2] == (410, "com.microsoft:session-lock-lost")
+
+
+async def test_a_state_that_is_too_large(broker, client):
+    attach(client, "a")
+    node = Node(client, "sessions")
+    body = {"session-id": "a", "session-state": bytes((1 << 20) + 1)}
+    assert (await node.ask("set-session-state", body))[::2] == (400, "amqp:link:message-size-exceeded")
+
+
+async def test_sessions_are_listed(broker, client, send):
+    await send("a1", "c1", "b1")
+    node = Node(client, "sessions")
+    asked = {"last-updated-time": Timestamp(253402300800000), "skip": Int(1), "top": Int(2)}
+    status, reply, _ = await node.ask("get-message-sessions", asked)
+    assert (status, reply["skip"], list(reply["sessions-ids"])) == (200, 1, ["b", "c"])
+    assert isinstance(reply["sessions-ids"], Array)
+    assert reply["sessions-ids"].code in (STRINGS, 0xA1)
+    asked = {"last-updated-time": Timestamp(0), "skip": Int(0), "top": Int(9)}
+    status, _, condition = await node.ask("get-message-sessions", asked)
+    assert (status, condition) == (204, "com.microsoft:session-not-found")
+
+
+async def test_deferred_messages_and_settling_by_token(client, send):
+    await send("a1", "a2")
+    link = attach(client, "a")
+    await client.settle()
+    tokens = [uuid.UUID(bytes_le=tag) for event in client.events for tag in getattr(event, "tags", [])]
+    node = Node(client, "sessions")
+    one = {"lock-tokens": Array(0x98, tokens[:1]), "disposition-status": "defered"}
+    assert (await node.ask("update-disposition", one))[::2] == (400, "com.microsoft:argument-error")
+    assert (await node.ask("update-disposition", {**one, "session-id": "b"}))[::2] == (
+        410, "com.microsoft:session-lock-lost",
+    )  # fmt: skip
+    assert (await node.ask("update-disposition", {**one, "session-id": "a"}))[0] == 200
+    assert (await node.ask("update-disposition", {**one, "session-id": "a"}))[::2] == (
+        410, "com.microsoft:message-lock-lost",
+    )  # fmt: skip
+    asked = {"sequence-numbers": Array(0x81, [Long(1)]), "receiver-settle-mode": UInt(1)}
+    assert (await node.ask("receive-by-sequence-number", asked))[::2] == (400, "com.microsoft:argument-error")
+    status, reply, _ = await node.ask("receive-by-sequence-number", {**asked, "session-id": "a"})
+    assert (status, len(reply["messages"])) == (200, 1)
+    assert (await node.ask("renew-lock", {"lock-tokens": Array(0x98, tokens)}))[::2] == (400, "amqp:not-allowed")
+    peeked = {"from-sequence-number": Long(0), "message-count": Int(9)}
+    assert len((await node.ask("peek-message", peeked))[1]["messages"]) == 2
+    assert (await node.ask("peek-message", {**peeked, "session-id": "b"}))[0] == 204
+    assert client.attached(link)
+
+
+async def test_batch_delete_in_a_session(client, send):
+    await send("a1", "b1")
+    node = Node(client, "sessions")
+    asked = {"message-count": Int(5), "session-id": "a"}
+    assert (await node.ask("batch-delete-messages", asked))[::2] == (410, "com.microsoft:session-lock-lost")
+    attach(client, "a", credit=0)
+    assert (await node.ask("batch-delete-messages", asked))[1] == {"message-count": 1}
+    assert (await node.ask("batch-delete-messages", {"message-count": Int(5)}))[1] == {"message-count": 1}
+
+
+async def test_a_subscription_with_sessions(broker, client, message):
+    broker.engine.create_subscription("flights", "s", SubscriptionDescription(requires_session=True))
+    broker.engine.sender("flights").accept([message("x", properties={"group_id": "g"})])
+    await broker.namespace.commits.wait_durable()
+    link = attach(client, None, address="flights/Subscriptions/s")
+    await client.settle()
+    assert granted(link) == "g"
+    assert client.bodies(link) == [b"x"]
