@@ -23,6 +23,8 @@ pytestmark = pytest.mark.spark
 
 ROUNDS = 20
 MESSAGES = 3000
+# Twenty rounds of them, and what every member keeps for the proof, stay below a topic's default size.
+BODY_BYTES = 200
 UNSETTLED = 100
 SETTINGS = ("lock_duration: 5s", "duplicate_detection: 1h")
 RUN = ("--json", "--retry-first", "1", "--retry-limit", "5", "--lease", "20")
@@ -45,9 +47,11 @@ def wait_for_a_bad_moment(federation: FederationProcess, chance: random.Random) 
     """Publish, and return at a random instant at which enough is unsettled."""
     while True:
         for alias in federation.namespaces:
-            federation.publish(alias, MESSAGES)
-        time.sleep(chance.uniform(0.0, 0.6))
-        if federation.backlog() >= UNSETTLED:
+            federation.publish(alias, MESSAGES, BODY_BYTES)
+        time.sleep(chance.uniform(0.0, 0.3))
+        unsettled = federation.backlog()
+        if unsettled >= UNSETTLED:
+            print(f"{unsettled} of {sum(federation.published.values())} unsettled")
             return
 
 
