@@ -37,8 +37,8 @@ class AnsweringClient(Client):
 class AnsweredReceiver(Receiver):
     """A receiver whose dispositions are unsettled, so that the namespace answers each once it is durable."""
 
-    def __init__(self, client: Client, path: str) -> None:
-        super().__init__(client, path)
+    def __init__(self, client: Client, path: str, **session: Any) -> None:
+        super().__init__(client, path, **session)
         self.answers: list[tuple[int, int, Any]] = []
 
     def on_answered(self, first: int, last: int, state: Any) -> None:

@@ -253,4 +253,4 @@ def sequences_of(pairs: Sequence[Pair]) -> Sequence[int]:
     first, last = unpack_message(pairs[0][0]), unpack_message(pairs[-1][0])
     if last - first == len(pairs) - 1:
         return range(first, last + 1)
-    return [unpack_message(key) for key, _ in pairs]
+    return [int.from_bytes(key[5:], "big") for key, _ in pairs]

@@ -164,12 +164,6 @@ class LockTable:
                 spans.append(self._unlock(lock, first, last + 1))
         return spans
 
-    @property
-    def lowest(self) -> int | None:
-        """The lowest sequence number that is locked; None if none is."""
-        firsts = [lock.sequences[lock.live.index(1)] for lock in self._by_random.values()]
-        return min(firsts) if firsts else None
-
     def renew(self, tokens: Sequence[bytes], until_ms: int) -> list[bool]:
         """Move the expiry of live tokens; per token whether it was live."""
         flags = []

@@ -18,9 +18,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from isthmus.entities.backlog import sequences_of
 from isthmus.entities.intake import Context, Seen
 from isthmus.entities.journal import Batch
-from isthmus.entities.key import MESSAGE, message_key, session_key
+from isthmus.entities.key import MESSAGE, message_key, session_key, unpack_message
 from isthmus.entities.queue import Queue
 from isthmus.entities.session import Session, pack_row
 from isthmus.entities.window import Pair
@@ -34,6 +35,8 @@ __all__ = ["SessionMessages"]
 # From so many dead messages on they go as one range: fewer are deleted by their keys, since every range tombstone
 # makes scans of the store dearer and sessions are many.
 _RANGE_MESSAGES = 512
+# From so many on it is looked whether most of what was read behind the head is gone.
+_COMPACT_MESSAGES = 4096
 
 
 def _shared(name: str) -> Any:
@@ -71,6 +74,11 @@ class SessionMessages(Queue):
         self.requires_session = True
         self.dead_letters = entity.dead_letters
         self._entity = entity
+        # What the cursor has passed and the head has not: first one by one, then as it was read; and which of it is
+        # gone. What goes in the order and the pieces in which it was read, as is usual, is never looked at one by one.
+        self._ahead: deque[int] = deque()
+        self._chunks: deque[Sequence[int]] = deque()
+        self._gone_sequences: set[int] = set()
         self._dead: list[Sequence[int]] = []
         self._below: list[Sequence[int]] = []
         self._below_count = 0
@@ -128,12 +136,24 @@ class SessionMessages(Queue):
     def _next_pairs(self, limit: int) -> list[Pair]:
         return [] if self._returning or self._coming else super()._next_pairs(limit)
 
+    def _read(self, limit: int) -> list[Pair]:
+        start = self._window.next
+        pairs = super()._read(limit)
+        if pairs and unpack_message(pairs[-1][0]) >= start:
+            sequences = sequences_of(pairs)
+            self._chunks.append(sequences if sequences[0] >= start else [each for each in sequences if each >= start])
+        return pairs
+
     # ---- what becomes of messages
 
     def _remove(self, sequences: Sequence[int], size_bytes: int) -> None:
         self.active_count -= len(sequences)
         self.size_bytes -= size_bytes
         self._dead.append(sequences)
+        if self._chunks and not self._ahead and not self._gone_sequences and sequences == self._chunks[0]:
+            self._chunks.popleft()
+        else:
+            self._gone_sequences.update(sequences)
         self._staging.touch(self)
 
     def _bury(self, records: Sequence[bytes], reason: Any, description: Any, properties: Any) -> None:
@@ -147,7 +167,7 @@ class SessionMessages(Queue):
         if self.is_deleted or self.is_retired or entity is None:
             return
         self._removed = []  # gaps: sequence numbers of other sessions
-        self.head = max(self.head, self._lowest_live())
+        self._advance()
         if self._dead:
             self._stage_dead(batch)
         super().stage_state(batch)
@@ -157,17 +177,23 @@ class SessionMessages(Queue):
         if not entity.are_totals_staged:
             entity.stage_state(batch)
 
-    def _lowest_live(self) -> int:
-        """The lowest sequence number that may still be delivered, or a lower one."""
-        live = [self._window.next]
-        locked, returned = self._locks.lowest, self._returned.first
-        if locked is not None:
-            live.append(locked)
-        if returned is not None:
-            live.append(returned)
-        for runs in (self._returning, *self._coming):
-            live += [first for first, _ in runs]
-        return min(live)
+    def _advance(self) -> None:
+        """Move the head over what is gone; what is in anybody's hands, or on its way back, is not."""
+        gone, ahead = self._gone_sequences, self._ahead
+        if gone:
+            for chunk in self._chunks:
+                ahead.extend(chunk)
+            self._chunks.clear()
+            while ahead and ahead[0] in gone:
+                gone.discard(ahead.popleft())
+            if not ahead:
+                gone.clear()
+            elif len(ahead) > _COMPACT_MESSAGES and len(gone) * 2 > len(ahead):
+                # One message holds up the head, others go behind it: they are deleted by their keys.
+                ahead = self._ahead = deque(sequence for sequence in ahead if sequence not in gone)
+                gone.clear()
+        front = ahead or (self._chunks[0] if self._chunks else None)
+        self.head = max(self.head, front[0] if front else self._window.next)
 
     def _stage_dead(self, batch: Batch) -> None:
         """Delete by key what went above the head; what went below it waits until there is enough for a range (I2)."""

@@ -500,7 +500,7 @@ class SessionQueue(Queue):
         else:
             sessions = sorted(self._sessions.values(), key=lambda session: session.first)
         for session in sessions:
-            if len(seen) == count and session.first > seen[-1][0]:
+            if len(seen) == count and (not seen or session.first > seen[-1][0]):
                 break  # so are all that follow
             if session.number and not session.is_empty:
                 seen += self.messages_of(session).look(from_sequence, count)

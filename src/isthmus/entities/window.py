@@ -95,7 +95,7 @@ class Window:
             return pairs, []
         gaps = []
         for key, _ in pairs:
-            sequence = unpack_message(key)
+            sequence = int.from_bytes(key[5:], "big")
             if sequence != first:
                 gaps.append((first, sequence - 1))
             first = sequence + 1

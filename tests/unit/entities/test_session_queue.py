@@ -497,6 +497,30 @@ def test_a_failed_commit_loses_the_locks_and_nothing_else(
     assert queue.active_count == 2
 
 
+@pytest.mark.parametrize("how", ["abandon", "defer", "dead_letter", "expire"])
+def test_a_message_in_hand_holds_the_head_back(
+    namespace: Any, queue: SessionQueue, send: Any, message: Make, read: Any, how: str
+) -> None:
+    """SessionMessages I2: settling reads messages back, and that writes what was staged before, cursors included."""
+    send("a1", "a2", "a3", "a4")
+    hold = queue.open_session("a")
+    tags = hold.messages.acquire(4).tags
+    hold.messages.complete(tags[:1])
+    hold.messages.acquire(1)
+    if how == "expire":
+        namespace.clock.advance(LOCK_MS)
+        namespace.engine.tick()
+    else:
+        getattr(hold.messages, how)([tags[1], tags[3]])
+    namespace.commit()
+    namespace.crash()
+    left = [*found(namespace).peek(0, 9), *namespace.queue("q/$DeadLetterQueue").peek(0, 9)]
+    assert sorted(read(one).properties["message_id"] for one in left) == ["a2", "a3", "a4"]
+    hold = found(namespace).open_session("a")
+    got = names(read, hold.messages.acquire(9))
+    assert got == (["a3"] if how in ("defer", "dead_letter") else ["a2", "a3", "a4"])
+
+
 def test_nothing_is_left_of_sessions_that_are_done(namespace: Any, queue: SessionQueue, send: Any) -> None:
     """Session I1; SessionMessages I2."""
     for round_number in range(3):
