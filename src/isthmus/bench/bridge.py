@@ -98,9 +98,13 @@ def bench_namespaces(folder: Path, queues: int = 1) -> Iterator[tuple[NamespaceP
         yield source, target
 
 
-def queue_config(*queues: str) -> str:
-    """The file of entities of a namespace with these queues."""
-    lines = (f"  {queue}: {{lock_duration: 5m, max_size_in_megabytes: 81920}}\n" for queue in queues)
+def queue_config(*queues: str, session_queue: str = "") -> str:
+    """The file of entities of a namespace with these queues, and one that requires sessions."""
+    lines = [f"  {queue}: {{lock_duration: 5m, max_size_in_megabytes: 81920}}\n" for queue in queues]
+    if session_queue:
+        lines.append(
+            f"  {session_queue}: {{lock_duration: 5m, max_size_in_megabytes: 81920, requires_session: true}}\n"
+        )
     return "queues:\n" + "".join(lines)
 
 

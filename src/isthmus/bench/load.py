@@ -26,7 +26,7 @@ from isthmus.errors import OperationTimeoutError
 from isthmus.transport import Client, Endpoint, Receiver, Sender, SharedKeyCredential
 from isthmus.transport.sender import envelope
 
-__all__ = ["BODY_BYTES", "drain", "fill", "listen", "pace", "stamp_of"]
+__all__ = ["BODY_BYTES", "drain", "drain_sessions", "fill", "listen", "pace", "stamp_of"]
 
 BODY_BYTES = 1024
 BATCH_MESSAGES = 100
@@ -63,13 +63,13 @@ def _client(connection_string: str, *queues: str) -> Iterator[Client]:
 class Mint:
     """Makes durable messages of 1 KiB with an id each, by splicing id and stamp into one encoded message."""
 
-    def __init__(self) -> None:
+    def __init__(self, session_id: str | None = None) -> None:
         self._run = os.urandom(6).hex()
         mark = f"{self._run}-{0:019d}"
         whole = encode_message(
             bytes(_STAMP.size) + os.urandom(BODY_BYTES - _STAMP.size),
             header=Header(durable=True),
-            properties={"message_id": mark},
+            properties={"message_id": mark, **({} if session_id is None else {"group_id": session_id})},
         )
         at = whole.index(mark.encode()) + len(self._run) + 1
         self._head, self._middle = whole[:at], whole[at + 19 : len(whole) - BODY_BYTES]
@@ -87,14 +87,18 @@ def stamp_of(payload: bytes) -> tuple[float, int]:
     return sent, ordinal
 
 
-def fill(connection_string: str, queue: str, messages: int, *, batches: bool = True) -> float:
+def fill(
+    connection_string: str, queue: str, messages: int, *, batches: bool = True, sessions: Sequence[str] = ()
+) -> float:
     """Send messages, by batches of 100 or one by one with 1,000 in flight; seconds until all are accepted.
+
+    With `sessions` each batch belongs to one of them, in turn.
 
     Raises:
         IsthmusError: if one is refused.
         OperationTimeoutError: if nothing is accepted for two minutes.
     """
-    mint = Mint()
+    mints = [Mint(session_id) for session_id in sessions] or [Mint()]
     unit, window = (BATCH_MESSAGES, BATCHES_IN_FLIGHT) if batches else (1, SINGLES_IN_FLIGHT)
     units = -(-messages // unit)
     with _client(connection_string, queue) as client:
@@ -107,11 +111,12 @@ def fill(connection_string: str, queue: str, messages: int, *, batches: bool = T
                 continue
             if batches:
                 count = min(unit, messages - sent)
+                mint = mints[sender.sent % len(mints)]
                 sender.send([envelope(mint.make(sent, count))], message_format=BATCH_FORMAT)
             else:
                 # A few hundred at once: the window then empties and fills smoothly instead of in steps of its own size.
                 count = min(room, 250)
-                sender.send(mint.make(sent, count))
+                sender.send(mints[0].make(sent, count))
             sent += count
             client.service()
             sender.raise_refusal()
@@ -155,6 +160,39 @@ def drain(connection_string: str, queue: str, messages: int) -> float:
         return time.monotonic() - started
 
 
+def drain_sessions(connection_string: str, queue: str, messages: int, sessions: int, receivers: int) -> float:
+    """Receive and complete messages that lie in equal numbers in sessions; seconds from the first attach to the end.
+
+    Each of `receivers` takes the next available session, empties it, and takes another.
+
+    Raises:
+        OperationTimeoutError: if nothing arrives for two minutes.
+    """
+    share, credit = messages // sessions, max(1, CREDIT // receivers)
+    with _client(connection_string, queue) as client:
+        started = heard = time.monotonic()
+        taken = done = 0
+        working: list[Receiver] = []
+        while done < sessions:
+            while taken < sessions and len(working) < receivers:
+                receiver = Receiver(client, queue, in_session=True)
+                receiver.grant(credit)
+                working.append(receiver)
+                taken += 1
+            client.wait(1.0)
+            if _take(working, credit):
+                heard = time.monotonic()
+            elif time.monotonic() - heard > _STALL_SECONDS:
+                raise OperationTimeoutError(f"nothing arrived for {_STALL_SECONDS:.0f} s")
+            for receiver in [each for each in working if each.received >= share]:
+                receiver.close()
+                working.remove(receiver)
+                done += 1
+            client.flush()
+        client.close()
+        return time.monotonic() - started
+
+
 def listen(
     connection_string: str,
     queues: Sequence[str],
@@ -174,7 +212,7 @@ def listen(
             client.flush()
 
 
-def _take(receivers: Sequence[Receiver]) -> list[bytes]:
+def _take(receivers: Sequence[Receiver], credit: int = CREDIT) -> list[bytes]:
     """Complete and return what has come; give new credit."""
     taken: list[bytes] = []
     for receiver in receivers:
@@ -184,8 +222,8 @@ def _take(receivers: Sequence[Receiver]) -> list[bytes]:
         for run in receiver.take():
             receiver.dispose(run.first_id, run.first_id + len(run.payloads) - 1)
             taken += run.payloads
-        if receiver.credit < CREDIT // 2:
-            receiver.grant(CREDIT)
+        if receiver.credit < credit // 2:
+            receiver.grant(credit)
     return taken
 
 

@@ -10,29 +10,47 @@ from collections.abc import Callable
 from pathlib import Path
 
 from isthmus.bench.bridge import queue_config
-from isthmus.bench.load import drain, fill
+from isthmus.bench.load import drain, drain_sessions, fill
 from isthmus.bench.process import Account, cpu_us_per_message
 from isthmus.testing.namespace import NamespaceProcess, namespace
 
 __all__ = ["measure_namespace"]
 
 QUEUE = "bench"
+SESSION_QUEUE = "bench-sessions"
+# Sessions that share the messages, and receivers that share the sessions.
+SESSIONS = 100
+SESSION_RECEIVERS = 10
 
 
 def measure_namespace(folder: Path, messages: int) -> dict[str, object]:
-    """Ingest by batches and one by one, receive and complete, restart with all messages waiting.
+    """Ingest by batches and one by one, receive and complete, also in sessions; restart with all messages waiting.
 
     Args:
         folder: where the namespace keeps its data.
         messages: how many for each part.
     """
-    with namespace(folder, config=queue_config(QUEUE)) as served:
+    with namespace(folder, config=queue_config(QUEUE, session_queue=SESSION_QUEUE)) as served:
         ingest = _part(served, messages, lambda: fill(served.connection_string, QUEUE, messages))
         after_stop = served.restart()
         served.kill()
         after_kill = served.start()
         resident_bytes = Account({"namespace": served.pid}).read()["namespace"].resident_bytes
         receive = _part(served, messages, lambda: drain(served.connection_string, QUEUE, messages))
+        in_sessions = messages - messages % (SESSIONS * 100)  # whole batches, the same number for each session
+        ids = [f"session-{number:03d}" for number in range(SESSIONS)]
+        session_ingest = session_receive = {}
+        if in_sessions:
+            session_ingest = _part(
+                served, in_sessions, lambda: fill(served.connection_string, SESSION_QUEUE, in_sessions, sessions=ids)
+            )
+            session_receive = _part(
+                served,
+                in_sessions,
+                lambda: drain_sessions(
+                    served.connection_string, SESSION_QUEUE, in_sessions, SESSIONS, SESSION_RECEIVERS
+                ),
+            )
         singles = _part(served, messages, lambda: fill(served.connection_string, QUEUE, messages, batches=False))
     return {
         "messages": messages,
@@ -45,6 +63,8 @@ def measure_namespace(folder: Path, messages: int) -> dict[str, object]:
         "ingest_batches": ingest,
         "ingest_singles": singles,
         "receive_and_complete": receive,
+        "session_ingest_batches": session_ingest,
+        "session_receive_and_complete": session_receive,
     }
 
 

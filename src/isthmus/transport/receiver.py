@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isthmus.amqp.performative import Source, Target
+from isthmus.amqp.types import Described, Symbol
 from isthmus.errors import IsthmusError
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from isthmus.transport.client import Client
 
 __all__ = ["Deliveries", "Receiver"]
+
+_SESSION_FILTER = Symbol("com.microsoft:session-filter")
 
 
 class Deliveries(NamedTuple):
@@ -40,15 +43,26 @@ class Receiver:
         client: an open connection, authorized for `path`.
         path: queue, subscription or dead-letter queue.
         settled: receive and delete instead of peek-lock.
+        in_session: whether the entity requires sessions; the link then holds one.
+        session_id: which; None is the next available one.
 
     Attributes:
+        session_id: of the session that the link holds; None without one.
         arrived: runs that the owner has not taken.
         received: deliveries that came so far.
         drained: whether the last drain has been answered.
         error: why the link is of no use any more.
     """
 
-    def __init__(self, client: Client, path: str, *, settled: bool = False) -> None:
+    def __init__(
+        self,
+        client: Client,
+        path: str,
+        *,
+        settled: bool = False,
+        in_session: bool = False,
+        session_id: str | None = None,
+    ) -> None:
         self.client = client
         self.path = path
         self.arrived: deque[Deliveries] = deque()
@@ -56,10 +70,11 @@ class Receiver:
         self.drained = False
         self.attached = False
         self.error: IsthmusError | None = None
+        self.session_id: str | None = None
         self._session = client.begin(self)
         self.link = self._session.attach_receiver(
             f"receive-{uuid.uuid4().hex[:12]}",
-            Source(path),
+            Source(path, filter={_SESSION_FILTER: session_id} if in_session else None),
             target=Target(client.connection.container_id),
             snd_settle_mode=1 if settled else 0,
             rcv_settle_mode=0,
@@ -117,6 +132,8 @@ class Receiver:
     def on_attached(self, link: Link) -> None:
         """The peer answered; a null source announces a refusal."""
         self.attached = link.source is not None
+        granted = (link.source.filter or {}).get(_SESSION_FILTER) if isinstance(link.source, Source) else None
+        self.session_id = granted.value if isinstance(granted, Described) else granted
 
     def on_credit(self, link: Link) -> None:
         """The peer's flow: credit used up or given back."""

@@ -19,6 +19,8 @@ RESULTS = {
         "ingest_batches": PART,
         "ingest_singles": PART,
         "receive_and_complete": PART,
+        "session_ingest_batches": {},
+        "session_receive_and_complete": PART,
         "ready_seconds_after_stop": 0.5,
         "ready_seconds_after_kill": 0.7,
     },
