@@ -143,7 +143,7 @@ class Queue(Backlog):
         if not pairs:
             return None
         if not lock:
-            sequences = sequences_of(pairs)
+            sequences = self._numbers_of(pairs)
             payloads = [plain_payload(record) for _, record in pairs]
             self._remove(sequences, sum(len(record) for _, record in pairs))
             self.delivered_total += len(pairs)
@@ -151,6 +151,10 @@ class Queue(Backlog):
             self._staging.promise(on_durable, on_failed)
             return Acquired([key[5:].rjust(16, b"\0") for key, _ in pairs], payloads, sequences, 0)
         return self._lock(pairs, deferred=False)
+
+    def _numbers_of(self, pairs: Sequence[Pair]) -> Sequence[int]:
+        """The sequence numbers of messages just read."""
+        return sequences_of(pairs)
 
     def _lock(self, pairs: Sequence[Pair], *, deferred: bool) -> Acquired:
         self.accessed_at_ms = self._context.clock.wall_ms()
@@ -162,7 +166,7 @@ class Queue(Backlog):
             payloads = [plain_payload(record, 1, slot) for _, record in pairs]
         else:
             payloads = locked_payloads(pairs, slot)
-        sequences = sequences_of(pairs)
+        sequences = self._numbers_of(pairs)
         held = Lock(random, tags, sequences, array("Q", [len(record) for _, record in pairs]), until_ms)
         held.deferred = deferred
         self.delivered_total += len(tags)

@@ -17,9 +17,9 @@ from isthmus.amqp import codec
 from isthmus.entities.error import InvalidMessageError
 
 if TYPE_CHECKING:
+    from isthmus.entities.session_directory import SessionDirectory
     from isthmus.entities.session_hold import Hold
     from isthmus.entities.session_messages import SessionMessages
-    from isthmus.entities.session_queue import SessionQueue
 
 __all__ = ["Session", "pack_row", "session_id_of", "unpack_row"]
 
@@ -72,7 +72,7 @@ class Session:
         "state_bytes",
     )
 
-    def __init__(self, queue: SessionQueue, session_id: str, number: int = 0) -> None:
+    def __init__(self, queue: SessionDirectory, session_id: str, number: int = 0) -> None:
         self.queue = queue
         self.session_id = session_id
         self.number = number

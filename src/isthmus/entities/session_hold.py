@@ -14,6 +14,7 @@ from isthmus.entities.staging import Callback, Failure
 
 if TYPE_CHECKING:
     from isthmus.entities.session_messages import SessionMessages
+    from isthmus.entities.session_queue import SessionQueue
 
 __all__ = ["Hold"]
 
@@ -35,10 +36,12 @@ class Hold:
         on_lost: called when it ends without `release`.
     """
 
-    __slots__ = ("_session", "holder", "is_over", "link_name", "locked_until_ms", "messages", "on_lost", "session_id")
+    __slots__ = ("_queue", "holder", "is_over", "link_name", "locked_until_ms", "messages", "on_lost", "session_id")
 
-    def __init__(self, session: Session, messages: SessionMessages, holder: object, link_name: str) -> None:
-        self._session = session
+    def __init__(
+        self, queue: SessionQueue, session: Session, messages: SessionMessages, holder: object, link_name: str
+    ) -> None:
+        self._queue = queue
         self.session_id = session.session_id
         self.messages = messages
         self.locked_until_ms = 0
@@ -53,11 +56,11 @@ class Hold:
         Raises:
             SessionLockLostError: it is over.
         """
-        return self._session.queue.renew_hold(self)
+        return self._queue.renew_hold(self)
 
     def release(self) -> None:
         """Give the session back with everything that is locked in it; no error if it is over."""
-        self._session.queue.end_hold(self, failed=False)
+        self._queue.end_hold(self, failed=False)
 
     def get_state(self) -> bytes | None:
         """The session's state; None if there is none.
@@ -65,7 +68,7 @@ class Hold:
         Raises:
             SessionLockLostError: the hold is over.
         """
-        return self._session.queue.state_of(self)
+        return self._queue.state_of(self)
 
     def set_state(
         self, state: bytes | None, on_durable: Callback | None = None, on_failed: Failure | None = None
@@ -77,4 +80,4 @@ class Hold:
             MessageTooLargeError: the state is larger than a message may be.
             QuotaExceededError: the entity is full.
         """
-        self._session.queue.change_state(self, state, on_durable, on_failed)
+        self._queue.change_state(self, state, on_durable, on_failed)

@@ -28,7 +28,7 @@ from isthmus.entities.window import Pair
 from isthmus.errors import SessionLockLostError
 
 if TYPE_CHECKING:
-    from isthmus.entities.session_queue import SessionQueue
+    from isthmus.entities.session_directory import SessionDirectory
 
 __all__ = ["SessionMessages"]
 
@@ -65,9 +65,9 @@ class SessionMessages(Queue):
     """
 
     # Before the entity is known, while counts are loaded that it has counted already.
-    _entity: SessionQueue | None = None
+    _entity: SessionDirectory | None = None
 
-    def __init__(self, entity: SessionQueue, session: Session, context: Context, state: bytes | None) -> None:
+    def __init__(self, entity: SessionDirectory, session: Session, context: Context, state: bytes | None) -> None:
         super().__init__(entity.path, session.number, context, state)
         self.session = session
         self.is_retired = False
@@ -79,11 +79,13 @@ class SessionMessages(Queue):
         self._ahead: deque[int] = deque()
         self._chunks: deque[Sequence[int]] = deque()
         self._gone_sequences: set[int] = set()
+        self._latest: tuple[Sequence[Pair], Sequence[int]] = ((), ())
         self._dead: list[Sequence[int]] = []
         self._below: list[Sequence[int]] = []
         self._below_count = 0
         self._coming: deque[list[tuple[int, int]]] = deque()
         self._in_flight = 0
+        self._window.is_sparse = True
         # Dead messages that an earlier run left in the store, nobody knows which.
         self._has_remains = self._cleaned < self.head
         if state is None:
@@ -140,9 +142,14 @@ class SessionMessages(Queue):
         start = self._window.next
         pairs = super()._read(limit)
         if pairs and unpack_message(pairs[-1][0]) >= start:
-            sequences = sequences_of(pairs)
+            sequences = self._numbers_of(pairs)
             self._chunks.append(sequences if sequences[0] >= start else [each for each in sequences if each >= start])
         return pairs
+
+    def _numbers_of(self, pairs: Sequence[Pair]) -> Sequence[int]:
+        if self._latest[0] is not pairs:
+            self._latest = pairs, sequences_of(pairs)
+        return self._latest[1]
 
     # ---- what becomes of messages
 
@@ -166,7 +173,6 @@ class SessionMessages(Queue):
         entity, session = self._entity, self.session
         if self.is_deleted or self.is_retired or entity is None:
             return
-        self._removed = []  # gaps: sequence numbers of other sessions
         self._advance()
         if self._dead:
             self._stage_dead(batch)

@@ -43,9 +43,21 @@ class Window:
 
     Attributes:
         next: the sequence number from which nothing has been read.
+        is_sparse: whether the sequence numbers are shared with others, so that gaps mean nothing and none is told.
     """
 
-    __slots__ = ("_at", "_budget", "_held_bytes", "_journal", "_number", "_open", "_stream", "_tail", "next")
+    __slots__ = (
+        "_at",
+        "_budget",
+        "_held_bytes",
+        "_journal",
+        "_number",
+        "_open",
+        "_stream",
+        "_tail",
+        "is_sparse",
+        "next",
+    )
 
     def __init__(self, journal: Journal, number: int, budget: Budget, start: int, *, caught_up: bool) -> None:
         self._journal = journal
@@ -56,6 +68,7 @@ class Window:
         self._held_bytes = 0
         self._open = caught_up
         self._stream: Iterator[Pair] | None = None
+        self.is_sparse = False
         self.next = start
 
     def append(self, pairs: Sequence[Pair], size_bytes: int) -> None:
@@ -88,10 +101,10 @@ class Window:
         if not pairs:
             # Nothing stored up to `through`: all of it is a gap.
             self.next = through + 1
-            return [], [(first, through)]
+            return [], [] if self.is_sparse else [(first, through)]
         last = unpack_message(pairs[-1][0])
         self.next = last + 1
-        if last - first == len(pairs) - 1:
+        if self.is_sparse or last - first == len(pairs) - 1:
             return pairs, []
         gaps = []
         for key, _ in pairs:
