@@ -370,6 +370,9 @@ class Peer:
             self._refuse(link, error)
             self.touch()
 
+        limit = self._limits.max_receivers_per_entity
+        if queue.receiver_count >= limit:
+            raise QuotaExceededError(f"'{path}' has {limit} receivers, as many as it may have.")
         if wanted.session_id is not None:
             granted(queue.open_session(wanted.session_id, self, link.name))
             return

@@ -262,6 +262,11 @@ class SessionQueue(SessionDirectory):
         return deleted
 
     @property
+    def receiver_count(self) -> int:
+        """How many receivers have a session, or wait for one."""
+        return len(self._holds) + len(self._waiters)
+
+    @property
     def locked_count(self) -> int:
         """How many messages are locked now."""
         return sum(hold.messages.locked_count for hold in self._holds)

@@ -2,10 +2,12 @@
 
 import asyncio
 import uuid
+from dataclasses import replace
 
 import pytest
 from tests.unit.broker.test_management import Node
 
+from isthmus.amqp import Transfers
 from isthmus.amqp.performative import Accepted, Source, Target
 from isthmus.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, UInt, ULong
 from isthmus.broker.session_attach import dotnet_ticks
@@ -242,8 +244,6 @@ async def test_many_sessions_over_fewer_receivers(broker, client, message):
 
 
 def _ids(client, link):
-    from isthmus.amqp import Transfers
-
     events = [event for event in client.seen(Transfers) if event.link is link]
     return events[0].first_delivery_id, events[-1].first_delivery_id + len(events[-1].payloads) - 1
 
@@ -346,3 +346,15 @@ async def test_a_subscription_with_sessions(broker, client, message):
     await client.settle()
     assert granted(link) == "g"
     assert client.bodies(link) == [b"x"]
+
+
+async def test_receivers_of_an_entity_are_limited(broker, client):
+    broker.namespace.limits = replace(broker.namespace.limits, max_receivers_per_entity=2)
+    client = broker.client()
+    holder, waiter = attach(client, "a"), attach(client, None, "w")
+    for number, wanted in enumerate(("b", None)):
+        assert client.detached(attach(client, wanted, f"x{number}")) == "amqp:resource-limit-exceeded"
+    assert client.attached(holder)
+    waiter.detach()
+    client.pump()
+    assert client.attached(attach(client, "b", "y"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from isthmus.amqp import section
 from isthmus.amqp.types import Timestamp
 from isthmus.entities import (
     EntityStatus,
@@ -93,8 +94,6 @@ def test_a_message_needs_a_session(namespace: Any, queue: SessionQueue, message:
 
 @pytest.mark.parametrize("session_id", ["s", "", "ü" * 128, "x" * 128])
 def test_the_session_of_a_message(message: Make, session_id: str) -> None:
-    from isthmus.amqp import section
-
     for fields in ({}, {"correlation_id": 7, "to": "t" * 300, "absolute_expiry_time": Timestamp(5)}):
         payload = message("id", group_id=session_id, **fields)
         assert session_id_of(payload[section.locate(payload).properties[0] :]) == session_id
