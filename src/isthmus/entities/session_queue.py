@@ -154,8 +154,10 @@ class SessionQueue(SessionDirectory):
         """End holds that are due; wall ms of the next look, None if no session is held."""
         for hold in list(self._holds):
             if hold.locked_until_ms <= now_ms:
-                self.end_hold(hold, failed=True)
-                hold.on_lost()
+                try:
+                    self.end_hold(hold, failed=True)
+                finally:  # also if the disk refused the raised delivery counts
+                    hold.on_lost()
         return min((hold.locked_until_ms for hold in self._holds), default=None)
 
     def _offer(self, session: Session) -> None:

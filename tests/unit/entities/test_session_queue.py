@@ -201,6 +201,26 @@ def test_a_lock_that_expires_is_told_and_counts(namespace: Any, queue: SessionQu
     assert counts(read, again) == [1, 1, 0]
 
 
+def test_a_lock_that_expires_is_told_though_the_disk_refuses(
+    namespace: Any, queue: SessionQueue, send: Any, message: Make, read: Any
+) -> None:
+    send("a1", "b1")
+    lost: list[str] = []
+    for session_id in ("a", "b"):
+        hold = queue.open_session(session_id)
+        hold.on_lost = lambda session_id=session_id: lost.append(session_id)
+        hold.messages.acquire(1)
+    queue.accept([message("c1", group_id="c")])
+    namespace.clock.advance(LOCK_MS)
+    namespace.journal.fail_writes = OSError("full")
+    with pytest.raises(StoreError):
+        namespace.engine.tick()
+    namespace.journal.fail_writes = None
+    assert sorted(lost) == ["a", "b"]
+    assert names(read, found(namespace).open_session("a").messages.acquire(1)) == ["a1"]
+    assert queue.list_sessions(None, 0, 9) == ["a", "b"]
+
+
 def test_nothing_is_delivered_past_a_message_that_is_on_its_way_back(
     namespace: Any, queue: SessionQueue, send: Any, read: Any
 ) -> None:
