@@ -41,6 +41,8 @@ _ENTITY = (
     ("deferred", "deferred_messages", "gauge", "Messages that were deferred."),
     ("transfer", "transfer_messages", "gauge", "Messages in the transfer and transfer dead-letter queues."),
     ("locked", "locked_messages", "gauge", "Active messages that a receiver has locked."),
+    ("sessions", "sessions", "gauge", "Sessions that have messages, a state or a receiver."),
+    ("held_sessions", "held_sessions", "gauge", "Sessions that a receiver has."),
     ("size_bytes", "size_bytes", "gauge", "Stored bytes, dead-lettered messages included."),
     ("in_total", "received_messages_total", "counter", "Messages taken from senders since the start."),
     ("out_total", "delivered_messages_total", "counter", "Messages handed to receivers since the start."),

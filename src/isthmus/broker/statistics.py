@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from isthmus.broker.namespace import Namespace
-from isthmus.entities import Queue
+from isthmus.entities import Queue, SessionQueue
 from isthmus.entities.intake import Intake
 
 __all__ = ["EntityRow", "NamespaceRow", "as_dict", "entity_rows", "namespace_row"]
@@ -37,6 +37,8 @@ class EntityRow:
         dead_letter: in the dead-letter queue.
         transfer: in the transfer queue and the transfer dead-letter queue.
         locked: part of `active`.
+        sessions: that have messages, a state or a receiver.
+        held_sessions: that a receiver has.
         size_bytes: of all messages, dead-lettered ones included.
         in_total: messages taken from senders.
         out_total: messages handed to receivers, also again.
@@ -53,6 +55,8 @@ class EntityRow:
     deferred: int = 0
     transfer: int = 0
     locked: int = 0
+    sessions: int = 0
+    held_sessions: int = 0
     size_bytes: int = 0
     in_total: int = 0
     out_total: int = 0
@@ -114,6 +118,8 @@ def entity_row(kind: str, member: Intake) -> EntityRow:
         scheduled=member.scheduled_count,
         deferred=member.deferred_count,
         locked=member.locked_count if isinstance(member, Queue) else 0,
+        sessions=member.session_count if isinstance(member, SessionQueue) else 0,
+        held_sessions=member.held_count if isinstance(member, SessionQueue) else 0,
         size_bytes=member.size_bytes + (dead.size_bytes if dead is not None else 0),
         in_total=member.taken_total,
         out_total=member.delivered_total,

@@ -264,6 +264,16 @@ class SessionQueue(SessionDirectory):
         return deleted
 
     @property
+    def session_count(self) -> int:
+        """How many sessions have messages, a state or a receiver."""
+        return len(self._sessions)
+
+    @property
+    def held_count(self) -> int:
+        """How many sessions a receiver has."""
+        return len(self._holds)
+
+    @property
     def receiver_count(self) -> int:
         """How many receivers have a session, or wait for one."""
         return len(self._holds) + len(self._waiters)
@@ -277,8 +287,8 @@ class SessionQueue(SessionDirectory):
         return {
             **super().statistics(),
             "locked_count": self.locked_count,
-            "session_count": len(self._sessions),
-            "held_session_count": len(self._holds),
+            "session_count": self.session_count,
+            "held_session_count": self.held_count,
             "free_session_count": len(self._free),
             "waiting_receiver_count": len(self._waiters),
         }

@@ -53,6 +53,21 @@ async def test_each_way_of_a_message_is_counted(broker):
     assert whole.healthy
 
 
+async def test_sessions_are_counted_and_so_is_what_happens_in_them(broker):
+    engine = broker.engine
+    engine.create_queue("counted", QueueDescription(requires_session=True))
+    queue = engine.receiver("counted")
+    queue.accept([section.encode_message(b"x", properties={"group_id": session}) for session in "aab"])
+    await broker.namespace.commits.wait_durable()
+    taken = queue.open_session("a").messages
+    taken.complete(taken.acquire(1).tags)
+    taken.acquire(1)
+    await broker.namespace.commits.wait_durable()
+    row = rows(broker)["counted"]
+    assert (row.sessions, row.held_sessions, row.active, row.locked) == (2, 1, 2, 1)
+    assert (row.in_total, row.out_total, row.settled_total) == (3, 2, 1)
+
+
 async def test_refused_deliveries_are_counted(broker):
     client = broker.client()
     link = client.sender("orders")
