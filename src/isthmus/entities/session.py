@@ -26,6 +26,7 @@ __all__ = ["Session", "pack_row", "session_id_of", "unpack_row"]
 # Number of the messages, wall ms of the last change of the state, whether there is a state; then the state.
 _ROW = struct.Struct(">IQB")
 _GROUP_ID = 10  # the place of group-id among the properties
+_NULLS = b"\x40" * _GROUP_ID
 
 
 def pack_row(number: int, state_at_ms: int, state: bytes | None) -> bytes:
@@ -121,8 +122,15 @@ def session_id_of(rest: bytes) -> str | None:
         rest: the message from its properties on.
 
     Raises:
-        InvalidMessageError: group-id is no string.
+        InvalidMessageError: group-id is no string, or cannot be read.
     """
+    try:
+        return _group_id(rest)
+    except (IndexError, ValueError, codec.CodecError) as error:
+        raise InvalidMessageError(f"the SessionId (group-id) cannot be read: {error}") from None
+
+
+def _group_id(rest: bytes) -> str | None:
     if rest[:3] != b"\0Ss":
         return None
     code = rest[3]
@@ -134,14 +142,19 @@ def session_id_of(rest: bytes) -> str | None:
         return None
     if count <= _GROUP_ID:
         return None
-    for _ in range(_GROUP_ID):
+    left = _GROUP_ID
+    while left:
         code = rest[at]
-        if code == 0x40:
-            at += 1
-        elif code in (0xA0, 0xA1, 0xA3):
+        if code == 0xA1:
             at += 2 + rest[at + 1]
-        else:
+        elif code != 0x40:
             at = codec.value_end(rest, at)
+        elif left < _GROUP_ID and rest[at : at + left] == _NULLS[:left]:
+            at += left  # nothing between the message-id, or what else was set, and the group-id
+            break
+        else:
+            at += 1
+        left -= 1
     code = rest[at]
     if code == 0xA1:
         return rest[at + 2 : at + 2 + rest[at + 1]].decode()

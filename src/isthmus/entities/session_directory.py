@@ -157,9 +157,9 @@ class SessionDirectory(Queue):
     def store(
         self, messages: Sequence[Parts], now_ms: int, origins: Sequence[int] | None = None, *, fed: bool = False
     ) -> None:
-        """As `Backlog.store`. Messages without a session, which only a topic can bring here, are dead-lettered."""
+        """As `Backlog.store`. Messages without a session, which no sender can bring here directly, are dead-lettered."""
         self._staging.touch(self)
-        ids = [session_id_of(parts.rest) for parts in messages]
+        ids = [_readable_id(parts) for parts in messages]
         start, count = 0, len(ids)
         while start < count:
             session_id, stop = ids[start], start + 1
@@ -301,3 +301,11 @@ class SessionDirectory(Queue):
             if session_id is None or session_id_of(take_apart(record).parts.rest) == session_id:
                 seen.append((unpack_message(key), record, 2))
         return seen
+
+
+def _readable_id(parts: Parts) -> str | None:
+    """The session of a message that was accepted elsewhere; one that cannot be read is none."""
+    try:
+        return session_id_of(parts.rest)
+    except InvalidMessageError:
+        return None

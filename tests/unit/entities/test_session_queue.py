@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Timestamp
@@ -99,6 +101,25 @@ def test_the_session_of_a_message(message: Make, session_id: str) -> None:
         assert session_id_of(payload[section.locate(payload).properties[0] :]) == session_id
     payload = message("id", reply_to_group_id="other")
     assert session_id_of(payload[section.locate(payload).properties[0] :]) is None
+
+
+@given(st.binary(max_size=40), st.integers(0, 255), st.integers(0, 60))
+@example(b"\xa1\x05", 11, 2)
+@example(b"\x40" * 10 + b"\xa1\x02\xff\xff", 11, 14)
+def test_properties_that_cannot_be_read_name_no_session(content: bytes, count: int, size: int) -> None:
+    try:
+        session_id = session_id_of(b"\0Ss\xc0%c%c" % (size, count) + content)
+    except InvalidMessageError:
+        return
+    assert session_id is None or isinstance(session_id, str)
+
+
+def test_a_topic_brings_a_session_id_that_is_none(namespace: Any, message: Make) -> None:
+    namespace.engine.create_topic("t")
+    namespace.engine.create_subscription("t", "s", SubscriptionDescription(requires_session=True))
+    namespace.commit()
+    namespace.send("t", message("x", group_id=b"bytes"))
+    assert namespace.queue("t/subscriptions/s/$DeadLetterQueue").active_count == 1
 
 
 def test_messages_are_acquired_from_a_session_only(queue: SessionQueue, send: Any) -> None:
