@@ -83,13 +83,13 @@ _OVERSIZE_BYTES = 16 << 20
 # What a client needs to show its first token, with room: SDKs open one or two sessions with two links each.
 _EARLY_SESSIONS = 8
 _EARLY_LINKS = 32
-# A token of 16 KiB and what describes it.
-_CBS_REQUEST_BYTES = 32 << 10
+# A token of 16 KiB and what describes it, with room for one that is told to be too long.
+_CBS_REQUEST_BYTES = 64 << 10
 # Idle links are looked for this many times in the time that they may be idle, and at most every five seconds.
 _IDLE_LOOKS = 20
 _IDLE_LOOK_SECONDS = 5.0
 # How long a key that was taken away may still be of use.
-_REVIEW_SECONDS = 5.0
+_REVIEW_SECONDS = 2.0
 
 _Handler = Intake | Outlet | Requests | Replies
 

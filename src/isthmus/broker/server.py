@@ -99,6 +99,7 @@ class Server:
         self._stack = contextlib.AsyncExitStack()
         self._keyring: Keyring | None = None
         self._key_stamp = 0
+        self._key_fault = ""
         self._certificate: CertificateFiles | None = None
         self.namespace: Namespace | None = None
         self.ports: dict[str, int] = {}
@@ -195,8 +196,11 @@ class Server:
                 _log.info("keys read again: rules=%s", [rule.key_name for rule in self._keyring.rules])
             if issuer is not None and issuer.refresh():
                 _log.info("keys of the issuer read again")
+            self._key_fault = ""
         except (ConfigError, OSError) as error:
-            _log.warning("keys not read again: reason=%s", error)
+            if str(error) != self._key_fault:
+                self._key_fault = str(error)
+                _log.warning("keys not read again: reason=%s", error)
 
     async def _listen(self, namespace: Namespace, http: Any, now_ms: int) -> None:
         options = self._options

@@ -111,6 +111,11 @@ class SessionOutlet(Outlet):
         super().__init__(link, path, hold.messages, carrier)
         self.hold = hold
 
+    @property
+    def activity(self) -> object:
+        """As of any receiving link; a session whose lock is renewed is not idle."""
+        return super().activity, self.hold.locked_until_ms
+
     def close(self) -> None:
         """The link is gone, and with it the session's lock."""
         super().close()

@@ -258,7 +258,7 @@ class Administration(Registry):
         changed = replace(rule, created_at_ms=entry.created_at_ms)
         self._check_rule(changed)
         entry.description = changed
-        entry.updated_at_ms = self._clock.wall_ms()
+        entry.updated_at_ms = max(self._clock.wall_ms(), entry.updated_at_ms + 1)
         self._stage(entry)
         self._apply_subscription(owner, found)
         return changed
@@ -363,10 +363,14 @@ class Administration(Registry):
             raise InvalidArgumentError(f"'{entry.names[-1]}' is a {entry.kind}; its description has another type.")
         for name in ("requires_session", "requires_duplicate_detection", "enable_partitioning"):
             if getattr(before, name, None) != getattr(description, name, None):
-                raise InvalidArgumentError(f"'{name}' of '{entry.names[-1]}' cannot be changed; make the entity anew.")
+                spelt = "".join(word.capitalize() for word in name.split("_"))
+                kind = entry.kind.capitalize()
+                raise InvalidArgumentError(
+                    f"The value for the '{spelt}' property of an existing {kind} can't be changed; make it anew."
+                )
         self._check_description(description)
         entry.description = replace(description)
-        entry.updated_at_ms = self._clock.wall_ms()
+        entry.updated_at_ms = max(self._clock.wall_ms(), entry.updated_at_ms + 1)
         self._stage(entry)
 
 

@@ -231,6 +231,11 @@ class Backlog(Intake):
         """
         self._listeners.append(listener)
 
+    @property
+    def has_listeners(self) -> bool:
+        """Whether anybody waits for messages."""
+        return bool(self._listeners)
+
     def remove_listener(self, listener: Callback) -> None:
         """Undo `add_listener`; no error if unknown."""
         if listener in self._listeners:

@@ -77,6 +77,8 @@ class Engine(Administration):
         self._wake_at: dict[Queue, int] = {}
         self._wake_count = 0
         self._next_housekeeping_ms = 0
+        # Receivers of before a restart have not come back yet: nothing is idle for longer than the engine runs.
+        self._started_ms = clock.wall_ms()
         self._idle: set[Intake] = set()
         super().__init__(store, clock, limits, random_bytes, self._wake)
         self._staging.on_refused = self._fail
@@ -338,19 +340,27 @@ class Engine(Administration):
         self._delete_idle(now)
 
     def _delete_idle(self, now: int) -> None:
+        since = now - self._started_ms
         for name, queue in list(self._queues.items()):
             limit_ms = described(queue.entry, QueueDescription).auto_delete_on_idle_ms
-            if limit_ms < INFINITE_MS and now - _last_use(queue.entry, queue.queue) > limit_ms:
+            if limit_ms < min(INFINITE_MS, since) and now - _last_use(queue.entry, queue.queue, now) > limit_ms:
                 self.delete_queue(name)
         for name, topic in list(self._topics.items()):
             for key, subscription in list(topic.subscriptions.items()):
                 limit_ms = described(subscription.entry, SubscriptionDescription).auto_delete_on_idle_ms
-                if limit_ms < INFINITE_MS and now - _last_use(subscription.entry, subscription.queue) > limit_ms:
+                last_use = _last_use(subscription.entry, subscription.queue, now)
+                if limit_ms < min(INFINITE_MS, since) and now - last_use > limit_ms:
                     self.delete_subscription(name, key)
             limit_ms = described(topic.entry, TopicDescription).auto_delete_on_idle_ms
-            if limit_ms < INFINITE_MS and now - _last_use(topic.entry, topic.topic) > limit_ms:
-                self.delete_topic(name)
+            if limit_ms < min(INFINITE_MS, since):
+                uses = [_last_use(each.entry, each.queue, now) for each in topic.subscriptions.values()]
+                if now - max(_last_use(topic.entry, topic.topic, now), *uses, 0) > limit_ms:
+                    self.delete_topic(name)
 
 
-def _last_use(entry: Entry, member: Intake) -> int:
-    return max(entry.created_at_ms, entry.updated_at_ms, member.accessed_at_ms)
+def _last_use(entry: Entry, member: Intake, now: int) -> int:
+    """When an entity was last used; now, while a receiver waits or messages are scheduled."""
+    parts = [member, *([member.dead_letters] if isinstance(member, Queue) and member.dead_letters else [])]
+    if member.scheduled_count or any(isinstance(part, Queue) and part.has_listeners for part in parts):
+        return now
+    return max(entry.created_at_ms, entry.updated_at_ms, *(part.accessed_at_ms for part in parts))

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from isthmus.amqp import codec
+from isthmus.amqp import codec, section
 from isthmus.amqp.types import Timestamp
 from isthmus.clock import Clock
 from isthmus.entities.amend import take_apart, with_annotation, with_message_id
@@ -38,7 +38,7 @@ from isthmus.entities.key import (
 )
 from isthmus.entities.limit import Limits
 from isthmus.entities.parse import HeadCache, split_many
-from isthmus.entities.record import Parts, build, plain_payload
+from isthmus.entities.record import OVERHEAD_BYTES, Parts, build, plain_payload
 from isthmus.entities.staging import Callback, Failure, Staging
 from isthmus.entities.window import Budget
 from isthmus.errors import (
@@ -196,8 +196,9 @@ class Intake:
             self._detection = Detection(self.number, duplicate_window_ms, self._staging)
 
     def stored_bytes(self) -> int:
-        """What counts towards the quota."""
-        return self.size_bytes
+        """What counts towards the quota: messages as their senders wrote them, without what the broker adds to each."""
+        count: int = self.active_count + self.deferred_count + self.scheduled_count
+        return self.size_bytes - count * OVERHEAD_BYTES
 
     # ---- taking messages
 
@@ -272,6 +273,9 @@ class Intake:
             raise MessageTooLargeError(max(sizes), self.max_message_size_bytes)
         self._check_quota(sum(sizes))
         accepted = split_many(payloads, self._heads)
+        if max(sizes) > self._context.limits.max_property_bytes:
+            for parts in accepted:
+                self._check_properties(parts)
         limit = self._context.limits.max_message_id_characters
         for place, parts in enumerate(accepted):
             if len(parts.message_id) > limit:
@@ -295,8 +299,9 @@ class Intake:
     def _check_quota(self, added_bytes: int) -> None:
         if self._quota_bytes and self.stored_bytes() + added_bytes > self._quota_bytes:
             raise QuotaExceededError(
-                f"The maximum entity size of '{self.path}' has been reached or exceeded: it holds {self.stored_bytes()} "
-                f"bytes of {self._quota_bytes}; receive messages or raise MaxSizeInMegabytes."
+                f"The maximum entity size has been reached or exceeded for {type(self).__name__}: '{self.path}'. Size of "
+                f"entity in bytes:{self.stored_bytes()}, Max entity size in bytes:{self._quota_bytes}. Receive messages or "
+                "raise MaxSizeInMegabytes."
             )
 
     def _check_sessions(self, messages: Sequence[Parts]) -> None:
@@ -307,6 +312,23 @@ class Intake:
             InvalidMessageError: one names something that is no session id.
         """
         raise NotImplementedError
+
+    def _check_properties(self, parts: Parts) -> None:
+        """Refuse application properties over the limits; only a message larger than one may be needs the look."""
+        limits = self._context.limits
+        start, end = section.locate(parts.rest).application_properties
+        if end - start > limits.max_properties_bytes:
+            raise InvalidMessageError(
+                f"the application properties have {end - start} bytes; the limit is {limits.max_properties_bytes}"
+            )
+        if end - start > limits.max_property_bytes:
+            for key, value, after in section.map_items(parts.rest, (start, end)):
+                if after - key > limits.max_property_bytes:
+                    name = str(codec.decode(parts.rest, key)[0]) if value - key < 300 else "..."
+                    raise InvalidMessageError(
+                        f"the application property '{name}' has {after - key} bytes; the limit is "
+                        f"{limits.max_property_bytes}"
+                    )
 
     # ---- scheduled messages
 
@@ -378,6 +400,7 @@ class Intake:
     def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[bytes]:
         """Messages of every state from a sequence number on, in order, without locking."""
         self._check_open()
+        self.accessed_at_ms = self._context.clock.wall_ms()
         self._staging.write()
         return [plain_payload(record, state) for _, record, state in self._look(from_sequence, count)]
 

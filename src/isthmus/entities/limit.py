@@ -31,7 +31,7 @@ class Limits:
     max_message_size_bytes: int = 1_048_576
     max_entities: int = 10_000
     max_subscriptions_per_topic: int = 2_000
-    max_rules_per_subscription: int = 2_000
+    max_rules_per_subscription: int = 100_000
     max_sql_filters_per_topic: int = 2_000
     max_correlation_filters_per_topic: int = 100_000
     min_lock_duration_ms: int = 5_000

@@ -109,7 +109,7 @@ class Queue(Backlog):
         self._is_dead_letter_queue = True
 
     def stored_bytes(self) -> int:
-        return self.size_bytes + (self.dead_letters.size_bytes if self.dead_letters else 0)
+        return super().stored_bytes() + (self.dead_letters.stored_bytes() if self.dead_letters else 0)
 
     def _check_open_to_senders(self) -> None:
         if self._is_dead_letter_queue:

@@ -26,6 +26,7 @@ from typing import NamedTuple
 __all__ = [
     "ANNOTATIONS_BYTES",
     "ENQUEUE_SEQUENCE",
+    "OVERHEAD_BYTES",
     "PREFIX",
     "PREFIX_BYTES",
     "SLOT_IN_ANNOTATIONS",
@@ -50,6 +51,9 @@ PREFIX_BYTES = PREFIX.size
 _OFFSETS = struct.Struct(">II")
 # Locked-until 29, sequence number 32, enqueued time 30.
 ANNOTATIONS_BYTES = 91
+# What every record has besides what its sender wrote: internal prefix, header of least size, head of the annotations
+# section, the broker's annotations. A quota counts messages without it, as the service counts them.
+OVERHEAD_BYTES = PREFIX_BYTES + 15 + 12 + ANNOTATIONS_BYTES
 # From the start of the annotations section to the eight bytes of locked-until: section head 12, symbol 20, code 1.
 SLOT_IN_ANNOTATIONS = 33
 _LOCKED_UNTIL_BYTES = 29

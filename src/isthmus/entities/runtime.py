@@ -18,7 +18,7 @@ class Runtime:
         active_message_count: messages that a receiver can get or has locked.
         deferred_message_count: part of `message_count`, in none of the service's own details.
         message_count: active, deferred, scheduled and dead-lettered together.
-        size_bytes: of all of them, as stored.
+        size_bytes: of all of them, as their senders wrote them; what MaxSizeInMegabytes limits.
         accessed_at_ms: last send or receive; 0 is never.
         subscription_count: of a topic, else 0.
     """

@@ -81,7 +81,7 @@ class Topic(Intake):
         return (subscriber.queue for subscriber in self._subscribers.values())
 
     def stored_bytes(self) -> int:
-        return self.size_bytes + sum(queue.stored_bytes() for queue in self.queues)
+        return super().stored_bytes() + sum(queue.stored_bytes() for queue in self.queues)
 
     def _take(self, accepted: list[Parts], now_ms: int) -> None:
         first = self.last + 1

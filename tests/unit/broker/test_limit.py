@@ -7,6 +7,7 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.amqp.performative import Source, Target
+from isthmus.amqp.types import Symbol
 from isthmus.broker.config import read_config
 from isthmus.broker.limit import LIMITS, ConnectionLimits, make_limits
 from isthmus.entities import EntityStatus, Limits, QueueDescription, TopicDescription
@@ -144,6 +145,26 @@ async def test_what_moves_keeps_its_link_i5(broker, message, moves):
     assert client.detached(other) == "amqp:link:detach-forced"
 
 
+@pytest.mark.parametrize("renews", [True, False])
+async def test_a_session_whose_lock_is_renewed_is_not_idle_i5(broker, renews):
+    broker.engine.create_queue("sessions", QueueDescription(requires_session=True, lock_duration_ms=300_000))
+    await broker.namespace.commits.wait_idle()
+    client = broker.client()
+    link = client.session.attach_receiver(
+        "r",
+        Source(address="sessions", filter={Symbol("com.microsoft:session-filter"): "s"}),
+        target=Target(address="me"),
+    )
+    client.pump()
+    assert client.attached(link)
+    [outlet] = [handler for handler in client.peer._handlers.values() if handler.path == "sessions"]
+    for _ in range(12):
+        tick(broker, client, 60_000)
+        if renews:
+            outlet.hold.renew()
+    assert client.detached(link) == ("" if renews else "amqp:link:detach-forced")
+
+
 async def test_no_link_is_idle_where_the_timeout_is_off(broker):
     limited(broker, link_idle_timeout_ms=0)
     client = broker.client()
@@ -196,7 +217,7 @@ async def test_links_before_a_token_are_counted_i4(broker):
 async def test_a_request_to_cbs_is_of_a_token_s_size_i4(broker):
     client = broker.client(None)
     link = client.sender("$cbs")
-    link.send(b"x" * (40 << 10), b"1")
+    link.send(b"x" * (80 << 10), b"1")
     client.pump()
     assert client.detached(link) == "amqp:link:message-size-exceeded"
     assert not client.closed
@@ -215,7 +236,7 @@ async def test_answers_that_nobody_takes_are_not_kept_without_end_i4(broker):
         requests.send(payload, number.to_bytes(4, "big"))
         client.pump()
     assert client.detached(requests) == "amqp:resource-limit-exceeded"
-    assert sum(replies.waiting_bytes for replies in client.peer.replies()) < 64 << 10
+    assert sum(replies.waiting_bytes for replies in client.peer.replies()) < 65 << 10
 
 
 async def test_a_client_that_reads_no_answer_before_its_token_is_given_up_i4(broker):

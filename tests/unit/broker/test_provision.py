@@ -8,6 +8,7 @@ from isthmus.broker.config import read_config
 from isthmus.broker.provision import provision
 from isthmus.entities import Engine
 from isthmus.entities.description import AuthorizationRule, QueueDescription, SqlFilter, TrueFilter
+from isthmus.entities.limit import Limits
 from isthmus.errors import ConfigError
 from isthmus.store import MemoryJournal
 from isthmus.testing.clock import ManualClock
@@ -47,6 +48,52 @@ def test_i1_a_second_run_changes_nothing(engine: Engine) -> None:
     before = engine.list_queues(), engine.list_topics(), engine.list_rules("flights", "heavy")
     assert provision(engine, config) == []
     assert (engine.list_queues(), engine.list_topics(), engine.list_rules("flights", "heavy")) == before
+
+
+def keys_of(engine: Engine, name: str) -> dict[str, tuple[str, str, list[str]]]:
+    described = engine.get_queue(name) or engine.get_topic(name)
+    assert described is not None
+    return {
+        rule.key_name: (rule.primary_key, rule.secondary_key, rule.rights) for rule in described.authorization_rules
+    }
+
+
+@pytest.mark.parametrize("kind", ["queues", "topics"])
+def test_authorization_rules_become_those_of_the_file(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("FIRST", "given")
+    first = f"{kind}: {{e: {{authorization_rules: {{a: {{rights: [Send], primary_key: env:FIRST}}, b: {{rights: [Listen]}}}}}}}}"
+    assert provision(engine, read_config(first, "file")) == ["e"]
+    made = keys_of(engine, "e")
+    assert made["a"][0] == "given"
+    assert len({*made["a"][:2], *made["b"][:2]}) == 4
+    assert all(made["a"][:2] + made["b"][:2])
+    # I1: keys that were made stay.
+    assert provision(engine, read_config(first, "file")) == []
+    assert keys_of(engine, "e") == made
+    # Without the section the rules stay, with another one they are its.
+    assert provision(engine, read_config(f"{kind}: {{e: {{}}}}", "file")) == []
+    assert keys_of(engine, "e") == made
+    second = f"{kind}: {{e: {{authorization_rules: {{b: {{rights: [Send, Listen]}}}}}}}}"
+    assert provision(engine, read_config(second, "file")) == ["e"]
+    assert keys_of(engine, "e") == {"b": (*made["b"][:2], ["Send", "Listen"])}
+
+
+def test_rules_that_the_service_refuses_stage_nothing_i2(engine: Engine) -> None:
+    many = ", ".join(f"r{number}: {{rights: [Send]}}" for number in range(13))
+    with pytest.raises(ConfigError, match="the limit is 12"):
+        provision(engine, read_config(f"queues: {{a: {{}}, e: {{authorization_rules: {{{many}}}}}}}", "file"))
+    assert engine.list_queues() == []
+
+
+def test_what_stands_over_a_lowered_limit_stays_until_it_is_changed() -> None:
+    engine = Engine(MemoryJournal(), ManualClock(), limits=Limits(min_lock_duration_ms=1))
+    engine.create_queue("old", QueueDescription(lock_duration_ms=50))
+    config = read_config("queues: {fresh: {}, old: {lock_duration: 6s}}", "file")
+    assert provision(engine, config, limits=Limits()) == ["fresh", "old"]
+    with pytest.raises(ConfigError, match="LockDuration"):
+        provision(engine, replace(config, queues={"old": QueueDescription(lock_duration_ms=50)}), limits=Limits())
 
 
 def test_a_changed_file_wins_over_what_stands(engine: Engine) -> None:

@@ -1,6 +1,8 @@
 """The composed server: ports, refusals, restart, and what a folder keeps."""
 
 import asyncio
+import json
+import os
 import stat
 
 import aiohttp
@@ -8,7 +10,7 @@ import pytest
 
 from isthmus.broker.listener import ListenError
 from isthmus.broker.server import Options, Server, is_loopback
-from isthmus.errors import ConfigError, InvalidArgumentError, StoreError
+from isthmus.errors import ConfigError, InvalidArgumentError, StoreError, UnauthorizedError
 
 
 def options(folder, **more):
@@ -110,6 +112,51 @@ async def test_a_file_of_entities_is_read(serve, tmp_path):
     assert server.namespace.name == "ewr"
     assert engine.get_queue("orders").lock_duration_ms == 10_000
     assert [name for name, _ in engine.list_subscriptions("flights")] == ["all"]
+
+
+async def test_the_namespace_s_own_rules_are_those_of_its_file(serve, tmp_path):
+    file, folder = tmp_path / "entities.yaml", tmp_path / "data"
+    stored = []
+    for text in (
+        "authorization_rules: {in: {rights: [Send]}, out: {rights: [Listen]}}",
+        "authorization_rules: {in: {rights: [Send]}}",
+        "queues: {q: {}}",
+    ):
+        file.write_text(text)
+        server = await serve(options(folder, config=file))
+        await server.stop()
+        rules = json.loads((folder / "keys.json").read_text())["rules"]
+        stored.append(
+            {rule["key_name"]: (rule["primary_key"], rule["secondary_key"], rule["rights"]) for rule in rules}
+        )
+    first, second, third = stored
+    assert set(first) == {"RootManageSharedAccessKey", "in", "out"}
+    assert {name: first[name] for name in second} == second == third
+    assert set(second) == {"RootManageSharedAccessKey", "in"}
+    assert stat.S_IMODE((folder / "keys.json").stat().st_mode) == 0o600
+
+
+async def test_a_key_that_changes_in_its_file_counts_while_the_namespace_runs(serve, tmp_path, caplog):
+    server = await serve(options(tmp_path / "data"))
+    file = tmp_path / "data" / "keys.json"
+    authority = server.namespace.authority
+    content = json.loads(file.read_text())
+    old = content["rules"][0]["primary_key"]
+    name = content["rules"][0]["key_name"]
+    content["rules"][0]["primary_key"] = "fresh"
+    file.write_text(json.dumps(content))
+    os.utime(file, (1, 1))
+    server._look_at_keys(None)
+    assert authority.authorise_plain(name, "fresh")
+    with pytest.raises(UnauthorizedError):
+        authority.authorise_plain(name, old)
+    # What cannot be read leaves the keys as they are.
+    file.write_text("nonsense")
+    os.utime(file, (2, 2))
+    server._look_at_keys(None)
+    assert authority.authorise_plain(name, "fresh")
+    assert "keys not read again" in caplog.text
+    assert "fresh" not in caplog.text
 
 
 async def test_a_file_with_faults_is_refused(serve, tmp_path):

@@ -200,7 +200,7 @@ def test_settings_out_of_range_are_refused(description: QueueDescription, namesp
 
 def test_what_is_fixed_stays(namespace: Any) -> None:
     namespace.engine.create_queue("q")
-    with pytest.raises(InvalidArgumentError, match="requires_duplicate_detection"):
+    with pytest.raises(InvalidArgumentError, match="RequiresDuplicateDetection"):
         namespace.engine.update_queue("q", QueueDescription(requires_duplicate_detection=True))
     with pytest.raises(EntityNotFoundError):
         namespace.engine.update_queue("x", QueueDescription())
@@ -282,6 +282,51 @@ def test_idle_entities_delete_themselves(namespace: Any, message: Make) -> None:
     assert engine.get_topic("t") is not None
     namespace.advance(400_000)
     assert engine.list_topics() == []
+
+
+@pytest.mark.parametrize("use", ["listen", "listen to dead letters", "schedule", "peek", "receive", "settings", "none"])
+def test_what_is_used_is_not_idle(namespace: Any, message: Make, use: str) -> None:
+    engine = namespace.engine
+    engine.create_topic("t", TopicDescription(auto_delete_on_idle_ms=300_000))
+    engine.create_subscription("t", "s", SubscriptionDescription(auto_delete_on_idle_ms=300_000))
+    engine.create_queue("q", QueueDescription(auto_delete_on_idle_ms=300_000))
+    namespace.commit()
+    for path in ("q", "t/subscriptions/s"):
+        queue = namespace.queue(path)
+        if use.startswith("listen"):
+            (queue.dead_letters if "dead" in use else queue).add_listener(list)
+    if use == "schedule":
+        later = namespace.clock.wall_ms() + 86_400_000
+        for path in ("q", "t"):
+            namespace.sender(path).schedule([(message("m"), later)])
+        namespace.commit()
+    for _ in range(4):
+        namespace.advance(100_000)
+        for path in ("q", "t/subscriptions/s") if use in ("peek", "receive", "settings") else ():
+            if use == "peek":
+                namespace.queue(path).peek(0, 1)
+            elif use == "receive":
+                namespace.send(path.partition("/")[0], message("m"))
+                namespace.queue(path).complete(namespace.queue(path).acquire(9).tags)
+        if use == "settings":
+            engine.update_queue("q", QueueDescription(auto_delete_on_idle_ms=300_000))
+            engine.update_subscription("t", "s", SubscriptionDescription(auto_delete_on_idle_ms=300_000))
+    used = use != "none"
+    assert (engine.get_queue("q") is not None) is used
+    assert (engine.get_topic("t") is not None) is used
+    # A subscription has no scheduled messages itself: its topic keeps them.
+    assert (engine.get_subscription("t", "s") is not None) is (used and use != "schedule")
+
+
+def test_nothing_is_idle_for_longer_than_the_engine_runs(namespace: Any) -> None:
+    namespace.engine.create_queue("q", QueueDescription(auto_delete_on_idle_ms=300_000))
+    namespace.commit()
+    namespace.clock.advance(3_600_000)
+    namespace.crash()
+    namespace.advance(290_000)
+    assert namespace.engine.get_queue("q") is not None
+    namespace.advance(20_000)
+    assert namespace.engine.get_queue("q") is None
 
 
 def test_on_staged_is_called_once_per_commit(namespace: Any, message: Make) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -380,6 +381,49 @@ def test_refusals_stage_nothing(namespace: Any, message: Make) -> None:
     taken = queue.acquire(50)
     queue.complete(taken.tags)
     namespace.send("q", filler)
+
+
+def test_a_quota_counts_what_senders_wrote(namespace: Any, message: Make) -> None:
+    namespace.engine.create_queue("q", QueueDescription(max_size_in_megabytes=1))
+    namespace.commit()
+    payload = message("", subject="x" * 1000)
+    namespace.send("q", *[payload] * 100)
+    written = 100 * (len(payload) + 41)  # each gets a message id: an empty one, then 32 characters
+    assert abs(namespace.engine.runtime("q").size_bytes - written) <= 100 * 8
+    taken = namespace.queue("q").acquire(100)
+    namespace.queue("q").complete(taken.tags[:40])
+    namespace.queue("q").defer(taken.tags[40:70])
+    namespace.queue("q").dead_letter(taken.tags[70:], None, None)
+    namespace.commit()
+    assert 60 * len(payload) < namespace.engine.runtime("q").size_bytes < 60 * (len(payload) + 200)
+    for path in ("q", "q/$DeadLetterQueue"):
+        queue = namespace.queue(path)
+        for number in range(1, 101):
+            with suppress(MessageNotFoundError):
+                queue.complete(queue.receive_deferred([number]).tags)
+        while acquired := queue.acquire(100):
+            queue.complete(acquired.tags)
+        namespace.commit()
+    assert namespace.engine.runtime("q").size_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("user", "text"),
+    [
+        ({"a": "x" * 32_700}, ""),
+        ({"a": "x" * 32_800}, "the application property 'a' has"),
+        ({"n" * 400: "x" * 32_700}, "the application property '...' has"),
+        ({str(number): "x" * 30_000 for number in range(3)}, "the application properties have"),
+    ],
+)
+def test_properties_over_the_limits_are_refused(namespace: Any, message: Make, user: Any, text: str) -> None:
+    namespace.engine.create_queue("q")
+    namespace.commit()
+    if not text:
+        namespace.send("q", message("m", user=user))
+        return
+    with pytest.raises(InvalidMessageError, match=text):
+        namespace.send("q", message("m", user=user))
 
 
 def test_status_decides_who_may_pass(namespace: Any, queue: Any, message: Make) -> None:

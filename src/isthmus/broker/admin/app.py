@@ -166,6 +166,7 @@ class _Handler:
             if_match=http.headers.get("If-Match"),
             skip=_count(http, "$skip", 0),
             top=min(_count(http, "$top", PAGE_LIMIT), PAGE_LIMIT),
+            filter=http.query.get("$filter", ""),
             check_forward=lambda path, setting: self._check_forward(http, path, setting),
         )
 

@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
+from urllib.parse import quote
 
 from isthmus.broker.admin import atom
 from isthmus.broker.admin.address import Address, Resource
 from isthmus.broker.admin.description import AnyDescription, read_description, write_description
 from isthmus.broker.admin.document import Node, element, read, text_element
 from isthmus.broker.admin.failure import MethodError, PreconditionError
+from isthmus.broker.admin.filter import Listed, parse_filter
 from isthmus.broker.admin.rule import read_rule, write_rule
 from isthmus.clock import Clock
 from isthmus.entities import Engine
@@ -51,6 +53,7 @@ class Request:
         if_match: the header's value; None creates, anything else updates.
         skip: how many entries of a list to leave out.
         top: how many to give.
+        filter: the text of `$filter`; "" for none.
         check_forward: asked with each forwarding target before anything changes; raises if the caller may not use it.
     """
 
@@ -61,6 +64,7 @@ class Request:
     if_match: str | None = None
     skip: int = 0
     top: int = PAGE_LIMIT
+    filter: str = ""
     check_forward: Callable[[str, str], None] = lambda path, setting: None
 
     @property
@@ -113,16 +117,20 @@ class Operations:
             case Resource.NAMESPACE:
                 return self._namespace_info(request)
             case Resource.QUEUES:
-                return self._page(request, "Queues", self._engine.list_queues(), lambda e: self._entity(request, *e))
+                queues = self._listed(request, self._engine.list_queues())
+                return self._page(request, "Queues", queues, lambda e: self._entity(request, *e))
             case Resource.TOPICS:
-                return self._page(request, "Topics", self._engine.list_topics(), lambda e: self._entity(request, *e))
+                topics = self._listed(request, self._engine.list_topics())
+                return self._page(request, "Topics", topics, lambda e: self._entity(request, *e))
             case Resource.SUBSCRIPTIONS:
                 topic = self._engine.canonical_name(at.entity)
-                subscriptions = self._engine.list_subscriptions(topic)
+                subscriptions = self._listed(request, self._engine.list_subscriptions(topic), f"{topic}/Subscriptions/")
                 return self._page(
                     request, "Subscriptions", subscriptions, lambda e: self._subscription(request, topic, *e)
                 )
             case Resource.RULES:
+                if request.filter:
+                    raise InvalidArgumentError("Rules are listed without a $filter.")
                 rules = self._engine.list_rules(at.entity, at.subscription)
                 return self._page(request, "Rules", rules, lambda rule: self._rule(request, rule))
             case Resource.ENTITY:
@@ -167,6 +175,8 @@ class Operations:
             EntityNotFoundError: it is not there.
         """
         at = request.address
+        if request.if_match is not None and at.resource in (Resource.ENTITY, Resource.SUBSCRIPTION):
+            self._check_etag(request.if_match, at.path)
         match at.resource:
             case Resource.ENTITY if self._engine.get_topic(at.entity) is not None:
                 self._engine.delete_topic(at.entity)
@@ -237,10 +247,25 @@ class Operations:
             return None
         if found is None:
             raise EntityNotFoundError(path)
-        updated_at_ms = self._engine.runtime(path).updated_at_ms
-        if request.if_match.strip().strip('"') not in ("*", str(updated_at_ms)):
-            raise PreconditionError(f"The entity has changed; its ETag is {updated_at_ms}.")
+        self._check_etag(request.if_match, path)
         return found
+
+    def _check_etag(self, if_match: str, path: str) -> None:
+        """Refuse a change of an entity that is not as the client saw it."""
+        updated_at_ms = self._engine.runtime(path).updated_at_ms
+        if if_match.strip().removeprefix("W/").strip('"') not in ("*", str(updated_at_ms)):
+            raise PreconditionError(f"The entity has changed; its ETag is {updated_at_ms}.")
+
+    def _listed(self, request: Request, items: list[tuple[str, _D]], parent: str = "") -> list[tuple[str, _D]]:
+        """The entities that the request's filter selects."""
+        if not request.filter:
+            return items
+        selects = parse_filter(request.filter)
+        return [item for item in items if selects(self._look(item[0], parent + item[0]))]
+
+    def _look(self, name: str, path: str) -> Listed:
+        runtime = self._engine.runtime(path)
+        return Listed(name, runtime.message_count, runtime.created_at_ms, runtime.updated_at_ms, runtime.accessed_at_ms)
 
     def _subscription_names(self, at: Address) -> tuple[str, str]:
         """Topic and subscription as they were spelt when created."""
@@ -295,14 +320,15 @@ class Operations:
 
     def _page(self, request: Request, title: str, items: Sequence[_T], write: Callable[[_T], Answer]) -> Answer:
         end = request.skip + request.top
-        following = f"?$skip={end}&$top={request.top}&api-version={request.api_version}" if end < len(items) else ""
+        chosen = f"&$filter={quote(request.filter)}" if request.filter else ""
+        following = f"?$skip={end}&$top={request.top}&api-version={request.api_version}{chosen}"
         entries = [write(item).body for item in items[request.skip : end]]
         body = atom.feed(
             title,
             request.url,
             entries,
             updated_ms=self._clock.wall_ms(),
-            next_url=request.url + following if following else "",
+            next_url=request.url + following if end < len(items) else "",
         )
         return Answer(200, body, "feed")
 

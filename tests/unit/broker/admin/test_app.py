@@ -533,3 +533,85 @@ async def test_i3_mutated_requests_are_answered_and_do_nothing_without_a_token(
         if not authorised:
             assert response.status in (400, 401), (method, path)
             assert (served.commits, served.engine.list_queues()) == before
+
+
+async def test_lists_are_filtered_page_by_page(served: Served) -> None:
+    for name in ("orders", "orders-eu", "orders-us", "returns"):
+        served.engine.create_queue(name)
+    served.engine.create_topic("orders-topic")
+    served.engine.create_subscription("orders-topic", "all")
+    path = "$Resources/queues?$top=2&$filter=startswith(path,%20'orders')%20eq%20true"
+    names: list[str] = []
+    while path:
+        page = await served.get(path)
+        names += [each.find_text("title") or "" for each in page.find_all("entry")]
+        links = {each.attributes["rel"]: each.attributes["href"] for each in page.find_all("link")}
+        path = (
+            links.get("next", "").partition("/$Resources")[2]
+            and "$Resources" + links["next"].partition("/$Resources")[2]
+        )
+    assert names == ["orders", "orders-eu", "orders-us"]
+    topics = await served.get("$Resources/topics?$filter=messageCount%20eq%200")
+    assert len(list(topics.find_all("entry"))) == 1
+    for chosen, count in (("path%20eq%20'ALL'", 1), ("path%20ne%20'ALL'", 0)):
+        subscriptions = await served.get(f"orders-topic/subscriptions?$filter={chosen}")
+        assert len(list(subscriptions.find_all("entry"))) == count
+
+
+@pytest.mark.parametrize("path", ["$Resources/queues?$filter=size", "t/subscriptions/s/rules?$filter=path%20eq%20'a'"])
+async def test_filters_that_are_none_are_refused(served: Served, path: str) -> None:
+    served.engine.create_topic("t")
+    served.engine.create_subscription("t", "s")
+    response = await served.request("GET", path)
+    assert response.status == 400
+    assert "SubCode=40000" in await response.text()
+
+
+async def test_a_deletion_with_an_etag_is_of_what_the_client_saw(served: Served) -> None:
+    await served.put("orders", queue())
+    seen = (await served.request("GET", "orders")).headers["ETag"]
+    changed = await served.put("orders", queue("<UserMetadata>x</UserMetadata>"), headers={"If-Match": seen})
+    assert changed.headers["ETag"] != seen
+    refused = await served.request("DELETE", "orders", headers={"If-Match": seen})
+    assert refused.status == 412
+    assert "SubCode=41200" in await refused.text()
+    assert served.engine.get_queue("orders") is not None
+    removed = await served.request("DELETE", "orders", headers={"If-Match": changed.headers["ETag"]})
+    assert removed.status == 200
+    assert served.engine.get_queue("orders") is None
+    assert (await served.request("DELETE", "orders", headers={"If-Match": "*"})).status == 404
+
+
+async def test_two_changes_in_one_millisecond_have_different_etags(served: Served) -> None:
+    tags = {(await served.put("orders", queue())).headers["ETag"]}
+    for text in ("a", "b"):
+        answer = await served.put("orders", queue(f"<UserMetadata>{text}</UserMetadata>"), headers={"If-Match": "*"})
+        tags.add(answer.headers["ETag"])
+    assert len(tags) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "text"),
+    [
+        ("q", queue("<LockDuration>PT4S</LockDuration>"), "LockDuration"),
+        ("q", queue("<LockDuration>PT5M1S</LockDuration>"), "LockDuration"),
+        ("q", queue("<MaxMessageSizeInKilobytes>102401</MaxMessageSizeInKilobytes>"), "MaxMessageSizeInKilobytes"),
+        ("q", queue("<MaxSizeInMegabytes>81921</MaxSizeInMegabytes>"), "MaxSizeInMegabytes"),
+        ("q", queue(f"<UserMetadata>{'x' * 1025}</UserMetadata>"), "UserMetadata"),
+        ("q", queue("<AutoDeleteOnIdle>PT4M59S</AutoDeleteOnIdle>"), "AutoDeleteOnIdle"),
+        ("t", topic("<Status>ReceiveDisabled</Status>"), "Status"),
+        ("t2", topic("<MaxMessageSizeInKilobytes>0</MaxMessageSizeInKilobytes>"), "MaxMessageSizeInKilobytes"),
+        ("t1/subscriptions/s", subscription("<Status>SendDisabled</Status>"), "Status"),
+        ("t1/subscriptions/" + "s" * 51, subscription(), "51 characters"),
+        ("t1/subscriptions/all/rules/" + "r" * 51, rule("1=1"), "51 characters"),
+        ("t1/subscriptions/all/rules/long", rule("a = '" + "x" * 1020 + "'"), "1,024|1024"),
+    ],
+)
+async def test_values_that_the_service_refuses(served: Served, path: str, body: str, text: str) -> None:
+    served.engine.create_topic("t1")
+    served.engine.create_subscription("t1", "all")
+    response = await served.put(path, body)
+    assert response.status == 400
+    answer = await response.text()
+    assert "SubCode=40000" in answer
+    assert any(each in answer for each in text.split("|"))
