@@ -659,3 +659,103 @@ async def test_everything_async(async_admin: AsyncClient) -> None:
     with pytest.raises(ResourceNotFoundError):
         await admin.get_queue("orders")
     assert (await admin.get_namespace_properties()).name == "interop"
+
+
+# Every setting, changed one by one.
+
+HOURS = timedelta(hours=3)
+RULE = AuthorizationRule(
+    type="SharedAccessAuthorizationRule", claim_type="SharedAccessKey", claim_value="None", key_name="added",
+    rights=[AccessRights.SEND], primary_key="p" * 44, secondary_key="s" * 44, created_at_utc=None, modified_at_utc=None,
+)  # fmt: skip
+SHARED = {
+    "auto_delete_on_idle": HOURS,
+    "default_message_time_to_live": HOURS,
+    "enable_batched_operations": False,
+    "status": EntityStatus.DISABLED,
+    "user_metadata": "changed",
+}
+RECEIVING = {
+    "lock_duration": timedelta(seconds=17),
+    "dead_lettering_on_message_expiration": True,
+    "max_delivery_count": 17,
+}
+SIZED = {
+    "duplicate_detection_history_time_window": timedelta(minutes=17),
+    "max_size_in_megabytes": 5120,
+    "max_message_size_in_kilobytes": 4096,
+}
+UPDATES = [
+    *(("queue", name, value) for name, value in {**SHARED, **RECEIVING, **SIZED}.items()),
+    *(("topic", name, value) for name, value in {**SHARED, **SIZED, "support_ordering": False}.items()),
+    *(("subscription", name, value) for name, value in {**SHARED, **RECEIVING}.items()),
+    ("subscription", "dead_lettering_on_filter_evaluation_exceptions", False),
+]
+REFUSALS = [
+    ("queue", "requires_session", True), ("queue", "requires_duplicate_detection", True),
+    ("queue", "enable_partitioning", True), ("queue", "max_delivery_count", 0),
+    ("queue", "lock_duration", timedelta(seconds=4)), ("queue", "lock_duration", timedelta(minutes=5, seconds=1)),
+    ("queue", "auto_delete_on_idle", timedelta(minutes=4)), ("queue", "max_size_in_megabytes", 0),
+    ("queue", "max_message_size_in_kilobytes", 102_401), ("queue", "user_metadata", "x" * 1025),
+    ("queue", "duplicate_detection_history_time_window", timedelta(days=8)),
+    ("queue", "default_message_time_to_live", timedelta(0)),
+    ("topic", "requires_duplicate_detection", True), ("topic", "enable_partitioning", True),
+    ("topic", "max_size_in_megabytes", 81_921), ("topic", "status", EntityStatus.RECEIVE_DISABLED),
+    ("subscription", "requires_session", True), ("subscription", "max_delivery_count", 0),
+    ("subscription", "lock_duration", timedelta(minutes=6)), ("subscription", "status", EntityStatus.SEND_DISABLED),
+]  # fmt: skip
+
+
+class Kind:
+    """One kind of entity, made, read and changed by the client."""
+
+    def __init__(self, admin: ServiceBusAdministrationClient, kind: str) -> None:
+        parent: tuple[str, ...] = ()
+        if kind == "subscription":
+            admin.create_topic("parent")
+            parent = ("parent",)
+        self.made = getattr(admin, f"create_{kind}")(*parent, "changing")
+        self._get = functools.partial(getattr(admin, f"get_{kind}"), *parent, "changing")
+        self._update = functools.partial(getattr(admin, f"update_{kind}"), *parent)
+
+    def read(self) -> dict[str, Any]:
+        return dict(self._get().items())
+
+    def change(self, name: str, value: Any) -> None:
+        changed = self._get()
+        setattr(changed, name, value)
+        self._update(changed)
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), UPDATES, ids=lambda value: value if isinstance(value, str) else "")
+def test_every_setting_that_can_change(
+    admin: ServiceBusAdministrationClient, kind: str, name: str, value: object
+) -> None:
+    entity = Kind(admin, kind)
+    before = entity.read()
+    assert before[name] != value
+    entity.change(name, value)
+    # Nothing else has changed with it.
+    assert entity.read() == {**before, name: value}
+
+
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_authorization_rules_change(admin: ServiceBusAdministrationClient, kind: str) -> None:
+    entity = Kind(admin, kind)
+    entity.change("authorization_rules", [RULE])
+    [rule] = entity.read()["authorization_rules"]
+    assert (rule.key_name, rule.primary_key, rule.rights) == ("added", "p" * 44, [AccessRights.SEND])
+    entity.change("authorization_rules", [])
+    assert not entity.read()["authorization_rules"]
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), REFUSALS, ids=lambda value: str(value)[:40])
+def test_every_change_that_is_refused(
+    admin: ServiceBusAdministrationClient, kind: str, name: str, value: object
+) -> None:
+    entity = Kind(admin, kind)
+    before = entity.read()
+    with pytest.raises(HttpResponseError, match="SubCode=40000") as error:
+        entity.change(name, value)
+    assert code(error) == 400
+    assert entity.read() == before
