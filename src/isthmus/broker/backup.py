@@ -19,7 +19,7 @@ from isthmus.entities import Journal
 from isthmus.errors import InvalidArgumentError, StoreError
 from isthmus.store import RocksJournal
 
-__all__ = ["back_up", "back_up_stopped"]
+__all__ = ["back_up", "back_up_stopped", "copy_folder"]
 
 _PARTIAL = ".partial"
 
@@ -70,6 +70,39 @@ def back_up_stopped(data: Path, folder: Path) -> None:
         back_up(store, data, folder)
     finally:
         store.close()
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Move a back-up to where it is wanted, perhaps on another disk: by links where that is possible, else by copies.
+
+    Raises:
+        InvalidArgumentError: the target is there already, or cannot be made.
+        StoreError: the disk refused; nothing of that name is left.
+    """
+    partial = target.with_name(target.name + _PARTIAL)
+    if target.exists():
+        raise InvalidArgumentError(f"'{target}' is there already; name a folder that is not")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(source, partial, copy_function=_link_or_copy)
+        for folder in (partial, *(each for each in partial.rglob("*") if each.is_dir())):
+            _sync(folder)
+        partial.rename(target)
+        _sync(target.parent)
+    except OSError as error:
+        raise StoreError(f"The back-up '{target}' could not be written: {error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    # The source goes when this is done, so that a link is a move.
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+        _sync(Path(target))
 
 
 def _copy_small_files(data: Path, target: Path) -> None:

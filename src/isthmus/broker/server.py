@@ -32,6 +32,7 @@ from isthmus.broker.keyring import KEY_FILE, ROOT_KEY_NAME, Authority, Grant, Ke
 from isthmus.broker.listener import Listener
 from isthmus.broker.namespace import Namespace
 from isthmus.broker.provision import provision
+from isthmus.broker.running import forget_running, tell_running
 from isthmus.broker.shell import Shell
 from isthmus.broker.sniff import Speech
 from isthmus.clock import SystemClock
@@ -158,6 +159,7 @@ class Server:
         # Before the HTTP server waits for its requests: a WebSocket is one of them until its peer has gone.
         self._stack.push_async_callback(namespace.disconnect)
         await self._listen(namespace, gate, machine_clock.wall_ms())
+        self._tell_running()
         loading = asyncio.create_task(_load_http(gate, http, namespace, authority, limits, options.data / "backups"))
         self._stack.callback(gate.close)
         self._stack.push_async_callback(asyncio.wait, [loading])
@@ -221,6 +223,23 @@ class Server:
                 listeners[listener.port] = listener
                 listener.start()
             self.ports[name] = listener.port
+
+    def _tell_running(self) -> None:
+        options = self._options
+        running: dict[str, Any] = {"host": self._dialled, "ports": self.ports, "plain": self._is_plain}
+        authority = self._certificate.authority if self._certificate is not None else options.certificate
+        running["ca_file"] = str(authority.resolve()) if authority is not None else ""
+        tell_running(options.data, running)
+        self._stack.callback(forget_running, options.data)
+
+    @property
+    def _is_plain(self) -> bool:
+        return self._options.allow_plain or is_loopback(self._options.host)
+
+    @property
+    def _dialled(self) -> str:
+        """The address under which this machine reaches the namespace."""
+        return "127.0.0.1" if self._options.host in {"0.0.0.0", ""} else self._options.host
 
     async def stop(self) -> None:
         """Stop accepting, commit what is staged, close everything."""

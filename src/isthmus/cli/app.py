@@ -2,7 +2,8 @@
 
 What it is: the frame around the verbs. A verb is a module of this package named like it (`lint.py` is `isthmus lint`)
 that has `register(app: typer.Typer) -> None`; only the module of the verb that was asked for is imported, since a few of
-them need a second to import. It has no verb of its own.
+them need a second to import. A module whose name begins with an underscore holds a part of a verb. It has no verb of
+its own.
 
 Exit codes: 0 done, 1 failed, 2 bad input (a wrong option, a file with faults), 130 interrupted.
 
@@ -35,7 +36,8 @@ BAD_INPUT = (ConfigError, InvalidArgumentError)
 
 def verbs() -> list[str]:
     """The names of the verb modules that are installed, in alphabetical order."""
-    return [module.name for module in pkgutil.iter_modules(isthmus.cli.__path__) if module.name != "app"]
+    names = [module.name for module in pkgutil.iter_modules(isthmus.cli.__path__)]
+    return [name for name in names if name != "app" and not name.startswith("_")]
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,6 +1,7 @@
 """`isthmus namespace`: run a Service Bus namespace on this machine.
 
-What it is: options and output. What it is not: the namespace (`isthmus.broker.server`).
+What it is: options and output of `serve`; the other verbs are in `_namespace_operations`. What it is not: the namespace
+(`isthmus.broker.server`).
 """
 
 from __future__ import annotations
@@ -14,21 +15,25 @@ from typing import Annotated, Any
 import typer
 
 from isthmus.cli import namespace_keys
+from isthmus.cli._namespace_operations import register_operations
 
 __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    namespace = typer.Typer(no_args_is_help=True, help="Run a Service Bus namespace on this machine.")
+    namespace = typer.Typer(
+        no_args_is_help=True, help="Run a Service Bus namespace on this machine, and see to its messages."
+    )
     namespace.command("serve")(_serve)
     namespace_keys.register(namespace)
+    register_operations(namespace)
     namespace.callback()(_options)
     app.add_typer(namespace, name="namespace")
 
 
 def _options() -> None:
-    """Run a Service Bus namespace on this machine."""
+    """Run a Service Bus namespace on this machine, and see to its messages."""
 
 
 def _serve(

@@ -1,0 +1,52 @@
+"""Sends messages one by one and tells of each what became of it.
+
+What it is: a window of deliveries under way, and their outcomes by place. What it is not: a retry.
+
+Invariants:
+    I1. A place has None only if the namespace has accepted the message, which it does when it is durable.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from isthmus.errors import IsthmusError, OutcomeUnknownError
+from isthmus.transport import Client, Sender
+
+__all__ = ["deliver"]
+
+_SILENCE_SECONDS = 60.0
+
+
+def deliver(client: Client, sender: Sender, payloads: Sequence[bytes]) -> list[IsthmusError | None]:
+    """Send all, wait for all; per message None or the refusal.
+
+    Raises:
+        OutcomeUnknownError: the connection was lost, or nothing was answered for a minute.
+    """
+    base = sender.sent
+    results: list[IsthmusError | None] = [None] * len(payloads)
+    done = known = 0
+    heard_at = time.monotonic()
+    while known < len(payloads):
+        if sender.error is not None:
+            raise OutcomeUnknownError(
+                f"'{sender.path}': {len(payloads) - known} messages were not confirmed: {sender.error}"
+            ) from sender.error
+        count = min(sender.sendable, len(payloads) - done, 256)
+        if count > 0:
+            sender.send(payloads[done : done + count])
+            done += count
+            client.service()
+        else:
+            client.wait(0.5)
+        while sender.outcomes:
+            outcome = sender.outcomes.popleft()
+            heard_at = time.monotonic()
+            known += outcome.last - outcome.first + 1
+            for ordinal in range(outcome.first, outcome.last + 1):
+                results[ordinal - base] = outcome.error
+        if time.monotonic() - heard_at > _SILENCE_SECONDS:
+            raise OutcomeUnknownError(f"'{sender.path}': nothing was answered for {_SILENCE_SECONDS:.0f} s")
+    return results

@@ -1,0 +1,81 @@
+"""Looks at what an entity holds, by peeking; nothing is locked or changed.
+
+What it is: the messages in sequence order, page by page, and a census: which of them a filter means, by state. What it
+is not: a count of all; the service has that cheaper.
+
+Invariants:
+    I1. A look ends at the last message that stood when it began; those that come meanwhile are not waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from isthmus.entities.run import RunSet
+from isthmus.operations.message import sequence_of, state_of
+from isthmus.transport import Client, Management
+
+__all__ = ["Census", "Progress", "messages", "take_census"]
+
+Progress = Callable[[int], None]
+
+_PAGE = 250
+
+
+def messages(client: Client, path: str, start: int = 0) -> Iterator[bytes]:
+    """Every message from a sequence number on, as peek shows it.
+
+    Raises:
+        IsthmusError: the peer refused or is gone.
+    """
+    management = Management(client, path)
+    try:
+        while page := management.peek(start, _PAGE):
+            yield from page
+            start = sequence_of(page[-1]) + 1
+    finally:
+        management.close()
+
+
+class Census(NamedTuple):
+    """Sequence numbers of the messages that are meant, by their state."""
+
+    active: RunSet
+    deferred: RunSet
+    scheduled: RunSet
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return sum(each.count() for each in self)
+
+    def counts(self) -> dict[str, int]:
+        """How many there are in each state."""
+        return {name: numbers.count() for name, numbers in zip(self._fields, self, strict=True)}
+
+
+def take_census(
+    client: Client, path: str, chosen: Callable[[bytes], bool], *, limit: int = 0, progress: Progress = lambda _: None
+) -> Census:
+    """Look for the messages that are meant.
+
+    Args:
+        client: connected.
+        path: of a queue, subscription, dead-letter queue, or topic (scheduled messages).
+        chosen: whether a message is meant.
+        limit: end after so many; 0 is all.
+        progress: told how many messages were looked at since the last time.
+    """
+    found = Census(RunSet(), RunSet(), RunSet())
+    count = 0
+    for payload in messages(client, path):
+        progress(1)
+        if not chosen(payload):
+            continue
+        sequence = sequence_of(payload)
+        found[state_of(payload)].add(sequence, sequence)
+        count += 1
+        if count == limit:
+            break
+    return found

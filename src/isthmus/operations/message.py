@@ -1,0 +1,214 @@
+"""A message as an operator sees it, chooses it and sends it on.
+
+What it is: what a look or a delivery tells about a message, a SQL filter over it, and its bytes without what its broker
+wrote into them. What it is not: a decoder of bodies.
+
+Invariants:
+    I1. Body, properties, application properties, footer and the sender's own annotations go on to the byte, unless an
+        action changes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from isthmus.amqp import codec, section
+from isthmus.entities.amend import annotations_section, with_annotation, with_properties
+from isthmus.entities.parse import HeadCache, split
+from isthmus.entities.record import Parts
+from isthmus.entities.view import MessageView, changed
+from isthmus.rules import MISSING, FilterError, Missing, Value, parse_action, parse_filter
+
+__all__ = ["STATES", "Seen", "make_choice", "make_change", "read", "sent_again", "sequence_of"]
+
+STATES = ("active", "deferred", "scheduled")
+
+_SEQUENCE = b"\xa3\x15x-opt-sequence-number\x81"
+_BROKER_ANNOTATIONS = ("x-opt-deadletter-source", "x-opt-partition-id", "x-opt-offset")
+_DEAD_LETTER_PROPERTIES = ("DeadLetterReason", "DeadLetterErrorDescription")
+_PREVIEW_BYTES = 200
+
+
+class Seen(NamedTuple):
+    """What is told of one message.
+
+    Attributes:
+        state: one of `STATES`.
+        enqueued_ms: wall time.
+        body: the first bytes of it, as text where it is text.
+    """
+
+    sequence: int
+    state: str
+    enqueued_ms: int
+    delivery_count: int
+    size_bytes: int
+    message_id: str
+    session_id: str
+    subject: str
+    reason: str
+    description: str
+    properties: dict[str, Any]
+    body: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; what JSON has no type for is text."""
+        enqueued = datetime.fromtimestamp(self.enqueued_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        return {
+            "sequence_number": self.sequence,
+            "state": self.state,
+            "enqueued_at": enqueued,
+            "delivery_count": self.delivery_count,
+            "size_bytes": self.size_bytes,
+            "message_id": self.message_id,
+            "session_id": self.session_id,
+            "subject": self.subject,
+            "dead_letter_reason": self.reason,
+            "dead_letter_description": self.description,
+            "application_properties": {name: _plain(value) for name, value in self.properties.items()},
+            "body": self.body,
+        }
+
+
+def sequence_of(payload: bytes) -> int:
+    """The sequence number of a message as delivered or peeked."""
+    at = payload.find(_SEQUENCE, 0, 4096)
+    if at >= 0:
+        return int.from_bytes(payload[at + len(_SEQUENCE) : at + len(_SEQUENCE) + 8], "big", signed=True)
+    return int(_annotations(payload).get("x-opt-sequence-number") or 0)
+
+
+def state_of(payload: bytes) -> int:
+    """The place in `STATES` of a message as peeked."""
+    if b"x-opt-message-state" not in payload[:4096]:
+        return 0
+    state = _annotations(payload).get("x-opt-message-state")
+    return state if state in (0, 1, 2) else 0
+
+
+def read(payload: bytes) -> Seen:
+    """Everything about one message."""
+    sections = section.locate(payload)
+    annotations = _annotations(payload)
+    properties = section.decode_properties(payload, sections.properties)
+    own = {str(name): value for name, value in section.decode_map(payload, sections.application_properties).items()}
+    return Seen(
+        sequence=int(annotations.get("x-opt-sequence-number") or 0),
+        state=STATES[state_of(payload)],
+        enqueued_ms=int(annotations.get("x-opt-enqueued-time") or 0),
+        delivery_count=section.decode_header(payload, sections.header).delivery_count,
+        size_bytes=len(payload),
+        message_id=_shown(properties.get("message_id")),
+        session_id=_shown(properties.get("group_id")),
+        subject=_shown(properties.get("subject")),
+        reason=_shown(own.get("DeadLetterReason")),
+        description=_shown(own.get("DeadLetterErrorDescription")),
+        properties=own,
+        body=_preview(payload, sections.body),
+    )
+
+
+class _Delivered(MessageView):
+    """A message with what its broker says about it."""
+
+    __slots__ = ("_delivery_count",)
+
+    def __init__(self, payload: bytes) -> None:
+        annotations = _annotations(payload)
+        sequence = int(annotations.get("x-opt-sequence-number") or 0)
+        super().__init__(split(payload, HeadCache(0)), sequence, int(annotations.get("x-opt-enqueued-time") or 0))
+        self._delivery_count = section.decode_header(payload, section.locate(payload).header).delivery_count
+
+    def sys(self, name: str, /) -> Value | Missing:
+        return self._delivery_count if name == "DeliveryCount" else super().sys(name)
+
+
+def make_choice(expression: str) -> Callable[[bytes], bool]:
+    """Whether a message is meant, by a SQL filter; an empty one means all.
+
+    A filter that fails on a message does not mean it.
+
+    Raises:
+        RuleSyntaxError: with every fault of the expression.
+    """
+    if not expression:
+        return lambda payload: True
+    matches = parse_filter(expression).matches
+
+    def chosen(payload: bytes) -> bool:
+        try:
+            return matches(_Delivered(payload)) is True
+        except FilterError:
+            return False
+
+    return chosen
+
+
+def make_change(expression: str) -> Callable[[bytes], Parts]:
+    """What a SQL action makes of a message; an empty one nothing.
+
+    Raises:
+        RuleSyntaxError: with every fault of the expression.
+    """
+    action = parse_action(expression) if expression else None
+
+    def change(payload: bytes) -> Parts:
+        view = _Delivered(payload)
+        if action is None:
+            return view.parts
+        before = view.user("rulename")
+        parts = changed(view, action.apply(view), "")
+        # `changed` is made for rules, which leave their name.
+        if before is MISSING:
+            return parts._replace(rest=with_properties(parts.rest, {}, ["RuleName"]))
+        return parts._replace(rest=with_properties(parts.rest, {"RuleName": before}))
+
+    return change
+
+
+def sent_again(parts: Parts, *, alive: bool = False) -> bytes:
+    """The message as a sender would send it.
+
+    Args:
+        parts: the message.
+        alive: whether it leaves the dead: then the reason and description of its death are taken off.
+    """
+    for name in _BROKER_ANNOTATIONS:
+        if name.encode() in parts.head.annotations:
+            parts = with_annotation(parts, name, None)
+    rest = with_properties(parts.rest, {}, _DEAD_LETTER_PROPERTIES) if alive else parts.rest
+    head = parts.head
+    delivery = b"" if b"x-opt-lock-token" in head.delivery_annotations else head.delivery_annotations
+    annotations = annotations_section(head) if head.annotation_count else b""
+    return b"".join((head.header, delivery, annotations, rest))
+
+
+def _annotations(payload: bytes) -> dict[str, Any]:
+    pairs = section.decode_map(payload, section.locate(payload).message_annotations)
+    return {str(name): value for name, value in pairs.items()}
+
+
+def _preview(payload: bytes, place: tuple[int, int]) -> str:
+    if not place[1]:
+        return ""
+    value = codec.decode(payload, place[0] + 3)[0]
+    if not isinstance(value, bytes):
+        return str(value)[:_PREVIEW_BYTES]
+    start = value[:_PREVIEW_BYTES]
+    text = start.decode("utf-8", "ignore")
+    # Cut inside a character is still text; anything else that does not decode is shown as bytes.
+    return text if len(start) - len(text.encode()) <= 3 and text.isprintable() else start.hex(" ")
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool | str | float) or value is None:
+        return str(value) if isinstance(value, str) else value
+    if isinstance(value, int):
+        return int(value)
+    return value.hex() if isinstance(value, bytes) else str(value)

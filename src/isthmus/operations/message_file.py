@@ -1,0 +1,175 @@
+r"""A file of messages: every byte of them, and where they came from.
+
+What it is: the form that `isthmus namespace export` writes and `import` reads. What it is not: a form for other tools;
+`peek --json` is one.
+
+    "isthmus messages 1\n"
+    u32 length | JSON: export_id, namespace, entity, exported_at
+    per message: u32 length | u32 CRC-32 of what follows | u8 state (0 active, 1 deferred, 2 scheduled) | encoded message
+    u32 0xFFFFFFFF | u32 CRC-32 of what follows | u64 number of messages
+
+Numbers are big-endian. A message is encoded as peek shows it, sequence number and time of enqueueing included.
+
+Invariants:
+    I1. A file has its name only once it is whole and on disk; what a kill leaves is called `….partial`.
+    I2. Damage anywhere in a file is told with the message's place; nothing behind it is read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from isthmus.errors import InvalidArgumentError, IsthmusError
+
+__all__ = ["DamagedFileError", "MessageReader", "MessageWriter"]
+
+_MAGIC = b"isthmus messages 1\n"
+_RECORD = struct.Struct(">II")
+_LENGTH = struct.Struct(">I")
+_COUNT = struct.Struct(">Q")
+_END = 0xFFFFFFFF
+# A namespace takes messages of 100 MiB; what claims to be far larger is no length.
+_LARGEST_BYTES = 1 << 30
+
+
+class DamagedFileError(IsthmusError):
+    """A file of messages is cut off, altered, or none."""
+
+    code = "damaged-file"
+
+    def __init__(self, file: str = "", place: int = 0, reason: str = "") -> None:
+        super().__init__("", file=file, place=place, reason=reason)
+
+    def text(self) -> str:
+        a = self.attributes
+        where = f" at message {a.get('place')}" if a.get("place") else ""
+        return f"'{a.get('file')}' is damaged{where}: {a.get('reason')}; the messages before that are sound"
+
+
+class MessageWriter:
+    """Writes a file.
+
+    Args:
+        file: must not be there yet.
+        header: what is said of where the messages came from; `export_id` and `exported_at` are added.
+
+    Raises:
+        InvalidArgumentError: the file is there, or its folder takes none.
+    """
+
+    def __init__(self, file: Path, header: dict[str, Any]) -> None:
+        if file.exists():
+            raise InvalidArgumentError(f"'{file}' is there already; name a file that is not")
+        self._file = file
+        self._partial = file.with_name(file.name + ".partial")
+        self.count = 0
+        try:
+            descriptor = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        except OSError as error:
+            raise InvalidArgumentError(f"'{file}' cannot be written: {error.strerror}") from None
+        self._out: IO[bytes] = os.fdopen(descriptor, "wb")
+        whole = {**header, "export_id": os.urandom(16).hex(), "exported_at": datetime.now(UTC).isoformat()}
+        encoded = json.dumps(whole).encode()
+        self._out.write(_MAGIC + _LENGTH.pack(len(encoded)) + encoded)
+
+    def write(self, payload: bytes, state: int) -> None:
+        """Append a message."""
+        content = bytes((state,)) + payload
+        self._out.write(_RECORD.pack(len(content), zlib.crc32(content)))
+        self._out.write(content)
+        self.count += 1
+
+    def finish(self) -> None:
+        """Sync the file and give it its name."""
+        count = _COUNT.pack(self.count)
+        self._out.write(_RECORD.pack(_END, zlib.crc32(count)) + count)
+        self._out.flush()
+        os.fsync(self._out.fileno())
+        self._out.close()
+        self._partial.rename(self._file)
+        folder = os.open(self._file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._out.close()
+        if kind is not None:
+            self._partial.unlink(missing_ok=True)
+
+
+class MessageReader:
+    """Reads a file.
+
+    Attributes:
+        header: what the writer said.
+
+    Raises:
+        DamagedFileError: it is no such file.
+        InvalidArgumentError: it cannot be read.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._name = str(file)
+        try:
+            self._in: IO[bytes] = file.open("rb")
+        except OSError as error:
+            raise InvalidArgumentError(f"'{file}' cannot be read: {error.strerror}") from None
+        if self._in.read(len(_MAGIC)) != _MAGIC:
+            self._in.close()
+            raise DamagedFileError(self._name, 0, "it does not begin as a file of messages of format 1")
+        try:
+            (length,) = _LENGTH.unpack(self._in.read(4))
+            self.header: dict[str, Any] = json.loads(self._in.read(min(length, 1 << 20)))
+        except (struct.error, ValueError):
+            self._in.close()
+            raise DamagedFileError(self._name, 0, "its header cannot be read") from None
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        """States and encoded messages.
+
+        Raises:
+            DamagedFileError: see I2.
+        """
+        place = 0
+        while True:
+            place += 1
+            head = self._in.read(_RECORD.size)
+            if len(head) < _RECORD.size:
+                raise DamagedFileError(self._name, place, "it ends before its end mark")
+            length, checksum = _RECORD.unpack(head)
+            end = length == _END
+            if not end and not 1 < length <= _LARGEST_BYTES:
+                raise DamagedFileError(self._name, place, "a length is wrong")
+            content = self._in.read(_COUNT.size if end else length)
+            if zlib.crc32(content) != checksum:
+                raise DamagedFileError(self._name, place, "it was cut off or altered")
+            if end:
+                if _COUNT.unpack(content)[0] != place - 1:
+                    raise DamagedFileError(self._name, place, "messages are missing")
+                return
+            yield content[0], content[1:]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._in.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,109 @@
+"""Removing messages.
+
+What it is: every message that is meant, whatever its state: active ones are received and completed, deferred ones received
+and deleted, scheduled ones cancelled. What it is not: undoable; `carry.export` writes them to a file first.
+
+Invariants:
+    I1. Only messages that stood when the removal began go, and only those that are meant.
+    I2. Killed at any instant, every message is whole: there, or gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from isthmus.amqp.types import Array, Long, UInt
+from isthmus.entities.run import RunSet
+from isthmus.errors import IsthmusError, MessageNotFoundError
+from isthmus.operations.look import Census, Progress
+from isthmus.operations.sweep import sweep
+from isthmus.transport import Client, Management
+
+__all__ = ["Removal", "remove"]
+
+_AT_ONCE = 200
+_LONG = 0x81
+
+
+class Removal(NamedTuple):
+    """What was done: messages removed, and those that were meant and could not be (locked elsewhere, or gone)."""
+
+    removed: int
+    left: int
+
+
+def remove(client: Client, path: str, meant: Census, *, progress: Progress = lambda _: None) -> Removal:
+    """Remove what a census found.
+
+    Args:
+        client: connected.
+        path: the entity.
+        meant: what to remove; used up.
+        progress: told how many messages went since the last time.
+
+    Raises:
+        IsthmusError: the peer refused or is gone; what went until then is gone.
+    """
+    count = meant.total
+
+    def take(messages: Any) -> Any:
+        progress(len(messages))
+        return messages
+
+    removed = sweep(client, path, meant.active, take)
+    management = Management(client, path)
+    try:
+        removed += _each(meant.scheduled, lambda numbers: _cancel(management, numbers), progress)
+        removed += _each(meant.deferred, lambda numbers: _delete_deferred(management, numbers), progress)
+    finally:
+        management.close()
+    return Removal(removed, count - removed)
+
+
+def _each(numbers: RunSet, remove_some: Callable[[list[int]], None], progress: Progress) -> int:
+    """Remove in groups; a group with one that is not there any more, one by one."""
+    removed = 0
+    while numbers:
+        first, last = numbers.take(_AT_ONCE)
+        wanted = list(range(first, last + 1))
+        try:
+            remove_some(wanted)
+            gone = len(wanted)
+        except MessageNotFoundError:
+            gone = sum(_try(remove_some, number) for number in wanted)
+        removed += gone
+        progress(gone)
+    return removed
+
+
+def _try(remove_some: Callable[[list[int]], None], number: int) -> bool:
+    try:
+        remove_some([number])
+    except MessageNotFoundError:
+        return False
+    return True
+
+
+def _cancel(management: Management, numbers: list[int]) -> None:
+    _ask(management, "cancel-scheduled-message", {"sequence-numbers": _longs(numbers)})
+
+
+def _delete_deferred(management: Management, numbers: list[int]) -> None:
+    body = {"sequence-numbers": _longs(numbers), "receiver-settle-mode": UInt(0)}
+    _ask(management, "receive-by-sequence-number", body)
+
+
+def _ask(management: Management, operation: str, body: dict[str, Any]) -> None:
+    reply = management.start(operation, body)
+    try:
+        management.finish(reply)
+    except IsthmusError as error:
+        # The service says of both that a message is not found; as a status only where it gives no condition.
+        if reply.status == 404:
+            raise MessageNotFoundError(str(error)) from None
+        raise
+
+
+def _longs(numbers: list[int]) -> Array:
+    return Array(_LONG, [Long(number) for number in numbers])

@@ -1,0 +1,125 @@
+"""Dead letters sent again.
+
+What it is: messages of a dead-letter queue go back to the queue or topic that they died in, or elsewhere, changed by a SQL
+action if one is given, without reason and description of their death. What it is not: exactly once.
+
+Invariants:
+    I1. A message leaves the dead-letter queue only after its copy is acknowledged. Killed in between, both stand.
+    I2. A message that the target refuses stays where it is; the others go on.
+    I3. Nothing is sent where duplicate detection may drop the copy, unless the copy gets a MessageId of its own.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from isthmus.entities.amend import with_message_id
+from isthmus.entities.record import Parts
+from isthmus.entities.run import RunSet
+from isthmus.errors import InvalidArgumentError
+from isthmus.operations.deliver import deliver
+from isthmus.operations.look import Progress
+from isthmus.operations.message import sent_again
+from isthmus.operations.sweep import Taken, sweep
+from isthmus.operations.target import Target
+from isthmus.rules import FilterError
+from isthmus.transport import Client, Sender
+
+__all__ = ["DEAD_LETTER_SUFFIX", "Resubmission", "check_detection", "origin_of", "resubmit"]
+
+DEAD_LETTER_SUFFIX = "/$DeadLetterQueue"
+_AT_ONCE = 100
+
+
+class Resubmission(NamedTuple):
+    """What was done.
+
+    Attributes:
+        moved: acknowledged by the target and completed in the dead-letter queue.
+        refused: by the target, or by the action; they stand where they stood.
+        left: locked elsewhere, or gone meanwhile.
+        first_refusal: why, of the first one; empty if none was.
+    """
+
+    moved: int
+    refused: int
+    left: int
+    first_refusal: str
+
+
+def origin_of(path: str) -> str:
+    """The queue or topic to which the dead letters of an entity go back."""
+    entity = path.removesuffix(DEAD_LETTER_SUFFIX)
+    at = entity.lower().find("/subscriptions/")
+    return entity if at < 0 else entity[:at]
+
+
+def check_detection(target: Target, path: str, *, new_message_ids: bool) -> None:
+    """Refuse to send known MessageIds where they are dropped.
+
+    Raises:
+        InvalidArgumentError: the entity detects duplicates.
+    """
+    if not new_message_ids and target.detects_duplicates(path):
+        raise InvalidArgumentError(
+            f"'{path}' detects duplicates: it would accept and drop messages whose MessageId came within its window; "
+            "let them have new ones (--new-message-ids)"
+        )
+
+
+def resubmit(
+    client: Client,
+    source: str,
+    destination: str,
+    wanted: RunSet,
+    change: Callable[[bytes], Parts],
+    *,
+    new_message_ids: bool = False,
+    progress: Progress = lambda _: None,
+) -> Resubmission:
+    """Move dead letters.
+
+    Args:
+        client: connected, authorised for both.
+        source: path of the dead-letter queue.
+        destination: queue or topic.
+        wanted: sequence numbers; used up.
+        change: what becomes of each (`message.make_change`).
+        new_message_ids: whether copies get MessageIds of their own.
+        progress: told how many messages were dealt with since the last time.
+
+    Raises:
+        IsthmusError: the peer is gone; see I1 for what stands then.
+    """
+    count = wanted.count()
+    sender = Sender(client, destination).wait_ready()
+    refusals: list[str] = []
+
+    def take(messages: Sequence[Taken]) -> list[Taken]:
+        done: list[Taken] = []
+        for start in range(0, len(messages), _AT_ONCE):
+            ready: list[Taken] = []
+            copies: list[bytes] = []
+            for each in messages[start : start + _AT_ONCE]:
+                try:
+                    parts = change(each.payload)
+                except FilterError as error:
+                    refusals.append(f"the action failed: {error}")
+                    continue
+                if new_message_ids:
+                    parts = with_message_id(parts, uuid.uuid4().hex)
+                ready.append(each)
+                copies.append(sent_again(parts, alive=True))
+            for each, refusal in zip(ready, deliver(client, sender, copies), strict=True):
+                if refusal is None:
+                    done.append(each)
+                else:
+                    refusals.append(str(refusal))
+            progress(len(messages[start : start + _AT_ONCE]))
+        return done
+
+    moved = sweep(client, source, wanted, take)
+    sender.close()
+    return Resubmission(moved, len(refusals), count - moved - len(refusals), refusals[0] if refusals else "")

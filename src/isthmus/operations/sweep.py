@@ -1,0 +1,168 @@
+"""Takes chosen messages out of an entity's middle.
+
+What it is: one pass over an entity under peek-lock: the chosen messages are handed on, all others are held, so that they
+do not come again, and released at the end. What it is not: for entities with sessions, which give messages to session
+receivers only.
+
+Invariants:
+    I1. Only messages named by sequence number are handed on, each once; what comes meanwhile is left alone.
+    I2. What is held is released, not abandoned: its delivery count stays as it was, unless this process is killed.
+    I3. A message is settled only after whoever took it said so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from isthmus.amqp import section
+from isthmus.amqp.performative import Released
+from isthmus.entities.run import RunSet
+from isthmus.errors import LockLostError
+from isthmus.operations.message import sequence_of
+from isthmus.transport import Client, Management, Receiver
+
+__all__ = ["Taken", "sweep"]
+
+_WINDOW = 500
+_WINDOW_BYTES = 8 << 20
+_RENEWED_AT_ONCE = 500
+_DEFAULT_LOCK_SECONDS = 30.0
+
+
+class Taken(NamedTuple):
+    """A locked message."""
+
+    delivery_id: int
+    tag: bytes
+    payload: bytes
+
+
+def sweep(
+    client: Client,
+    path: str,
+    wanted: RunSet,
+    take: Callable[[Sequence[Taken]], Sequence[Taken]],
+    *,
+    quiet_seconds: float = 3.0,
+) -> int:
+    """Hand the wanted messages on and complete those that were taken.
+
+    Args:
+        client: connected.
+        path: queue, subscription or dead-letter queue.
+        wanted: sequence numbers; those that were handed on are taken out of it.
+        take: gets locked messages in order; returns those that it took, which are then completed.
+        quiet_seconds: the pass ends when nothing has come for so long: the others are locked elsewhere, or gone.
+
+    Returns:
+        How many messages were completed.
+
+    Raises:
+        IsthmusError: the peer refused or is gone; what was not completed stands as before once its lock has expired.
+    """
+    if not wanted:
+        return 0
+    receiver = Receiver(client, path).wait_attached()
+    pass_ = _Pass(client, path, receiver, wanted)
+    last = max(last for _, last in wanted)
+    completed = 0
+    seen_last = False
+    heard_at = time.monotonic()
+    while wanted and not seen_last and time.monotonic() - heard_at < quiet_seconds:
+        if receiver.error is not None:
+            raise receiver.error
+        if receiver.credit < pass_.window // 2:
+            receiver.grant(pass_.window)
+        client.wait(min(0.5, quiet_seconds))
+        for run in receiver.take():
+            heard_at = time.monotonic()
+            chosen: list[Taken] = []
+            for number, (tag, payload) in enumerate(zip(run.tags, run.payloads, strict=True)):
+                taken = Taken((run.first_id + number) & 0xFFFFFFFF, bytes(tag), payload)
+                sequence = sequence_of(payload)
+                seen_last = seen_last or sequence >= last
+                if sequence in wanted:
+                    wanted.discard(sequence, sequence)
+                    chosen.append(taken)
+                else:
+                    pass_.hold(taken)
+            pass_.learn(run.payloads)
+            done = take(chosen) if chosen else ()
+            completed += len(done)
+            _dispose(receiver, [each.delivery_id for each in done])
+            kept = {each.delivery_id for each in done}
+            for each in chosen:
+                if each.delivery_id not in kept:
+                    pass_.hold(each)
+        pass_.renew()
+    pass_.release()
+    return completed
+
+
+class _Pass:
+    """What one sweep holds."""
+
+    def __init__(self, client: Client, path: str, receiver: Receiver, wanted: RunSet) -> None:
+        self.window = _WINDOW
+        self._client = client
+        self._receiver = receiver
+        self._management = Management(client, path)
+        self._held: dict[int, bytes] = {}
+        self._lock_seconds = _DEFAULT_LOCK_SECONDS
+        self._renewed_at = time.monotonic()
+
+    def hold(self, taken: Taken) -> None:
+        """Keep a message's lock."""
+        self._held[taken.delivery_id] = taken.tag
+
+    def learn(self, payloads: Sequence[bytes]) -> None:
+        """How long locks last, and how many messages fit into memory."""
+        payload = payloads[-1]
+        mean = sum(map(len, payloads)) // len(payloads) + 1
+        self.window = max(2, min(_WINDOW, _WINDOW_BYTES // mean))
+        annotations = section.decode_map(payload, section.locate(payload).message_annotations)
+        until = annotations.get("x-opt-locked-until")
+        if isinstance(until, int):
+            self._lock_seconds = max(1.0, until / 1000 - time.time())
+
+    def renew(self) -> None:
+        """Keep the locks of what is held, in time."""
+        if time.monotonic() - self._renewed_at < self._lock_seconds / 3:
+            return
+        self._renewed_at = time.monotonic()
+        tokens = list(self._held.values())
+        for start in range(0, len(tokens), _RENEWED_AT_ONCE):
+            try:
+                self._management.renew(tokens[start : start + _RENEWED_AT_ONCE])
+            except LockLostError:
+                continue  # it comes again, and is held again
+
+    def release(self) -> None:
+        """Let everything go that was held or is still on its way."""
+        receiver = self._receiver
+        receiver.drain()
+        self._client.wait_until(lambda: receiver.drained or receiver.error is not None, 30.0, "drain")
+        for run in receiver.take():
+            for number, tag in enumerate(run.tags):
+                self._held[(run.first_id + number) & 0xFFFFFFFF] = bytes(tag)
+        _dispose(receiver, sorted(self._held), Released())
+        self._held.clear()
+        self._client.flush()
+        self._management.close()
+        receiver.close()
+
+
+def _dispose(receiver: Receiver, ids: Sequence[int], state: object = None) -> None:
+    first = last = -1
+    for each in ids:
+        if first < 0:
+            first = last = each
+        elif each == last + 1:
+            last = each
+        else:
+            receiver.dispose(first, last, state)
+            first = last = each
+    if first >= 0:
+        receiver.dispose(first, last, state)

@@ -1,0 +1,365 @@
+"""`isthmus namespace stats|peek|purge|resubmit|export|import|backup` against a served namespace, with azure-servicebus at
+the other side.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
+
+from isthmus.cli.app import main
+from isthmus.operations.message_file import DamagedFileError, MessageReader
+from isthmus.testing.namespace import namespace
+
+CONFIG = """
+queues:
+  work: {}
+  other: {}
+  once: {requires_duplicate_detection: true}
+  closed: {max_message_size_in_kilobytes: 1}
+  short: {lock_duration: 1s}
+topics:
+  flights: {subscriptions: {all: {}}}
+"""
+
+
+class Operator:
+    def __init__(self, ns, capsys):
+        self.ns = ns
+        self.capsys = capsys
+        self.client = ServiceBusClient.from_connection_string(ns.connection_string)
+
+    def run(self, *words, code=0):
+        """A verb's JSON."""
+        self.capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(["namespace", *map(str, words), "--json"])
+        output, errors = self.capsys.readouterr()
+        assert (ended.value.code or 0) == code, (output, errors)
+        assert "SharedAccessKey" not in output
+        return [json.loads(line) for line in output.splitlines()]
+
+    def send(self, path, count, **more):
+        with self.client.get_queue_sender(path) as sender:
+            messages = [
+                ServiceBusMessage(f"body-{n}", message_id=f"{path}-{n}", application_properties={"number": n, **more})
+                for n in range(count)
+            ]
+            sender.send_messages(messages)
+
+    def take(self, path, count, sub_queue=None, **subscription):
+        """Receive and delete."""
+        mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+        receiver = (
+            self.client.get_subscription_receiver(path, receive_mode=mode, sub_queue=sub_queue, **subscription)
+            if subscription
+            else self.client.get_queue_receiver(path, receive_mode=mode, sub_queue=sub_queue)
+        )
+        found = []
+        with receiver:
+            while len(found) < count:
+                got = receiver.receive_messages(max_message_count=count, max_wait_time=5)
+                assert got, f"{len(found)} of {count}"
+                found += got
+        return found
+
+    def bury(self, path, count, **subscription):
+        receiver = (
+            self.client.get_subscription_receiver(path, **subscription)
+            if subscription
+            else self.client.get_queue_receiver(path)
+        )
+        with receiver:
+            done = 0
+            while done < count:
+                for message in receiver.receive_messages(max_message_count=count, max_wait_time=5):
+                    receiver.dead_letter_message(message, reason="bad", error_description=f"no {done}")
+                    done += 1
+
+    def count(self, path):
+        return len(self.run("peek", path, "--max", 0))
+
+
+@pytest.fixture(scope="module")
+def running():
+    with namespace(config=CONFIG) as ns:
+        yield ns
+
+
+@pytest.fixture
+def operator(running, capsys, monkeypatch):
+    monkeypatch.setenv("ISTHMUS_CONNECTION", running.connection_string)
+    made = Operator(running, capsys)
+    with made.client:
+        yield made
+        for path in ("work", "other", "once", "closed", "short", "flights/Subscriptions/all"):
+            made.run("purge", path, "--yes")
+            made.run("purge", path, "--dead-letter", "--yes")
+
+
+def test_peek_shows_messages_and_changes_nothing(operator):
+    operator.send("work", 30)
+    assert [row["sequence_number"] for row in operator.run("peek", "work")] == sorted(
+        row["sequence_number"] for row in operator.run("peek", "work", "--max", 20)
+    )
+    rows = operator.run("peek", "work", "--max", 0)
+    assert [row["application_properties"]["number"] for row in rows] == list(range(30))
+    assert rows[3] | {"message_id": "work-3", "state": "active", "delivery_count": 0, "body": "body-3"} == rows[3]
+    later = operator.run("peek", "work", "--from-sequence", rows[25]["sequence_number"])
+    assert later == rows[25:]
+    assert operator.run("peek", "work", "--filter", "number > 27") == rows[28:]
+    assert len(operator.take("work", 30)) == 30
+
+
+def test_a_table_of_messages_is_for_people(operator, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    operator.send("work", 2)
+    operator.bury("work", 1)
+    main_words = ["namespace", "peek", "work", "--dead-letter"]
+    with suppress(SystemExit):
+        main(main_words)
+    shown = capsys.readouterr().out
+    assert "bad: no 0" in shown
+    assert "work-0" in shown
+
+
+def test_purge_tells_first_and_removes_only_what_is_meant(operator):
+    operator.send("work", 20)
+    with operator.client.get_queue_sender("work") as sender:
+        sender.schedule_messages(
+            ServiceBusMessage("later", application_properties={"number": 100}), datetime.now(UTC) + timedelta(hours=1)
+        )
+    with operator.client.get_queue_receiver("work") as receiver:
+        receiver.defer_message(receiver.receive_messages(max_message_count=1, max_wait_time=5)[0])
+    [told] = operator.run("purge", "work", "--filter", "number < 10 OR number = 100")
+    assert told | {"dry_run": True, "removed": 0, "meant": {"active": 9, "deferred": 1, "scheduled": 1}} == told
+    assert operator.count("work") == 21
+    [done] = operator.run("purge", "work", "--filter", "number < 10 OR number = 100", "--yes")
+    assert done | {"removed": 11, "left": 0} == done
+    rows = operator.run("peek", "work", "--max", 0)
+    assert [row["application_properties"]["number"] for row in rows] == list(range(10, 20))
+    assert {row["delivery_count"] for row in rows} == {0}
+    [done] = operator.run("purge", "work", "--yes", "--max", 4)
+    assert done["removed"] == 4
+    assert len(operator.take("work", 6)) == 6
+
+
+def test_purge_tells_what_is_locked(operator):
+    operator.send("work", 3)
+    with operator.client.get_queue_receiver("work") as receiver:
+        [held] = receiver.receive_messages(max_message_count=1, max_wait_time=5)
+        [done] = operator.run("purge", "work", "--yes", code=1)
+        assert done | {"removed": 2, "left": 1} == done
+        receiver.complete_message(held)
+
+
+def test_what_a_purge_holds_stays_locked_longer_than_a_lock_lasts(operator, monkeypatch):
+    operator.send("short", 40)
+    import isthmus.operations.sweep as module
+
+    monkeypatch.setattr(module, "_WINDOW", 2)
+    dispose = module._dispose
+
+    def slow(*arguments):
+        time.sleep(0.1)
+        dispose(*arguments)
+
+    monkeypatch.setattr(module, "_dispose", slow)
+    [done] = operator.run("purge", "short", "--filter", "number = 39", "--yes")
+    assert done["removed"] == 1
+    assert {row["delivery_count"] for row in operator.run("peek", "short", "--max", 0)} == {0}
+
+
+def test_dead_letters_are_sent_again_without_their_death(operator):
+    operator.send("work", 10)
+    operator.bury("work", 10)
+    [told] = operator.run("resubmit", "work", "--filter", "number >= 4")
+    assert told | {"dry_run": True, "meant": 6, "moved": 0, "to": "work"} == told
+    words = ("resubmit", "work", "--filter", "number >= 4", "--action", "SET again = 'yes'", "--yes")
+    [done] = operator.run(*words)
+    assert done | {"moved": 6, "refused": 0, "left": 0} == done
+    taken = operator.take("work", 6)
+    assert [message.message_id for message in taken] == [f"work-{n}" for n in range(4, 10)]
+    properties = taken[0].application_properties
+    assert set(properties) == {b"number", b"again"}
+    assert (taken[0].dead_letter_source, taken[0].delivery_count, str(taken[0])) == (None, 0, "body-4")
+    dead = operator.run("peek", "work", "--dead-letter")
+    assert [row["application_properties"]["number"] for row in dead] == [0, 1, 2, 3]
+    assert {row["dead_letter_reason"] for row in dead} == {"bad"}
+
+
+def test_dead_letters_of_a_subscription_go_to_the_topic_or_where_they_are_told(operator):
+    with operator.client.get_topic_sender("flights") as sender:
+        sender.send_messages([ServiceBusMessage(f"{n}", application_properties={"number": n}) for n in range(4)])
+    operator.bury("flights", 4, subscription_name="all")
+    [done] = operator.run("resubmit", "flights/Subscriptions/all", "--max", 2, "--yes")
+    assert done | {"to": "flights", "moved": 2} == done
+    assert [str(m) for m in operator.take("flights", 2, subscription_name="all")] == ["0", "1"]
+    [done] = operator.run("resubmit", "flights/Subscriptions/all", "--to", "other", "--yes")
+    assert done["moved"] == 2
+    assert [str(m) for m in operator.take("other", 2)] == ["2", "3"]
+
+
+def test_what_the_target_refuses_stays_dead(operator):
+    operator.send("work", 3)
+    with operator.client.get_queue_sender("work") as sender:
+        sender.send_messages(ServiceBusMessage("x" * 4096, application_properties={"number": 3}))
+    operator.bury("work", 4)
+    [done] = operator.run("resubmit", "work", "--to", "closed", "--yes", code=1)
+    assert done | {"moved": 3, "refused": 1, "left": 0} == done
+    assert "1024" in done["first_refusal"]
+    assert operator.count("work/$DeadLetterQueue") == 1
+    [done] = operator.run("resubmit", "work", "--action", "SET number = 1 / 0", "--yes", code=1)
+    assert done | {"moved": 0, "refused": 1} == done
+    assert operator.count("work/$DeadLetterQueue") == 1
+
+
+def test_where_duplicates_are_detected_copies_need_ids_of_their_own(operator):
+    operator.send("once", 3)
+    operator.bury("once", 3)
+    [refused] = operator.run("resubmit", "once", "--yes", code=2)
+    assert "--new-message-ids" in refused["error"]["message"]
+    [done] = operator.run("resubmit", "once", "--new-message-ids", "--yes")
+    assert done["moved"] == 3
+    assert {message.message_id for message in operator.take("once", 3)}.isdisjoint({"once-0", "once-1", "once-2"})
+
+
+def test_export_and_import_keep_every_part(operator, tmp_path):
+    operator.send("work", 700, text="ü", flag=True, ratio=1.5)
+    with operator.client.get_queue_sender("work") as sender:
+        sender.send_messages(
+            ServiceBusMessage(b"\0\xff", subject="s", session_id="x", to="t", time_to_live=timedelta(hours=1))
+        )
+    file = tmp_path / "work.messages"
+    [done] = operator.run("export", "work", file)
+    assert done | {"written": 701, "removed": 0} == done
+    assert operator.count("work") == 701
+    assert file.stat().st_mode & 0o777 == 0o600
+    [done] = operator.run("import", file, "other")
+    assert done | {"sent": 701, "passed_over": 0} == done
+    before, after = operator.take("work", 701), operator.take("other", 701)
+    for one, other in zip(before, after, strict=True):
+        for name in ("message_id", "subject", "session_id", "to", "time_to_live", "content_type", "correlation_id"):
+            assert getattr(one, name) == getattr(other, name)
+        assert one.application_properties == other.application_properties
+        assert b"".join(one.body) == b"".join(other.body)
+    assert not (tmp_path / "work.messages.progress").exists()
+    [refused] = operator.run("export", "work", file, code=2)
+    assert "there already" in refused["error"]["message"]
+
+
+def test_export_with_removal_removes_what_is_in_the_file(operator, tmp_path):
+    operator.send("work", 20)
+    with operator.client.get_queue_sender("work") as sender:
+        sender.schedule_messages(ServiceBusMessage("later"), datetime.now(UTC) + timedelta(hours=1))
+    file = tmp_path / "some"
+    [done] = operator.run("export", "work", file, "--filter", "number < 5 OR number IS NULL", "--remove")
+    assert done | {"written": 6, "removed": 6, "left": 0} == done
+    with MessageReader(file) as reader:
+        assert [state for state, _ in reader] == [0] * 5 + [2]
+    assert operator.count("work") == 15
+
+
+def test_a_damaged_file_is_told_and_what_stands_before_is_sent(operator, tmp_path):
+    operator.send("work", 10)
+    file = tmp_path / "file"
+    operator.run("export", "work", file)
+    content = bytearray(file.read_bytes())
+    content[-200] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DamagedFileError) as damaged, MessageReader(file) as reader:
+        list(reader)
+    place = damaged.value.attributes["place"]
+    [refused] = operator.run("import", file, "other", code=1)
+    assert refused["error"]["code"] == "damaged-file"
+    assert operator.count("other") == place - 1
+    file.write_bytes(b"something else")
+    [refused] = operator.run("import", file, "other", code=1)
+    assert refused["error"]["code"] == "damaged-file"
+
+
+def test_stats_tell_rates(operator):
+    stop = threading.Event()
+
+    def send():
+        client = ServiceBusClient.from_connection_string(operator.ns.connection_string)
+        with client, client.get_queue_sender("work") as sender:
+            while not stop.is_set():
+                sender.send_messages([ServiceBusMessage("x") for _ in range(10)])
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        time.sleep(0.5)
+        [found] = operator.run("stats", "--interval", "0.5")
+    finally:
+        stop.set()
+        thread.join()
+    row = next(row for row in found["entities"] if row["entity"] == "work")
+    assert row["in_rate"] > 10
+    assert row["active"] > 0
+    assert found["namespace"]["connections"] >= 1
+    assert found["namespace"]["healthy"]
+
+
+def test_a_wrong_reference_or_key_is_told_without_the_secret(operator, monkeypatch):
+    [refused] = operator.run("stats", "--connection", "env:NOT_SET_ANYWHERE", code=1)
+    assert "NOT_SET_ANYWHERE" in refused["error"]["message"]
+    wrong = operator.ns.connection_string.split("SharedAccessKey=")[0] + "SharedAccessKey=d3Jvbmc=;"
+    monkeypatch.setenv("WRONG", wrong + "UseDevelopmentEmulator=true")
+    for verb in (("stats",), ("peek", "work")):
+        [refused] = operator.run(*verb, "--connection", "env:WRONG", code=1)
+        assert refused["error"]["code"] == "unauthorized"
+        assert "d3Jvbmc=" not in json.dumps(refused)
+
+
+def test_a_backup_under_load_has_everything_acknowledged_before_it(operator, tmp_path, capsys):
+    acknowledged: list[str] = []
+    stop = threading.Event()
+
+    def send():
+        client = ServiceBusClient.from_connection_string(operator.ns.connection_string)
+        with client, client.get_queue_sender("work") as sender:
+            number = 0
+            while not stop.is_set():
+                ids = [f"load-{number + n}" for n in range(50)]
+                sender.send_messages([ServiceBusMessage("x" * 1000, message_id=each) for each in ids])
+                acknowledged.extend(ids)
+                number += 50
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        while len(acknowledged) < 1000:
+            time.sleep(0.01)
+        before = list(acknowledged)
+        folder = tmp_path / "backup"
+        [done] = operator.run("backup", folder, "--data", operator.ns.data)
+    finally:
+        stop.set()
+        thread.join()
+    assert done["running"]
+    assert not (operator.ns.data / "backups").exists()
+    [refused] = operator.run("backup", folder, "--data", operator.ns.data, code=2)
+    assert "there already" in refused["error"]["message"]
+    with namespace(folder) as copy:
+        with ServiceBusClient.from_connection_string(copy.connection_string) as client:
+            mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+            with client.get_queue_receiver("work", receive_mode=mode) as receiver:
+                found: list[str] = []
+                while got := receiver.receive_messages(max_message_count=1000, max_wait_time=2):
+                    found += [message.message_id for message in got]
+        assert max(Counter(found).values()) == 1
+        assert set(before) <= set(found)
+        assert copy.stop() == 0
+        [done] = operator.run("backup", tmp_path / "second", "--data", folder)
+        assert not done["running"]
+    [refused] = operator.run("backup", tmp_path / "third", "--data", tmp_path / "nothing", code=1)
+    assert refused["error"]["code"] == "store"
