@@ -17,9 +17,10 @@ import gc
 import importlib
 import ipaddress
 import logging
+import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,9 @@ _SWITCH_INTERVAL_SECONDS = 0.0005
 _KEY_LOOK_SECONDS = 2.0
 # Messages make no reference cycles; the collector looks for those of connections only, and seldom.
 _GC_THRESHOLD = (50_000, 20, 100)
+
+# Connections and the store's files; as far as the system allows.
+_OPEN_FILES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,30 +266,45 @@ class Server:
         return described
 
 
-async def serve(options: Options, ready: Callable[[dict[str, Any]], None]) -> None:
-    """Run a namespace until SIGTERM or SIGINT.
+async def serve(namespaces: Sequence[Options], ready: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Run namespaces in this process until SIGTERM or SIGINT; each has a store, keys and ports of its own.
 
     Args:
-        options: what the operator said.
-        ready: told how to connect, once clients can.
+        namespaces: what the operator said of each.
+        ready: told how to connect to each, once clients can connect to all.
     """
+    _allow_many_connections()
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    server = Server(options)
-    await server.start()
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        servers: list[Server] = []
+        for options in namespaces:
+            server = Server(options)
+            await server.start()
+            stack.push_async_callback(_stop, server, options)
+            servers.append(server)
+            _log.info("namespace started: data=%s ports=%s", options.data, server.ports)
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLD)
-        _log.info("namespace started: data=%s ports=%s", options.data, server.ports)
-        ready(server.describe())
+        ready([server.describe() for server in servers])
         await stopped.wait()
-    finally:
-        await server.stop()
-        _log.info("namespace stopped: data=%s", options.data)
+
+
+async def _stop(server: Server, options: Options) -> None:
+    await server.stop()
+    _log.info("namespace stopped: data=%s", options.data)
+
+
+def _allow_many_connections() -> None:
+    """Each connection is an open file, and what a shell allows is often 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _MachineTimeAuthority(Authority):

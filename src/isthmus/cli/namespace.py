@@ -14,10 +14,13 @@ from typing import Annotated, Any
 
 import typer
 
-from isthmus.cli import namespace_keys
+from isthmus.cli import _namespace_keys
 from isthmus.cli._namespace_operations import register_operations
 
 __all__ = ["register"]
+
+_PORT_STEP = 10
+_LAST_PORT = 65_535
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +29,7 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True, help="Run a Service Bus namespace on this machine, and see to its messages."
     )
     namespace.command("serve")(_serve)
-    namespace_keys.register(namespace)
+    _namespace_keys.register(namespace)
     register_operations(namespace)
     namespace.callback()(_options)
     app.add_typer(namespace, name="namespace")
@@ -39,7 +42,8 @@ def _options() -> None:
 def _serve(
     data: Annotated[Path, typer.Option(help="Folder of messages, keys and certificate; made if absent.")],
     config: Annotated[
-        Path | None, typer.Option(help="Entities to make at the start: YAML, or the emulator's JSON layout.")
+        list[Path] | None,
+        typer.Option(help="Entities to make at the start: YAML, or the emulator's JSON layout. Repeated: see above."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port for AMQP; 0: any free one.", min=0, max=65535)] = 5672,
@@ -59,6 +63,9 @@ def _serve(
     """Serve a namespace until SIGTERM or Ctrl-C.
 
     Every port speaks AMQP, TLS, HTTP and WebSocket, told apart by their first bytes.
+
+    With --config more than once, each file is a namespace of its own in this process: its folder is below --data and has
+    the file's name without the ending, and its ports are 10 higher than those of the one before.
     """
     import uvloop
 
@@ -70,7 +77,7 @@ def _serve(
     logging.getLogger("isthmus.broker.admin").setLevel(logging.WARNING)
     options = Options(
         data=data,
-        config=config,
+        config=config[0] if config else None,
         host=host,
         port=port,
         tls_port=tls_port,
@@ -82,7 +89,47 @@ def _serve(
         host_names=tuple(host_name or ()),
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(options, lambda described: _print_ready(described, json_output)))
+        several = _several(options, config or [])
+        runner.run(serve(list(several.values()), lambda all_: _print_all(list(several), all_, json_output)))
+
+
+def _several(options: Any, files: list[Path]) -> dict[str, Any]:
+    """The options of each namespace by its name.
+
+    Raises:
+        InvalidArgumentError: two would have the same folder, or a port is too high.
+    """
+    from dataclasses import replace
+
+    from isthmus.errors import InvalidArgumentError
+
+    if len(files) < 2:
+        return {"": options}
+    found: dict[str, Any] = {}
+    for number, file in enumerate(files):
+        ports = {
+            name: port + _PORT_STEP * number if (port := getattr(options, name)) else 0
+            for name in ("port", "tls_port", "http_port")
+        }
+        if file.stem in found:
+            raise InvalidArgumentError(f"two files are called '{file.stem}': each is a namespace's name; rename one")
+        if max(ports.values()) > _LAST_PORT:
+            raise InvalidArgumentError(f"the ports of '{file.stem}' would be above {_LAST_PORT}; begin with lower ones")
+        found[file.stem] = replace(options, config=file, data=options.data / file.stem, **ports)
+    return found
+
+
+def _print_all(names: list[str], described: list[dict[str, Any]], as_json: bool) -> None:
+    if len(names) == 1:
+        _print_ready(described[0], as_json)
+    elif as_json:
+        shown = ("connection_string", "admin_connection_string", "ports")
+        found = {name: {key: each[key] for key in shown} for name, each in zip(names, described, strict=True)}
+        print(json.dumps({"namespaces": found}), flush=True)
+    else:
+        for name, each in zip(names, described, strict=True):
+            print(f"namespace                {name}")
+            _print_ready(each, as_json)
 
 
 def _print_ready(described: dict[str, Any], as_json: bool) -> None:

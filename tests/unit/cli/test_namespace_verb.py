@@ -126,3 +126,42 @@ def test_the_clock_can_be_shifted(tmp_path):
             assert message.enqueued_time_utc is not None
             ahead = message.enqueued_time_utc - datetime.now(UTC)
             assert timedelta(hours=23) < ahead < timedelta(hours=25)
+
+
+def test_several_namespaces_in_one_process(tmp_path):
+    """Separate folders, keys, ports and entities; one signal stops both."""
+    for name in ("ewr", "jfk"):
+        (tmp_path / f"{name}.yaml").write_text(f"queues: {{{name}-orders: {{}}}}\n")
+    configs = [word for name in ("ewr", "jfk") for word in ("--config", str(tmp_path / f"{name}.yaml"))]
+    process = subprocess.Popen(
+        [*COMMAND, "--data", str(tmp_path / "data"), *configs, *ANY_PORTS, "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    found = json.loads(process.stdout.readline())["namespaces"]
+    assert set(found) == {"ewr", "jfk"}
+    assert not set(found["ewr"]["ports"].values()) & set(found["jfk"]["ports"].values())
+    keys = {each["connection_string"].split("SharedAccessKey=")[1] for each in found.values()}
+    assert len(keys) == 2
+    for name, each in found.items():
+        with ServiceBusClient.from_connection_string(each["connection_string"]) as client:
+            with client.get_queue_sender(f"{name}-orders") as sender:
+                sender.send_messages(ServiceBusMessage(name))
+            with client.get_queue_receiver(f"{name}-orders") as receiver:
+                [message] = receiver.receive_messages(max_wait_time=5)
+                assert str(message) == name
+                receiver.complete_message(message)
+    assert (tmp_path / "data" / "ewr" / "store").is_dir()
+    process.terminate()
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+
+
+def test_two_namespaces_of_one_name_are_refused(tmp_path):
+    (tmp_path / "a").mkdir()
+    files = [tmp_path / "x.yaml", tmp_path / "a" / "x.yaml"]
+    for file in files:
+        file.write_text("queues: {q: {}}\n")
+    refused = run("--data", str(tmp_path / "data"), "--config", str(files[0]), "--config", str(files[1]), *ANY_PORTS)
+    assert refused.returncode == 2
+    assert "'x'" in refused.stderr
