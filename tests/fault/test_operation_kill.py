@@ -1,0 +1,163 @@
+"""Kills import, resubmit and purge at random instants, and the namespace below them: nothing is lost.
+
+O1. After any number of kills and repetitions of an import every message of the file is there.
+O2. A dead letter is in the dead-letter queue or its copy at the target, or both; never nowhere.
+O3. A purge removes nothing that its filter does not mean, and ends at last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fault_client import connected, look, make_message
+from isthmus.amqp import Error
+from isthmus.amqp.performative import Rejected
+from isthmus.amqp.types import Symbol
+from isthmus.errors import IsthmusError
+from isthmus.operations.statistics import ask_statistics
+from isthmus.operations.target import find_target
+from isthmus.testing.namespace import NamespaceProcess, namespace
+from isthmus.transport import Receiver, Sender
+
+COMMAND = [sys.executable, "-c", "from isthmus.cli.app import main; main()", "namespace"]
+CONFIG = "queues: {source: {lock_duration: 1s, max_delivery_count: 100000}, target: {}}"
+MESSAGES = 3000
+ROUNDS = 40
+
+
+@pytest.fixture
+def ns(monkeypatch: pytest.MonkeyPatch) -> Iterator[NamespaceProcess]:
+    with namespace(config=CONFIG) as running:
+        monkeypatch.setenv("ISTHMUS_CONNECTION", running.connection_string)
+        yield running
+
+
+def fill(ns: NamespaceProcess) -> list[bytes]:
+    bodies = [b"%d" % number for number in range(MESSAGES)]
+    messages = [make_message(body, application_properties={"number": int(body)}) for body in bodies]
+    with connected(ns, "source") as client:
+        Sender(client, "source").wait_ready().send_all(messages, batch=100)
+    return bodies
+
+
+def bury(ns: NamespaceProcess) -> None:
+    with connected(ns, "source") as client:
+        receiver = Receiver(client, "source").wait_attached()
+        receiver.grant(MESSAGES)
+        buried = 0
+        while buried < MESSAGES:
+            client.wait_until(lambda: receiver.arrived, 20, "messages")
+            for run in receiver.take():
+                dead = Rejected(Error(Symbol("com.microsoft:dead-letter"), "bad", {"DeadLetterReason": "bad"}))
+                receiver.dispose(run.first_id, run.first_id + len(run.tags) - 1, dead)
+                buried += len(run.tags)
+
+
+def bodies(ns: NamespaceProcess, *paths: str) -> Counter[bytes]:
+    found: Counter[bytes] = Counter()
+    for path in paths:
+        with connected(ns, path) as client:
+            found.update(seen.body for seen in look(client, path))
+    return found
+
+
+def counted(counter: str, queue: str) -> int:
+    rows = ask_statistics(find_target("env:ISTHMUS_CONNECTION"))["entities"]
+    return int(next(row[counter] for row in rows if row["entity"] == queue))
+
+
+def interrupt(
+    ns: NamespaceProcess, words: list[str], how_far: Callable[[], int], choose: random.Random, *, broker: bool
+) -> dict[str, Any] | None:
+    """Run a verb and kill it, or the namespace, once it has come some way; its answer if it was quicker."""
+    start = how_far()
+    goal = start + choose.randrange(1, MESSAGES // 2)
+    process = subprocess.Popen([*COMMAND, *words, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    limit = time.monotonic() + 60
+    while process.poll() is None and how_far() < goal:
+        assert time.monotonic() < limit, "it does not go on"
+        time.sleep(0.002)
+    if broker:
+        ns.kill()
+        ns.start()
+    elif process.poll() is None:
+        process.kill()
+    output, _ = process.communicate(timeout=90)
+    with suppress(ValueError):
+        found: dict[str, Any] = json.loads(output.splitlines()[-1] if output else b"")
+        return found
+    return None
+
+
+def finish(words: list[str]) -> dict[str, Any]:
+    """Run a verb until it says that nothing is left."""
+    for _ in range(20):
+        done = subprocess.run([*COMMAND, *words, "--json"], capture_output=True, timeout=120, check=False)
+        if done.returncode == 0:
+            found: dict[str, Any] = json.loads(done.stdout)
+            return found
+        time.sleep(1.1)  # locks of those that were killed
+    raise AssertionError(done.stderr.decode() + done.stdout.decode())
+
+
+def seeded() -> random.Random:
+    seed = int.from_bytes(os.urandom(4), "big")
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
+def test_import_o1(ns: NamespaceProcess, tmp_path: Path, long_count: Callable[[int], int]) -> None:
+    choose = seeded()
+    all_bodies = fill(ns)
+    file = tmp_path / "file"
+    finish(["export", "source", str(file)])
+    for turn in range(long_count(ROUNDS)):
+        interrupt(
+            ns, ["import", str(file), "target"], lambda: counted("in_total", "target"), choose, broker=turn % 2 == 1
+        )
+    finish(["import", str(file), "target"])
+    found = bodies(ns, "target")
+    assert set(found) == set(all_bodies)
+    # Each interruption sends one group again at most.
+    assert sum(found.values()) <= MESSAGES + 500 * long_count(ROUNDS)
+    assert not file.with_name("file.progress").exists()
+
+
+def test_resubmit_o2(ns: NamespaceProcess, long_count: Callable[[int], int]) -> None:
+    choose = seeded()
+    all_bodies = fill(ns)
+    bury(ns)
+    words = ["resubmit", "source", "--to", "target", "--yes"]
+    for turn in range(long_count(ROUNDS)):
+        interrupt(ns, words, lambda: counted("in_total", "target"), choose, broker=turn % 2 == 1)
+        assert set(bodies(ns, "source/$DeadLetterQueue", "target")) == set(all_bodies)
+    finish(words)
+    assert set(bodies(ns, "target")) == set(all_bodies)
+    assert not bodies(ns, "source/$DeadLetterQueue")
+
+
+def test_purge_o3(ns: NamespaceProcess, long_count: Callable[[int], int]) -> None:
+    choose = seeded()
+    all_bodies = fill(ns)
+    kept = {body for body in all_bodies if int(body) % 3 == 0}
+    words = ["purge", "source", "--filter", "number % 3 <> 0", "--yes"]
+    for turn in range(long_count(ROUNDS)):
+        with suppress(IsthmusError):
+            interrupt(ns, words, lambda: counted("settled_total", "source"), choose, broker=turn % 2 == 1)
+        found = bodies(ns, "source")
+        assert kept <= set(found)
+        assert max(found.values()) == 1
+    finish(words)
+    assert bodies(ns, "source") == Counter(kept)
