@@ -32,7 +32,10 @@ from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.transport import Receiver, Sender
 
 COMMAND = [sys.executable, "-c", "from isthmus.cli.app import main; main()", "namespace"]
-CONFIG = "queues: {source: {lock_duration: 1s, max_delivery_count: 100000}, target: {}}"
+CONFIG = """
+limits: {min_lock_duration: 1s}
+queues: {source: {lock_duration: 1s, max_delivery_count: 100000}, target: {}}
+"""
 MESSAGES = 3000
 ROUNDS = 40
 

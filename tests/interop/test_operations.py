@@ -19,6 +19,7 @@ from isthmus.operations.message_file import DamagedFileError, MessageReader
 from isthmus.testing.namespace import namespace
 
 CONFIG = """
+limits: {min_lock_duration: 1s}
 queues:
   work: {}
   other: {}
