@@ -1,4 +1,4 @@
-"""Many receivers on one queue, and clients beside others that are slow or large."""
+"""Many receivers on one queue, and clients beside others that are slow or keep the disk busy."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ CONFIG = """
 queues:
   shared: {lock_duration: 5m}
   slow: {lock_duration: 5m}
-  large: {max_message_size_in_kilobytes: 102400, lock_duration: 5m}
   timed: {}
 """
 LINKS_OF_A_CONNECTION = 50
 EACH = 100
-LARGE_BYTES = 100 << 20
 
 
 @pytest.fixture(scope="module")
@@ -114,27 +112,6 @@ def slow_consumers(ns: NamespaceProcess) -> Iterator[None]:
             Receiver(client, "slow").wait_attached().grant(1000)
             client.flush()
         yield
-
-
-@contextmanager
-def large_messages(ns: NamespaceProcess) -> Iterator[None]:
-    """A client that sends messages of 100 MB one after the other."""
-    stop = threading.Event()
-
-    def send() -> None:
-        with connected(ns, "large") as client:
-            sender = Sender(client, "large").wait_ready()
-            payload = make_message(b"x" * (LARGE_BYTES - 4096))
-            while not stop.is_set():
-                sender.send_all([payload])
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 @contextmanager
