@@ -1,7 +1,7 @@
 """What stands at the head of an entity.
 
 What it is: looks by `$management` peek, which lock nothing: whether anything waits, and which sequence number is the
-last. What it is not: a count (AMQP has none).
+last, and whether one was passed over. What it is not: a count (AMQP has none).
 
 Invariants:
     I1. Deferred, scheduled and expired messages do not count as waiting.
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from isthmus.amqp import section
 from isthmus.amqp.section import locate
 
-__all__ = ["Standing", "first_waiting", "last_sequence", "standing"]
+__all__ = ["Standing", "first_hole", "first_waiting", "last_sequence", "standing"]
 
 PAGE = 32
 _ENOUGH = 1 << 62
@@ -68,6 +68,26 @@ def first_waiting(peek: Peek, now_ms: int, through: int = _ENOUGH, *, start: int
             return None
         if _waits(found, now_ms):
             return found
+    return None
+
+
+def first_hole(peek: Peek, now_ms: int, before: int, sequences: Sequence[int]) -> Standing | None:
+    """A message between those that came that somebody else holds: the locks of a reader that died live on.
+
+    Args:
+        peek: looks at the entity.
+        now_ms: wall time.
+        before: the highest sequence number that came before.
+        sequences: what came now.
+    """
+    if isinstance(sequences, range) and sequences[0] == before + 1:
+        return None
+    for sequence in sequences:
+        if sequence > before + 1:
+            found = first_waiting(peek, now_ms, sequence - 1, start=before + 1)
+            if found is not None:
+                return found
+        before = max(before, sequence)
     return None
 
 

@@ -3,7 +3,8 @@
 What it is: the thread that owns the source's connection during one micro-batch. It receives, hands blocks of messages to
 the reader, takes settlements from the control channel, renews locks, keeps the accounts, and ends the lease in good
 order. All of AMQP runs on it, so that heartbeats, renewal and settlement go on while the reader's `yield` waits for
-Spark. What it is not: Spark (`source` turns blocks into Arrow batches), a transform, a retry.
+Spark. What it is not: Spark (`source` turns blocks into Arrow batches), a transform, a retry. The accounts have modules
+of their own: what is outstanding (`ledger`), which rows came through (`flush_account`), how old the locks are (`renewal`).
 
 A lease ends by time, rows, bytes, idleness, the last sequence number asked for, a wish to stop, or a fault of sink or
 source. Its end, in order:
@@ -32,24 +33,27 @@ import select
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from isthmus.amqp import section
-from isthmus.amqp.performative import Error, Modified, Rejected, Released
-from isthmus.amqp.types import Symbol
+from isthmus.amqp.performative import Released
 from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus import channel as frames
-from isthmus.connectors.servicebus.channel import Channel, ChannelError, Listening, dial, listen
+from isthmus.connectors.servicebus.channel import Channel, Listening, listen
 from isthmus.connectors.servicebus.connect import open_client
-from isthmus.connectors.servicebus.head import Standing, first_waiting
+from isthmus.connectors.servicebus.disposition import outcome_of, settle_by_token
+from isthmus.connectors.servicebus.flush_account import FlushAccount
+from isthmus.connectors.servicebus.head import Standing, first_hole
+from isthmus.connectors.servicebus.lease_error import HeldElsewhereError, LeaseError, RowsDroppedError
+from isthmus.connectors.servicebus.lease_item import Block, Finish, LeaseEnd, LeaseLimits
+from isthmus.connectors.servicebus.lease_report import REPORT_SECONDS, LeaseReport
 from isthmus.connectors.servicebus.ledger import Ledger, Span
+from isthmus.connectors.servicebus.renewal import Renewal
 from isthmus.connectors.servicebus.sequence import enqueued_ms_of, sequences_of
-from isthmus.errors import IsthmusError, LockLostError
-from isthmus.transport import Backoff, Client, Endpoint, Management, Receiver, Reply
+from isthmus.errors import IsthmusError
+from isthmus.transport import Client, Endpoint, Management, Receiver
 
 __all__ = [
     "Block",
@@ -69,83 +73,11 @@ SINK_SECONDS = 60.0
 DRAIN_SECONDS = 5.0
 # How long the accounts may take to close once the last flush row is on its way and settlements have stopped coming.
 CLOSING_SECONDS = 20.0
-RECONNECT_SECONDS = 20.0
 HEAD_RETRY_SECONDS = 1.0
 GUARD_SECONDS = 5.0
 # How many messages a lease asks for to see whether the one that it waits for is free.
 PROBE = 8
-REPORT_SECONDS = 1.0
-RENEW_CHUNK = 400
 _LOCK_MS_UNKNOWN = 30_000
-
-
-class LeaseError(IsthmusError):
-    """The lease could not go on; what was not settled has been given back."""
-
-    code = "lease"
-    retryable = True
-
-
-class HeldElsewhereError(LeaseError):
-    """An earlier message is locked by somebody else, and stays so for longer than a dead reader's lock would last."""
-
-    code = "held-elsewhere"
-
-    def __init__(self, path: str = "", sequence: int = 0, seconds: float = 0.0) -> None:
-        super().__init__("", path=path, sequence=sequence, seconds=seconds)
-
-    def text(self) -> str:
-        a = self.attributes
-        return (
-            f"'{a.get('path')}': message {a.get('sequence')} has been locked by another receiver for longer than "
-            f"{a.get('seconds'):.0f} s; later messages wait for it. End the other receiver, or read with ordered=false"
-        )
-
-
-class RowsDroppedError(IsthmusError):
-    """Rows that the source yielded never came to the sink: a step of the query removed them."""
-
-    code = "rows-dropped"
-
-    def __init__(self, count: int = 0, first_sequence: int = 0, steps: str = "") -> None:
-        super().__init__("", count=count, first_sequence=first_sequence, steps=steps)
-
-    def text(self) -> str:
-        a = self.attributes
-        where = f"the step '{a.get('steps')}'" if a.get("steps") else "a step of the query"
-        return (
-            f"{a.get('count')} messages from sequence number {a.get('first_sequence')} on did not come to the sink: {where} "
-            "removes rows; mark them instead (columns disposition and reason). They have been given back to the source"
-        )
-
-
-class Block(NamedTuple):
-    """Messages in the order of arrival."""
-
-    sequences: Any
-    tokens: list[bytes]
-    payloads: list[bytes]
-
-
-class Finish(NamedTuple):
-    """The lease ends: push everything through, then wait for LeaseEnd."""
-
-
-class LeaseEnd(NamedTuple):
-    """The accounts are closed."""
-
-    error: IsthmusError | None
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseLimits:
-    """When a lease ends by itself; `through` is the last sequence number wanted, 0 for no such limit."""
-
-    seconds: float
-    rows: int
-    nbytes: int
-    idle_seconds: float
-    through: int = 0
 
 
 class Lease:
@@ -195,7 +127,6 @@ class Lease:
         self.ledger = Ledger()
         self.received_bytes = 0
         self._channel_file = channel_file
-        self._control_file = control_file
         self._clock = SystemClock()
         self._thread = threading.Thread(target=self._run, name=f"lease-{path}", daemon=True)
         self._wake_read, self._wake_write = socket.socketpair()
@@ -206,36 +137,28 @@ class Lease:
         self._listener: Listening | None = None
         self._sinks: dict[int, Channel] = {}
         self._greeted: set[int] = set()
-        self._control: Channel | None = None
+        self._report = LeaseReport(control_file, label)
         self._heard = 0.0
         self._met_sink = False
         self._held = ""
-        self._flushed_rows: dict[int, int] = {}
-        self._flushed = 0
-        self._finish_flush = 0
+        self._flushes = FlushAccount(self.ledger)
         self._sink_ended = False
-        self._pushed_rows = 0
         self._error: IsthmusError | None = None
         self._client: Client | None = None
         self._receiver: Receiver | None = None
         self._management: Management | None = None
         self._lost: list[tuple[Span, Any]] = []
         self._handed_on = 0  # highest sequence number
-        self._handed_rows = 0
-        self._marks: deque[tuple[int, int]] = deque()  # rows handed on in all, and the delivery id behind them
         self._guarded_until = 0.0
         self._hole_until = 0.0
         self._blocked_by: Standing | None = None
         self._blocked_since = 0.0
-        self._ages: deque[tuple[float, int]] = deque()
-        self._renewals: list[Reply] = []
+        self._renewal = Renewal(self.ledger)
         self._lock_seconds = _LOCK_MS_UNKNOWN / 1000
         self._base_id: int | None = None
         self._last_arrival = 0.0
         self._last_payload = b""
         self._progress = 0.0
-        self._reported = 0.0
-        self._reported_settled = 0
         self._drain_by = 0.0
         self._stopping = False
         self._finish_sent = False
@@ -254,12 +177,11 @@ class Lease:
 
     def note_flush(self, number: int, rows: int) -> None:
         """The reader pushed flush row `number` after having yielded `rows` messages in all."""
-        self._flushed_rows[number] = rows
-        self._pushed_rows = rows
+        self._flushes.push(number, rows)
 
     def note_finish(self, number: int) -> None:
         """Flush row `number` is the last."""
-        self._finish_flush = number
+        self._flushes.finish = number
         self.stop("finish")
 
     def join(self, timeout_seconds: float) -> None:
@@ -282,13 +204,12 @@ class Lease:
     def _open(self) -> None:
         if self._channel_file is not None:
             self._listener = listen(self._channel_file)
-        if self._control_file is not None:
-            self._control = dial(self._control_file)
+        self._report.open()
         self._client = open_client(self.endpoint, self.path, f"isthmus-lease-{os.getpid()}")
         self._receiver = Receiver(self._client, self.path).wait_attached()
         self._management = Management(self._client, self.path)
         now = time.monotonic()
-        self._started = self._heard = self._last_arrival = self._reported = now
+        self._started = self._heard = self._last_arrival = now
         self._refill()
 
     def _loop(self) -> None:
@@ -297,7 +218,7 @@ class Lease:
             now = time.monotonic()
             self._client_turn(now)
             self._channel_turn(now)
-            self._control_turn(now)
+            self._control_turn()
             self._decide(now)
             self._refill()
             if self._client is not None:
@@ -315,8 +236,9 @@ class Lease:
                 due = min(due, deadline)
         if self._listener is not None:
             poll.register(self._listener, select.POLLIN)
-        for sink in (*self._sinks.values(), *(() if self._control is None else (self._control,))):
-            poll.register(sink, sink.interest())
+        control = self._report.channel
+        for channel in (*self._sinks.values(), *(() if control is None else (control,))):
+            poll.register(channel, channel.interest())
         ready = poll.poll(max(0.0, due - time.monotonic()) * 1000)
         if any(fd == self._wake_read.fileno() for fd, _ in ready):
             self._wake_read.recv(64)
@@ -361,7 +283,9 @@ class Lease:
         if self._hole_until:
             self._release([Span(0, first_id, tokens)])
             return
-        hole = self._hole(sequences) if self.ordered and now < self._guarded_until else None
+        hole = None
+        if self.ordered and now < self._guarded_until and self._management is not None:
+            hole = first_hole(self._management.peek, self._clock.wall_ms(), self._handed_on, sequences)
         if hole is not None:
             self._wait_for(hole, now)
             keep = next((i for i, sequence in enumerate(sequences) if sequence > hole.sequence), len(sequences))
@@ -372,27 +296,11 @@ class Lease:
         else:
             self._blocked_by = None
         self._handed_on = max(self._handed_on, sequences[-1])
-        self._handed_rows += len(tokens)
-        self._marks.append((self._handed_rows, first_id + len(tokens)))
+        self._flushes.handed_on(len(tokens), first_id + len(tokens))
         self.received_bytes += sum(map(len, payloads))
         self.ledger.add(sequences, first_id, tokens)
-        self._ages.append((now, first_id + len(tokens)))
+        self._renewal.arrived(now, first_id + len(tokens))
         self.blocks.put(Block(sequences, tokens, payloads))
-
-    def _hole(self, sequences: Sequence[int]) -> Standing | None:
-        """A message between those that came that somebody else holds: the locks of a reader that died live on."""
-        if isinstance(sequences, range) and sequences[0] == self._handed_on + 1:
-            return None
-        management = self._management
-        assert management is not None
-        before = self._handed_on
-        for sequence in sequences:
-            if sequence > before + 1:
-                found = first_waiting(management.peek, self._clock.wall_ms(), sequence - 1, start=before + 1)
-                if found is not None:
-                    return found
-            before = max(before, sequence)
-        return None
 
     def _wait_for(self, hole: Standing, now: float) -> None:
         """What comes behind the hole goes back until its message is free."""
@@ -441,29 +349,6 @@ class Lease:
         if wanted > 0 and wanted - receiver.credit >= min(window // 4 + 1, wanted):
             receiver.grant(wanted)
 
-    def _renew(self, now: float) -> None:
-        management = self._management
-        if management is None or self._base_id is None:
-            return
-        self._renewals = [reply for reply in self._renewals if not self._renewal_done(reply)]
-        horizon = now - self._lock_seconds / 3
-        if self._renewals or not self._ages or self._ages[0][0] > horizon:
-            return
-        through = 0
-        while self._ages and self._ages[0][0] <= horizon:
-            through = self._ages.popleft()[1]
-        old = [span for span in self.ledger.spans() if span.delivery_id < through]
-        tokens = [token for span in old for token in span.tokens[: through - span.delivery_id]]
-        for start in range(0, len(tokens), RENEW_CHUNK):
-            self._renewals.append(management.start_renew(tokens[start : start + RENEW_CHUNK]))
-        if tokens:
-            self._ages.appendleft((now, through))
-
-    def _renewal_done(self, reply: Reply) -> bool:
-        if reply.done and reply.error is not None and not isinstance(reply.error, LockLostError):
-            raise reply.error
-        return reply.done
-
     # ---- the sink's side
 
     def _channel_turn(self, now: float) -> None:
@@ -497,10 +382,10 @@ class Lease:
             for first, last in frames.unpack_pairs(payload):
                 self._dispose(self.ledger.settle(first, last), None)
         elif kind == frames.FLUSHED:
-            self._flushed = max(self._flushed, int.from_bytes(payload, "little", signed=True))
+            self._flushes.answer(int.from_bytes(payload, "little", signed=True))
         elif kind == frames.DISPOSE:
             for item in json.loads(payload):
-                state = _state(item["disposition"], item.get("reason"), item.get("description"))
+                state = outcome_of(item["disposition"], item.get("reason"), item.get("description"))
                 self._dispose(self.ledger.settle(item["first"], item["last"]), state)
         elif kind == frames.HOLD:
             self._held = str(json.loads(payload).get("error") or "the target is away")
@@ -509,7 +394,7 @@ class Lease:
         elif kind == frames.RESUME:
             self._held = ""
         elif kind == frames.STATS:
-            self._report({"sink": json.loads(payload)})
+            self._tell({"sink": json.loads(payload)})
         elif kind == frames.ERROR:
             told = json.loads(payload)
             self._sink_ended = True
@@ -544,22 +429,23 @@ class Lease:
                 self._begin_end("idle")
             elif self._channel_file is not None and now - self._heard > self._patience_seconds():
                 self._silent()
-            elif self.ledger.outstanding > self.window // 2 and self._dropped_rows() > self.window // 2:
+            elif self.ledger.outstanding > self.window // 2 and self._flushes.dropped_rows() > self.window // 2:
                 self._begin_end("dropped rows")
             elif limits.through and self._blocked_by is not None:
                 self._name_the_holder(now)
-        self._renew(now)
+        if self._management is not None and self._base_id is not None:
+            self._renewal.turn(now, self._lock_seconds, self._management)
         if self._stopping and not self._finish_sent and (self._drained() or now > self._drain_by):
             self._finish_sent = True
             self._progress = now
             self.blocks.put(Finish())
-        if now - self._reported >= REPORT_SECONDS:
-            self._report({})
+        if self._report.is_due(now):
+            self._tell({})
 
     def _idle(self, now: float) -> bool:
         met = self._met_sink or self._channel_file is None
         quiet = met and self._blocked_by is None and now - self._last_arrival >= self._idle_seconds
-        return quiet and self.ledger.outstanding <= self._dropped_rows()
+        return quiet and self.ledger.outstanding <= self._flushes.dropped_rows()
 
     def _patience_seconds(self) -> float:
         return SILENCE_SECONDS if self._met_sink else SINK_SECONDS
@@ -580,19 +466,6 @@ class Lease:
                     "between, or read with option settle=commit"
                 )
             )
-
-    def _dropped(self) -> list[Span]:
-        """What passed a flush row's place and was not settled: a step of the query removed it."""
-        rows = self._flushed_rows.get(self._flushed, 0)
-        while len(self._marks) > 1 and self._marks[1][0] <= rows:
-            self._marks.popleft()
-        if not self._marks or self._marks[0][0] > rows:
-            return []
-        behind = self._marks[0][1]
-        return [span for span in self.ledger.spans() if span.last_id < behind]
-
-    def _dropped_rows(self) -> int:
-        return sum(len(span.tokens) for span in self._dropped())
 
     def _begin_end(self, why: str) -> None:
         if self._stopping:
@@ -620,20 +493,19 @@ class Lease:
             return False
         if self._channel_file is None:
             return True
-        if self._finish_flush == 0:
+        if self._flushes.finish == 0:
             return False
-        if not self._pushed_rows and not self.ledger.outstanding:
+        if not self._flushes.pushed_rows and not self.ledger.outstanding:
             return True
-        flushed = self._flushed >= self._finish_flush
         stuck = not self._held and time.monotonic() - self._progress > CLOSING_SECONDS
-        return flushed or self._sink_ended or stuck
+        return self._flushes.is_finished or self._sink_ended or stuck
 
     # ---- the end
 
     def _close(self) -> None:
         try:
             if self._client is None and self._lost and self._error is None:
-                self._settle_by_token()
+                settle_by_token(self.endpoint, self.path, self._lost)
             self._give_back()
         except IsthmusError as error:
             self._error = self._error or error
@@ -646,10 +518,8 @@ class Lease:
                 sink.close()
             if self._client is not None:
                 self._client.close()
-            self._report({"state": "ended", "ended_by": self.ended_by, "error": str(self._error or "")})
-            if self._control is not None:
-                self._control.flush()
-                self._control.close()
+            self._tell({"state": "ended", "ended_by": self.ended_by, "error": str(self._error or "")})
+            self._report.close()
             if self._listener is not None:
                 self._listener.discard()
             self.blocks.put(LeaseEnd(self._error))
@@ -659,12 +529,12 @@ class Lease:
     def _give_back(self) -> None:
         if self._channel_file is None or not self.ledger.outstanding:
             return
-        dropped = self._dropped()
+        dropped = self._flushes.dropped()
         left = self.ledger.clear()
         self._release(left)
         if self._error is not None:
             return
-        if dropped and self._flushed >= self._finish_flush > 0:
+        if dropped and self._flushes.is_finished:
             count = sum(len(span.tokens) for span in dropped)
             self._error = RowsDroppedError(count, dropped[0].sequence, self.steps)
         else:
@@ -673,100 +543,22 @@ class Lease:
                 f"'{self.path}': {count} messages were not settled in time and have been given back"
             )
 
-    def _settle_by_token(self) -> None:
-        """The source's connection was lost: the locks live on, and their tokens settle over a new one."""
-        backoff = Backoff(0.1, 2.0)
-        limit = time.monotonic() + RECONNECT_SECONDS
-        while True:
-            try:
-                with open_client(self.endpoint, self.path, f"isthmus-settle-{os.getpid()}", 5.0) as client:
-                    management = Management(client, self.path)
-                    for span, state in self._lost:
-                        _settle_span(management, span, state)
-                return
-            except IsthmusError as error:
-                if not error.retryable or time.monotonic() > limit:
-                    raise
-                time.sleep(backoff.next_seconds())
-
     # ---- the driver's side
 
-    def _control_turn(self, now: float) -> None:
-        control = self._control
-        if control is None:
-            return
-        try:
-            received = control.receive()
-        except ChannelError:
-            received = []
-            control.closed = True
-        for kind, payload in received:
-            if kind == frames.STOP:
-                self._begin_end(payload.decode() or "wish")
-        if control.closed:
-            control.close()
-            self._control = None
-            return
-        control.flush()
+    def _control_turn(self) -> None:
+        wish = self._report.wish()
+        if wish:
+            self._begin_end(wish)
 
-    def _report(self, more: dict[str, Any]) -> None:
-        control = self._control
-        if control is None or control.closed:
+    def _tell(self, more: dict[str, Any]) -> None:
+        if not self._report.is_open:
             return
-        now = time.monotonic()
         if not more:
-            elapsed = now - self._reported
-            rate = (self.ledger.settled - self._reported_settled) / elapsed if elapsed > 0 else 0.0
             lag_ms = 0
-            if self._last_payload and now - self._last_arrival < 2 * REPORT_SECONDS:
+            if self._last_payload and time.monotonic() - self._last_arrival < 2 * REPORT_SECONDS:
                 lag_ms = max(0, self._clock.wall_ms() - enqueued_ms_of(self._last_payload))
-            more = {
-                "lag_ms": lag_ms,
-                "rate": rate,
-                "state": "holding" if self._held else "ending" if self._stopping else "running",
-            }
-            self._reported, self._reported_settled = now, self.ledger.settled
-        told = {
-            "lease": self.label,
-            "process": os.getpid(),
-            "received": self.ledger.added,
-            "settled": self.ledger.settled,
-            "outstanding": self.ledger.outstanding,
-            "received_bytes": self.received_bytes,
-            "held": self._held,
-            "blocked_by": self._blocked_by.sequence if self._blocked_by is not None else 0,
-            **more,
-        }
-        control.send(frames.STATS, json.dumps(told).encode())
-        control.flush()
-
-
-def _settle_span(management: Management, span: Span, state: Any) -> None:
-    status, reason, description = "completed", None, None
-    if isinstance(state, Rejected):
-        status = "suspended"
-        info = (state.error.info if state.error is not None else None) or {}
-        reason, description = info.get("DeadLetterReason"), info.get("DeadLetterErrorDescription")
-    elif isinstance(state, Modified):
-        status = "defered" if state.undeliverable_here else "abandoned"
-    for start in range(0, len(span.tokens), RENEW_CHUNK):
-        tokens = span.tokens[start : start + RENEW_CHUNK]
-        reply = management.start_disposition(status, tokens, reason=reason, description=description)
-        with contextlib.suppress(LockLostError):
-            management.finish(reply)
-
-
-def _state(disposition: str, reason: str | None, description: str | None) -> Any:
-    """The AMQP outcome of a disposition (SERVICE-BUS.md W7)."""
-    if disposition == "dead-letter":
-        info: dict[Any, Any] = {Symbol("DeadLetterReason"): (reason or "")[:4096]}
-        if description:
-            info[Symbol("DeadLetterErrorDescription")] = description[:4096]
-        return Rejected(Error(Symbol("com.microsoft:dead-letter"), None, info))
-    if disposition == "defer":
-        return Modified(True, True)
-    if disposition == "abandon":
-        return Modified(True, False)
-    if disposition == "release":
-        return Released()
-    return None
+            state = "holding" if self._held else "ending" if self._stopping else "running"
+            more = {"lag_ms": lag_ms, "rate": self._report.rate(self.ledger.settled), "state": state}
+        blocked_by = self._blocked_by.sequence if self._blocked_by is not None else 0
+        told = {"received_bytes": self.received_bytes, "held": self._held, "blocked_by": blocked_by, **more}
+        self._report.tell(self.ledger, told)

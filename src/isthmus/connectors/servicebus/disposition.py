@@ -1,0 +1,78 @@
+"""How a source is told what becomes of a message.
+
+What it is: the AMQP outcome of a disposition, and settling by lock token over `$management` where the link that delivered
+is lost. What it is not: the deciding, which is the sink's, or the account (`ledger`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from isthmus.amqp.performative import Error, Modified, Rejected, Released
+from isthmus.amqp.types import Symbol
+from isthmus.connectors.servicebus.connect import open_client
+from isthmus.connectors.servicebus.ledger import Span
+from isthmus.errors import IsthmusError, LockLostError
+from isthmus.transport import Backoff, Endpoint, Management
+
+__all__ = ["TOKEN_CHUNK", "outcome_of", "settle_by_token"]
+
+# Lock tokens in one request.
+TOKEN_CHUNK = 400
+RECONNECT_SECONDS = 20.0
+
+
+def settle_by_token(endpoint: Endpoint, path: str, lost: Iterable[tuple[Span, Any]]) -> None:
+    """The source's connection was lost: the locks live on, and their tokens settle over a new one; blocks.
+
+    Raises:
+        IsthmusError: the source could not be reached within `RECONNECT_SECONDS`, or refused.
+    """
+    backoff = Backoff(0.1, 2.0)
+    limit = time.monotonic() + RECONNECT_SECONDS
+    while True:
+        try:
+            with open_client(endpoint, path, f"isthmus-settle-{os.getpid()}", 5.0) as client:
+                management = Management(client, path)
+                for span, state in lost:
+                    _settle_span(management, span, state)
+            return
+        except IsthmusError as error:
+            if not error.retryable or time.monotonic() > limit:
+                raise
+            time.sleep(backoff.next_seconds())
+
+
+def _settle_span(management: Management, span: Span, state: Any) -> None:
+    status, reason, description = "completed", None, None
+    if isinstance(state, Rejected):
+        status = "suspended"
+        info = (state.error.info if state.error is not None else None) or {}
+        reason, description = info.get("DeadLetterReason"), info.get("DeadLetterErrorDescription")
+    elif isinstance(state, Modified):
+        status = "defered" if state.undeliverable_here else "abandoned"
+    for start in range(0, len(span.tokens), TOKEN_CHUNK):
+        tokens = span.tokens[start : start + TOKEN_CHUNK]
+        reply = management.start_disposition(status, tokens, reason=reason, description=description)
+        with contextlib.suppress(LockLostError):
+            management.finish(reply)
+
+
+def outcome_of(disposition: str, reason: str | None, description: str | None) -> Any:
+    """The AMQP outcome of a disposition (SERVICE-BUS.md W7)."""
+    if disposition == "dead-letter":
+        info: dict[Any, Any] = {Symbol("DeadLetterReason"): (reason or "")[:4096]}
+        if description:
+            info[Symbol("DeadLetterErrorDescription")] = description[:4096]
+        return Rejected(Error(Symbol("com.microsoft:dead-letter"), None, info))
+    if disposition == "defer":
+        return Modified(True, True)
+    if disposition == "abandon":
+        return Modified(True, False)
+    if disposition == "release":
+        return Released()
+    return None
