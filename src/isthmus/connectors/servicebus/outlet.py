@@ -11,7 +11,8 @@ Numbered steps of one row, each after the one before:
     3. every row before it is done with;
     4. its sequence number is completed at the source, over the channel;
     5. a flush row behind it is answered.
-Over 400 lines: two threads share one account of what is under way, and every step of a row changes it.
+Over 400 lines: two threads share one connection and one lock, and either may send. The account of what is under way is
+`under_way`.
 
 Invariants:
     I1. A row is settled at the source only after its copy and the copies of all rows before it are acknowledged, or
@@ -33,7 +34,6 @@ import select
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,16 +42,12 @@ from isthmus.amqp import BATCH_FORMAT
 from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus.channel import Channel, dial
 from isthmus.connectors.servicebus.connect import open_client
+from isthmus.connectors.servicebus.outlet_error import RowRefusedError, SourceGoneError, TargetUnavailableError
 from isthmus.connectors.servicebus.splice import Refused
-from isthmus.errors import (
-    EntityNotFoundError,
-    IsthmusError,
-    MessageTooLargeError,
-    OutcomeUnknownError,
-    UnauthorizedError,
-)
+from isthmus.connectors.servicebus.under_way import UnderWay
+from isthmus.errors import EntityNotFoundError, IsthmusError, UnauthorizedError
 from isthmus.transport import Backoff, Client, Endpoint, Sender
-from isthmus.transport.sender import envelope, messages_of
+from isthmus.transport.sender import envelope
 
 __all__ = ["Outlet", "RowRefusedError", "SourceGoneError", "TargetUnavailableError"]
 
@@ -64,50 +60,6 @@ CHUNK = 500
 ENVELOPE_BYTES = 250_000
 # What is under way when a refusal comes gets its outcomes within a round trip; looked for so often.
 SETTLING_SECONDS = 0.02
-
-
-class TargetUnavailableError(OutcomeUnknownError):
-    """The target took nothing for longer than the route waits; what it did not acknowledge goes back to the source."""
-
-    code = "target-unavailable"
-
-
-class SourceGoneError(IsthmusError):
-    """The reader of this task ended without saying that the lease was over."""
-
-    code = "source-gone"
-    retryable = True
-
-
-class RowRefusedError(IsthmusError):
-    """A row cannot be copied, and this sink has no source to give it to."""
-
-    code = "row-refused"
-
-    def __init__(self, path: str = "", disposition: str = "", reason: str = "", description: str = "") -> None:
-        super().__init__("", path=path, disposition=disposition, reason=reason, description=description)
-
-    def text(self) -> str:
-        a = self.attributes
-        return (
-            f"'{a.get('path')}': a row has the disposition {a.get('disposition')} ({a.get('reason')}: {a.get('description')}), "
-            "and there is no source to give it to; options source_connection and source_entity name one"
-        )
-
-
-class _Chunk:
-    """Deliveries handed over together; `sequences[i]` are the source's numbers of delivery i."""
-
-    __slots__ = ("done", "flush", "payloads", "refused", "sequences")
-
-    def __init__(
-        self, payloads: list[bytes], sequences: Sequence[Any], refused: list[tuple[int, Refused]], flush: int | None
-    ) -> None:
-        self.payloads = payloads
-        self.sequences = sequences
-        self.refused = refused
-        self.flush = flush
-        self.done = 0
 
 
 class Outlet:
@@ -124,7 +76,6 @@ class Outlet:
 
     Attributes:
         sent: messages sent, repetitions not counted.
-        acknowledged: messages that the target has acknowledged.
         resent: messages sent again after a lost connection or a refusal.
         refused: messages given another disposition than completed.
     """
@@ -145,7 +96,7 @@ class Outlet:
         self.window = window
         self.batch_messages = batch_messages if batch_messages > 1 else 0
         self.target_timeout_seconds = target_timeout_seconds
-        self.sent = self.acknowledged = self.resent = self.refused = 0
+        self.sent = self.resent = self.refused = 0
         self._format = BATCH_FORMAT if self.batch_messages else 0
         self._channel_file = channel_file
         self._channel: Channel | None = None
@@ -153,15 +104,9 @@ class Outlet:
         self._client: Client | None = None
         self._sender: Sender | None = None
         self._changed = threading.Condition()
-        self._chunks: deque[_Chunk] = deque()
-        self._base = 0  # deliveries that are done with: those before the first chunk
-        self._next = 0  # deliveries handed over
-        self._early: dict[int, IsthmusError | None] = {}
-        self._transmitted = 0  # deliveries sent at least once
-        self._order: deque[list[int]] = (
-            deque()
-        )  # how ordinals of the sender map to deliveries: [ordinal, delivery, count]
-        self._split: set[int] = set()  # refused envelopes, whose messages are sent again each alone
+        self._under_way = UnderWay(
+            batched=self.batch_messages > 0, settle=self._settle, refuse=self._refuse, flushed=self._flushed
+        )
         self._trouble: IsthmusError | None = None
         self._trouble_since = 0.0
         self._backoff = Backoff(0.1, 5.0)
@@ -174,6 +119,11 @@ class Outlet:
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_write.setblocking(False)
         self._thread = threading.Thread(target=self._serve, name=f"outlet-{path}", daemon=True)
+
+    @property
+    def acknowledged(self) -> int:
+        """Messages that the target has acknowledged."""
+        return self._under_way.acknowledged
 
     # ---- for the sink
 
@@ -216,13 +166,13 @@ class Outlet:
         for start in range(0, max(1, len(units)), CHUNK):
             part = units[start : start + CHUNK]
             last = start + CHUNK >= len(units)
-            self._hand_over(_Chunk(part, numbers[start : start + CHUNK], refusals if last else [], None))
+            self._hand_over(part, numbers[start : start + CHUNK], refusals if last else [])
 
     def flush(self, number: int) -> None:
         """Answers flush row `number` once everything handed over before it is done with; does not wait."""
         with self._changed:
-            self._chunks.append(_Chunk([], [], [], number))
-            self._advance()
+            self._under_way.add_flush(number)
+            self._under_way.advance()
             self._push()
 
     def finish(self) -> None:
@@ -232,7 +182,7 @@ class Outlet:
             IsthmusError: target or source failed before that.
         """
         with self._changed:
-            while self._chunks and self._error is None:
+            while not self._under_way.is_empty and self._error is None:
                 self._push()
                 self._changed.wait(1.0)
             error = self._error
@@ -290,7 +240,7 @@ class Outlet:
             "resent": self.resent,
             "refused": self.refused,
             "process": os.getpid(),
-            "under_way": self._next - self._base,
+            "under_way": len(self._under_way),
             "trouble": str(self._trouble or ""),
         }
 
@@ -314,26 +264,25 @@ class Outlet:
             groups.append(numbers[start : len(payloads)])
         return units, groups
 
-    def _hand_over(self, chunk: _Chunk) -> None:
-        count = len(chunk.payloads)
-        if not count and not chunk.refused:
+    def _hand_over(self, payloads: list[bytes], numbers: Sequence[Any], refused: list[tuple[int, Refused]]) -> None:
+        if not payloads and not refused:
             return
+        under_way = self._under_way
         with self._changed:
-            while self._error is None and (self._trouble is not None or self._next - self._base >= self.window):
+            while self._error is None and (self._trouble is not None or len(under_way) >= self.window):
                 self._changed.wait(1.0)
             if self._error is not None:
                 raise self._error
-            self._chunks.append(chunk)
-            self._next += count
-            while (left := self._next - self._transmitted) > 0:
+            chunk = under_way.add(payloads, numbers, refused)
+            while (left := under_way.unsent) > 0:
                 at = len(chunk.payloads) - left
-                self._transmit(chunk.payloads, at, self._transmitted - at)
-                if self._next > self._transmitted:
+                self._transmit(chunk.payloads, at, under_way.transmitted - at)
+                if under_way.unsent:
                     self._push()
                     self._changed.wait_for(self._may_send, 1.0)
                     if self._error is not None:
                         raise self._error
-            self._advance()
+            self._under_way.advance()
             self._push()
 
     def _may_send(self) -> bool:
@@ -348,16 +297,8 @@ class Outlet:
         if count > 0:
             part = payloads if count == len(payloads) else payloads[at : at + count]
             ordinal = sender.send(part, message_format=self._format)
-            self._map(ordinal, first + at, count)
-            self._transmitted = max(self._transmitted, first + at + count)
+            self._under_way.sent(ordinal, first + at, count)
         return count
-
-    def _map(self, ordinal: int, delivery: int, count: int) -> None:
-        order = self._order
-        if order and order[-1][0] + order[-1][2] == ordinal and order[-1][1] + order[-1][2] == delivery:
-            order[-1][2] += count
-        else:
-            order.append([ordinal, delivery, count])
 
     def _push(self) -> None:
         """Writes what the sockets take now; the serving thread is woken for the rest."""
@@ -419,7 +360,7 @@ class Outlet:
                 lost = sender.error or client.error
                 if lost is not None:
                     self._target_lost(lost)
-            self._advance()
+            self._under_way.advance()
             retry = self._trouble is not None and now >= self._next_try and self._error is None
             self._push()
             self._changed.notify_all()
@@ -448,91 +389,35 @@ class Outlet:
             channel.send(frames.STATS, json.dumps(self.statistics()).encode())
 
     def _take_outcomes(self, sender: Sender) -> None:
+        under_way = self._under_way
         outcomes = sender.outcomes
         while outcomes:
             first, last, error = outcomes.popleft()
-            while first <= last:
-                ordinal, delivery, length = next(run for run in self._order if run[0] <= first < run[0] + run[2])
-                count = min(last + 1, ordinal + length) - first
-                self._outcome(delivery + first - ordinal, count, error)
-                first += count
-        while len(self._order) > 1 and self._order[0][0] + self._order[0][2] <= sender.oldest_open:
-            self._order.popleft()
+            for delivery, count in under_way.deliveries(first, last):
+                self._outcome(delivery, count, error)
+        under_way.forget_before(sender.oldest_open)
 
     def _outcome(self, delivery: int, count: int, error: IsthmusError | None) -> None:
         if error is None:
-            if delivery == self._base + self._head_done() and not self._early:
-                self._complete(count)
-            else:
-                for i in range(delivery, delivery + count):
-                    self._early[i] = None
+            self._under_way.acknowledge(delivery, count)
             if self._trouble is None:
                 self._backoff.reset()
-            return
-        if isinstance(error, EntityNotFoundError | UnauthorizedError):
+        elif isinstance(error, EntityNotFoundError | UnauthorizedError):
             self._give_up(error)
-            return
-        if error.retryable:
+        elif error.retryable:
             self._begin_trouble(error, time.monotonic() + self._backoff.next_seconds())
-            return
-        if self.batch_messages and any(self._messages_in(i) > 1 for i in range(delivery, delivery + count)):
-            self._split.update(range(delivery, delivery + count))
+        elif self._under_way.split_later(delivery, count):
             self._begin_trouble(error, time.monotonic())
-            return
-        for i in range(delivery, delivery + count):
-            self._early[i] = error
+        else:
+            self._under_way.refuse(delivery, count, error)
 
-    def _head_done(self) -> int:
-        return self._chunks[0].done if self._chunks else 0
+    def _settle(self, numbers: Sequence[int]) -> None:
+        if self._channel is not None:
+            self._channel.settle_all(numbers)
 
-    def _complete(self, count: int) -> None:
-        """Deliveries at the front are acknowledged: settle them, chunk by chunk."""
-        channel = self._channel
-        while count > 0:
-            chunk = self._chunks[0]
-            if chunk.flush is not None or not chunk.payloads:
-                self._pop_chunk(chunk)
-                continue
-            part = min(count, len(chunk.payloads) - chunk.done)
-            numbers = chunk.sequences[chunk.done : chunk.done + part]
-            self.acknowledged += sum(map(len, numbers)) if self.batch_messages and len(numbers) else part
-            if channel is not None and len(numbers):
-                if self.batch_messages:
-                    for group in numbers:
-                        channel.settle_all(group)
-                else:
-                    channel.settle_all(numbers)
-            chunk.done += part
-            count -= part
-            if chunk.done == len(chunk.payloads):
-                self._pop_chunk(chunk)
-
-    def _pop_chunk(self, chunk: _Chunk) -> None:
-        self._chunks.popleft()
-        self._base += len(chunk.payloads)
-        for sequence, refused in chunk.refused:
-            self._refuse(sequence, refused)
-        if chunk.flush is not None and self._channel is not None:
-            self._channel.send(frames.FLUSHED, chunk.flush.to_bytes(8, "little", signed=True))
-
-    def _advance(self) -> None:
-        """Takes what is done with off the front."""
-        while self._chunks:
-            chunk = self._chunks[0]
-            if chunk.done == len(chunk.payloads):
-                self._pop_chunk(chunk)
-                continue
-            delivery = self._base + chunk.done
-            if delivery not in self._early:
-                return
-            error = self._early.pop(delivery)
-            if error is None:
-                self._complete(1)
-                continue
-            sequence = chunk.sequences[chunk.done] if len(chunk.sequences) else None
-            chunk.done += 1
-            number = sequence[0] if self.batch_messages and sequence else sequence
-            self._refuse(number or None, Refused(0, "dead-letter", _reason(error), str(error)))
+    def _flushed(self, number: int) -> None:
+        if self._channel is not None:
+            self._channel.send(frames.FLUSHED, number.to_bytes(8, "little", signed=True))
 
     def _refuse(self, sequence: int | None, refused: Refused) -> None:
         self.refused += 1
@@ -561,7 +446,7 @@ class Outlet:
         if self._client is not None:
             self._client.abandon()
         self._client = self._sender = None
-        self._order.clear()
+        self._under_way.forget_order()
         if error.retryable:
             self._begin_trouble(error, time.monotonic() + self._backoff.next_seconds())
         else:
@@ -589,26 +474,21 @@ class Outlet:
                     self._next_try = time.monotonic() + self._backoff.next_seconds()
                 return
         with self._changed:
-            self._split_envelopes()
+            self._under_way.split_envelopes()
             self._send_again()
 
     def _send_again(self) -> None:
         """Sends everything that was sent and has no outcome, in order, before anything new."""
         sender = self._sender
         assert sender is not None
-        pending = [
-            (self._base + i, chunk.payloads[i - offset])
-            for chunk, offset in self._offsets()
-            for i in range(offset + chunk.done, offset + len(chunk.payloads))
-            if self._base + i not in self._early and self._base + i < self._transmitted
-        ]
+        pending = self._under_way.pending()
         while pending:
             count = min(len(pending), sender.sendable)
             if count <= 0:
                 self._next_try = time.monotonic() + SETTLING_SECONDS
                 return
             for delivery, payload in pending[:count]:
-                self._map(sender.send([payload], message_format=self._format), delivery, 1)
+                self._under_way.sent(sender.send([payload], message_format=self._format), delivery, 1)
             self.resent += count
             del pending[:count]
         self._trouble = None
@@ -616,40 +496,6 @@ class Outlet:
             self._channel.send(frames.RESUME)
         self._push()
         self._changed.notify_all()
-
-    def _messages_in(self, delivery: int) -> int:
-        for chunk, offset in self._offsets():
-            index = delivery - self._base - offset
-            if 0 <= index < len(chunk.payloads):
-                return len(messages_of(chunk.payloads[index]))
-        return 0
-
-    def _split_envelopes(self) -> None:
-        """Replaces refused envelopes by one envelope per message; nothing is under way, so numbers may move."""
-        for delivery in sorted(self._split, reverse=True):
-            for chunk, offset in self._offsets():
-                index = delivery - self._base - offset
-                if not 0 <= index < len(chunk.payloads):
-                    continue
-                messages = messages_of(chunk.payloads[index])
-                more = len(messages) - 1
-                chunk.payloads[index : index + 1] = [envelope([message]) for message in messages]
-                if len(chunk.sequences):
-                    numbers = list(chunk.sequences)
-                    numbers[index : index + 1] = [[number] for number in numbers[index]]
-                    chunk.sequences = numbers
-                self._early = {at + more if at > delivery else at: found for at, found in self._early.items()}
-                self._next += more
-                self._transmitted += more
-                break
-        self._split.clear()
-
-    def _offsets(self) -> list[tuple[_Chunk, int]]:
-        found, offset = [], 0
-        for chunk in self._chunks:
-            found.append((chunk, offset))
-            offset += len(chunk.payloads)
-        return found
 
     def _connect(self) -> None:
         client = open_client(self.endpoint, self.path, f"isthmus-outlet-{os.getpid()}", 10.0)
@@ -674,8 +520,3 @@ class Outlet:
         if channel is not None and not channel.closed:
             channel.send(frames.ERROR, json.dumps({"error": str(error), "retryable": error.retryable}).encode())
             channel.flush()
-
-
-def _reason(error: IsthmusError) -> str:
-    """The dead-letter reason of a refusal."""
-    return "MessageTooLarge" if isinstance(error, MessageTooLargeError) else f"RefusedByTarget:{error.code}"
