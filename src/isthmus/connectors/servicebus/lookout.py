@@ -1,0 +1,223 @@
+"""The driver's side of a streaming read.
+
+What it is: the looks that tell whether a lease is worth starting, what Spark's progress shows, settling when Spark has
+committed (settle=commit), and the driver's wish to stop. What it is not: Spark (`source`), or the lease.
+
+Invariants:
+    I1. A look finds what waits and locks nothing; it blocks no longer than `look_seconds`, or, in a run with an end, than
+        a lock held elsewhere can last.
+    I2. After a lease that moved nothing past the first message, the next look comes later, and later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+from isthmus.clock import SystemClock
+from isthmus.connectors.servicebus import channel as frames
+from isthmus.connectors.servicebus.channel import Channel, dial, sweep
+from isthmus.connectors.servicebus.connect import endpoint_of, open_client
+from isthmus.connectors.servicebus.disposition import TOKEN_CHUNK
+from isthmus.connectors.servicebus.head import Standing, first_waiting, last_sequence
+from isthmus.connectors.servicebus.lease_error import HeldElsewhereError
+from isthmus.connectors.servicebus.option import SourceOptions
+from isthmus.connectors.servicebus.token_collector import TokenCollector
+from isthmus.errors import IsthmusError, LockLostError
+from isthmus.transport import Client, Management
+
+__all__ = ["Lookout"]
+
+FIRST_LOOK_SECONDS = 0.05
+# A look that found only what others hold, or a lease that moved nothing: the next comes after so long, then later.
+FRUITLESS_SECONDS = 0.5
+FRUITLESS_LIMIT_SECONDS = 30.0
+FRUITLESS_NOW_SECONDS = 3.0
+# The longest LockDuration is 5 minutes: what is held for longer is held by somebody who is alive.
+HELD_SECONDS = 310.0
+
+
+class Lookout:
+    """The part of a streaming read that lives as long as the query.
+
+    Args:
+        options: the read's.
+
+    Attributes:
+        through: with a trigger of what is available now, the last sequence number of that; else 0.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self.path = options.entity.strip("/")
+        self._clock = SystemClock()
+        sweep()
+        self._client: Client | None = None
+        self._management: Management | None = None
+        self._collector: TokenCollector | None = None
+        self._control: Channel | None = None
+        self._stopping = False
+        self.through = 0
+        self._available_now = False
+        self._lease = 0
+        self._last_found: Standing | None = None
+        self._fruitless = 0
+        self._not_before = 0.0
+        self._next_look = 0.0
+        self._pause = FIRST_LOOK_SECONDS
+        self._found_at = 0.0
+        self._tail = 0
+        self._rehearsal: int | None = None
+
+    # ---- looking
+
+    def latest(self, lease: int) -> dict[str, Any]:
+        """The offset of the next lease if something waits, else the same offset."""
+        self._lease = lease
+        # Spark asks for the next offset only after it has committed the batch before; it tells so itself only when there
+        # is a next batch, which may be too late for the locks.
+        self.commit(lease)
+        if self._available_now and self.through == 0:
+            return {"lease": lease}
+        if self._rehearsal is None and not self._available_now and self.options.settle == "sink":
+            self._rehearsal = lease + 1
+            return {"lease": lease + 1}
+        limit = time.monotonic() + self.options.look_seconds
+        while True:
+            self._serve_control()
+            if self._stopping:
+                time.sleep(0.05)
+                return {"lease": lease}
+            now = time.monotonic()
+            if now >= max(self._not_before, self._next_look):
+                if self._look():
+                    self._pause = FIRST_LOOK_SECONDS
+                    return {"lease": lease + 1}
+                self._next_look = now + min(self._pause, self.options.look_pause_seconds)
+                self._pause = min(self._pause * 2, self.options.look_pause_seconds)
+            if self._available_now:
+                if self._last_found is None:
+                    return {"lease": lease}
+                limit = self._not_before + 1.0  # what others hold comes free, or a lease names it
+            if now >= limit:
+                return {"lease": lease}
+            wait = min(max(self._not_before, self._next_look), limit) - time.monotonic()
+            time.sleep(max(0.01, wait))
+
+    def _look(self) -> bool:
+        through = self.through or (1 << 62)
+        found = first_waiting(self._peek, self._clock.wall_ms(), through)
+        if found is None:
+            self._last_found, self._fruitless = None, 0
+            return False
+        now = time.monotonic()
+        if self._last_found is not None and found.sequence == self._last_found.sequence:
+            # The lease before moved nothing past this message: somebody else holds it.
+            self._fruitless += 1
+            longest = FRUITLESS_NOW_SECONDS if self._available_now else FRUITLESS_LIMIT_SECONDS
+            delay = min(longest, FRUITLESS_SECONDS * 2 ** min(self._fruitless, 10))
+            if self._available_now and now - self._found_at > HELD_SECONDS:
+                raise HeldElsewhereError(self.path, found.sequence, HELD_SECONDS)
+            self._not_before = now + delay
+        else:
+            self._fruitless = 0
+            self._found_at = now
+        self._last_found = found
+        return True
+
+    def _peek(self, start: int, count: int) -> list[bytes]:
+        for attempt in (0, 1):
+            management = self._management
+            if management is None or self._client is None or self._client.error is not None:
+                management = self._connect()
+            try:
+                return management.peek(start, count)
+            except IsthmusError as error:
+                self._disconnect()
+                if attempt or not error.retryable:
+                    raise
+        return []
+
+    def _connect(self) -> Management:
+        self._disconnect()
+        self._client = open_client(endpoint_of(self.options), self.path, f"isthmus-look-{os.getpid()}")
+        self._management = Management(self._client, self.path)
+        return self._management
+
+    def _disconnect(self) -> None:
+        if self._client is not None:
+            self._client.abandon()
+        self._client = self._management = None
+
+    def prepare_available_now(self) -> None:
+        """Notes the last sequence number that stands now: nothing later is moved in this run."""
+        self._available_now = True
+        self.through = last_sequence(self._peek, 0)
+
+    def standing(self) -> dict[str, Any]:
+        """For Spark's progress: the lease under way and what waits at its end."""
+        told: dict[str, Any] = {"lease": self._lease}
+        with contextlib.suppress(IsthmusError):
+            head = first_waiting(self._peek, self._clock.wall_ms())
+            self._tail = last_sequence(self._peek, self._tail)
+            told["waiting_at_most"] = max(0, self._tail - head.sequence + 1) if head is not None else 0
+            told["lag_ms"] = max(0, self._clock.wall_ms() - head.enqueued_ms) if head is not None else 0
+        return told
+
+    def lease_seconds(self, lease: int) -> float:
+        """How long a lease may last, give or take; 0 for a query's first, which is a rehearsal."""
+        self._rehearsal = self._rehearsal or 0  # Spark repeats a lease that a crash broke off: that is rehearsal enough
+        return 0.0 if lease == self._rehearsal else self.options.lease_seconds * random.uniform(0.9, 1.1)
+
+    # ---- settling at commit
+
+    def collector(self) -> tuple[str, bytes]:
+        """Where workers hand over the lock tokens of what they read: address and key."""
+        if self._collector is None:
+            self._collector = TokenCollector()
+        return self._collector.address, self._collector.key
+
+    def commit(self, lease: int) -> None:
+        """Spark has committed the batch: with settle=commit, what it held is completed now."""
+        if self._collector is None:
+            return
+        tokens = self._collector.through(lease)
+        for start in range(0, len(tokens), TOKEN_CHUNK):
+            self._complete(tokens[start : start + TOKEN_CHUNK])
+
+    def _complete(self, tokens: list[bytes]) -> None:
+        management = self._management
+        if management is None or self._client is None or self._client.error is not None:
+            management = self._connect()
+        try:
+            management.finish(management.start_disposition("completed", tokens))
+        except LockLostError:
+            for token in tokens if len(tokens) > 1 else ():
+                self._complete([token])
+
+    # ---- the driver's wishes
+
+    def _serve_control(self) -> None:
+        if not self.options.control:
+            return
+        if self._control is None or self._control.closed:
+            self._control = dial(Path(self.options.control))
+        control = self._control
+        if control is None:
+            return
+        for kind, _ in control.receive():
+            if kind == frames.STOP:
+                self._stopping = True
+
+    def close(self) -> None:
+        """The query is over."""
+        if self._client is not None:
+            self._client.close(1.0)
+        if self._collector is not None:
+            self._collector.close()
+        if self._control is not None:
+            self._control.close()
