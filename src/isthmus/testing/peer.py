@@ -54,6 +54,7 @@ class FakeQueue:
         locked: sequence number → connection that holds it.
         fates: sequence number → `completed`, `abandoned`, `deferred`, `released` or `dead-lettered: REASON`.
         refuse: condition to refuse sends with; None accepts.
+        refuse_only: refuse only deliveries in which one of these stands; empty: all.
         hold: keep acknowledgements back while True.
     """
 
@@ -63,6 +64,7 @@ class FakeQueue:
         self.locked: dict[int, _Served] = {}
         self.fates: dict[int, str] = {}
         self.refuse: str | None = None
+        self.refuse_only: tuple[bytes, ...] = ()
         self.hold = False
 
     def put(self, message: bytes) -> int:
@@ -155,14 +157,18 @@ class _Served:
             link.dispose(event.first_delivery_id, last)
             link.grant(100)
             return
-        if queue.refuse is not None:
+        if queue.refuse is not None and not queue.refuse_only:
             error = Error(Symbol(queue.refuse), "refused by the test")
             link.dispose(event.first_delivery_id, last, Rejected(error))
         else:
-            for payload in event.payloads:
+            for delivery_id, payload in enumerate(event.payloads, event.first_delivery_id):
+                if queue.refuse is not None and any(bad in payload for bad in queue.refuse_only):
+                    error = Error(Symbol(queue.refuse), "refused by the test")
+                    link.dispose(delivery_id, delivery_id, Rejected(error))
+                    continue
                 for message in messages_of(payload) if event.message_format == BATCH_FORMAT else (payload,):
                     queue.put(message)
-            self.owed.append((link, event.first_delivery_id, last))
+                self.owed.append((link, delivery_id, delivery_id))
         if link.credit < 2500:
             link.grant(5000)
 

@@ -178,7 +178,12 @@ class SinkOptions(_Options):
         "Alias of the target namespace, to hold back messages that have been there; empty: do not look.", ""
     )
     hop_budget: int = _option("How many hops a message may make.", 8, minimum=1)
-    batch_messages: int = _option("Messages per envelope; 0 or 1: every message alone.", 0, minimum=0)
+    batch_messages: int = _option(
+        "Messages per envelope; 0 or 1: every message alone. The messages of a refused envelope are sent again each "
+        "alone, behind what went meanwhile, and only those at fault are dead-lettered.",
+        0,
+        minimum=0,
+    )
     window: int = _option("Messages that may be under way to the target.", 8_000, minimum=1)
     target_timeout_seconds: float = _option(
         "How long a target may be away before the query fails, and all locks are given back.", 30.0, minimum=0

@@ -471,6 +471,32 @@ def test_envelopes_settle_all_their_messages(channel_file: Path) -> None:
         assert len(source.queues["source"].fates) == 1000
 
 
+def test_of_an_envelope_refused_for_one_message_only_that_one_is_dead_lettered(channel_file: Path) -> None:
+    bad = ("m3", "m70", "m71", "m199")
+    with brokers(200) as (source, target):
+        target.queues["target"].refuse = "amqp:link:message-size-exceeded"
+        target.queues["target"].refuse_only = tuple(b"\xa1%c%b" % (len(name), name.encode()) for name in bad)
+        lease = Lease(source.endpoint, "source", LIMITS, channel_file=channel_file)
+        outlet = Outlet(target.endpoint, "target", channel_file=channel_file, batch_messages=10).open()
+        Pipe(lease, outlet).run()
+        assert sorted(ids(target)) == sorted(f"m{n}" for n in range(200) if f"m{n}" not in bad)
+        fates = source.queues["source"].fates
+        assert {n for n in fates if fates[n] == "dead-lettered: MessageTooLarge"} == {4, 71, 72, 200}
+        assert sum(fate == "completed" for fate in fates.values()) == 196
+        assert (outlet.acknowledged, outlet.refused) == (196, 4)
+
+
+def test_a_bad_message_in_an_envelope_without_a_source_fails_the_write_after_the_others_went() -> None:
+    with Peer("target") as target:
+        target.queues["target"].refuse = "com.microsoft:argument-error"
+        target.queues["target"].refuse_only = (b"m5",)
+        outlet = Outlet(target.endpoint, "target", batch_messages=10).open()
+        outlet.send([message(n) for n in range(10)], None)
+        with pytest.raises(RowRefusedError, match="invalid-argument"):
+            outlet.finish()
+        assert sorted(ids(target)) == [f"m{n}" for n in range(10) if n != 5]
+
+
 def test_an_unknown_source_is_the_readers_error(channel_file: Path) -> None:
     with Peer("other") as source:
         lease = Lease(source.endpoint, "source", LIMITS, channel_file=channel_file)
