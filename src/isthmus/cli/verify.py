@@ -56,6 +56,7 @@ _COLUMNS = (
     "waiting",
     "expired",
     "dead_lettered",
+    "dropped",
     "lost",
     "duplicated",
     "out_of_order",

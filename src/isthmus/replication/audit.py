@@ -9,6 +9,8 @@ The order of reading, and why it is sound while routes run:
     2. every route's source: what waits there;
     3. every member's audited subscription again, from where the first reading ended: what moved between 1 and 2;
     4. every route's dead-letter queue: what was set aside between 2 and 4 has left the source before.
+    5. for what is missing then, where the target detects duplicates: the subscriptions once more, for the equal that
+       the copy was dropped for, which came before it.
 A message that entered is at each step either before a route, behind it, or set aside, and it only ever goes forward; so
 one that is found nowhere was lost.
 
@@ -21,8 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from isthmus.errors import EntityNotFoundError
+from isthmus.replication.detection import dropped_by_detection
 from isthmus.replication.identity import Identity, identify
 from isthmus.replication.reconcile import Holding, Reconciliation, Undelivered, reconcile
 from isthmus.topology.model import Endpoint, Route
@@ -68,6 +72,7 @@ def audit(
     open_peek: PeekOpener,
     *,
     on_message: Callable[[str, bytes], None] | None = None,
+    detection_ms: Mapping[str, int] | None = None,
 ) -> Reconciliation:
     """Read a task's namespaces and compare them.
 
@@ -77,6 +82,7 @@ def audit(
         subscriptions: by alias, the subscription that holds every message of the member and that nobody consumes.
         open_peek: opens an entity for browsing.
         on_message: is also shown every message of the audited subscriptions, with the member's alias.
+        detection_ms: by alias, the history window of the duplicate detection of the member's topic, where it is on.
 
     Raises:
         EntityNotFoundError: an audited subscription or a route's source does not stand.
@@ -107,6 +113,20 @@ def audit(
         )
         for each in audited
     }
+    result = reconcile(task, holdings, rest)
+    if not detection_ms or not result.total("lost"):
+        return result
+    missing = {
+        pair: set(holdings[pair[0]].entered)
+        - set(holdings[pair[1]].arrived.get(pair[0], ()))
+        - undelivered.waiting
+        - undelivered.expired
+        - undelivered.dead_lettered
+        for pair, undelivered in rest.items()
+    }
+    reads = {each.alias: partial(_messages, each.peek, 0) for each in audited}
+    for pair, numbers in dropped_by_detection(missing, reads, detection_ms).items():
+        rest[pair].dropped |= numbers
     return reconcile(task, holdings, rest)
 
 

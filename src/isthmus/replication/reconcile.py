@@ -1,12 +1,12 @@
 """Reconciliation: what entered a source against what stands at the targets.
 
 What it is: the pure comparison by message identity (origin namespace, sequence number there) that `verify` and the demo
-print: lost, duplicated, out of order, expired, dead-lettered, still waiting. What it is not: the reading of namespaces
+print: lost, duplicated, out of order, expired, dead-lettered, dropped by detection, still waiting. What it is not: the reading of namespaces
 (`isthmus.replication.audit`); and it never looks at a route's own counters.
 
 Invariants:
     I1. Every identity that entered a member is, for each other member, exactly one of: arrived, waiting, expired,
-        dead-lettered, lost.
+        dead-lettered, dropped, lost.
     I2. A second arrival of an identity counts as duplicated, also at its own origin, where it is a copy that came back.
     I3. Order is judged per origin, over first arrivals only: one is out of order if a later one of the same origin stands
         before it.
@@ -46,11 +46,13 @@ class Undelivered:
         waiting: still in the route's source.
         expired: in its dead-letter queue because the message's life ended.
         dead_lettered: in its dead-letter queue for any other reason.
+        dropped: dropped by the target's duplicate detection, which holds an equal (see `detection`).
     """
 
     waiting: set[int] = field(default_factory=set)
     expired: set[int] = field(default_factory=set)
     dead_lettered: set[int] = field(default_factory=set)
+    dropped: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Comparison:
         waiting: how many the route still has before it.
         expired: how many ended their life on the way.
         dead_lettered: how many the route set aside.
+        dropped: how many the member's duplicate detection dropped for an equal that stands there.
         lost: how many are nowhere.
         duplicated: how many stand there more than once, counted by the surplus.
         out_of_order: how many stand behind a later one of the same origin.
@@ -80,6 +83,7 @@ class Comparison:
     waiting: int
     expired: int
     dead_lettered: int
+    dropped: int
     lost: int
     duplicated: int
     out_of_order: int
@@ -112,12 +116,24 @@ class Reconciliation:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is lost, doubled or out of order; what waits or has expired does not count against it."""
+        """Whether nothing is lost, doubled or out of order; what waits, has expired or was dropped as an equal does not count
+        against it.
+        """
         return not any(self.total(kind) for kind in ("lost", "duplicated", "out_of_order"))
 
     def to_dict(self) -> dict[str, Any]:
         """The reconciliation as plain values."""
-        kinds = ("arrived", "waiting", "expired", "dead_lettered", "lost", "duplicated", "out_of_order", "unknown")
+        kinds = (
+            "arrived",
+            "waiting",
+            "expired",
+            "dead_lettered",
+            "dropped",
+            "lost",
+            "duplicated",
+            "out_of_order",
+            "unknown",
+        )
         return {
             "task": self.task,
             "clean": self.clean,
@@ -190,12 +206,15 @@ def compare(
     missing -= expired
     dead_lettered = missing & rest.dead_lettered
     missing -= dead_lettered
+    dropped = missing & rest.dropped
+    missing -= dropped
     unknown = seen - expected
     named = {
         "lost": sorted(missing),
         "duplicated": duplicated,
         "out_of_order": disordered,
         "dead_lettered": sorted(dead_lettered),
+        "dropped": sorted(dropped),
         "unknown": sorted(unknown),
     }
     return Comparison(
@@ -206,6 +225,7 @@ def compare(
         waiting=len(waiting),
         expired=len(expired),
         dead_lettered=len(dead_lettered),
+        dropped=len(dropped),
         lost=len(missing),
         duplicated=len(duplicated),
         out_of_order=len(disordered),

@@ -61,4 +61,5 @@ def verify(federation: Federation, *, task: str = "", subscription: str = "") ->
             chosen = routes(federation, each.name)
             entities = {route.source.alias: route.source.entity.partition("/")[0] for route in chosen}
             read = {alias: Endpoint(alias, f"{entity}/Subscriptions/{name}") for alias, entity in entities.items()}
-            yield audit(each.name, chosen, read, reach.peek)
+            window_ms = each.duplicate_detection_ms if isinstance(each, AllActiveTask) else 0
+            yield audit(each.name, chosen, read, reach.peek, detection_ms=dict.fromkeys(read, window_ms))

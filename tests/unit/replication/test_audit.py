@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from isthmus.amqp import section
-from isthmus.amqp.types import Long
+from isthmus.amqp.types import Long, Symbol, Timestamp
 from isthmus.errors import EntityNotFoundError
 from isthmus.replication import audit as audit_module
 from isthmus.replication.audit import audit
@@ -34,16 +34,27 @@ class Entities:
         self.opened: list[str] = []
         self.on_open: dict[str, list[tuple[str, str, int]]] = {}
 
-    def put(self, place: str, number: int, *, origin: str = "", reason: str = "") -> None:
+    def put(
+        self, place: str, number: int, *, origin: str = "", reason: str = "", message_id: str = "", at_ms: int = 0
+    ) -> None:
         properties: dict[str, object] = (
             {"repl-origin": f"{origin}/flights", "repl-sequence": str(number)} if origin else {}
         )
         if reason:
             properties["DeadLetterReason"] = reason
-        annotations = {"x-opt-sequence-number": Long(self.next), "x-opt-enqueue-sequence-number": Long(number)}
+        annotations = {
+            Symbol("x-opt-sequence-number"): Long(self.next),
+            Symbol("x-opt-enqueue-sequence-number"): Long(number),
+            Symbol("x-opt-enqueued-time"): Timestamp(at_ms),
+        }
         self.next += 1
         self.held.setdefault(place, []).append(
-            section.encode_message(b"", annotations=annotations, application_properties=properties)
+            section.encode_message(
+                b"",
+                annotations=annotations,
+                properties={"message_id": message_id} if message_id else {},
+                application_properties=properties,
+            )
         )
 
     def peek(self, endpoint: Endpoint):
@@ -117,3 +128,55 @@ def test_a_reading_of_many_pages_keeps_the_order(monkeypatch) -> None:
     assert result.clean
     assert result.total("arrived") == 50
     assert shown.count("ewr") == shown.count("jfk") == 50
+
+
+WINDOWS_MS = {"ewr": 60_000, "jfk": 60_000}
+
+
+def test_copies_that_detection_dropped_for_an_equal_are_not_lost() -> None:
+    """A publisher sent every message to both members under one MessageId; each drops the other's copy."""
+    entities = Entities()
+    for alias in ("ewr", "jfk"):
+        for number in (1, 2, 3):
+            entities.put(f"{alias}/flights/Subscriptions/audit", number, message_id=f"m{number}", at_ms=1000)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, detection_ms=WINDOWS_MS)
+    assert (result.total("dropped"), result.total("lost"), result.clean) == (6, 0, True)
+    assert result.comparisons[1].samples == {"dropped": (1, 2, 3)}
+
+
+def test_without_detection_or_an_equal_in_time_what_is_missing_is_lost() -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1, message_id="equal", at_ms=70_001)
+    entities.put("ewr/flights/Subscriptions/audit", 2, message_id="equal in time", at_ms=70_000)
+    entities.put("ewr/flights/Subscriptions/audit", 3, message_id="alone", at_ms=1000)
+    entities.put("ewr/flights/Subscriptions/audit", 4, at_ms=1000)
+    entities.put("jfk/flights/Subscriptions/audit", 7, message_id="equal", at_ms=10_000)
+    entities.put("jfk/flights/Subscriptions/audit", 8, message_id="equal in time", at_ms=10_000)
+    entities.put("jfk/flights/Subscriptions/audit", 9, at_ms=1000)
+    entities.put("ewr/flights/Subscriptions/isthmus.flights.jfk", 5)
+    for number in (7, 8, 9):
+        entities.put("jfk/flights/Subscriptions/isthmus.flights.ewr", number)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, detection_ms=WINDOWS_MS)
+    there = next(each for each in result.comparisons if (each.origin, each.member) == ("ewr", "jfk"))
+    assert (there.dropped, there.lost, there.samples["lost"]) == (1, 3, (1, 3, 4))
+    assert not result.clean
+    off = audit("flights", ROUTES, AUDIT, entities.peek, detection_ms={"ewr": 60_000, "jfk": 0})
+    assert (off.total("dropped"), off.total("lost")) == (0, 4)
+
+
+def test_a_message_is_no_equal_of_itself() -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1, message_id="m", at_ms=1000)
+    entities.put("ewr/flights/Subscriptions/audit", 1, origin="jfk", message_id="m", at_ms=1000)
+    entities.put("jfk/flights/Subscriptions/audit", 1, message_id="n", at_ms=1000)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, detection_ms=WINDOWS_MS)
+    assert (result.total("dropped"), result.total("lost")) == (0, 1)
+
+
+def test_of_two_equals_the_one_that_came_first_explains_the_other() -> None:
+    entities = Entities()
+    for number in (1, 2):
+        entities.put("ewr/flights/Subscriptions/audit", number, message_id="m", at_ms=1000 * number)
+    entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr", message_id="m", at_ms=1500)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, detection_ms=WINDOWS_MS)
+    assert (result.total("arrived"), result.total("dropped"), result.total("lost")) == (1, 1, 0)
