@@ -30,6 +30,7 @@ class NamespaceRef:
         host: `name.servicebus.windows.net[:port]`, or empty with connection.
         identity: which Azure identity opens the host, e.g. `default`; empty with connection.
         ca_file: PEM file of the authority that signed the namespace's certificate; empty for the system's own.
+        transport_type: `amqp`, or `websockets`.
         kind: the connector that speaks to it.
         place: where the file declares it.
     """
@@ -39,6 +40,7 @@ class NamespaceRef:
     host: str = ""
     identity: str = ""
     ca_file: str = ""
+    transport_type: str = "amqp"
     kind: str = "servicebus"
     place: Place = field(default=Place(), compare=False, repr=False)
 
@@ -47,6 +49,8 @@ class NamespaceRef:
         options = (
             {"connection": str(self.connection)} if self.connection else {"host": self.host, "identity": self.identity}
         )
+        if self.transport_type != "amqp":
+            options["transport_type"] = self.transport_type
         return options | ({"ca_file": self.ca_file} if self.ca_file else {})
 
     def anchored(self, directory: Path) -> NamespaceRef:

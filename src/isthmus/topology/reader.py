@@ -84,6 +84,15 @@ NAMESPACE_SPEC = Spec(
             example="ewr/ca.pem",
         ),
         Setting(
+            name="transport_type",
+            kind=Kind.CHOICE,
+            choices=("amqp", "websockets"),
+            default="amqp",
+            description="How messages travel: `amqp` over TCP, or `websockets` over port 443, where a network lets out "
+            "nothing else; through the proxy of the environment variable HTTPS_PROXY where one is set.",
+            example="websockets",
+        ),
+        Setting(
             name="kind",
             kind=Kind.CHOICE,
             choices=("servicebus",),
@@ -166,6 +175,7 @@ def _namespace(alias: str, values: Values, place: Place, document: Document) -> 
         host=values["host"] or "",
         identity="" if values["connection"] else values["identity"],
         ca_file=values["ca_file"] or "",
+        transport_type=values["transport_type"],
         kind=values["kind"],
         place=place,
     )

@@ -129,17 +129,12 @@ class Client:
         """
         where = f"{self.endpoint.host}:{self.endpoint.port}"
         limit = time.monotonic() + timeout_seconds
-        try:
-            raw = socket.create_connection((self.endpoint.host, self.endpoint.port), timeout_seconds)
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-                raw.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
-            context = self.endpoint.ssl_context()
-            self._socket = raw if context is None else context.wrap_socket(raw, server_hostname=self.endpoint.host)
-        except TimeoutError:
-            raise OperationTimeoutError(f"{where}: no connection within {timeout_seconds:g} s") from None
-        except OSError as error:
-            raise ConnectionLostError(f"{where}: {error.strerror or error}") from None
+        if self.endpoint.websocket:
+            from isthmus.transport import websocket  # loads an event loop and HTTP, which few need
+
+            self._socket = websocket.dial(self.endpoint, timeout_seconds)
+        else:
+            self._socket = _dial(self.endpoint, timeout_seconds)
         self._socket.setblocking(False)
         self.connection.start("ANONYMOUS")
         self._write()
@@ -417,3 +412,21 @@ class Client:
         owners, self._owners = list(self._owners.values()), {}
         for owner in owners:
             owner.on_lost(error)
+
+
+def _dial(endpoint: Endpoint, timeout_seconds: float) -> socket.socket:
+    where = f"{endpoint.host}:{endpoint.port}"
+    raw: socket.socket | None = None
+    try:
+        raw = socket.create_connection((endpoint.host, endpoint.port), timeout_seconds)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            raw.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
+        context = endpoint.ssl_context()
+        return raw if context is None else context.wrap_socket(raw, server_hostname=endpoint.host)
+    except OSError as error:
+        if raw is not None:
+            raw.close()
+        if isinstance(error, TimeoutError):
+            raise OperationTimeoutError(f"{where}: no connection within {timeout_seconds:g} s") from None
+        raise ConnectionLostError(f"{where}: {error.strerror or error}") from None

@@ -1,6 +1,7 @@
 """Where a namespace is reached, and how.
 
-What it is: host, port, TLS and credential of one namespace as a client needs them. What it is not: a connection string;
+What it is: host, port, TLS, WebSocket or not, and credential of one namespace as a client
+needs them. What it is not: a connection string;
 the connector parses those.
 
 Invariants:
@@ -29,6 +30,7 @@ class Endpoint:
         authority: host and, where the connection string has one, port; empty: `host`.
         credential: makes the tokens to show.
         ca_file: certificates to trust beside the system's; empty: none.
+        websocket: whether AMQP travels in a WebSocket; `tls` tells of which kind.
     """
 
     host: str
@@ -37,6 +39,7 @@ class Endpoint:
     authority: str = ""
     credential: Credential = field(default_factory=NoCredential)
     ca_file: str = ""
+    websocket: bool = False
 
     def audience(self, path: str) -> str:
         """What a token for the entity at `path` names."""

@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from isthmus.connectors.secret import resolve
-from isthmus.connectors.servicebus.connection_string import AMQPS_PORT, ConnectionString
+from isthmus.connectors.servicebus.connection_string import AMQPS_PORT, WEBSOCKET_PORT, ConnectionString
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
 from isthmus.errors import InvalidArgumentError
 from isthmus.transport import Client, Credential, Endpoint, IdentityCredential, SharedKeyCredential, SignatureCredential
@@ -26,19 +26,32 @@ def endpoint_of(options: SourceOptions | SinkOptions) -> Endpoint:
         ConnectionStringError: what it leads to is no connection string.
         InvalidArgumentError: the identity is none that is known.
     """
+    websocket = options.transport_type == "websockets"
     if options.connection:
-        return endpoint_of_string(ConnectionString.parse(resolve(options.connection)), options.ca_file)
+        parsed = ConnectionString.parse(resolve(options.connection))
+        return endpoint_of_string(parsed, options.ca_file, websocket=websocket)
     if options.identity != "default":
         raise InvalidArgumentError(f"option 'identity': write default, not '{options.identity}'")
     from azure.identity import DefaultAzureCredential  # an SDK is loaded only where it is used
 
     return Endpoint(
-        options.host, AMQPS_PORT, credential=IdentityCredential(DefaultAzureCredential()), ca_file=options.ca_file
+        options.host,
+        WEBSOCKET_PORT if websocket else AMQPS_PORT,
+        credential=IdentityCredential(DefaultAzureCredential()),
+        ca_file=options.ca_file,
+        websocket=websocket,
     )
 
 
-def endpoint_of_string(parsed: ConnectionString, ca_file: str = "") -> Endpoint:
-    """Where a connection string points to."""
+def endpoint_of_string(parsed: ConnectionString, ca_file: str = "", *, websocket: bool = False) -> Endpoint:
+    """Where a connection string points to.
+
+    Args:
+        parsed: the connection string.
+        ca_file: certificates to trust beside the system's.
+        websocket: whether to go over WebSocket though the string does not say so.
+    """
+    over_websocket = websocket or parsed.websocket
     credential: Credential
     if parsed.key is not None:
         credential = SharedKeyCredential(parsed.key_name, parsed.key.reveal())
@@ -47,11 +60,12 @@ def endpoint_of_string(parsed: ConnectionString, ca_file: str = "") -> Endpoint:
         credential = SignatureCredential(parsed.signature.reveal())
     return Endpoint(
         parsed.host,
-        parsed.data_port,
+        (parsed.port or WEBSOCKET_PORT) if over_websocket else parsed.data_port,
         tls=parsed.tls,
         authority=parsed.authority,
         credential=credential,
         ca_file=ca_file,
+        websocket=over_websocket,
     )
 
 

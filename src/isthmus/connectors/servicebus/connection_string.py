@@ -17,10 +17,12 @@ from urllib.parse import urlsplit
 from isthmus.connectors.secret import Secret
 from isthmus.errors import IsthmusError
 
-__all__ = ["AMQPS_PORT", "AMQP_PORT", "ConnectionString", "ConnectionStringError"]
+__all__ = ["AMQPS_PORT", "AMQP_PORT", "WEBSOCKET_PORT", "ConnectionString", "ConnectionStringError"]
 
 AMQP_PORT = 5672
 AMQPS_PORT = 5671
+WEBSOCKET_PORT = 443
+_TRANSPORT_TYPES = {"": False, "amqp": False, "amqpwebsockets": True}
 
 _KEYS = {
     "endpoint",
@@ -30,6 +32,7 @@ _KEYS = {
     "sharedaccesssignature",
     "entitypath",
     "usedevelopmentemulator",
+    "transporttype",
 }
 
 
@@ -60,6 +63,7 @@ class ConnectionString:
         signature: a ready token (`SharedAccessSignature sr=…`), or None with a key.
         entity_path: the entity the string is limited to; empty for the whole namespace.
         development_emulator: plain AMQP instead of TLS.
+        websocket: AMQP over WebSocket (`TransportType=AmqpWebSockets`, as .NET writes it).
         text: the whole string, for SDKs that parse it themselves.
     """
 
@@ -71,6 +75,7 @@ class ConnectionString:
     entity_path: str
     development_emulator: bool
     text: Secret
+    websocket: bool = False
 
     @classmethod
     def parse(cls, text: str | Secret) -> ConnectionString:
@@ -89,6 +94,9 @@ class ConnectionString:
             raise ConnectionStringError("SharedAccessKeyName and SharedAccessKey go together")
         if bool(key) == bool(signature):
             raise ConnectionStringError("exactly one of SharedAccessKey and SharedAccessSignature is needed")
+        transport = parts.get("transporttype", "").lower()
+        if transport not in _TRANSPORT_TYPES:
+            raise ConnectionStringError("TransportType is neither Amqp nor AmqpWebSockets")
         return cls(
             host=host,
             port=port,
@@ -98,6 +106,7 @@ class ConnectionString:
             entity_path=parts.get("entitypath", "").strip("/"),
             development_emulator=parts.get("usedevelopmentemulator") == "true",
             text=Secret(raw.strip()),
+            websocket=_TRANSPORT_TYPES[transport],
         )
 
     @property

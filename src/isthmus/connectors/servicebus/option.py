@@ -101,6 +101,8 @@ _EXAMPLE = "env:NAME"
 _CONNECTION = "Reference to a connection string: `env:NAME`, `file:/path#key` or `keyvault:vault/name`."
 _HOST = "Namespace host, with `identity`, instead of `connection`."
 _IDENTITY = "`default`: azure-identity's DefaultAzureCredential."
+_TRANSPORTS = ("amqp", "websockets")
+_TRANSPORT_TYPE = "`amqp` (TCP, port 5671, without TLS 5672) or `websockets` (port 443, through the proxy of HTTPS_PROXY where one is set)."
 _CA_FILE = "Certificates to trust beside the system's."
 
 
@@ -123,6 +125,7 @@ class SourceOptions(_Options):
     host: str = _option(_HOST, "", kind=Kind.HOST, example="contoso.servicebus.windows.net")
     identity: str = _option(_IDENTITY, "default", kind=Kind.CHOICE, choices=("default",))
     ca_file: str = _option(_CA_FILE, "", kind=Kind.PATH)
+    transport_type: str = _option(_TRANSPORT_TYPE, "amqp", kind=Kind.CHOICE, choices=_TRANSPORTS)
     entity: str = _option("Path of queue, subscription or dead-letter queue.", "", example="orders")
     mode: str = _option("`raw` (the encoded message) or `decoded` (columns).", "raw", kind=Kind.CHOICE, choices=MODES)
     settle: str = _option(
@@ -172,6 +175,7 @@ class SinkOptions(_Options):
     host: str = _option(_HOST, "", kind=Kind.HOST, example="contoso.servicebus.windows.net")
     identity: str = _option(_IDENTITY, "default", kind=Kind.CHOICE, choices=("default",))
     ca_file: str = _option(_CA_FILE, "", kind=Kind.PATH)
+    transport_type: str = _option(_TRANSPORT_TYPE, "amqp", kind=Kind.CHOICE, choices=_TRANSPORTS)
     entity: str = _option("Path of queue or topic.", "", example="orders")
     origin: str = _option("Alias/entity to record as a hop of provenance; empty: record none.", "")
     target: str = _option(

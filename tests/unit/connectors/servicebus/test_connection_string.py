@@ -30,6 +30,14 @@ def test_i3_the_emulators_flag_means_plain_amqp_on_its_port() -> None:
     assert ConnectionString.parse(text.replace("=true", "=True")).tls
 
 
+def test_the_transport_type_says_whether_amqp_goes_over_websocket() -> None:
+    assert not ConnectionString.parse(CLOUD).websocket
+    assert not ConnectionString.parse(f"{CLOUD};TransportType=Amqp").websocket
+    assert ConnectionString.parse(f"{CLOUD};TransportType=AmqpWebSockets").websocket
+    with pytest.raises(ConnectionStringError, match="TransportType"):
+        ConnectionString.parse(f"{CLOUD};TransportType=NetMessaging")
+
+
 def test_ipv6() -> None:
     parts = ConnectionString.parse(CLOUD.replace("contoso.servicebus.windows.net", "[::1]:5673"))
     assert (parts.host, parts.authority) == ("::1", "[::1]:5673")

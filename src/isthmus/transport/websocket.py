@@ -1,0 +1,144 @@
+"""AMQP over WebSocket, client side.
+
+What it is: a socket whose bytes travel in the binary messages of a WebSocket (OASIS AMQP WebSocket binding 1.0,
+SERVICE-BUS.md W1), for networks that let out nothing but HTTPS. The WebSocket is aiohttp's, on a thread of its own; what a
+client gets is one end of a socket pair, so that it polls and writes as over TCP. What it is not: AMQP, or a server.
+
+A proxy is taken from the environment (`HTTPS_PROXY`, `NO_PROXY`, for plain WebSocket `HTTP_PROXY`), as other programs do;
+this machine itself is always reached directly.
+
+Invariants:
+    I1. Bytes arrive in the order in which they were written; a side that does not read stops the other.
+    I2. When either end is gone the other is closed, and the thread ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import threading
+import time
+from concurrent.futures import Future
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+
+from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutError
+from isthmus.transport.endpoint import Endpoint
+
+__all__ = ["PATH", "SUBPROTOCOL", "dial"]
+
+PATH = "/$servicebus/websocket"
+SUBPROTOCOL = "AMQPWSB10"
+# A WebSocket message for each read; larger ones gain nothing, and some proxies refuse them.
+READ_BYTES = 64 << 10
+BUFFER_BYTES = 1 << 20
+CLOSE_SECONDS = 1.0
+TURN_SECONDS = 0.01
+
+
+def dial(endpoint: Endpoint, timeout_seconds: float) -> socket.socket:
+    """A connected socket; blocks.
+
+    Raises:
+        ConnectionLostError: no connection could be made, or the server speaks no AMQP over WebSocket.
+        OperationTimeoutError: it took too long.
+    """
+    mine, inner = socket.socketpair()
+    for end in (mine, inner):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+    inner.setblocking(False)
+    opened: Future[None] = Future()
+    threading.Thread(
+        target=_run, args=(endpoint, inner, opened, timeout_seconds), name=f"websocket-{endpoint.host}", daemon=True
+    ).start()
+    try:
+        opened.result()
+    except BaseException:
+        mine.close()
+        raise
+    return mine
+
+
+def _run(endpoint: Endpoint, inner: socket.socket, opened: Future[None], timeout_seconds: float) -> None:
+    try:
+        asyncio.run(_carry(endpoint, inner, opened, timeout_seconds))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the client must learn of it
+        if not opened.done():
+            opened.set_exception(_told(error, endpoint, timeout_seconds))
+    finally:
+        inner.close()
+
+
+async def _carry(endpoint: Endpoint, inner: socket.socket, opened: Future[None], timeout_seconds: float) -> None:
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    url = f"{'wss' if endpoint.tls else 'ws'}://{host}:{endpoint.port}{PATH}"
+    below: socket.socket | None = None
+    try:
+        async with aiohttp.ClientSession() as http:
+            async with asyncio.timeout(timeout_seconds):
+                stream = await http.ws_connect(
+                    url,
+                    protocols=(SUBPROTOCOL,),
+                    ssl=endpoint.ssl_context() or True,
+                    proxy=_proxy(endpoint),
+                    max_msg_size=0,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS),
+                )
+            below = stream.get_extra_info("socket")
+            async with stream:
+                if stream.protocol != SUBPROTOCOL:
+                    raise ConnectionLostError(f"{url}: the server did not take the subprotocol {SUBPROTOCOL}")
+                opened.set_result(None)
+                ways = {asyncio.create_task(_upstream(inner, stream)), asyncio.create_task(_downstream(inner, stream))}
+                _, rest = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                for way in rest:
+                    way.cancel()
+                await asyncio.gather(*ways, return_exceptions=True)
+    finally:
+        await _closed(below)
+
+
+async def _closed(below: socket.socket | None) -> None:
+    """Waits for the socket to be closed, for which aiohttp takes a few more turns of the event loop."""
+    limit = time.monotonic() + CLOSE_SECONDS
+    await asyncio.sleep(TURN_SECONDS)
+    while below is not None and below.fileno() >= 0 and time.monotonic() < limit:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(TURN_SECONDS)
+
+
+async def _upstream(inner: socket.socket, stream: aiohttp.ClientWebSocketResponse) -> None:
+    loop = asyncio.get_running_loop()
+    while data := await loop.sock_recv(inner, READ_BYTES):
+        await stream.send_bytes(data)
+
+
+async def _downstream(inner: socket.socket, stream: aiohttp.ClientWebSocketResponse) -> None:
+    loop = asyncio.get_running_loop()
+    async for message in stream:
+        if message.type is not aiohttp.WSMsgType.BINARY:
+            return
+        await loop.sock_sendall(inner, message.data)
+
+
+def _proxy(endpoint: Endpoint) -> str | None:
+    host = endpoint.host
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).is_loopback:
+            return None
+    if host == "localhost" or proxy_bypass(host):
+        return None
+    return getproxies().get("https" if endpoint.tls else "http") or None
+
+
+def _told(error: Exception, endpoint: Endpoint, timeout_seconds: float) -> IsthmusError:
+    where = f"{endpoint.host}:{endpoint.port}"
+    if isinstance(error, IsthmusError):
+        return error
+    if isinstance(error, TimeoutError):
+        return OperationTimeoutError(f"{where}: no WebSocket within {timeout_seconds:g} s")
+    if isinstance(error, aiohttp.WSServerHandshakeError):
+        return ConnectionLostError(f"{where}: the server answered {error.status} to the WebSocket's request")
+    return ConnectionLostError(f"{where}: {error}")
