@@ -38,6 +38,7 @@ def test_messages_reach_all_members_exactly_once(federation: FederationProcess) 
         "waiting": 0,
         "expired": 0,
         "dead_lettered": 0,
+        "dropped": 0,
         "lost": 0,
         "duplicated": 0,
         "out_of_order": 0,
