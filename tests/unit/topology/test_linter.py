@@ -69,6 +69,18 @@ def test_relative_paths_are_meant_from_the_files_folder(tmp_path: Path) -> None:
     }
 
 
+def test_the_transport_type_is_an_option_where_it_is_not_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "isthmus.yaml"
+    file.write_text(
+        "isthmus: 1\nnamespaces:\n  ewr: {connection: env:EWR, transport_type: websockets}\n"
+        "  jfk: {host: contoso.servicebus.windows.net, transport_type: amqp}\n"
+        "tasks:\n  flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}\n"
+    )
+    namespaces = load(file).namespaces
+    assert namespaces["ewr"].options() == {"connection": "env:EWR", "transport_type": "websockets"}
+    assert "transport_type" not in namespaces["jfk"].options()
+
+
 def test_a_file_that_is_not_there_names_the_verb_that_makes_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="isthmus init"):
         load(tmp_path / "isthmus.yaml")
