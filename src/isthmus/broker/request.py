@@ -171,7 +171,8 @@ class Replies:
 
 def find_replies(links: Iterable[Replies], request: Request | None, node: str, arrived_on: Link) -> Replies | None:
     """The link for the reply to a request that `arrived_on` a link to `node`; None if the client has none."""
-    candidates = list(links)
+    # A client may use one address for several links: the reply belongs to the session on which the request came.
+    candidates = sorted(links, key=lambda each: each.link.amqp_session is not arrived_on.amqp_session)
     wanted = None if request is None else request.reply_to
     if wanted is not None:
         for replies in candidates:

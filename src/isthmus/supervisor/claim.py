@@ -202,8 +202,10 @@ class Claim:
     def _renew(self, held: _Held) -> None:
         asked_at = self._clock.monotonic()
         management = Management(self._connected(), self._path)
-        management.renew(held.tokens)
-        management.close()
+        try:
+            management.renew(held.tokens)
+        finally:
+            management.close()
         held.until = asked_at + self._lock_seconds
 
     def _take(self) -> None:

@@ -88,9 +88,12 @@ class RequestLink:
         self._unsent: deque[tuple[Reply, bytes]] = deque()
         self._sent: dict[int, Reply] = {}
         self._session = client.begin(self)
-        name = f"{node}-{uuid.uuid4().hex[:12]}"
-        self._sender = self._session.attach_sender(f"{name}-out", Target(node), source=Source(node))
-        self._receiver = self._session.attach_receiver(f"{name}-in", Source(node), target=Target(node))
+        # The peer finds the link for a reply by this address: two pairs of links to one node must not share it.
+        self._reply_to = f"{node}-{uuid.uuid4().hex[:12]}"
+        self._sender = self._session.attach_sender(f"{self._reply_to}-out", Target(node), source=Source(node))
+        self._receiver = self._session.attach_receiver(
+            f"{self._reply_to}-in", Source(node), target=Target(self._reply_to)
+        )
         self._sender.context = self._receiver.context = self
         self._receiver.grant(_CREDIT)
 
@@ -104,7 +107,7 @@ class RequestLink:
         self._waiting[message_id] = reply
         message = section.encode_message(
             body,
-            properties={"message_id": message_id, "reply_to": self.node},
+            properties={"message_id": message_id, "reply_to": self._reply_to},
             application_properties=application_properties,
             value_body=True,
         )

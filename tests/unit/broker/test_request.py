@@ -83,3 +83,11 @@ def test_replies_go_where_they_were_asked_to_i2():
     assert wanted(None) is by_name
     assert find_replies(links, None, "$cbs", arrived) is other_node
     assert find_replies([elsewhere], None, "q/$management", arrived) is None
+
+
+def test_of_links_with_one_address_the_one_in_the_requests_session_is_answered_i2():
+    elsewhere = Replies(FakeLink("a", "reply", "two"), "q/$management")
+    here = Replies(FakeLink("b", "reply"), "q/$management")
+    request = Request("m", "reply", "op", {}, None)
+    assert find_replies([elsewhere, here], request, "q/$management", FakeLink("in", "z")) is here
+    assert find_replies([elsewhere], request, "q/$management", FakeLink("in", "z")) is elsewhere
