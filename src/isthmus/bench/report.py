@@ -98,6 +98,7 @@ def _namespace_lines(namespace: Mapping[str, Any]) -> list[str]:
         ("ingest, batches of 100", "ingest_batches"),
         ("ingest, single sends, 1,000 in flight", "ingest_singles"),
         ("receive and complete", "receive_and_complete"),
+        ("receive and complete, without a restart before", "receive_and_complete_at_once"),
         ("ingest in sessions, batches of 100", "session_ingest_batches"),
         ("receive and complete in sessions", "session_receive_and_complete"),
     )

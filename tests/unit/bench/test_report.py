@@ -19,6 +19,7 @@ RESULTS = {
         "ingest_batches": PART,
         "ingest_singles": PART,
         "receive_and_complete": PART,
+        "receive_and_complete_at_once": PART,
         "session_ingest_batches": {},
         "session_receive_and_complete": PART,
         "ready_seconds_after_stop": 0.5,
