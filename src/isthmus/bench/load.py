@@ -168,7 +168,7 @@ def drain_sessions(connection_string: str, queue: str, messages: int, sessions: 
     Raises:
         OperationTimeoutError: if nothing arrives for two minutes.
     """
-    share, credit = messages // sessions, max(1, CREDIT // receivers)
+    share = messages // sessions
     with _client(connection_string, queue) as client:
         started = heard = time.monotonic()
         taken = done = 0
@@ -176,11 +176,11 @@ def drain_sessions(connection_string: str, queue: str, messages: int, sessions: 
         while done < sessions:
             while taken < sessions and len(working) < receivers:
                 receiver = Receiver(client, queue, in_session=True)
-                receiver.grant(credit)
+                receiver.grant(CREDIT)
                 working.append(receiver)
                 taken += 1
             client.wait(1.0)
-            if _take(working, credit):
+            if _take(working):
                 heard = time.monotonic()
             elif time.monotonic() - heard > _STALL_SECONDS:
                 raise OperationTimeoutError(f"nothing arrived for {_STALL_SECONDS:.0f} s")
@@ -212,7 +212,7 @@ def listen(
             client.flush()
 
 
-def _take(receivers: Sequence[Receiver], credit: int = CREDIT) -> list[bytes]:
+def _take(receivers: Sequence[Receiver]) -> list[bytes]:
     """Complete and return what has come; give new credit."""
     taken: list[bytes] = []
     for receiver in receivers:
@@ -222,8 +222,8 @@ def _take(receivers: Sequence[Receiver], credit: int = CREDIT) -> list[bytes]:
         for run in receiver.take():
             receiver.dispose(run.first_id, run.first_id + len(run.payloads) - 1)
             taken += run.payloads
-        if receiver.credit < credit // 2:
-            receiver.grant(credit)
+        if receiver.credit < CREDIT // 2:
+            receiver.grant(CREDIT)
     return taken
 
 
