@@ -600,16 +600,6 @@ def test_a_key_without_manage_reads_and_changes_nothing(endpoint: Endpoint) -> N
             client.delete_queue("q")
 
 
-def test_forwarding_is_refused_rather_than_ignored(admin: ServiceBusAdministrationClient) -> None:
-    admin.create_queue("target")
-    admin.create_topic("flights")
-    for settings in ({"forward_to": "target"}, {"forward_dead_lettered_messages_to": "target"}):
-        for create in (admin.create_queue, functools.partial(admin.create_subscription, "flights")):
-            with pytest.raises(HttpResponseError, match=r"SubCode=40000\..*forward") as error:
-                create("source", **settings)
-            assert code(error) == 400
-
-
 def test_a_client_that_does_not_trust_the_authority_does_not_connect(endpoint: Endpoint) -> None:
     with endpoint.client(connection_verify=True) as client, pytest.raises(Exception, match="CERTIFICATE_VERIFY_FAILED"):
         client.get_namespace_properties()

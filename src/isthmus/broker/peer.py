@@ -328,6 +328,7 @@ class Peer:
 
     def _attach_outlet(self, link: Link, path: str) -> None:
         queue = self._namespace.engine.receiver(path)
+        queue.check_stays()
         wanted = wanted_session(link.source)
         if isinstance(queue, SessionQueue) and wanted is not None:
             self._attach_session(link, path, queue, wanted)

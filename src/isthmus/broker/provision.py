@@ -26,6 +26,7 @@ from isthmus.entities.description import (
     AuthorizationRule,
     QueueDescription,
     RuleDescription,
+    SubscriptionDescription,
     TopicDescription,
 )
 from isthmus.errors import ConfigError, Fault, IsthmusError
@@ -87,7 +88,9 @@ def _copy(engine: Engine, config: NamespaceConfig, limits: Limits) -> Engine:
     journal = MemoryJournal()
     # What stands was made under other limits, maybe: it is copied without any, and then judged by those of today.
     copy = Engine(journal, SystemClock(), limits=replace(limits, **_NO_LIMITS))
-    for name in (*config.topics, *config.queues):
+    for name in (*config.topics, *config.queues, *_targets(config)):
+        if copy.get_topic(name) is not None or copy.get_queue(name) is not None:
+            continue
         if (topic := engine.get_topic(name)) is not None:
             copy.create_topic(name, topic)
         if (queue := engine.get_queue(name)) is not None:
@@ -104,8 +107,16 @@ def _copy(engine: Engine, config: NamespaceConfig, limits: Limits) -> Engine:
     return Engine(journal, SystemClock(), limits=limits)
 
 
+def _targets(config: NamespaceConfig) -> Iterator[str]:
+    """What the file's entities forward to: it may stand without being named in the file."""
+    described: list[QueueDescription | SubscriptionDescription] = [*config.queues.values()]
+    described += [each.description for topic in config.topics.values() for each in topic.subscriptions.values()]
+    for each in described:
+        yield from filter(None, (each.forward_to, each.forward_dead_lettered_messages_to))
+
+
 def _targets_first(queues: dict[str, QueueDescription]) -> Iterator[tuple[str, QueueDescription]]:
-    """The queues, those that others forward to before the others; a circle is left to the engine to refuse."""
+    """The queues, those that others forward to before the others; of a circle, one has no target and is refused."""
     pending = dict(queues)
     while pending:
         waiting = {name.lower() for name in pending}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from isthmus.entities.catalog import Entry, check_name
+from isthmus.entities.catalog import Entry, check_name, parse_address
 from isthmus.entities.description import (
     DEFAULT_RULE_NAME,
     INFINITE_MS,
@@ -53,8 +53,8 @@ class Administration(Registry):
         """
         key = self._check_new(name, "queue")
         made = replace(description or QueueDescription())
-        self._check_description(made)
-        entry = self._entry("queue", (name,), self._number(2), made)
+        self._check_description(made, name)
+        entry = self._entry("queue", (name,), made)
         self._queues[key] = HeldQueue(entry, self._make_queue(entry))
         self._apply_queue(self._queues[key])
         self._stage(entry)
@@ -71,7 +71,8 @@ class Administration(Registry):
         self._change(queue.entry, description)
         self._apply_queue(queue)
         queue.queue.notify()
-        return description
+        self._pump()
+        return described(queue.entry, QueueDescription)
 
     def delete_queue(self, name: str) -> None:
         """Remove a queue with its messages and dead-letter queue.
@@ -82,7 +83,7 @@ class Administration(Registry):
         queue = self._queue(name)
         del self._queues[name.lower()]
         self._unstage(queue.entry)
-        self._wipe(queue.queue)
+        self._wipe(queue.entry, queue.queue, queue.queue.dead_letters)
 
     def get_queue(self, name: str) -> QueueDescription | None:
         """A queue's description; None if there is no such queue."""
@@ -102,8 +103,8 @@ class Administration(Registry):
         """Make a topic; errors as `create_queue`."""
         key = self._check_new(name, "topic")
         made = replace(description or TopicDescription())
-        self._check_description(made)
-        entry = self._entry("topic", (name,), self._number(1), made)
+        self._check_description(made, name)
+        entry = self._entry("topic", (name,), made)
         topic = self._member(Topic, name, entry.number)
         self._topics[key] = HeldTopic(entry, topic)
         self._apply_topic(self._topics[key])
@@ -115,6 +116,7 @@ class Administration(Registry):
         topic = self._topic(name)
         self._change(topic.entry, description)
         self._apply_topic(topic)
+        self._pump()
         return description
 
     def delete_topic(self, name: str) -> None:
@@ -128,8 +130,7 @@ class Administration(Registry):
             self.delete_subscription(name, subscription)
         del self._topics[name.lower()]
         self._unstage(topic.entry)
-        topic.topic.wipe()
-        self._numbers.pop(topic.entry.number, None)
+        self._wipe(topic.entry, topic.topic)
 
     def get_topic(self, name: str) -> TopicDescription | None:
         """A topic's description; None if there is no such topic."""
@@ -167,13 +168,13 @@ class Administration(Registry):
         if len(owner.subscriptions) >= self._limits.max_subscriptions_per_topic:
             raise QuotaExceededError(f"'{topic}' has {len(owner.subscriptions)} subscriptions, as many as it may have.")
         made = replace(description or SubscriptionDescription())
-        self._check_description(made)
+        self._check_description(made, owner.entry.names[0])
         rule = replace(default_rule or RuleDescription(DEFAULT_RULE_NAME))
         rule.name = rule.name or DEFAULT_RULE_NAME
         self._check_rule(rule)
         self._check_filters(owner, rule)
         names = (owner.entry.names[0], name)
-        entry = self._entry("subscription", names, self._number(2), made)
+        entry = self._entry("subscription", names, made)
         subscription = HeldSubscription(entry, self._make_queue(entry))
         owner.subscriptions[name.lower()] = subscription
         self._stage(entry)
@@ -189,7 +190,8 @@ class Administration(Registry):
         self._change(subscription.entry, description)
         self._apply_subscription(owner, subscription)
         subscription.queue.notify()
-        return description
+        self._pump()
+        return described(subscription.entry, SubscriptionDescription)
 
     def delete_subscription(self, topic: str, name: str) -> None:
         """Remove a subscription with its messages.
@@ -203,7 +205,7 @@ class Administration(Registry):
         for rule in subscription.rules.values():
             self._unstage(rule)
         self._unstage(subscription.entry)
-        self._wipe(subscription.queue)
+        self._wipe(subscription.entry, subscription.queue, subscription.queue.dead_letters)
 
     def get_subscription(self, topic: str, name: str) -> SubscriptionDescription | None:
         """A subscription's description; None if there is no such topic or subscription."""
@@ -303,14 +305,14 @@ class Administration(Registry):
             raise QuotaExceededError(f"The namespace has {self._limits.max_entities} entities, as many as it may have.")
         return key
 
-    def _check_description(self, description: Description) -> None:
+    def _check_description(self, description: Description, name: str) -> None:
+        """Refuse settings that the service would; `name` is the queue's or topic's, also for a subscription's."""
         limits = self._limits
         if isinstance(description, QueueDescription | SubscriptionDescription):
             low, high = limits.min_lock_duration_ms, limits.max_lock_duration_ms
             _check_range("LockDuration (ms)", description.lock_duration_ms, low, high)
             _check_range("MaxDeliveryCount", description.max_delivery_count, 1, limits.max_delivery_count)
-            if description.forward_to or description.forward_dead_lettered_messages_to:
-                raise InvalidArgumentError("ForwardTo: this namespace does not forward between entities.")
+            self._check_forwarding(description, name)
         if isinstance(description, QueueDescription | TopicDescription):
             window = description.duplicate_detection_history_time_window_ms
             low, high = limits.min_duplicate_window_ms, limits.max_duplicate_window_ms
@@ -327,6 +329,31 @@ class Administration(Registry):
             metadata, most = len(description.user_metadata or ""), limits.max_user_metadata_characters
             _check_range("The length of UserMetadata", metadata, 0, most)
             _check_status(description)
+
+    def _check_forwarding(self, description: QueueDescription | SubscriptionDescription, name: str) -> None:
+        """Refuse targets that the service would, and put the others in the spelling in which they were created."""
+        if description.forward_to and description.requires_session:
+            raise InvalidArgumentError("ForwardTo: an entity that requires sessions cannot forward its messages.")
+        description.forward_to = self._checked_target("ForwardTo", description.forward_to, name)
+        description.forward_dead_lettered_messages_to = self._checked_target(
+            "ForwardDeadLetteredMessagesTo", description.forward_dead_lettered_messages_to, name
+        )
+        if description.forward_to:
+            # As the service: an entity that only passes messages on must not be gone when one comes.
+            description.auto_delete_on_idle_ms = INFINITE_MS
+
+    def _checked_target(self, setting: str, path: str | None, name: str) -> str | None:
+        if not path:
+            return None
+        address = parse_address(path)
+        if address.subscription is not None or address.suffix:
+            raise InvalidArgumentError(f"{setting} is '{path}'; messages are forwarded to a queue or topic.")
+        if address.name == name.lower():
+            raise InvalidArgumentError(f"{setting} is '{path}': an entity cannot forward messages to itself.")
+        target = self._target(address.name)
+        if target is None:
+            raise InvalidArgumentError(f"{setting} is '{path}'; the entity to forward to does not exist.")
+        return target.path
 
     def _check_rule(self, rule: RuleDescription) -> None:
         check_name("rule", rule.name, self._limits.max_subscription_name_characters)
@@ -353,7 +380,7 @@ class Administration(Registry):
                 )
 
     def _add_rule(self, subscription: HeldSubscription, rule: RuleDescription) -> None:
-        entry = self._entry("rule", (*subscription.entry.names, rule.name), 0, rule)
+        entry = self._entry("rule", (*subscription.entry.names, rule.name), rule)
         subscription.rules[rule.name.lower()] = entry
         self._stage(entry)
 
@@ -368,8 +395,9 @@ class Administration(Registry):
                 raise InvalidArgumentError(
                     f"The value for the '{spelt}' property of an existing {kind} can't be changed; make it anew."
                 )
-        self._check_description(description)
-        entry.description = replace(description)
+        changed = replace(description)
+        self._check_description(changed, entry.names[0])
+        entry.description = changed
         entry.updated_at_ms = max(self._clock.wall_ms(), entry.updated_at_ms + 1)
         self._stage(entry)
 

@@ -16,7 +16,9 @@ from isthmus.entities.record import (
     ENQUEUE_SEQUENCE,
     PREFIX,
     PREFIX_BYTES,
+    SLOT_BITS,
     SLOT_IN_ANNOTATIONS,
+    SLOT_MASK,
     Head,
     Parts,
 )
@@ -24,7 +26,9 @@ from isthmus.entities.record import (
 __all__ = [
     "Stored",
     "annotations_section",
+    "as_new",
     "delivery_count",
+    "message_id_of",
     "take_apart",
     "with_annotation",
     "with_delivery_count",
@@ -39,12 +43,19 @@ class Stored(NamedTuple):
 
     Attributes:
         enqueue_sequence: number under which the message first entered, None if that was here.
+        hops: how often it was forwarded.
     """
 
     parts: Parts
     sequence: int
     enqueued_ms: int
     enqueue_sequence: int | None
+    hops: int = 0
+
+    @property
+    def origin(self) -> int:
+        """Sequence number under which the message first entered, here or elsewhere."""
+        return self.sequence if self.enqueue_sequence is None else self.enqueue_sequence
 
 
 def delivery_count(record: bytes) -> int:
@@ -62,6 +73,7 @@ def with_delivery_count(record: bytes, count: int) -> bytes:
 def take_apart(record: bytes) -> Stored:
     """The parts of a stored message, with its header as it stands (delivery count included)."""
     _, slot, rest = PREFIX.unpack_from(record)
+    hops, slot = slot >> SLOT_BITS, slot & SLOT_MASK
     start = slot - SLOT_IN_ANNOTATIONS
     header_end = PREFIX_BYTES + 5 + record[PREFIX_BYTES + 4]
     header = record[PREFIX_BYTES:header_end]
@@ -78,7 +90,7 @@ def take_apart(record: bytes) -> Stored:
     ttl_ms = section.decode_header(header, (0, len(header))).ttl_ms or 0
     delivery = record[header_end:start]
     head = Head(header, ttl_ms, delivery, record[own:rest], count)
-    return Stored(Parts(head, record[rest:]), sequence, enqueued_ms, enqueue_sequence)
+    return Stored(Parts(head, record[rest:]), sequence, enqueued_ms, enqueue_sequence, hops)
 
 
 def with_annotation(parts: Parts, name: str, value: Any) -> Parts:
@@ -150,6 +162,26 @@ def with_fields(rest: bytes, fields: Mapping[str, Any]) -> bytes:
             value = Symbol(value)  # noqa: PLW2901 - the standard's type for these two
         values[place] = codec.encode(value)
     return rest[:start] + b"\0Ss" + codec.encode_list(values) + rest[end:]
+
+
+def as_new(parts: Parts) -> Parts:
+    """The message with its delivery count at zero: where it goes on to, nobody has tried it yet."""
+    header = parts.head.header
+    if header.endswith(bytes(4)):
+        return parts
+    return parts._replace(head=parts.head.replace(header=header[:-4] + bytes(4)))
+
+
+def message_id_of(parts: Parts) -> bytes:
+    """The encoded message-id, also of parts that were taken from a record; empty if there is none."""
+    if parts.message_id:
+        return parts.message_id
+    rest = parts.rest
+    start, end = section.locate(rest).properties
+    if not end or rest[start + 3] == 0x45:
+        return b""
+    field = start + (6 if rest[start + 3] == 0xC0 else 12)
+    return b"" if field >= end or rest[field] == 0x40 else rest[field : codec.value_end(rest, field)]
 
 
 def with_message_id(parts: Parts, message_id: str) -> Parts:

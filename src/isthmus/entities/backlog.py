@@ -66,11 +66,19 @@ class Backlog(Intake):
 
     # ---- storing
 
-    def _take(self, accepted: list[Parts], now_ms: int) -> None:
-        self.store(accepted, now_ms)
+    def _take(
+        self, accepted: Sequence[Parts], now_ms: int, origins: Sequence[int] | None = None, hops: int = 0
+    ) -> None:
+        self.store(accepted, now_ms, origins, hops=hops)
 
     def store(
-        self, messages: Sequence[Parts], now_ms: int, origins: Sequence[int] | None = None, *, fed: bool = False
+        self,
+        messages: Sequence[Parts],
+        now_ms: int,
+        origins: Sequence[int] | None = None,
+        *,
+        fed: bool = False,
+        hops: int = 0,
     ) -> None:
         """Stage messages as active under new sequence numbers.
 
@@ -79,12 +87,12 @@ class Backlog(Intake):
             now_ms: enqueued time.
             origins: per message the sequence number where it first entered, if elsewhere.
             fed: whether the messages come from a topic, so that this entity's default time to live is still to apply.
+            hops: how often the messages were forwarded.
         """
         if fed and self._fixed_ttl_ms:
-            capped = self._heads.capped
-            messages = [parts._replace(head=capped(parts.head)) for parts in messages]
+            messages = self._capped(messages)
         first = self.last + 1
-        pairs, size = build_many(messages, first, now_ms, self._prefix, origins)
+        pairs, size = build_many(messages, first, now_ms, self._prefix, origins, hops)
         put = self._staging.batch.put
         for key, record in pairs:
             put(key, record)

@@ -33,6 +33,7 @@ class Entry:
         kind: ``queue``, ``topic``, ``subscription`` or ``rule``.
         names: as written: (queue), (topic), (topic, subscription) or (topic, subscription, rule).
         number: of the entity; its dead-letter queue has the next. 0 for rules.
+        transfer_number: of its transfer dead-letter queue; 0 if there never was one.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class Entry:
     created_at_ms: int
     updated_at_ms: int
     description: Description
+    transfer_number: int = 0
 
     def pack(self) -> bytes:
         """The row's value."""
@@ -52,6 +54,7 @@ class Entry:
                 "created_at_ms": self.created_at_ms,
                 "updated_at_ms": self.updated_at_ms,
                 "description": dump(self.description).decode(),
+                "transfer_number": self.transfer_number,
             }
         ).encode()
 
@@ -61,7 +64,13 @@ def unpack_entry(value: bytes) -> Entry:
     row = json.loads(value)
     description: Description = load(row["description"].encode(), object)  # type: ignore[assignment]  # as packed
     return Entry(
-        row["kind"], tuple(row["names"]), row["number"], row["created_at_ms"], row["updated_at_ms"], description
+        row["kind"],
+        tuple(row["names"]),
+        row["number"],
+        row["created_at_ms"],
+        row["updated_at_ms"],
+        description,
+        row.get("transfer_number", 0),
     )
 
 

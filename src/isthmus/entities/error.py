@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from isthmus.errors import InvalidArgumentError, NotAllowedError
+from isthmus.errors import InvalidArgumentError, IsthmusError, NotAllowedError
 
-__all__ = ["InvalidMessageError", "SessionRequiredError"]
+__all__ = ["InvalidMessageError", "SessionRequiredError", "TooManyHopsError"]
 
 
 class InvalidMessageError(InvalidArgumentError):
@@ -26,4 +26,19 @@ class SessionRequiredError(NotAllowedError):
             "The SessionId was not set on a message, and it cannot be sent to the entity "
             f"'{self.attributes.get('path', '')}'. Entities that have session support enabled can only receive "
             "messages that have the SessionId set to a valid value."
+        )
+
+
+class TooManyHopsError(IsthmusError):
+    """A message was forwarded as often as it may be, and would have to go on."""
+
+    code = "too-many-hops"
+
+    def __init__(self, path: str = "") -> None:
+        super().__init__("", path=path)
+
+    def text(self) -> str:
+        return (
+            f"Maximum transfer hop count is exceeded: the message passed 4 hops and would go on to "
+            f"'{self.attributes.get('path', '')}'; shorten the chain of entities that forward."
         )

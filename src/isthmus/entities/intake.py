@@ -20,7 +20,7 @@ from typing import Any
 from isthmus.amqp import codec, section
 from isthmus.amqp.types import Timestamp
 from isthmus.clock import Clock
-from isthmus.entities.amend import take_apart, with_annotation, with_message_id
+from isthmus.entities.amend import message_id_of, take_apart, with_annotation, with_message_id
 from isthmus.entities.calendar import Calendar
 from isthmus.entities.description import INFINITE_MS, EntityStatus
 from isthmus.entities.detection import Detection
@@ -44,6 +44,7 @@ from isthmus.entities.window import Budget
 from isthmus.errors import (
     EntityDisabledError,
     EntityNotFoundError,
+    IsthmusError,
     MessageNotFoundError,
     MessageTooLargeError,
     QuotaExceededError,
@@ -66,7 +67,18 @@ def cursors(state: bytes) -> tuple[int, int, int, int]:
 class Context:
     """What the entities of one namespace share."""
 
-    __slots__ = ("allocate", "budget", "calendar", "clock", "limits", "random_bytes", "sessions", "staging", "wake")
+    __slots__ = (
+        "allocate",
+        "budget",
+        "calendar",
+        "clock",
+        "limits",
+        "random_bytes",
+        "sessions",
+        "staging",
+        "transfer_dead_letters",
+        "wake",
+    )
 
     def __init__(
         self,
@@ -75,12 +87,14 @@ class Context:
         limits: Limits,
         random_bytes: Callable[[int], bytes],
         wake: Callable[[Any, int], None],
+        transfer_dead_letters: Callable[[Any], Any],
     ) -> None:
         self.staging = staging
         self.clock = clock
         self.limits = limits
         self.random_bytes = random_bytes
         self.wake = wake
+        self.transfer_dead_letters = transfer_dead_letters
         self.calendar = Calendar(staging)
         # Numbers for parts of an entity, and the parts by number; see `session_queue`.
         self.allocate: Callable[[int], int] = lambda count: 0
@@ -244,13 +258,73 @@ class Intake:
         self._staging.promise(on_durable, on_failed)
         return sequences
 
-    def _take(self, accepted: list[Parts], now_ms: int) -> None:
-        """Stage messages as active."""
+    def _take(
+        self, accepted: Sequence[Parts], now_ms: int, origins: Sequence[int] | None = None, hops: int = 0
+    ) -> None:
+        """Stage messages as active; `origins` and `hops` as for `accept_moved`."""
         raise NotImplementedError
+
+    def _capped(self, messages: Sequence[Parts]) -> Sequence[Parts]:
+        """Messages from elsewhere with this entity's default time to live applied."""
+        capped = self._heads.capped
+        return [parts._replace(head=capped(parts.head)) for parts in messages]
+
+    # ---- messages that another entity forwards
+
+    @property
+    def takes_sends(self) -> bool:
+        """Whether the entity stands and its status lets messages in."""
+        return not self.is_deleted and self._status not in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED)
+
+    def refusal_of(self, messages: Sequence[Parts]) -> IsthmusError | None:
+        """Why these messages, forwarded together, would not be taken; None if they would."""
+        if not self.takes_sends:
+            return EntityNotFoundError(self.path) if self.is_deleted else EntityDisabledError(self.path, self._status)
+        sizes = [len(parts.rest) + len(parts.head.annotations) + len(parts.head.header) for parts in messages]
+        if max(sizes) > self.max_message_size_bytes:
+            return MessageTooLargeError(max(sizes), self.max_message_size_bytes)
+        if self.requires_session:
+            try:
+                self._check_sessions(messages)
+            except IsthmusError as error:
+                return error
+        return self._full(sum(sizes))
+
+    def accept_moved(self, messages: Sequence[Parts], origins: Sequence[int], now_ms: int, hops: int) -> None:
+        """Take messages that another entity forwards, in its batch; `refusal_of` was asked. Duplicates are dropped.
+
+        Args:
+            messages: in order.
+            origins: per message the sequence number where it first entered.
+            now_ms: enqueued time.
+            hops: how often they were forwarded, this time included.
+        """
+        messages = self._capped(messages)
+        self.accessed_at_ms = now_ms
+        detection = self._detection
+        if detection is not None:
+            ids = [message_id_of(parts) for parts in messages]
+            flags = detection.fresh(ids, now_ms)
+            detection.remember([one for one, is_new in zip(ids, flags, strict=True) if is_new], now_ms)
+            messages = [parts for parts, is_new in zip(messages, flags, strict=True) if is_new]
+            origins = [origin for origin, is_new in zip(origins, flags, strict=True) if is_new]
+        self._staging.touch(self)
+        if messages:
+            self._take(messages, now_ms, origins, hops)
 
     def _check_open(self) -> None:
         if self.is_deleted:
             raise EntityNotFoundError(self.path)
+
+    def _full(self, size_bytes: int) -> QuotaExceededError | None:
+        """The refusal, if so many bytes more do not fit."""
+        if not self._quota_bytes or self.stored_bytes() + size_bytes <= self._quota_bytes:
+            return None
+        return QuotaExceededError(
+            f"The maximum entity size has been reached or exceeded for {type(self).__name__}: '{self.path}'. Size of "
+            f"entity in bytes:{self.stored_bytes()}, Max entity size in bytes:{self._quota_bytes}. Receive messages or "
+            "raise MaxSizeInMegabytes."
+        )
 
     def check_sendable(self) -> None:
         """Refuse where no message would be taken, whatever it is.
@@ -297,12 +371,9 @@ class Intake:
         return accepted
 
     def _check_quota(self, added_bytes: int) -> None:
-        if self._quota_bytes and self.stored_bytes() + added_bytes > self._quota_bytes:
-            raise QuotaExceededError(
-                f"The maximum entity size has been reached or exceeded for {type(self).__name__}: '{self.path}'. Size of "
-                f"entity in bytes:{self.stored_bytes()}, Max entity size in bytes:{self._quota_bytes}. Receive messages or "
-                "raise MaxSizeInMegabytes."
-            )
+        full = self._full(added_bytes)
+        if full is not None:
+            raise full
 
     def _check_sessions(self, messages: Sequence[Parts]) -> None:
         """Refuse messages without a session.

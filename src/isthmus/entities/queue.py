@@ -1,6 +1,6 @@
 """A queue: also what a subscription and a dead-letter queue are.
 
-What it is: messages of a `Backlog`, each for one receiver, locked while it works on them; what settlement, expiry and
+What it is: messages of a `Relay`, each for one receiver, locked while it works on them; what settlement, expiry and
 abandonment do to them. What it is not: where messages come from (`Intake`, `Topic`), nor when the disk is synced.
 Spec: SERVICE-BUS.md W7, 5.2, 5.4, 5.6. Longer than a usual module: every way in which a message leaves a receiver's
 hands stands here, beside the others.
@@ -27,12 +27,13 @@ from isthmus.entities.amend import (
     with_delivery_count,
     with_properties,
 )
-from isthmus.entities.backlog import Backlog, sequences_of
+from isthmus.entities.backlog import sequences_of
 from isthmus.entities.description import INFINITE_MS, EntityStatus
 from isthmus.entities.intake import Context
 from isthmus.entities.key import DEFERRED, MESSAGE, message_key, message_span, unpack_message
 from isthmus.entities.lock import Acquired, Lock, LockTable, Span
 from isthmus.entities.record import Parts, build, expires_at_ms, locked_payloads, plain_payload
+from isthmus.entities.relay import Relay
 from isthmus.entities.run import runs_of
 from isthmus.entities.staging import Callback, Failure
 from isthmus.entities.window import Pair
@@ -46,7 +47,7 @@ _ROUNDS = 50
 _NEVER = bytes(8)
 
 
-class Queue(Backlog):
+class Queue(Relay):
     """Messages in sequence order, each for one receiver.
 
     Attributes:
@@ -56,7 +57,6 @@ class Queue(Backlog):
 
     def __init__(self, path: str, number: int, context: Context, state: bytes | None) -> None:
         super().__init__(path, number, context, state)
-        self.dead_letters: Queue | None = None
         self.lock_duration_ms = 60_000
         self._max_delivery_count = 10
         self._dead_letters_expired = False
@@ -139,6 +139,7 @@ class Queue(Backlog):
             EntityNotFoundError: the entity was deleted.
         """
         self.check_receivable()
+        self.check_stays()
         pairs = self._next_pairs(limit)
         if not pairs:
             return None
@@ -155,6 +156,18 @@ class Queue(Backlog):
     def _numbers_of(self, pairs: Sequence[Pair]) -> Sequence[int]:
         """The sequence numbers of messages just read."""
         return sequences_of(pairs)
+
+    def check_stays(self) -> None:
+        """Refuse receivers where messages go on.
+
+        Raises:
+            NotAllowedError: the entity forwards.
+        """
+        if self.onward is not None:
+            raise NotAllowedError(
+                f"Cannot create a message receiver on an entity with auto-forwarding enabled: '{self.path}' forwards to "
+                f"'{self.onward.path}'."
+            )
 
     def _lock(self, pairs: Sequence[Pair], *, deferred: bool) -> Acquired:
         self.accessed_at_ms = self._context.clock.wall_ms()
@@ -480,17 +493,19 @@ class Queue(Backlog):
             added["DeadLetterReason"] = reason
         if description is not None:
             added["DeadLetterErrorDescription"] = description
+        letters = []
+        for stored in messages:
+            parts = with_annotation(stored.parts, "x-opt-deadletter-source", source)
+            if added:
+                parts = parts._replace(rest=with_properties(parts.rest, added))
+            letters.append(stored._replace(parts=parts))
         put = self._staging.batch.put
         pairs: list[Pair] = []
         size = 0
         sequence = self.last
-        for stored in messages:
+        for stored in self._pass_dead(letters):
             sequence += 1
-            parts = with_annotation(stored.parts, "x-opt-deadletter-source", source)
-            if added:
-                parts = parts._replace(rest=with_properties(parts.rest, added))
-            origin = stored.sequence if stored.enqueue_sequence is None else stored.enqueue_sequence
-            record = build(parts, sequence, stored.enqueued_ms, 0, origin)
+            record = build(stored.parts, sequence, stored.enqueued_ms, 0, stored.origin, stored.hops)
             key = message_key(MESSAGE, self.number, sequence)
             put(key, record)
             pairs.append((key, record))
@@ -575,4 +590,4 @@ def _merged(record: bytes, sequence: int, properties: Mapping[str, Any] | None) 
         return record
     stored = take_apart(record)
     parts = stored.parts._replace(rest=with_properties(stored.parts.rest, properties))
-    return build(parts, sequence, stored.enqueued_ms, expires_at_ms(record), stored.enqueue_sequence)
+    return build(parts, sequence, stored.enqueued_ms, expires_at_ms(record), stored.enqueue_sequence, stored.hops)

@@ -7,7 +7,8 @@ Spec: SERVICE-BUS.md W7, W8; AMQP 1.0 part 3.2.
 
 A record is::
 
-    expires_at_ms u64 | slot u32 | rest u32          internal, 16 bytes; slot and rest are offsets into the record
+    expires_at_ms u64 | hops 3 bits, slot 29 bits | rest u32    internal, 16 bytes; slot and rest are offsets into the
+        record, hops is how often it was forwarded
     header section, with delivery-count in its last four bytes
     delivery annotations, if the sender set any
     message annotations: locked-until (its 8 bytes at `slot`), sequence number, enqueued time,
@@ -29,7 +30,9 @@ __all__ = [
     "OVERHEAD_BYTES",
     "PREFIX",
     "PREFIX_BYTES",
+    "SLOT_BITS",
     "SLOT_IN_ANNOTATIONS",
+    "SLOT_MASK",
     "Head",
     "Parts",
     "build",
@@ -48,6 +51,9 @@ MESSAGE_STATE = b"\xa3\x13x-opt-message-state"
 
 PREFIX = struct.Struct(">QII")
 PREFIX_BYTES = PREFIX.size
+# Forwarded messages keep their number of hops above the offset of the slot; no header grows to half a gigabyte.
+SLOT_BITS = 29
+SLOT_MASK = (1 << SLOT_BITS) - 1
 _OFFSETS = struct.Struct(">II")
 # Locked-until 29, sequence number 32, enqueued time 30.
 ANNOTATIONS_BYTES = 91
@@ -165,7 +171,19 @@ class Parts(NamedTuple):
     message_id: bytes = b""
 
 
-def build(parts: Parts, sequence: int, enqueued_ms: int, expires_ms: int, enqueue_sequence: int | None = None) -> bytes:
+def _with_hops(before: bytes, hops: int) -> bytes:
+    """`Head.pieces`' first one with the number of hops in its first bits."""
+    return bytes((before[0] | hops << (SLOT_BITS - 24),)) + before[1:] if hops else before
+
+
+def build(
+    parts: Parts,
+    sequence: int,
+    enqueued_ms: int,
+    expires_ms: int,
+    enqueue_sequence: int | None = None,
+    hops: int = 0,
+) -> bytes:
     """The record of one message.
 
     Args:
@@ -174,6 +192,7 @@ def build(parts: Parts, sequence: int, enqueued_ms: int, expires_ms: int, enqueu
         enqueued_ms: wall time.
         expires_ms: wall time after which the message is not delivered; 0 is never.
         enqueue_sequence: sequence number where the message first entered, if elsewhere.
+        hops: how often it was forwarded, at most 7.
     """
     head = parts.head
     before, between, behind = head.pieces(moved=enqueue_sequence is not None)
@@ -182,7 +201,7 @@ def build(parts: Parts, sequence: int, enqueued_ms: int, expires_ms: int, enqueu
     return b"".join(
         (
             expires_ms.to_bytes(8, "big"),
-            before,
+            _with_hops(before, hops),
             sequence.to_bytes(8, "big"),
             between,
             enqueued_ms.to_bytes(8, "big"),
@@ -193,7 +212,12 @@ def build(parts: Parts, sequence: int, enqueued_ms: int, expires_ms: int, enqueu
 
 
 def build_many(
-    messages: Sequence[Parts], first: int, enqueued_ms: int, prefix: bytes, origins: Sequence[int] | None = None
+    messages: Sequence[Parts],
+    first: int,
+    enqueued_ms: int,
+    prefix: bytes,
+    origins: Sequence[int] | None = None,
+    hops: int = 0,
 ) -> tuple[list[tuple[bytes, bytes]], int]:
     """Keys and records of messages accepted together, numbered from `first`, and the records' size.
 
@@ -203,6 +227,7 @@ def build_many(
         enqueued_ms: wall time.
         prefix: what the keys begin with, before the sequence number.
         origins: per message the sequence number where it first entered, if elsewhere.
+        hops: how often each was forwarded, at most 7.
     """
     pairs: list[tuple[bytes, bytes]] = []
     add, join = pairs.append, b"".join
@@ -215,7 +240,7 @@ def build_many(
         if head is not last:
             last = head
             before, between, behind = head.pieces(moved=moved)
-            front = (enqueued_ms + head.ttl_ms if head.ttl_ms else 0).to_bytes(8, "big") + before
+            front = (enqueued_ms + head.ttl_ms if head.ttl_ms else 0).to_bytes(8, "big") + _with_hops(before, hops)
             back = between + enqueued + behind
             own = head.annotations
         number = sequence.to_bytes(8, "big")
@@ -243,7 +268,7 @@ def locked_payloads(pairs: Sequence[tuple[bytes, bytes]], locked_until: bytes) -
         offset = record[8:12]
         if offset != known:
             known = offset
-            slot = int.from_bytes(offset, "big")
+            slot = int.from_bytes(offset, "big") & SLOT_MASK
             end = slot + 8
         add(record[16:slot] + locked_until + record[end:])
     return payloads
@@ -258,7 +283,7 @@ def plain_payload(record: bytes, state: int = 0, locked_until: bytes | None = No
         locked_until: eight bytes; None leaves the annotation out.
     """
     _, slot, rest = PREFIX.unpack_from(record)
-    start = slot - SLOT_IN_ANNOTATIONS
+    start = (slot & SLOT_MASK) - SLOT_IN_ANNOTATIONS
     size, count = _OFFSETS.unpack_from(record, start + 4)
     extra = MESSAGE_STATE + b"\x71" + state.to_bytes(4, "big") if state else b""
     kept = record[start + 12 : rest]

@@ -30,6 +30,7 @@ from isthmus.entities.intake import Context, Intake
 from isthmus.entities.journal import Journal
 from isthmus.entities.key import CATALOG, COUNTER, after, state_key
 from isthmus.entities.limit import Limits
+from isthmus.entities.onward import Onward
 from isthmus.entities.queue import Queue
 from isthmus.entities.selection import Selection
 from isthmus.entities.session_queue import SessionQueue
@@ -41,6 +42,7 @@ from isthmus.errors import EntityNotFoundError
 __all__ = ["HeldQueue", "HeldSubscription", "HeldTopic", "Registry", "described", "rule_of"]
 
 _DEAD_LETTER = "/$DeadLetterQueue"
+_TRANSFER = "/$Transfer/$DeadLetterQueue"
 _M = TypeVar("_M", bound=Intake)
 _T = TypeVar("_T", QueueDescription, TopicDescription, SubscriptionDescription)
 
@@ -90,8 +92,9 @@ class Registry:
         self._topics: dict[str, HeldTopic] = {}
         self._numbers: dict[int, Intake] = {}
         self._kept: dict[int, Intake] = {}
+        self._forwarding: set[Queue] = set()
         ensure_format(store, clock.wall_ms(), random_bytes)
-        self._context = Context(self._staging, clock, limits, random_bytes, wake)
+        self._context = Context(self._staging, clock, limits, random_bytes, wake, self._transfer_of)
         self._context.allocate = self._number
         self._next_number = 1
         self._load()
@@ -115,6 +118,7 @@ class Registry:
         elif entry.kind == "topic":
             topic = self._member(Topic, entry.names[0], entry.number)
             self._topics[names[0]] = HeldTopic(entry, topic)
+            self._load_transfer(entry)
             self._apply_topic(self._topics[names[0]])
         elif entry.kind == "subscription":
             self._topics[names[0]].subscriptions[names[1]] = HeldSubscription(entry, self._make_queue(entry))
@@ -127,7 +131,31 @@ class Registry:
         queue: Queue = self._member(SessionQueue if sessions else Queue, path, entry.number)
         queue.dead_letters = self._member(Queue, path + _DEAD_LETTER, entry.number + 1)
         queue.dead_letters.become_dead_letter_queue()
+        self._load_transfer(entry)
         return queue
+
+    # ---- transfer dead-letter queues: made when the first message goes there, or somebody asks
+
+    def _load_transfer(self, entry: Entry) -> None:
+        number = entry.transfer_number
+        if number and (number in self._kept or self._store.get(state_key(number)) is not None):
+            self._transfer(entry)
+
+    def _transfer(self, entry: Entry) -> Queue:
+        if not entry.transfer_number:  # of a store that an earlier release wrote
+            entry.transfer_number = self._number(1)
+            self._stage(entry)
+        known = self._numbers.get(entry.transfer_number)
+        if isinstance(known, Queue):
+            return known
+        path = "/Subscriptions/".join(entry.names) + _TRANSFER
+        queue = self._member(Queue, path, entry.transfer_number)
+        queue.become_dead_letter_queue()
+        self._apply_transfer(entry)
+        return queue
+
+    def _transfer_of(self, member: Intake) -> Queue:
+        return self._transfer(self._find(member.path)[0])
 
     def _member(self, kind: type[_M], path: str, number: int) -> _M:
         """The object for an entity, as the store has it; one that stood before a reload goes on."""
@@ -148,6 +176,7 @@ class Registry:
         self._numbers = {}
         self._queues.clear()
         self._topics.clear()
+        self._forwarding.clear()
         self._context.calendar.reload()
         self._load()
         gone, self._kept = self._kept, {}
@@ -168,18 +197,28 @@ class Registry:
             subscription = topic.subscriptions.get(address.subscription) if topic else None
             if subscription is not None:
                 entry, member = subscription.entry, subscription.queue
-        elif topic is not None and not address.suffix:
+        elif topic is not None and address.suffix != "dead-letter":
             entry, member = topic.entry, topic.topic
         elif address.name in self._queues:
             queue = self._queues[address.name]
             entry, member = queue.entry, queue.queue
         if address.suffix == "dead-letter" and isinstance(member, Queue):
             member = member.dead_letters
+        elif address.suffix == "transfer" and entry is not None:
+            member = self._transfer(entry)
         elif address.suffix:
             member = None
         if entry is None or member is None:
             raise EntityNotFoundError(path)
         return entry, member
+
+    def _target(self, path: str) -> Intake | None:
+        """The queue or topic that others may forward to under this path."""
+        queue = self._queues.get(path.lower())
+        if queue is not None:
+            return queue.queue
+        topic = self._topics.get(path.lower())
+        return topic.topic if topic is not None else None
 
     def _queue(self, name: str) -> HeldQueue:
         found = self._queues.get(name.lower())
@@ -208,9 +247,15 @@ class Registry:
         self._staging.batch.put(COUNTER, str(self._next_number).encode())
         return number
 
-    def _entry(self, kind: str, names: tuple[str, ...], number: int, description: Description) -> Entry:
+    def _entry(self, kind: str, names: tuple[str, ...], description: Description) -> Entry:
+        """A new row; an entity gets a number, its dead-letter queue the next, its transfer dead-letter queue the last."""
         now = self._clock.wall_ms()
-        return Entry(kind, names, number, now, now, description)
+        entry = Entry(kind, names, 0, now, now, description)
+        if kind != "rule":
+            count = 2 if kind == "topic" else 3
+            entry.number = self._number(count)
+            entry.transfer_number = entry.number + count - 1
+        return entry
 
     def _stage(self, entry: Entry) -> None:
         self._staging.batch.put(catalog_key(entry.kind, *entry.names), entry.pack())
@@ -218,11 +263,13 @@ class Registry:
     def _unstage(self, entry: Entry) -> None:
         self._staging.batch.delete(catalog_key(entry.kind, *entry.names))
 
-    def _wipe(self, queue: Queue) -> None:
-        for member in (queue, queue.dead_letters):
+    def _wipe(self, entry: Entry, *members: Intake | None) -> None:
+        for member in (*members, self._numbers.get(entry.transfer_number)):
             if member is not None:
                 member.wipe()
                 self._numbers.pop(member.number, None)
+            if isinstance(member, Queue):
+                self._forwarding.discard(member)
 
     # ---- settings at work
 
@@ -242,6 +289,34 @@ class Registry:
             duplicate_window_ms=window if settings.requires_duplicate_detection else 0,
         )
         self._apply_dead_letters(queue.queue, settings.status)
+        self._apply_transfer(queue.entry)
+        self._apply_onward(queue.queue, settings.forward_to)
+        self._apply_onward(queue.queue.dead_letters, settings.forward_dead_lettered_messages_to)
+
+    def _apply_onward(self, queue: Queue | None, path: str | None) -> None:
+        if queue is None:
+            return
+        queue.forward_to(Onward(path, self._target) if path else None)
+        if path:
+            self._forwarding.add(queue)
+        else:
+            self._forwarding.discard(queue)
+
+    def _pump(self) -> None:
+        """Let what waits to be forwarded try again: a setting has changed, or time has passed."""
+        for queue in list(self._forwarding):
+            queue.retry()
+
+    def _apply_transfer(self, entry: Entry) -> None:
+        queue = self._numbers.get(entry.transfer_number)
+        if isinstance(queue, Queue):
+            queue.configure(
+                status=EntityStatus.ACTIVE,
+                default_ttl_ms=INFINITE_MS,
+                lock_duration_ms=getattr(entry.description, "lock_duration_ms", 60_000),
+                max_delivery_count=self._limits.max_delivery_count,
+                dead_letters_expired=False,
+            )
 
     def _apply_dead_letters(self, queue: Queue, status: EntityStatus) -> None:
         if queue.dead_letters is not None:
@@ -276,6 +351,9 @@ class Registry:
             requires_session=settings.requires_session,
         )
         self._apply_dead_letters(subscription.queue, settings.status)
+        self._apply_transfer(subscription.entry)
+        self._apply_onward(subscription.queue, settings.forward_to)
+        self._apply_onward(subscription.queue.dead_letters, settings.forward_dead_lettered_messages_to)
         topic.topic.subscribe(
             subscription.entry.names[1].lower(),
             subscription.queue,

@@ -16,8 +16,10 @@ class Runtime:
 
     Attributes:
         active_message_count: messages that a receiver can get or has locked.
+        transfer_message_count: messages that wait to be forwarded.
+        transfer_dead_letter_message_count: messages that could not be, since the target was gone or took none.
         deferred_message_count: part of `message_count`, in none of the service's own details.
-        message_count: active, deferred, scheduled and dead-lettered together.
+        message_count: all of these together.
         size_bytes: of all of them, as their senders wrote them; what MaxSizeInMegabytes limits.
         accessed_at_ms: last send or receive; 0 is never.
         subscription_count: of a topic, else 0.

@@ -155,7 +155,13 @@ class SessionDirectory(Queue):
                 raise InvalidMessageError(f"the SessionId has {len(session_id)} characters; the limit is {limit}")
 
     def store(
-        self, messages: Sequence[Parts], now_ms: int, origins: Sequence[int] | None = None, *, fed: bool = False
+        self,
+        messages: Sequence[Parts],
+        now_ms: int,
+        origins: Sequence[int] | None = None,
+        *,
+        fed: bool = False,
+        hops: int = 0,
     ) -> None:
         """As `Backlog.store`. Messages without a session, which no sender can bring here directly, are dead-lettered."""
         self._staging.touch(self)
@@ -168,18 +174,18 @@ class SessionDirectory(Queue):
             run = messages[start:stop]
             own_origins = None if origins is None else origins[start:stop]
             if session_id is None:
-                self._refuse(run, now_ms, own_origins)
+                self._refuse(run, now_ms, own_origins, hops)
             else:
                 held = self.messages_of(self._session(session_id))
                 held.last = self.last
-                held.store(run, now_ms, own_origins, fed=fed)
+                held.store(run, now_ms, own_origins, fed=fed, hops=hops)
                 self.last = held.last
             start = stop
 
-    def _refuse(self, messages: Sequence[Parts], now_ms: int, origins: Sequence[int] | None) -> None:
+    def _refuse(self, messages: Sequence[Parts], now_ms: int, origins: Sequence[int] | None, hops: int) -> None:
         assert self.dead_letters is not None
         stored = [
-            Stored(parts, 0 if origins is None else origins[place], now_ms, None if origins is None else origins[place])
+            Stored(parts, 0 if origins is None else origins[place], now_ms, None, hops)
             for place, parts in enumerate(messages)
         ]
         self.dead_letters.store_dead(

@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from isthmus.entities.amend import Stored
@@ -83,24 +83,26 @@ class Topic(Intake):
     def stored_bytes(self) -> int:
         return super().stored_bytes() + sum(queue.stored_bytes() for queue in self.queues)
 
-    def _take(self, accepted: list[Parts], now_ms: int) -> None:
+    def _take(
+        self, accepted: Sequence[Parts], now_ms: int, origins: Sequence[int] | None = None, hops: int = 0
+    ) -> None:
         first = self.last + 1
         self.last += len(accepted)
         self._staging.touch(self)
-        numbers = range(first, self.last + 1)
+        numbers = range(first, self.last + 1) if origins is None else origins
         views: list[MessageView] | None = None
         for queue, selection, dead_letters_failures in self._subscribers.values():
             if selection.takes_all:
-                queue.store(accepted, now_ms, numbers, fed=True)
+                queue.store(accepted, now_ms, numbers, fed=True, hops=hops)
                 continue
             if selection.takes_none:
                 continue
             if views is None:
                 views = [MessageView(parts, number, now_ms) for parts, number in zip(accepted, numbers, strict=True)]
-            self._select(queue, selection, views, dead_letters_failures)
+            self._select(queue, selection, views, dead_letters_failures, hops)
 
     def _select(
-        self, queue: Queue, selection: Selection, views: list[MessageView], dead_letters_failures: bool
+        self, queue: Queue, selection: Selection, views: list[MessageView], dead_letters_failures: bool, hops: int
     ) -> None:
         chosen: list[Parts] = []
         origins: list[int] = []
@@ -110,7 +112,7 @@ class Topic(Intake):
                 chosen.append(parts)
                 origins.append(view.sequence)
             if failed is not None and not copies and dead_letters_failures and queue.dead_letters is not None:
-                stored = Stored(view.parts, view.sequence, view.enqueued_ms, view.sequence)
+                stored = Stored(view.parts, view.sequence, view.enqueued_ms, view.sequence, hops)
                 queue.dead_letters.store_dead([stored], queue.path, _FILTER_FAILED, str(failed))
         if chosen:
-            queue.store(chosen, views[0].enqueued_ms, origins, fed=True)
+            queue.store(chosen, views[0].enqueued_ms, origins, fed=True, hops=hops)

@@ -23,7 +23,7 @@ from isthmus.errors import StoreError
 
 __all__ = ["FORMAT_VERSION", "Identity", "ensure_format", "read_identity"]
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 class Identity(NamedTuple):
@@ -97,4 +97,8 @@ def _give_identity(journal: Journal, batch: Batch, now_ms: int, random_bytes: Ca
     batch.put(IDENTITY, json.dumps({"store_id": random_bytes(16).hex(), "created_at_ms": now_ms}).encode())
 
 
-_STEPS: dict[int, Callable[[Journal, Batch, int, Callable[[int], bytes]], None]] = {1: _give_identity}
+def _keep_rows(journal: Journal, batch: Batch, now_ms: int, random_bytes: Callable[[int], bytes]) -> None:
+    """Format 3 counts hops in a forwarded message's record and numbers transfer dead-letter queues; older rows have none."""
+
+
+_STEPS: dict[int, Callable[[Journal, Batch, int, Callable[[int], bytes]], None]] = {1: _give_identity, 2: _keep_rows}

@@ -131,7 +131,7 @@ def test_paths_that_lead_nowhere(namespace: Any) -> None:
         "t/Subscriptions/x",
         "x/Subscriptions/s",
         "t/$DeadLetterQueue",
-        "q/$Transfer/$DeadLetterQueue",
+        "x/$Transfer/$DeadLetterQueue",
     ):
         with pytest.raises(EntityNotFoundError, match="could not be found"):
             engine.receiver(path)

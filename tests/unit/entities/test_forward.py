@@ -1,0 +1,435 @@
+"""Forwarding: ForwardTo, ForwardDeadLetteredMessagesTo, hops, and what becomes of messages that cannot go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from isthmus.entities import (
+    INFINITE_MS,
+    EntityStatus,
+    Limits,
+    QueueDescription,
+    RuleDescription,
+    SqlAction,
+    SqlFilter,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from isthmus.errors import EntityNotFoundError, InvalidArgumentError, NotAllowedError, StoreError
+
+
+def chain(namespace: Any, count: int) -> None:
+    """Queues 1 to `count`, each forwarding to the next."""
+    for number in range(count, 0, -1):
+        settings = QueueDescription(forward_to=f"q{number + 1}" if number < count else None)
+        namespace.engine.create_queue(f"q{number}", settings)
+    namespace.commit()
+
+
+def take(namespace: Any, path: str, read: Any, limit: int = 100) -> list[Any]:
+    """Receive and complete."""
+    queue = namespace.queue(path)
+    acquired = queue.acquire(limit)
+    if acquired is None:
+        return []
+    assert all(queue.complete(acquired.tags))
+    namespace.commit()
+    return [read(payload) for payload in acquired.payloads]
+
+
+def names(messages: list[Any]) -> list[str]:
+    return [one.properties["message_id"] for one in messages]
+
+
+def settle(namespace: Any) -> None:
+    """Commit until nothing is staged any more."""
+    for _ in range(100):
+        if not namespace.engine.has_staged:
+            return
+        namespace.commit()
+    raise AssertionError("commits never come to rest")
+
+
+# ---- settings
+
+
+def test_a_target_has_to_stand_and_to_be_another_queue_or_topic(namespace: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("q")
+    engine.create_topic("t")
+    engine.create_subscription("t", "s")
+    for target in ("x", "Q", "t/Subscriptions/s", "q/$DeadLetterQueue"):
+        for setting in ("forward_to", "forward_dead_lettered_messages_to"):
+            with pytest.raises(InvalidArgumentError, match=r"[Ff]orward"):
+                engine.update_queue("q", QueueDescription(**{setting: target}))
+    with pytest.raises(InvalidArgumentError, match="cannot forward messages to itself"):
+        engine.create_subscription("t", "own", SubscriptionDescription(forward_to="T"))
+    with pytest.raises(InvalidArgumentError, match="does not exist"):
+        engine.create_queue("new", QueueDescription(forward_to="x"))
+    assert engine.get_queue("new") is None
+    assert engine.get_queue("q") == QueueDescription()
+
+
+def test_a_target_is_kept_in_its_own_spelling_and_ends_auto_delete_on_idle(namespace: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("Target")
+    made = engine.create_queue("q", QueueDescription(forward_to="sb://h/TARGET", auto_delete_on_idle_ms=300_000))
+    assert (made.forward_to, made.auto_delete_on_idle_ms) == ("Target", INFINITE_MS)
+    changed = QueueDescription(forward_dead_lettered_messages_to="target", auto_delete_on_idle_ms=300_000)
+    assert engine.update_queue("q", changed).forward_dead_lettered_messages_to == "Target"
+    assert engine.get_queue("q").auto_delete_on_idle_ms == 300_000
+    assert changed.forward_dead_lettered_messages_to == "target"
+
+
+def test_nobody_receives_where_messages_go_on(namespace: Any, message: Any) -> None:
+    chain(namespace, 2)
+    with pytest.raises(NotAllowedError, match="auto-forwarding enabled"):
+        namespace.queue("q1").acquire(1)
+    namespace.queue("q1/$DeadLetterQueue").acquire(1)
+    namespace.engine.update_queue("q2", QueueDescription(forward_dead_lettered_messages_to="q1"))
+    with pytest.raises(NotAllowedError, match="auto-forwarding enabled"):
+        namespace.queue("q2/$DeadLetterQueue").acquire(1)
+
+
+# ---- going on
+
+
+def test_messages_go_on_in_order_with_their_first_number(namespace: Any, message: Any, read: Any) -> None:
+    chain(namespace, 2)
+    namespace.send("q2", message("first"))
+    namespace.send("q1", message("a", ttl_ms=9000), message("b"))
+    namespace.send("q1", message("c"))
+    found = take(namespace, "q2", read)
+    assert names(found) == ["first", "a", "b", "c"]
+    assert [one.sequence for one in found] == [1, 2, 3, 4]
+    assert [one.annotations.get("x-opt-enqueue-sequence-number") for one in found] == [None, 1, 2, 3]
+    assert found[1].header.ttl_ms == 9000
+    assert all(one.header.delivery_count == 0 for one in found)
+    runtime = namespace.engine.runtime("q1")
+    assert (runtime.message_count, runtime.transfer_message_count, runtime.size_bytes) == (0, 0, 0)
+    namespace.crash()
+    assert namespace.queue("q1").last == 3
+    namespace.send("q1", message("d"))
+    assert [one.annotations["x-opt-enqueue-sequence-number"] for one in take(namespace, "q2", read)] == [4]
+
+
+def test_four_hops_and_no_fifth(namespace: Any, message: Any, read: Any) -> None:
+    chain(namespace, 6)
+    namespace.send("q1", message("far"))
+    namespace.send("q2", message("near"))
+    assert names(take(namespace, "q6", read)) == ["near"]
+    (dead,) = take(namespace, "q5/$DeadLetterQueue", read)
+    assert dead.properties["message_id"] == "far"
+    assert dead.user["DeadLetterReason"] == "MaxTransferHopCountExceeded"
+    assert "hop count" in dead.user["DeadLetterErrorDescription"]
+    assert dead.annotations["x-opt-deadletter-source"] == "q5"
+    assert dead.annotations["x-opt-enqueue-sequence-number"] == 1
+
+
+def test_a_circle_ends_after_four_hops(namespace: Any, message: Any, read: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("a")
+    engine.create_queue("b", QueueDescription(forward_to="a"))
+    engine.update_queue("a", QueueDescription(forward_to="b"))
+    namespace.send("a", message("round"))
+    settle(namespace)
+    assert names(take(namespace, "a/$DeadLetterQueue", read)) == ["round"]
+
+
+def test_hops_outlive_rest_and_restart(namespace: Any, message: Any, read: Any) -> None:
+    """A circle over a time to live: each round is two hops, with a second's rest in between."""
+    engine = namespace.engine
+    engine.create_queue("a", QueueDescription(dead_lettering_on_message_expiration=True))
+    engine.create_queue("b", QueueDescription(forward_to="a"))
+    engine.update_queue(
+        "a",
+        QueueDescription(
+            default_message_time_to_live_ms=1000,
+            dead_lettering_on_message_expiration=True,
+            forward_dead_lettered_messages_to="b",
+        ),
+    )
+    namespace.send("a", message("round"))
+    for _ in range(4):
+        namespace.advance(3000)
+        settle(namespace)
+        namespace.crash()
+    assert namespace.engine.runtime("a").dead_letter_message_count == 1
+    namespace.engine.update_queue("a", QueueDescription())
+    (dead,) = take(namespace, "a/$DeadLetterQueue", read)
+    assert dead.user["DeadLetterReason"] == "TTLExpiredException"
+
+
+def test_subscriptions_forward_copies_and_topics_take_them(namespace: Any, message: Any, read: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("all")
+    engine.create_topic("second")
+    engine.create_subscription("second", "s")
+    engine.create_topic("first", TopicDescription(default_message_time_to_live_ms=60_000))
+    engine.create_subscription("first", "plain", SubscriptionDescription(forward_to="second"))
+    engine.create_subscription(
+        "first",
+        "marked",
+        SubscriptionDescription(forward_to="all", default_message_time_to_live_ms=5000),
+        RuleDescription("r", SqlFilter("n = 1"), SqlAction("SET mark = 'yes'")),
+    )
+    namespace.send("first", message("one", user={"n": 1}), message("two", user={"n": 2}))
+    (marked,) = take(namespace, "all", read)
+    assert (marked.user["mark"], marked.user["RuleName"], marked.header.ttl_ms) == ("yes", "r", 5000)
+    assert marked.annotations["x-opt-enqueue-sequence-number"] == 1
+    copies = take(namespace, "second/Subscriptions/s", read)
+    assert names(copies) == ["one", "two"]
+    assert [one.annotations["x-opt-enqueue-sequence-number"] for one in copies] == [1, 2]
+    assert [one.header.ttl_ms for one in copies] == [60_000, 60_000]
+
+
+def test_scheduled_messages_go_on_when_due(namespace: Any, message: Any, read: Any) -> None:
+    chain(namespace, 2)
+    namespace.queue("q1").schedule([(message("later"), namespace.clock.wall_ms() + 5000)])
+    namespace.commit()
+    assert namespace.engine.runtime("q1").scheduled_message_count == 1
+    assert take(namespace, "q2", read) == []
+    namespace.advance(5000)
+    assert names(take(namespace, "q2", read)) == ["later"]
+
+
+def test_the_target_detects_duplicates(namespace: Any, message: Any, read: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("target", QueueDescription(requires_duplicate_detection=True))
+    engine.create_queue("q")
+    namespace.send("target", message("a"))
+    namespace.send("q", message("a"), message("waited"))
+    engine.update_queue("q", QueueDescription(forward_to="target"))
+    settle(namespace)
+    namespace.send("q", message("b"), message("waited"), message("b"))
+    assert names(take(namespace, "target", read)) == ["a", "waited", "b"]
+
+
+def test_what_waits_is_moved_when_forwarding_begins(namespace: Any, message: Any, read: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("target")
+    engine.create_queue("q")
+    namespace.send("q", *(message(str(number)) for number in range(2500)))
+    held = namespace.queue("q").acquire(2)
+    engine.update_queue("q", QueueDescription(forward_to="target"))
+    namespace.send("q", message("new"))
+    runtime = engine.runtime("q")
+    assert runtime.active_message_count == 0
+    assert runtime.transfer_message_count > 0
+    settle(namespace)
+    queue = namespace.queue("q")
+    queue.abandon(held.tags[:1])
+    queue.complete(held.tags[1:])
+    settle(namespace)
+    assert engine.runtime("q").message_count == 0
+    found = names(take(namespace, "target", read, 3000))
+    assert found == [*(str(number) for number in range(2, 2500)), "new", "0"]
+
+
+def test_a_source_closed_to_receivers_keeps_its_messages_until_it_opens(
+    namespace: Any, message: Any, read: Any
+) -> None:
+    chain(namespace, 2)
+    closed = QueueDescription(forward_to="q2", status=EntityStatus.RECEIVE_DISABLED)
+    namespace.engine.update_queue("q1", closed)
+    namespace.send("q1", message("waits"))
+    assert namespace.engine.runtime("q1").transfer_message_count == 1
+    namespace.crash()
+    namespace.advance(0)
+    assert take(namespace, "q2", read) == []
+    namespace.engine.update_queue("q1", QueueDescription(forward_to="q2"))
+    settle(namespace)
+    assert names(take(namespace, "q2", read)) == ["waits"]
+
+
+def test_forwarding_goes_on_after_a_restart(namespace: Any, message: Any, read: Any) -> None:
+    """The kill comes after the setting and before the first group was moved."""
+    engine = namespace.engine
+    engine.create_queue("target")
+    engine.create_queue("q")
+    namespace.send("q", message("a"), message("b"))
+    engine.update_queue("q", QueueDescription(forward_to="target"))
+    namespace.commit()
+    namespace.journal.crash()
+    namespace.start()
+    namespace.advance(0)
+    settle(namespace)
+    assert names(take(namespace, "target", read)) == ["a", "b"]
+    assert namespace.engine.runtime("q").message_count == 0
+
+
+# ---- what cannot go on
+
+
+def test_a_disabled_target_dead_letters_at_the_source(namespace: Any, message: Any, read: Any) -> None:
+    chain(namespace, 2)
+    for status in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
+        namespace.engine.update_queue("q2", QueueDescription(status=status))
+        namespace.send("q1", message(status))
+        (dead,) = take(namespace, "q1/$DeadLetterQueue", read)
+        assert dead.properties["message_id"] == status
+        assert dead.user["DeadLetterReason"] == "MessagingEntityDisabled"
+
+
+def test_a_full_target_dead_letters_what_does_not_fit(namespace: Any, message: Any, read: Any) -> None:
+    namespace.limits = Limits(max_message_size_bytes=1 << 20)
+    engine = namespace.engine
+    engine.create_queue("target", QueueDescription(max_size_in_megabytes=1))
+    engine.create_queue("q", QueueDescription(forward_to="target"))
+    large = [message("x" * 300_000, message_id=str(number)) for number in range(4)]
+    namespace.send("q", *large, message("small"))
+    assert names(take(namespace, "target", read)) == ["0", "1", "2", "small"]
+    (dead,) = take(namespace, "q/$DeadLetterQueue", read)
+    assert dead.user["DeadLetterReason"] == "QuotaExceeded"
+
+
+def test_a_message_too_large_for_the_target_is_dead_lettered(namespace: Any, message: Any, read: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("target", QueueDescription(max_message_size_in_kilobytes=1))
+    engine.create_queue("q", QueueDescription(forward_to="target"))
+    namespace.send("q", message("a"), message("b" * 2000, message_id="b"), message("c"))
+    assert names(take(namespace, "target", read)) == ["a", "c"]
+    (dead,) = take(namespace, "q/$DeadLetterQueue", read)
+    assert dead.user["DeadLetterReason"] == "MessageSizeExceeded"
+
+
+def test_a_deleted_target_leads_to_the_transfer_dead_letter_queue(namespace: Any, message: Any, read: Any) -> None:
+    chain(namespace, 2)
+    engine = namespace.engine
+    engine.delete_queue("q2")
+    namespace.send("q1", message("lost"), message("too"))
+    runtime = engine.runtime("q1")
+    assert (runtime.transfer_dead_letter_message_count, runtime.dead_letter_message_count) == (2, 0)
+    assert runtime.message_count == 2
+    namespace.crash()
+    assert namespace.engine.runtime("q1").transfer_dead_letter_message_count == 2
+    found = take(namespace, "q1/$Transfer/$DeadLetterQueue", read)
+    assert names(found) == ["lost", "too"]
+    assert found[0].user["DeadLetterReason"] == "MessagingEntityNotFound"
+    with pytest.raises(NotAllowedError, match="takes no sends"):
+        namespace.sender("q1/$Transfer/$DeadLetterQueue")
+    namespace.engine.create_queue("q2")
+    namespace.send("q1", message("found"))
+    assert names(take(namespace, "q2", read)) == ["found"]
+    namespace.engine.delete_queue("q1")
+    namespace.commit()
+    with pytest.raises(EntityNotFoundError):
+        namespace.queue("q1/$Transfer/$DeadLetterQueue")
+    gone = range(4, 7)  # numbers of q1 and its dead-letter queues
+    assert [key for key, _ in namespace.journal.scan(b"\x10", b"\x20") if key[4] in gone] == []
+
+
+# ---- dead letters
+
+
+def dead_letter(namespace: Any, path: str, reason: str = "bad") -> None:
+    queue = namespace.queue(path)
+    acquired = queue.acquire(100)
+    queue.dead_letter(acquired.tags, reason, "as the test says")
+    settle(namespace)
+
+
+def test_dead_letters_go_on_with_reason_and_source(namespace: Any, message: Any, read: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("graveyard", QueueDescription(max_delivery_count=2))
+    engine.create_queue("q", QueueDescription(forward_dead_lettered_messages_to="graveyard", max_delivery_count=1))
+    namespace.send("q", message("a"), message("b"))
+    dead_letter(namespace, "q")
+    namespace.send("q", message("c"))
+    namespace.queue("q").abandon(namespace.queue("q").acquire(1).tags)
+    settle(namespace)
+    assert engine.runtime("q").dead_letter_message_count == 0
+    found = take(namespace, "graveyard", read)
+    assert names(found) == ["a", "b", "c"]
+    assert [one.user["DeadLetterReason"] for one in found] == ["bad", "bad", "MaxDeliveryCountExceeded"]
+    assert {one.annotations["x-opt-deadletter-source"] for one in found} == {"q"}
+    assert [one.annotations["x-opt-enqueue-sequence-number"] for one in found] == [1, 2, 3]
+    assert [one.header.delivery_count for one in found] == [0, 0, 0]
+
+
+def test_dead_letters_that_waited_go_on_when_it_is_set(namespace: Any, message: Any, read: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("graveyard")
+    engine.create_queue("q")
+    namespace.send("q", message("a"))
+    dead_letter(namespace, "q")
+    assert engine.runtime("q").dead_letter_message_count == 1
+    engine.update_queue("q", QueueDescription(forward_dead_lettered_messages_to="graveyard"))
+    settle(namespace)
+    assert engine.runtime("q").dead_letter_message_count == 0
+    (found,) = take(namespace, "graveyard", read)
+    assert found.user["DeadLetterReason"] == "bad"
+
+
+@pytest.mark.parametrize("fault", ["disabled", "deleted", "full"])
+def test_dead_letters_wait_for_their_target(namespace: Any, message: Any, read: Any, fault: str) -> None:
+    engine = namespace.engine
+    engine.create_queue("graveyard", QueueDescription(max_size_in_megabytes=1))
+    engine.create_queue("q", QueueDescription(forward_dead_lettered_messages_to="graveyard"))
+    if fault == "disabled":
+        engine.update_queue("graveyard", QueueDescription(status=EntityStatus.DISABLED))
+    elif fault == "deleted":
+        engine.delete_queue("graveyard")
+    else:
+        namespace.send("graveyard", message("x" * 1_000_000, message_id="x"))
+    namespace.send("q", *(message("a" * 60_000, message_id=name) for name in "ab"))
+    dead_letter(namespace, "q")
+    namespace.advance(20_000)
+    assert engine.runtime("q").dead_letter_message_count == 2
+    assert engine.runtime("q").transfer_dead_letter_message_count == 0
+    if fault == "disabled":
+        engine.update_queue("graveyard", QueueDescription())
+    elif fault == "deleted":
+        engine.create_queue("graveyard")
+    else:
+        take(namespace, "graveyard", read)
+    namespace.advance(20_000)
+    settle(namespace)
+    assert len(take(namespace, "graveyard", read)) == 2
+
+
+def test_a_letter_dead_of_too_many_hops_stays_and_can_be_read_once_forwarding_ends(
+    namespace: Any, message: Any, read: Any
+) -> None:
+    chain(namespace, 6)
+    engine = namespace.engine
+    engine.create_queue("graveyard")
+    engine.update_queue("q5", QueueDescription(forward_to="q6", forward_dead_lettered_messages_to="graveyard"))
+    namespace.send("q1", message("far"))
+    namespace.advance(20_000)
+    settle(namespace)
+    assert take(namespace, "graveyard", read) == []
+    assert engine.runtime("q5").dead_letter_message_count == 1
+    engine.update_queue("q5", QueueDescription(forward_to="q6"))
+    assert names(take(namespace, "q5/$DeadLetterQueue", read)) == ["far"]
+
+
+def test_a_disk_that_refuses_is_not_asked_again_at_once(namespace: Any, message: Any, read: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("target")
+    engine.create_queue("q")
+    namespace.send("q", message("a"))
+    engine.update_queue("q", QueueDescription(forward_to="target"))
+    namespace.journal.fail_writes = OSError("no room")
+    with pytest.raises(StoreError):
+        engine.begin_commit()
+    assert not engine.has_staged
+    namespace.journal.fail_writes = None
+    engine.update_queue("q", QueueDescription(forward_to="target"))
+    settle(namespace)
+    assert names(take(namespace, "target", read)) == ["a"]
+
+
+def test_a_target_that_requires_sessions_takes_only_messages_of_one(namespace: Any, message: Any, read: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("target", QueueDescription(requires_session=True))
+    engine.create_queue("q", QueueDescription(forward_to="target"))
+    with pytest.raises(InvalidArgumentError, match="requires sessions"):
+        engine.update_queue("target", QueueDescription(requires_session=True, forward_to="q"))
+    namespace.send("q", message("a", group_id="s"), message("b"), message("c", group_id="s"))
+    hold = namespace.queue("target").open_session("s")
+    assert names([read(payload) for payload in hold.messages.acquire(10).payloads]) == ["a", "c"]
+    (dead,) = take(namespace, "q/$DeadLetterQueue", read)
+    assert (dead.properties["message_id"], dead.user["DeadLetterReason"]) == ("b", "Session ID is null")
