@@ -320,13 +320,13 @@ def test_a_disabled_queue_takes_and_gives_nothing(ns: NamespaceProcess, log: Any
     assert all("attach refused" in line for line in lines)
 
 
-def test_transactions_are_refused(ns: NamespaceProcess, log: Any) -> None:
-    with Raw(ns).opened() as client:
+def test_a_coordinator_without_a_credential_is_refused(ns: NamespaceProcess, log: Any) -> None:
+    with Raw(ns).opened(plain=False) as client:
         client.session.attach_sender("l", Coordinator(), source=Source("me"))
         detached = client.wait(LinkDetached)
         assert detached.error is not None
-        assert detached.error.condition == "amqp:not-allowed"
-    one_line(log, "amqp:not-allowed")
+        assert detached.error.condition == "amqp:unauthorized-access"
+    one_line(log, "amqp:unauthorized-access")
 
 
 def test_more_than_the_credit_costs_the_link(ns: NamespaceProcess, log: Any) -> None:

@@ -258,6 +258,13 @@ class Link:
         else:
             session.write(Disposition(False, first, last, True, state, False))
 
+    def tell_sent(self, first: int, last: int, state: Any) -> None:
+        """Settles deliveries that we sent towards the peer, and still hears what it says of them: a transaction may be
+        rolled back. `forget_sent` of the session ends that.
+        """
+        if not self.amqp_session.ended:
+            self.amqp_session.write(Disposition(False, first, last, True, state, False))
+
     def drained(self) -> None:
         """Answers a drain: the credit that is left is used up."""
         if self.detached:

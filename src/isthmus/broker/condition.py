@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from isthmus.amqp.performative import Error
 from isthmus.amqp.types import Symbol
+from isthmus.entities.error import TransactionRolledBackError, TransactionTimeoutError, UnknownTransactionError
 from isthmus.errors import (
     EntityDisabledError,
     EntityExistsError,
@@ -66,6 +67,9 @@ _TABLE: tuple[tuple[type[IsthmusError], int, str], ...] = (
     (InvalidArgumentError, 400, "com.microsoft:argument-error"),
     (OperationTimeoutError, 408, "com.microsoft:timeout"),
     (ServerBusyError, 503, "com.microsoft:server-busy"),
+    (UnknownTransactionError, 404, "amqp:transaction:unknown-id"),
+    (TransactionRolledBackError, 409, "amqp:transaction:rollback"),
+    (TransactionTimeoutError, 408, "amqp:transaction:timeout"),
     (StoreError, 500, "amqp:internal-error"),
     (ProtocolError, 400, "amqp:decode-error"),
 )

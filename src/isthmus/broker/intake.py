@@ -19,9 +19,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from isthmus.amqp import BATCH_FORMAT, Link, Transfers
-from isthmus.amqp.performative import Rejected
+from isthmus.amqp.performative import Accepted, Rejected, TransactionalState
 from isthmus.broker.condition import amqp_error, refusal
-from isthmus.entities import envelope
+from isthmus.broker.coordinator import Transactions
+from isthmus.entities import Transaction, envelope
+from isthmus.entities.transaction import Destination as Examined
 from isthmus.errors import IsthmusError, NotAllowedError
 
 __all__ = ["CREDIT", "Destination", "Intake"]
@@ -32,8 +34,8 @@ _log = logging.getLogger(__name__)
 CREDIT = 2000
 
 
-class Destination(Protocol):
-    """What takes messages: a queue or a topic."""
+class Destination(Examined, Protocol):
+    """What takes messages: a queue, a topic, or the way via one."""
 
     refused_total: int
 
@@ -60,13 +62,22 @@ class Intake:
         path: the entity as the client wrote it.
         destination: the entity.
         account: told of bytes that wait for the disk: positive when they come, negative when they are durable.
+        transactions: of the connection.
     """
 
-    def __init__(self, link: Link, path: str, destination: Destination, account: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        link: Link,
+        path: str,
+        destination: Destination,
+        account: Callable[[int], None],
+        transactions: Transactions,
+    ) -> None:
         self.link = link
         self.path = path
         self._destination = destination
         self._account = account
+        self._transactions = transactions
         self._accepted = 0
         self._rejected = 0
 
@@ -91,8 +102,7 @@ class Intake:
         """Take a run of deliveries."""
         first, settled = event.first_delivery_id, event.settled
         if event.state is not None:
-            # Transactions: a state names one, and none was ever declared.
-            self._reject(first, len(event.payloads), NotAllowedError("No transaction is declared."), settled)
+            self._take_enlisted(event)
         elif event.message_format == BATCH_FORMAT:
             for number, payload in enumerate(event.payloads):
                 self._take_batch(payload, first + number, settled)
@@ -100,6 +110,26 @@ class Intake:
             self._take_run(event.payloads, first, settled)
         if self.link.credit <= CREDIT // 2:
             self.link.grant(CREDIT)
+
+    def _take_enlisted(self, event: Transfers) -> None:
+        """Take a delivery into the transaction that its state names; deliveries with a state come alone."""
+        state, first = event.state, event.first_delivery_id
+        found: Transaction | None = None
+        try:
+            if not isinstance(state, TransactionalState):
+                raise NotAllowedError("A transfer's state can only name a transaction.")
+            found = self._transactions.find(state.txn_id)
+            for payload in event.payloads:
+                messages = envelope.unpack(payload) if event.message_format == BATCH_FORMAT else [payload]
+                found.send(self._destination, messages)
+        except IsthmusError as error:
+            if found is not None and event.settled:
+                found.doom(error)
+            self._reject(first, len(event.payloads), error, event.settled)
+            return
+        if not event.settled:
+            last = first + len(event.payloads) - 1
+            self.link.dispose(_wrap(first), _wrap(last), TransactionalState(state.txn_id, Accepted()))
 
     def statistics(self) -> dict[str, int]:
         """Deliveries accepted and rejected so far."""

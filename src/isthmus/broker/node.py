@@ -20,7 +20,7 @@ from isthmus.amqp import CodecError, Link, Transfers
 from isthmus.amqp.performative import Rejected
 from isthmus.broker.condition import amqp_error, refusal
 from isthmus.broker.request import Replies, Reply, Request, Respond, Style, find_replies
-from isthmus.errors import InvalidArgumentError, QuotaExceededError
+from isthmus.errors import InvalidArgumentError, NotAllowedError, QuotaExceededError
 
 __all__ = ["Answer", "Requests"]
 
@@ -73,6 +73,11 @@ class Requests:
 
     def on_transfers(self, event: Transfers) -> None:
         """Answer requests."""
+        if event.state is not None:
+            # Carried out at once, it would not be undone by a roll-back.
+            error = NotAllowedError("Requests to a node cannot take part in a transaction; use the entity's links.")
+            self.link.dispose(event.first_delivery_id, event.first_delivery_id, Rejected(amqp_error(error)))
+            return
         for number, payload in enumerate(event.payloads):
             self._take(payload, (event.first_delivery_id + number) & 0xFFFFFFFF, event.settled)
         if self.link.credit <= _CREDIT // 2:

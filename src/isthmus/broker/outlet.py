@@ -21,10 +21,12 @@ from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
 from isthmus.amqp import Link
-from isthmus.amqp.performative import Accepted, Modified, Rejected, Released
+from isthmus.amqp.performative import Accepted, Modified, Rejected, Released, TransactionalState
 from isthmus.broker.condition import amqp_error, refusal
+from isthmus.broker.coordinator import Transactions
 from isthmus.broker.request import text_map
 from isthmus.entities import Acquired, Queue
+from isthmus.entities.run import runs_of
 from isthmus.errors import IsthmusError, LockLostError, NotAllowedError
 
 __all__ = ["Carrier", "Outlet"]
@@ -74,15 +76,17 @@ class Outlet:
         path: the entity as the client wrote it.
         queue: where the messages come from.
         carrier: the connection.
+        transactions: of the connection.
     """
 
-    def __init__(self, link: Link, path: str, queue: Queue, carrier: Carrier) -> None:
+    def __init__(self, link: Link, path: str, queue: Queue, carrier: Carrier, transactions: Transactions) -> None:
         self.link = link
         self.path = path
         self.queue = queue
         self.closed = False
         self.grants = 0
         self._carrier = carrier
+        self._transactions = transactions
         self._deletes = link.snd_settle_mode == _PRESETTLED
         self._tokens: dict[int, bytes] = {}
         self._reserved = 0
@@ -153,7 +157,7 @@ class Outlet:
             ids = [(first + each) & _MASK32 for each in range(count)]
         else:
             ids = range(first, last + 1)  # type: ignore[assignment]
-        verdict = self._verdict(state, settled)
+        verdict = self._verdict(state.outcome if type(state) is TransactionalState else state, settled)
         if verdict is None:
             return
         tokens = [pop(each, None) for each in ids]
@@ -162,6 +166,9 @@ class Outlet:
             if not known:
                 return
             ids, tokens = [each for each, _ in known], [token for _, token in known]
+        if type(state) is TransactionalState:
+            self._enlist(ids, tokens, verdict, state.txn_id, settled)  # type: ignore[arg-type]
+            return
         self._settle(ids, tokens, verdict, settled)  # type: ignore[arg-type]
 
     def close(self) -> None:
@@ -248,6 +255,40 @@ class Outlet:
             if not isinstance(error, NotAllowedError):
                 _log.warning("settlement failed: entity=%r condition=%s", self.path, refusal(error).condition)
             failed(error)
+
+    def _enlist(self, ids: Sequence[int], tokens: list[bytes], verdict: _Verdict, txn_id: bytes, settled: bool) -> None:
+        """Let a transaction settle deliveries; the client is told the provisional outcome.
+
+        After a roll-back the client has its deliveries still, and may settle them otherwise.
+        """
+
+        def on_end(done: bool) -> None:
+            if self.closed:
+                return
+            if done:
+                for each in ids:
+                    self.link.amqp_session.forget_sent(each, each)
+            else:
+                self._tokens.update(zip(ids, tokens, strict=True))
+
+        try:
+            if isinstance(verdict.echo, Rejected) and self.queue.dead_letters is None:
+                raise NotAllowedError(
+                    f"'{self.queue.path}' has no dead-letter queue of its own; complete the message instead."
+                )
+            self._transactions.find(txn_id).settle(
+                self.queue, tokens, lambda taken: verdict.settle(taken, None, None), on_end
+            )
+        except IsthmusError as error:
+            if not settled:
+                self._answer(ids, Rejected(amqp_error(error)))
+            return
+        if settled:
+            return
+        self._carrier.touch()
+        state = TransactionalState(txn_id, verdict.echo)
+        for first, last in runs_of(ids):
+            self.link.tell_sent(first, last, state)
 
     def _answer(self, ids: Iterable[int], state: Any) -> None:
         """Settle deliveries, one disposition for each run of ids."""

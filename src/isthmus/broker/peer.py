@@ -40,11 +40,13 @@ from isthmus.amqp import (
     SessionEnded,
     Transfers,
 )
-from isthmus.amqp.performative import Coordinator, Source, Target
+from isthmus.amqp.performative import Coordinator as CoordinatorTarget
+from isthmus.amqp.performative import Source, Target
 from isthmus.amqp.types import Symbol
 from isthmus.broker import cbs
 from isthmus.broker.access import Access
 from isthmus.broker.condition import INTERNAL_TEXT, amqp_error, refusal
+from isthmus.broker.coordinator import Coordinator, Transactions
 from isthmus.broker.intake import Intake
 from isthmus.broker.keyring import Right
 from isthmus.broker.management import MANAGEMENT_STYLE, MANAGEMENT_SUFFIX, Management
@@ -53,7 +55,8 @@ from isthmus.broker.outlet import Outlet
 from isthmus.broker.request import Replies, Request, Respond, Style
 from isthmus.broker.session_attach import SessionOutlet, SessionWait, Wanted, wait_seconds, wanted_session
 from isthmus.broker.wire import Wire
-from isthmus.entities import Hold, SessionQueue
+from isthmus.entities import Hold, Queue, SessionQueue, Topic
+from isthmus.entities.transfer import Transfer
 from isthmus.errors import (
     IdleLinkError,
     InvalidArgumentError,
@@ -80,6 +83,10 @@ _INTAKE_HIGH_BYTES = 32 << 20
 _INTAKE_LOW_BYTES = 8 << 20
 # By how much a message may be over the limit and still be read to its end, to be rejected.
 _OVERSIZE_BYTES = 16 << 20
+_TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
+_LOCAL_TRANSACTIONS = "amqp:local-transactions"
+# A declare or discharge is some 60 bytes.
+_DISCHARGE_BYTES = 4096
 # What a client needs to show its first token, with room: SDKs open one or two sessions with two links each.
 _EARLY_SESSIONS = 8
 _EARLY_LINKS = 32
@@ -91,7 +98,7 @@ _IDLE_LOOK_SECONDS = 5.0
 # How long a key that was taken away may still be of use.
 _REVIEW_SECONDS = 2.0
 
-_Handler = Intake | Outlet | Requests | Replies
+_Handler = Intake | Outlet | Requests | Replies | Coordinator
 
 
 class Peer:
@@ -117,6 +124,7 @@ class Peer:
         self._access = Access(namespace.authority, namespace.token_clock)
         self._handlers: dict[Link, _Handler] = {}
         self._waits: dict[Link, SessionWait] = {}
+        self._transactions = Transactions(namespace.engine, namespace.clock)
         self._limits = namespace.limits
         now = self._clock.monotonic()
         self._token_deadline: float | None = now + self._limits.token_deadline_ms / 1000
@@ -182,6 +190,7 @@ class Peer:
             if self._access.drop_revoked():
                 self._drop_unauthorised("InvalidSignature: The key that signed the token is no longer valid.")
         self._drop_closed()
+        self._transactions.tick()
         if self._limits.link_idle_timeout_ms and now >= self._next_idle_look:
             self._drop_idle(now)
         if self._token_deadline is not None and now >= self._token_deadline:
@@ -219,7 +228,11 @@ class Peer:
 
     def statistics(self) -> dict[str, int]:
         """Links and bytes that wait for the disk."""
-        return {"links": len(self._handlers), "waiting_bytes": self._waiting_bytes}
+        return {
+            "links": len(self._handlers),
+            "waiting_bytes": self._waiting_bytes,
+            **self._transactions.statistics(),
+        }
 
     # ---- events
 
@@ -301,8 +314,9 @@ class Peer:
         Raises:
             IsthmusError: refused, and why.
         """
-        if isinstance(link.target, Coordinator):
-            raise NotAllowedError("Transactions are not supported by this namespace.")
+        if isinstance(link.target, CoordinatorTarget):
+            self._attach_coordinator(link)
+            return
         address = _address(link)
         if not isinstance(address, str) or not address:
             raise InvalidArgumentError("The link names no address.")
@@ -313,18 +327,37 @@ class Peer:
             self._attach_management(link, path)
         elif link.role is Role.RECEIVER:
             self._access.require(path, Right.SEND)
-            destination = self._namespace.engine.sender(path)
+            onward = (link.properties or {}).get(_TRANSFER_DESTINATION)
+            destination: Queue | Topic | Transfer = (
+                self._namespace.engine.sender(path) if onward is None else self._transfer(path, onward)
+            )
             destination.check_sendable()
             limit_bytes = destination.max_message_size_bytes
             link.accept(max_message_size=limit_bytes)
             # A message over the limit is rejected by itself; only one that is far over it costs the client its link.
             link.max_message_size_bytes = limit_bytes + _OVERSIZE_BYTES
-            intake = Intake(link, path, destination, self._account)
+            intake = Intake(link, path, destination, self._account, self._transactions)
             self._handlers[link] = intake
             intake.open()
         else:
             self._access.require(path, Right.LISTEN)
             self._attach_outlet(link, path)
+
+    def _transfer(self, path: str, onward: object) -> Transfer:
+        """The way via an entity to where a link's property says."""
+        if not isinstance(onward, str) or not onward:
+            raise InvalidArgumentError(f"'{_TRANSFER_DESTINATION}' names no address.")
+        to = _path(onward)
+        self._access.require(to, Right.SEND)
+        return self._namespace.engine.via(path, to)
+
+    def _attach_coordinator(self, link: Link) -> None:
+        if not self._access.has_grant:
+            raise UnauthorizedError("Transactions need a valid token for the entity that they are on.")
+        link.accept(max_message_size=_DISCHARGE_BYTES, offered_capabilities=[_LOCAL_TRANSACTIONS])
+        coordinator = Coordinator(link, self._transactions, self.touch)
+        self._handlers[link] = coordinator
+        coordinator.open()
 
     def _attach_outlet(self, link: Link, path: str) -> None:
         queue = self._namespace.engine.receiver(path)
@@ -346,7 +379,7 @@ class Peer:
         if self._namespace.receivers(queue) >= limit:
             raise QuotaExceededError(f"'{path}' has {limit} receivers, as many as it may have.")
         link.accept()
-        outlet = Outlet(link, path, queue, self)
+        outlet = Outlet(link, path, queue, self, self._transactions)
         self._handlers[link] = outlet
         self._namespace.add_outlet(outlet)
 
@@ -359,7 +392,7 @@ class Peer:
                 hold.release()
                 refused(UnauthorizedError("ExpiredToken: The token is expired."))
                 return
-            outlet = SessionOutlet(link, path, wanted, hold, self)
+            outlet = SessionOutlet(link, path, wanted, hold, self, self._transactions)
             hold.on_lost = lambda: self._drop(link, SessionLockLostError(queue.path, hold.session_id))
             self._handlers[link] = outlet
             self._namespace.add_outlet(outlet)
@@ -408,7 +441,7 @@ class Peer:
 
     def _on_transfers(self, event: Transfers) -> None:
         handler = self._handlers.get(event.link)
-        if isinstance(handler, Intake | Requests):
+        if isinstance(handler, Intake | Requests | Coordinator):
             handler.on_transfers(event)
 
     @property
@@ -487,6 +520,8 @@ class Peer:
                 ok = self._access.permits(handler.path, Right.SEND)
             elif isinstance(handler, Outlet):
                 ok = self._access.permits(handler.path, Right.LISTEN)
+            elif isinstance(handler, Coordinator):
+                ok = self._access.has_grant
             else:
                 ok = handler.node == cbs.CBS_NODE or any(self._access.permits(handler.node, right) for right in Right)
             if not ok:
@@ -545,6 +580,8 @@ class Peer:
         if isinstance(handler, Outlet):
             handler.close()
             self._namespace.remove_outlet(handler)
+        elif isinstance(handler, Coordinator):
+            handler.close()
 
     def _finish(self) -> None:
         if not self._over:

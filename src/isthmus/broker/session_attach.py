@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from isthmus.amqp import Link
 from isthmus.amqp.performative import Source
 from isthmus.amqp.types import Described, Long, Symbol
+from isthmus.broker.coordinator import Transactions
 from isthmus.broker.outlet import Carrier, Outlet
 from isthmus.entities import Hold, SessionQueue
 from isthmus.errors import InvalidArgumentError, IsthmusError, OperationTimeoutError
@@ -101,14 +102,17 @@ class SessionOutlet(Outlet):
         wanted: what the attach asked for.
         hold: what it gets.
         carrier: the connection.
+        transactions: of the connection.
     """
 
-    def __init__(self, link: Link, path: str, wanted: Wanted, hold: Hold, carrier: Carrier) -> None:
+    def __init__(
+        self, link: Link, path: str, wanted: Wanted, hold: Hold, carrier: Carrier, transactions: Transactions
+    ) -> None:
         link.accept(
             source=wanted.granted(link.source, hold.session_id),
             properties={_LOCKED_UNTIL: Long(dotnet_ticks(hold.locked_until_ms))},
         )
-        super().__init__(link, path, hold.messages, carrier)
+        super().__init__(link, path, hold.messages, carrier, transactions)
         self.hold = hold
 
     @property

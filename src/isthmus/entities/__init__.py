@@ -28,7 +28,13 @@ from isthmus.entities.description import (
     TrueFilter,
 )
 from isthmus.entities.engine import Commit, Engine
-from isthmus.entities.error import InvalidMessageError, SessionRequiredError
+from isthmus.entities.error import (
+    InvalidMessageError,
+    SessionRequiredError,
+    TransactionRolledBackError,
+    TransactionTimeoutError,
+    UnknownTransactionError,
+)
 from isthmus.entities.journal import Batch, Journal
 from isthmus.entities.limit import Limits
 from isthmus.entities.lock import Acquired
@@ -37,6 +43,7 @@ from isthmus.entities.runtime import Runtime
 from isthmus.entities.session_hold import Hold
 from isthmus.entities.session_queue import SessionQueue
 from isthmus.entities.topic import Topic
+from isthmus.entities.transaction import Transaction
 
 __all__ = [
     "DEFAULT_RULE_NAME",
@@ -69,5 +76,9 @@ __all__ = [
     "SubscriptionDescription",
     "Topic",
     "TopicDescription",
+    "Transaction",
+    "TransactionRolledBackError",
+    "TransactionTimeoutError",
     "TrueFilter",
+    "UnknownTransactionError",
 ]

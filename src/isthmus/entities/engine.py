@@ -39,6 +39,8 @@ from isthmus.entities.runtime import Runtime
 from isthmus.entities.session import Session
 from isthmus.entities.staging import Callback, Commit
 from isthmus.entities.topic import Topic
+from isthmus.entities.transaction import Transaction
+from isthmus.entities.transfer import Transfer
 from isthmus.errors import NotAllowedError
 
 __all__ = ["Commit", "Engine"]
@@ -110,6 +112,22 @@ class Engine(Administration):
         if isinstance(member, Queue):
             return member
         raise NotAllowedError(f"'{member.path}' is a topic; receive from one of its subscriptions.")
+
+    def via(self, path: str, destination: str) -> Transfer:
+        """What takes messages at a path that are to go on to another queue or topic.
+
+        Raises:
+            EntityNotFoundError: one of both is not there.
+            NotAllowedError: one of both takes no sends.
+        """
+        _, between = self._find(path)
+        if isinstance(between, Queue) and between.dead_letters is None:
+            raise NotAllowedError(f"'{between.path}' takes no sends; send to its queue or topic.")
+        return Transfer(between, self.sender(destination).path, self._target, self._context)
+
+    def transaction(self) -> Transaction:
+        """A transaction, declared now."""
+        return Transaction(self._context)
 
     def canonical_name(self, path: str) -> str:
         """The path in the spelling in which the entity was created.

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from isthmus.errors import InvalidArgumentError, IsthmusError, NotAllowedError
 
-__all__ = ["InvalidMessageError", "SessionRequiredError", "TooManyHopsError"]
+__all__ = [
+    "InvalidMessageError",
+    "SessionRequiredError",
+    "TooManyHopsError",
+    "TransactionRolledBackError",
+    "TransactionTimeoutError",
+    "UnknownTransactionError",
+]
 
 
 class InvalidMessageError(InvalidArgumentError):
@@ -41,4 +48,37 @@ class TooManyHopsError(IsthmusError):
         return (
             f"Maximum transfer hop count is exceeded: the message passed 4 hops and would go on to "
             f"'{self.attributes.get('path', '')}'; shorten the chain of entities that forward."
+        )
+
+
+class TransactionRolledBackError(IsthmusError):
+    """The transaction was rolled back instead of committed."""
+
+    code = "transaction-rolled-back"
+
+
+class TransactionTimeoutError(IsthmusError):
+    """The transaction lasted too long and was rolled back."""
+
+    code = "transaction-timeout"
+
+    def __init__(self, timeout_ms: int = 0) -> None:
+        super().__init__("", timeout_ms=timeout_ms)
+
+    def text(self) -> str:
+        return f"The transaction was not discharged within {self.attributes.get('timeout_ms', 0) / 1000:g} s of its first operation."
+
+
+class UnknownTransactionError(IsthmusError):
+    """No transaction of this connection has this id."""
+
+    code = "unknown-transaction"
+
+    def __init__(self, txn_id: str = "") -> None:
+        super().__init__("", txn_id=txn_id)
+
+    def text(self) -> str:
+        return (
+            f"The transaction '{self.attributes.get('txn_id', '')[:64]}' is not known: it was not declared on this connection, "
+            "or has been discharged."
         )

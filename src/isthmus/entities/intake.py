@@ -227,10 +227,14 @@ class Intake:
         Raises (nothing is then staged): InvalidMessageError, MessageTooLargeError, QuotaExceededError,
             EntityDisabledError, SessionRequiredError, EntityNotFoundError.
         """
-        now_ms = self._context.clock.wall_ms()
-        accepted = [parts for parts in self._prepare(payloads, now_ms) if parts is not None]
+        self.enter(self.examine(payloads), self._context.clock.wall_ms())
+        self._staging.promise(on_durable, on_failed)
+
+    def enter(self, messages: Sequence[Parts], now_ms: int) -> None:
+        """Stage messages that `examine` has passed."""
+        accepted = [parts for parts in self._fresh(messages, now_ms) if parts is not None]
         self.accessed_at_ms = now_ms
-        self.taken_total += len(payloads)
+        self.taken_total += len(messages)
         self._staging.touch(self)
         later = [(parts, parts.head.due_ms) for parts in accepted if parts.head.due_ms > now_ms]
         if later:
@@ -238,7 +242,6 @@ class Intake:
             self._schedule(later, now_ms)
         if accepted:
             self._take(accepted, now_ms)
-        self._staging.promise(on_durable, on_failed)
 
     def schedule(
         self,
@@ -248,7 +251,7 @@ class Intake:
     ) -> list[int]:
         """Take (payload, due wall ms) pairs; their sequence numbers while scheduled. Errors as `accept`."""
         now_ms = self._context.clock.wall_ms()
-        accepted = self._prepare([payload for payload, _ in messages], now_ms)
+        accepted = self._fresh(self.examine([payload for payload, _ in messages]), now_ms)
         self.accessed_at_ms = now_ms
         self.taken_total += len(messages)
         self._staging.touch(self)
@@ -337,8 +340,8 @@ class Intake:
         if self._status in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
             raise EntityDisabledError(self.path, self._status)
 
-    def _prepare(self, payloads: Sequence[bytes], now_ms: int) -> Sequence[Parts | None]:
-        """Check messages and take them apart; None for a duplicate. Stages at most the ids for detection."""
+    def examine(self, payloads: Sequence[bytes]) -> list[Parts]:
+        """Check messages and take them apart; stages nothing. Errors as `accept`."""
         self.check_sendable()
         sizes = list(map(len, payloads))
         if not sizes:
@@ -360,15 +363,26 @@ class Intake:
                 accepted[place] = with_message_id(parts, self._context.random_bytes(16).hex())
         if self.requires_session:
             self._check_sessions(accepted)
+        return accepted
+
+    def _fresh(self, messages: Sequence[Parts], now_ms: int) -> Sequence[Parts | None]:
+        """The messages, with None for each duplicate; stages the ids for detection."""
         detection = self._detection
         if detection is not None:
-            flags = detection.fresh([parts.message_id for parts in accepted], now_ms)
-            fresh = [parts.message_id for parts, is_new in zip(accepted, flags, strict=True) if is_new]
+            flags = detection.fresh([parts.message_id for parts in messages], now_ms)
+            fresh = [parts.message_id for parts, is_new in zip(messages, flags, strict=True) if is_new]
             if fresh:
                 detection.remember(fresh, now_ms)
-            if len(fresh) < len(accepted):
-                return [parts if is_new else None for parts, is_new in zip(accepted, flags, strict=True)]
-        return accepted
+            if len(fresh) < len(messages):
+                return [parts if is_new else None for parts, is_new in zip(messages, flags, strict=True)]
+        return messages
+
+    def pass_numbers(self, count: int) -> range:
+        """Give numbers to messages that are not stored here, since they go on at once."""
+        numbers = range(self.last + 1, self.last + 1 + count)
+        self.last = numbers[-1]
+        self._staging.touch(self)
+        return numbers
 
     def _check_quota(self, added_bytes: int) -> None:
         full = self._full(added_bytes)

@@ -24,6 +24,8 @@ class Limits:
         max_entity_size_megabytes: the greatest MaxSizeInMegabytes.
         max_property_bytes: of one application property, its name included.
         max_properties_bytes: of all application properties of a message.
+        max_transaction_bytes: messages sent in one transaction, together; one message alone may be larger.
+        transaction_timeout_ms: from the first operation of a transaction to its discharge.
         live_tail_bytes: recently committed messages kept in memory, all entities together, so that live traffic
             is delivered without reading the disk.
     """
@@ -50,3 +52,7 @@ class Limits:
     max_property_bytes: int = 32_768
     max_properties_bytes: int = 65_536
     live_tail_bytes: int = 67_108_864
+    max_transaction_messages: int = 100
+    max_transaction_bytes: int = 16_777_216
+    max_transactions_per_connection: int = 20
+    transaction_timeout_ms: int = 120_000

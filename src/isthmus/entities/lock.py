@@ -164,6 +164,11 @@ class LockTable:
                 spans.append(self._unlock(lock, first, last + 1))
         return spans
 
+    def holds(self, tokens: Sequence[bytes]) -> list[bool]:
+        """Per token whether it is live; changes nothing."""
+        found = [self._by_random.get(token[:8]) for token in tokens]
+        return [lock is not None and lock.place(token) >= 0 for lock, token in zip(found, tokens, strict=True)]
+
     def renew(self, tokens: Sequence[bytes], until_ms: int) -> list[bool]:
         """Move the expiry of live tokens; per token whether it was live."""
         flags = []

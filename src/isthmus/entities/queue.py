@@ -37,7 +37,7 @@ from isthmus.entities.relay import Relay
 from isthmus.entities.run import runs_of
 from isthmus.entities.staging import Callback, Failure
 from isthmus.entities.window import Pair
-from isthmus.errors import EntityDisabledError, MessageNotFoundError, NotAllowedError
+from isthmus.errors import EntityDisabledError, IsthmusError, MessageNotFoundError, NotAllowedError
 
 __all__ = ["Queue"]
 
@@ -115,9 +115,9 @@ class Queue(Relay):
         if self._is_dead_letter_queue:
             raise NotAllowedError(f"'{self.path}' takes no sends; dead-letter a message of its entity instead.")
 
-    def _prepare(self, payloads: Sequence[bytes], now_ms: int) -> Sequence[Parts | None]:
+    def examine(self, payloads: Sequence[bytes]) -> list[Parts]:
         self._check_open_to_senders()
-        return super()._prepare(payloads, now_ms)
+        return super().examine(payloads)
 
     # ---- receiving
 
@@ -319,6 +319,14 @@ class Queue(Relay):
                 self._remove(span.sequences, span.size_bytes)
         self._staging.promise(on_durable, on_failed)
         return flags
+
+    def holds(self, tokens: Sequence[bytes]) -> list[bool]:
+        """Per token whether its message is locked by it now; none is where the entity or session has gone."""
+        try:
+            self._check_open()
+        except IsthmusError:
+            return [False] * len(tokens)
+        return self._locks.holds(tokens)
 
     def renew(self, tokens: Sequence[bytes]) -> list[int | None]:
         """Lock for a full lock duration from now; the new locked-until wall ms per token, None: lock lost."""

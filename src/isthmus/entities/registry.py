@@ -86,7 +86,7 @@ class Registry:
     ) -> None:
         self._store = store
         self._clock = clock
-        self._limits = limits
+        self._limits = self.limits = limits
         self._staging = Staging(store)
         self._queues: dict[str, HeldQueue] = {}
         self._topics: dict[str, HeldTopic] = {}

@@ -96,22 +96,19 @@ class Relay(Backlog):
             return
         if fed:
             messages = self._capped(messages)
-        numbers = self._pass(len(messages))
+        numbers = self.pass_numbers(len(messages))
         sources = numbers if origins is None else origins
         failed = self.onward.move(messages, sources, now_ms, hops)
         for place, error in failed:
             self._set_aside(Stored(messages[place], numbers[place], now_ms, sources[place], hops), error)
 
-    def _pass(self, count: int) -> range:
-        """Give numbers to messages that are not stored here."""
+    def pass_numbers(self, count: int) -> range:
         numbers = range(self.last + 1, self.last + 1 + count)
         if self._window.next == numbers.start:
             self._window.skip(numbers[-1])
             self._removed.append((numbers.start, numbers[-1]))
         # Otherwise the cursor finds a gap in their place, in its own time.
-        self.last = numbers[-1]
-        self._staging.touch(self)
-        return numbers
+        return super().pass_numbers(count)
 
     def _pass_dead(self, messages: Sequence[Stored]) -> Sequence[Stored]:
         """Let dead letters go on at once; those that have to stay."""

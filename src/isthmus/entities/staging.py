@@ -11,7 +11,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from isthmus.entities.journal import Batch, Journal
@@ -75,6 +76,7 @@ class Staging:
         self._callbacks: list[Callback] = []
         self._failures: list[Failure] = []
         self._idle = True
+        self._held = False
 
     @property
     def has_staged(self) -> bool:
@@ -120,7 +122,7 @@ class Staging:
         Raises:
             StoreError: the store refused.
         """
-        if self._batch is None and not self._touched:
+        if self._held or (self._batch is None and not self._touched):
             return
         batch = self.batch
         for member in self._touched:
@@ -135,6 +137,25 @@ class Staging:
         self._written.update(self._touched)
         self._touched.clear()
         self.pending_ids.clear()
+
+    @contextmanager
+    def atomic(self) -> Iterator[None]:
+        """Keep all that is staged within in one batch: reads in between see the store as it stood before.
+
+        Raises:
+            Exception: what is raised within, or by the write before; everything staged has failed then.
+        """
+        self.write()
+        self._held = True
+        try:
+            yield
+        except Exception as error:
+            self._held = False
+            if self.on_refused is not None:
+                self.on_refused(error)
+            raise
+        finally:
+            self._held = False
 
     def begin(self) -> Commit | None:
         """Write, and hand over what waits for the sync."""

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from isthmus.amqp import Disposed, Transfers, section
-from isthmus.amqp.performative import Coordinator, Rejected, Source, Target
+from isthmus.amqp.performative import Rejected, Source, Target
 from isthmus.amqp.types import Described, Symbol
 
 
@@ -93,13 +93,6 @@ async def test_a_refused_link_has_a_null_terminus(broker):
 async def test_a_dead_letter_queue_takes_no_sends(broker):
     client = broker.client()
     assert client.detached(client.sender("orders/$DeadLetterQueue")) == "amqp:not-allowed"
-
-
-async def test_transactions_are_refused(broker):
-    client = broker.client()
-    link = client.session.attach_sender("txn", Coordinator(), source=Source(address="me"))
-    client.pump()
-    assert client.detached(link) == "amqp:not-allowed"
 
 
 @pytest.mark.parametrize("described", [True, False])

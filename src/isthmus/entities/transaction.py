@@ -1,0 +1,206 @@
+"""One transaction: sends and settlements that take effect together, or not at all.
+
+What it is: a list of what is to be done, held in memory until it is committed, and the commit itself: everything is
+checked, then staged in one batch of the store. What it is not: who may use it, and its name on the wire (the broker's).
+Spec: SERVICE-BUS.md 5.7, W12; docs/explanation/transactions.md.
+
+Invariants:
+    I1. Before `commit` nothing is staged: a roll-back, and a kill, leave the entities as they were. Messages settled in
+        the transaction stay locked.
+    I2. `commit` stages all or raises and stages nothing; what it stages is one batch, which the store writes whole.
+    I3. A transaction ends once; everything after that is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from isthmus.entities.catalog import parse_address
+from isthmus.entities.error import TransactionRolledBackError, TransactionTimeoutError
+from isthmus.entities.intake import Context
+from isthmus.entities.queue import Queue
+from isthmus.entities.record import Parts
+from isthmus.entities.staging import Callback, Failure
+from isthmus.errors import IsthmusError, LockLostError, NotAllowedError, QuotaExceededError
+
+__all__ = ["Destination", "Transaction"]
+
+Settle = Callable[[Sequence[bytes]], object]
+OnEnd = Callable[[bool], None]
+
+
+class Destination(Protocol):
+    """What takes messages of a transaction: a queue, a topic, or the way via one."""
+
+    @property
+    def path(self) -> str:
+        """Of the entity that counts as the transaction's."""
+        ...
+
+    def examine(self, payloads: Sequence[bytes]) -> list[Parts]:
+        """Check messages and take them apart; stages nothing."""
+        ...
+
+    def refusal_of(self, messages: Sequence[Parts]) -> IsthmusError | None:
+        """Why these messages would not be taken now; None if they would."""
+        ...
+
+    def enter(self, messages: Sequence[Parts], now_ms: int) -> None:
+        """Stage examined messages."""
+        ...
+
+
+class _Send(NamedTuple):
+    destination: Destination
+    messages: list[Parts]
+
+
+class _Settlement(NamedTuple):
+    queue: Queue
+    tokens: Sequence[bytes]
+    settle: Settle
+    on_end: OnEnd
+
+
+class Transaction:
+    """One transaction, from its declaration to its discharge.
+
+    Args:
+        context: of the namespace's entities.
+
+    Attributes:
+        deadline: monotonic seconds; from then on only a roll-back is left.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._operations: list[_Send | _Settlement] = []
+        self._entity: str | None = None
+        self._count = 0
+        self._held_bytes = 0
+        self._tokens: set[bytes] = set()
+        self._doom: Exception | None = None
+        self._ended = False
+        self.deadline = self._next_deadline()
+
+    def _next_deadline(self) -> float:
+        return self._context.clock.monotonic() + self._context.limits.transaction_timeout_ms / 1000
+
+    def send(self, destination: Destination, payloads: Sequence[bytes]) -> None:
+        """Add messages as one unit, in order.
+
+        Raises (nothing is then added): what ``accept`` of the destination raises, and as `settle`.
+        """
+        self._check(destination.path, len(payloads))
+        size_bytes = sum(map(len, payloads))
+        limit = self._context.limits.max_transaction_bytes
+        if self._held_bytes and self._held_bytes + size_bytes > limit:
+            raise QuotaExceededError(f"The transaction's messages would be over {limit} bytes together.")
+        messages = destination.examine(payloads)
+        self._add(destination.path, len(payloads), _Send(destination, messages))
+        self._held_bytes += size_bytes
+
+    def settle(self, queue: Queue, tokens: Sequence[bytes], settle: Settle, on_end: OnEnd) -> None:
+        """Add the settlement of locked messages, which stay locked until the end.
+
+        Args:
+            queue: the entity.
+            tokens: lock tokens.
+            settle: does it; raises nothing while the entity stands.
+            on_end: told at the end whether the settlement took effect.
+
+        Raises (nothing is then added):
+            LockLostError: a lock was lost, or its message is settled in this transaction already.
+            NotAllowedError: another entity is in the transaction.
+            QuotaExceededError: too many messages are.
+            TransactionTimeoutError: it lasted too long.
+        """
+        self._check(queue.path, len(tokens))
+        if not self._tokens.isdisjoint(tokens) or not all(queue.holds(tokens)):
+            raise LockLostError(
+                "The lock supplied is invalid. Either the lock expired, or the message has already been removed."
+            )
+        self._tokens.update(tokens)
+        self._add(queue.path, len(tokens), _Settlement(queue, tokens, settle, on_end))
+
+    def doom(self, error: Exception) -> None:
+        """Let it end in a roll-back: something failed whose sender waits for no answer."""
+        self._doom = self._doom or error
+
+    def commit(self, on_durable: Callback | None = None, on_failed: Failure | None = None) -> None:
+        """Do everything; exactly one of the callbacks comes, as for ``accept``.
+
+        Raises:
+            TransactionRolledBackError: something could not be done, and why; nothing was done then.
+            StoreError: the store could not be read; everything staged has failed.
+        """
+        obstacle = self._obstacle()
+        if obstacle is not None:
+            self.rollback()
+            raise TransactionRolledBackError(f"The transaction was rolled back: {obstacle}")
+        now_ms = self._context.clock.wall_ms()
+        operations = self._end()
+        staging = self._context.staging
+        with staging.atomic():
+            for one in operations:
+                if isinstance(one, _Send):
+                    one.destination.enter(one.messages, now_ms)
+                else:
+                    one.settle(one.tokens)
+            staging.promise(on_durable, on_failed)
+        for one in operations:
+            if isinstance(one, _Settlement):
+                one.on_end(True)
+
+    def rollback(self) -> None:
+        """Do nothing of it; no error if it has ended."""
+        for one in self._end():
+            if isinstance(one, _Settlement):
+                one.on_end(False)
+
+    def _end(self) -> list[_Send | _Settlement]:
+        self._ended = True
+        operations, self._operations = self._operations, []
+        return operations
+
+    def _check(self, path: str, count: int) -> None:
+        if self._ended:
+            raise TransactionRolledBackError("The transaction has ended.")
+        if self._context.clock.monotonic() >= self.deadline:
+            raise TransactionTimeoutError(self._context.limits.transaction_timeout_ms)
+        entity = parse_address(path).name
+        if self._entity not in (None, entity):
+            raise NotAllowedError(
+                f"The transaction is on '{self._entity}'; '{path}' cannot take part. Send to other entities via that one."
+            )
+        limit = self._context.limits.max_transaction_messages
+        if self._count + count > limit:
+            raise QuotaExceededError(f"The transaction would hold {self._count + count} messages; {limit} are allowed.")
+
+    def _add(self, path: str, count: int, operation: _Send | _Settlement) -> None:
+        if not self._operations:
+            self._entity = parse_address(path).name
+            self.deadline = self._next_deadline()
+        self._count += count
+        self._operations.append(operation)
+
+    def _obstacle(self) -> Exception | None:
+        """Why the transaction cannot be committed."""
+        if self._ended:
+            return TransactionRolledBackError("it has ended")
+        if self._doom is not None:
+            return self._doom
+        if self._context.clock.monotonic() >= self.deadline:
+            return TransactionTimeoutError(self._context.limits.transaction_timeout_ms)
+        together: dict[Destination, list[Parts]] = {}
+        for one in self._operations:
+            if isinstance(one, _Send):
+                together.setdefault(one.destination, []).extend(one.messages)
+            elif not all(one.queue.holds(one.tokens)):
+                return LockLostError(f"a lock on a message of '{one.queue.path}' was lost")
+        for destination, messages in together.items():
+            error = destination.refusal_of(messages)
+            if error is not None:
+                return error
+        return None

@@ -1,0 +1,99 @@
+"""Kills a served namespace while transactions run: each is there as a whole or not at all."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fault_client import Raw, connected, look, make_message, read_message
+from isthmus.amqp import Transfers
+from isthmus.amqp.performative import Accepted, Source, Target
+from isthmus.amqp.types import Symbol
+from isthmus.testing.namespace import NamespaceProcess, namespace
+from isthmus.transport import Sender
+from transaction_client import attach_coordinator, declare, discharge, send_with_state, within
+
+CONFIG = """
+queues:
+  work: {lock_duration: 5m}
+  next: {}
+"""
+ROUNDS = 20
+SEEDS = 1000
+VIA = {Symbol("com.microsoft:transfer-destination-address"): "next"}
+
+
+@dataclass
+class Unit:
+    """One transaction: a message of `work` completed, two sent there, one sent via it."""
+
+    seed: bytes
+    sent: list[bytes] = field(default_factory=list)
+    fate: str = "open"  # open, asked, done, undone
+
+
+def run(ns: NamespaceProcess, units: list[Unit], name: str) -> None:
+    """Transactions one after the other, every third rolled back, until the namespace is gone."""
+    with Raw(ns).opened() as client:
+        control = attach_coordinator(client.session)
+        sender = client.session.attach_sender("s", Target("work"), source=Source("me"))
+        via = client.session.attach_sender("v", Target("work"), source=Source("me"), properties=VIA)
+        receiver = client.session.attach_receiver("r", Source("work"), target=Target("me"), rcv_settle_mode=1)
+        client.wait_until(lambda: control.credit and sender.credit and via.credit)
+        try:
+            for number in range(SEEDS):
+                client.events.clear()
+                receiver.grant(1)
+                arrived: Any = client.wait_until(lambda: [e for e in client.of(Transfers) if e.link is receiver])[0]
+                unit = Unit(read_message(arrived.payloads[0]).body)
+                units.append(unit)
+                txn_id = client.outcome(declare(control)).txn_id
+                for place, link in enumerate((sender, sender, via)):
+                    body = f"{name}-{number}-{place}".encode()
+                    unit.sent.append(body)
+                    client.outcome(send_with_state(link, make_message(body), within(txn_id)))
+                receiver.dispose(
+                    arrived.first_delivery_id, arrived.first_delivery_id, within(txn_id, Accepted()), settled=False
+                )
+                fails = number % 3 == 2
+                unit.fate = "undone" if fails else "asked"
+                assert isinstance(client.outcome(discharge(control, txn_id, fail=fails)), Accepted)
+                if not fails:
+                    unit.fate = "done"
+        except AssertionError:
+            if not client.ended:
+                raise
+
+
+def test_a_transaction_is_whole_or_nothing_after_every_kill(tmp_path: Path, long_count: Callable[[int], int]) -> None:
+    done = 0
+    with namespace(tmp_path / "data", config=CONFIG) as ns:
+        for round_number in range(long_count(ROUNDS)):
+            with connected(ns, "work") as client:
+                seeds = [make_message(b"seed-%d-%d" % (round_number, number)) for number in range(SEEDS)]
+                Sender(client, "work").wait_ready().send_all(seeds)
+            units: list[Unit] = []
+            killer = threading.Timer(random.uniform(0.5, 1.5), ns.kill)
+            killer.start()
+            run(ns, units, f"t{round_number}")
+            killer.join()
+            ns.start()
+            with connected(ns, "work", "next") as client:
+                found = [seen.body for path in ("work", "next") for seen in look(client, path)]
+            here = set(found)
+            assert len(found) == len(here), "doubled"
+            for unit in units:
+                states = {body in here for body in unit.sent} | {unit.seed not in here}
+                if unit.fate == "done":
+                    assert states == {True}, unit
+                elif unit.fate == "asked":
+                    assert len(states) == 1, unit
+                else:
+                    assert states == {False}, unit
+            done += sum(unit.fate == "done" for unit in units)
+        assert done > 0
+        assert "Traceback" not in ns.log()

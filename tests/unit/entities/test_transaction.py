@@ -1,0 +1,101 @@
+"""Transactions and the way via an entity, without a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from isthmus.entities import EntityStatus, Limits, QueueDescription, TransactionRolledBackError
+from isthmus.errors import EntityNotFoundError, NotAllowedError, QuotaExceededError, StoreError
+
+
+def count(namespace: Any, path: str) -> int:
+    return len(namespace.queue(path).peek(0, 1000))
+
+
+def test_sending_via_an_entity(namespace: Any, message: Any, read: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("between")
+    engine.create_queue("to", QueueDescription(max_size_in_megabytes=1))
+    engine.via("between", "to").accept([message("a"), message("b")])
+    namespace.commit()
+    acquired = namespace.queue("to").acquire(10)
+    found = [read(payload) for payload in acquired.payloads]
+    assert [one.annotations["x-opt-enqueue-sequence-number"] for one in found] == [1, 2]
+    assert count(namespace, "between") == 0
+    engine.update_queue("to", QueueDescription(status=EntityStatus.DISABLED))
+    engine.via("between", "to").accept([message("c")])
+    namespace.commit()
+    assert engine.runtime("between").transfer_dead_letter_message_count == 1
+    engine.update_queue("to", QueueDescription(max_size_in_megabytes=1))
+    engine.sender("to").accept([message("x" * 1_000_000, message_id="x")])
+    via = engine.via("between", "to")
+    with pytest.raises(QuotaExceededError):
+        via.accept([message("d" * 50_000, message_id="d")])
+    engine.delete_queue("to")
+    with pytest.raises(EntityNotFoundError):
+        via.accept([message("e")])
+    with pytest.raises(NotAllowedError):
+        engine.via("between/$DeadLetterQueue", "between")
+    namespace.commit()
+    assert engine.runtime("between").message_count == 1
+
+
+def test_a_commit_is_one_batch_of_the_store_i2(namespace: Any, message: Any) -> None:
+    """Reads that ask for what is staged come before: dead-lettering reads the message back."""
+    namespace.engine.create_queue("q")
+    namespace.send("q", message("a"), message("b"), message("c"))
+    queue = namespace.queue("q")
+    tags = queue.acquire(3).tags
+    transaction = namespace.engine.transaction()
+    transaction.send(queue, [message("new")])
+    for tag, settle in zip(tags, (queue.dead_letter, queue.defer, queue.abandon), strict=True):
+        transaction.settle(queue, [tag], settle, lambda done: None)
+    assert not namespace.engine.has_staged
+    transaction.commit()
+    assert namespace.journal.unsynced_count == 0
+    namespace.engine.begin_commit()
+    assert namespace.journal.unsynced_count == 1
+    namespace.crash()
+    assert (count(namespace, "q"), count(namespace, "q/$DeadLetterQueue")) == (3, 0)
+
+
+def test_a_store_that_cannot_be_read_undoes_the_commit_i2(namespace: Any, message: Any, monkeypatch: Any) -> None:
+    namespace.engine.create_queue("q")
+    namespace.send("q", message("a"))
+    queue = namespace.queue("q")
+    transaction = namespace.engine.transaction()
+    transaction.send(queue, [message("new")])
+
+    def broken(tokens: Any) -> None:
+        raise StoreError("cannot be read")
+
+    transaction.settle(queue, queue.acquire(1).tags, broken, lambda done: None)
+    with pytest.raises(StoreError):
+        transaction.commit()
+    assert not namespace.engine.has_staged
+    assert count(namespace, "q") == 1
+
+
+def test_an_ended_transaction_takes_nothing_i3(namespace: Any, message: Any) -> None:
+    namespace.engine.create_queue("q")
+    transaction = namespace.engine.transaction()
+    transaction.commit()
+    with pytest.raises(TransactionRolledBackError):
+        transaction.send(namespace.queue("q"), [message("a")])
+    with pytest.raises(TransactionRolledBackError):
+        transaction.commit()
+
+
+def test_the_messages_of_a_transaction_are_bounded_together(namespace: Any, message: Any) -> None:
+    namespace.limits = Limits(max_transaction_bytes=1000)
+    namespace.start()
+    namespace.engine.create_queue("q")
+    transaction = namespace.engine.transaction()
+    transaction.send(namespace.queue("q"), [message("a" * 2000, message_id="a")])
+    with pytest.raises(QuotaExceededError, match="1000 bytes"):
+        transaction.send(namespace.queue("q"), [message("b")])
+    transaction.commit()
+    namespace.commit()
+    assert count(namespace, "q") == 1
