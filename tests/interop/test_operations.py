@@ -100,9 +100,12 @@ def operator(running, capsys, monkeypatch):
     made = Operator(running, capsys)
     with made.client:
         yield made
-        for path in ("work", "other", "once", "closed", "short", "flights/Subscriptions/all"):
-            made.run("purge", path, "--yes")
-            made.run("purge", path, "--dead-letter", "--yes")
+        [found] = made.run("stats", "--interval", "0.1")
+        for row in found["entities"]:
+            if row["active"] + row["deferred"] + row["scheduled"]:
+                made.run("purge", row["entity"], "--yes")
+            if row["dead_letter"]:
+                made.run("purge", row["entity"], "--dead-letter", "--yes")
 
 
 def test_peek_shows_messages_and_changes_nothing(operator):
