@@ -133,7 +133,8 @@ class SessionMessages(Queue):
     @property
     def has_available(self) -> bool:
         """Whether a message may be delivered now (I1)."""
-        return not self._returning and not self._coming and super().has_available
+        # Unread messages may be gone without the cursor having passed them.
+        return self.active_count > 0 and not self._returning and not self._coming and super().has_available
 
     def _next_pairs(self, limit: int) -> list[Pair]:
         return [] if self._returning or self._coming else super()._next_pairs(limit)

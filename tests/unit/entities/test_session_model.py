@@ -225,7 +225,7 @@ class SessionQueueMachine(RuleBasedStateMachine):
             if session in self.holds or self.model.live("returning", session=session):
                 continue
             available = self.model.live("available", session=session).values()
-            if available:
+            if available or self.model.live("staged", session=session):
                 maybe.add(session)
             if any(not 0 < one.expires_ms <= self.now for one in available):
                 sure.add(session)

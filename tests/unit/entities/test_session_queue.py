@@ -379,6 +379,17 @@ def test_expiry_inside_sessions(namespace: Any, message: Make, read: Any) -> Non
     assert queue.list_sessions(None, 0, 10) == ["a"]
 
 
+def test_a_session_whose_messages_have_all_expired_is_not_given(
+    namespace: Any, queue: SessionQueue, send: Any, message: Make
+) -> None:
+    namespace.send("q", *[message(name, group_id=name[0], ttl_ms=1500) for name in ("a1", "b1", "a2")])
+    namespace.clock.advance(3000)
+    namespace.engine.tick()
+    assert queue.next_session() is None
+    namespace.commit()
+    assert queue.next_session() is None
+
+
 def test_scheduled_messages_and_duplicates_inside_sessions(namespace: Any, message: Make, read: Any) -> None:
     queue = make_queue(namespace, requires_duplicate_detection=True)
     now = namespace.clock.wall_ms()
