@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 __all__ = [
+    "ArgumentOutOfRangeError",
     "ConfigError",
     "ConnectionLostError",
     "EntityDisabledError",
@@ -25,6 +26,7 @@ __all__ = [
     "IdleLinkError",
     "InvalidArgumentError",
     "IsthmusError",
+    "LinkStolenError",
     "LockLostError",
     "MessageNotFoundError",
     "MessageTooLargeError",
@@ -123,6 +125,12 @@ class InvalidArgumentError(IsthmusError):
     code = "invalid-argument"
 
 
+class ArgumentOutOfRangeError(InvalidArgumentError):
+    """A number or an index is beyond what there is, e.g. the id of a partition."""
+
+    code = "argument-out-of-range"
+
+
 class NotAllowedError(IsthmusError):
     """The operation does not fit the entity, e.g. a plain receiver on an entity that requires sessions."""
 
@@ -198,6 +206,12 @@ class UnauthorizedError(IsthmusError):
     """The caller's token or key does not permit this."""
 
     code = "unauthorized"
+
+
+class LinkStolenError(IsthmusError):
+    """Another receiver has, or takes, the place of this one: of a higher owner level in the same consumer group."""
+
+    code = "link-stolen"
 
 
 class LockLostError(IsthmusError):

@@ -72,6 +72,19 @@ class Access:
                 f"Unauthorized access. '{right.value}' claim(s) are required to perform this operation on '{path}'."
             )
 
+    def require_any(self, path: str, token: str | None = None) -> None:
+        """Ask for any right at all on `path`: of the connection, or of a token that is good for this once.
+
+        Raises:
+            UnauthorizedError: there is none.
+        """
+        if any(self.permits(path, right) for right in Right):
+            return
+        if token is None:
+            self.require(path, Right.LISTEN)
+        else:
+            self._authority.authorise_token(token, path, self._clock.wall_ms())
+
     @property
     def has_grant(self) -> bool:
         """Whether any grant is still valid."""

@@ -17,12 +17,14 @@ from isthmus.amqp.performative import Error
 from isthmus.amqp.types import Symbol
 from isthmus.entities.error import TransactionRolledBackError, TransactionTimeoutError, UnknownTransactionError
 from isthmus.errors import (
+    ArgumentOutOfRangeError,
     EntityDisabledError,
     EntityExistsError,
     EntityNotFoundError,
     IdleLinkError,
     InvalidArgumentError,
     IsthmusError,
+    LinkStolenError,
     LockLostError,
     MessageNotFoundError,
     MessageTooLargeError,
@@ -59,11 +61,13 @@ _TABLE: tuple[tuple[type[IsthmusError], int, str], ...] = (
     (IdleLinkError, 408, "amqp:link:detach-forced"),
     (SessionLockLostError, 410, "com.microsoft:session-lock-lost"),
     (SessionLockedError, 409, "com.microsoft:session-cannot-be-locked"),
+    (LinkStolenError, 409, "amqp:link:stolen"),
     (LockLostError, 410, "com.microsoft:message-lock-lost"),
     (MessageNotFoundError, 404, "com.microsoft:message-not-found"),
     (MessageTooLargeError, 400, "amqp:link:message-size-exceeded"),
     (QuotaExceededError, 403, "amqp:resource-limit-exceeded"),
     (NotAllowedError, 400, "amqp:not-allowed"),
+    (ArgumentOutOfRangeError, 400, "com.microsoft:argument-out-of-range"),
     (InvalidArgumentError, 400, "com.microsoft:argument-error"),
     (OperationTimeoutError, 408, "com.microsoft:timeout"),
     (ServerBusyError, 503, "com.microsoft:server-busy"),

@@ -39,6 +39,7 @@ from isthmus.entities.description import (
     SubscriptionDescription,
     TopicDescription,
 )
+from isthmus.entities.hub import DEFAULT_CONSUMER_GROUP, EventHubDescription
 from isthmus.errors import ConfigError, Fault
 from isthmus.rules import RuleSyntaxError, parse_action, parse_filter
 from isthmus.topology.document import Document
@@ -47,8 +48,8 @@ from isthmus.topology.setting import Kind, Setting, SettingError, Spec
 __all__ = ["NamespaceConfig", "SubscriptionConfig", "TopicConfig", "load_config", "read_config"]
 
 _RULES = "authorization_rules"
-_OWN_KEYS = ("namespace", "limits", _RULES, "jwt", "queues", "topics")
-_D = TypeVar("_D", bound=QueueDescription | TopicDescription | SubscriptionDescription)
+_OWN_KEYS = ("namespace", "limits", _RULES, "jwt", "queues", "topics", "event_hubs")
+_D = TypeVar("_D", bound=QueueDescription | TopicDescription | SubscriptionDescription | EventHubDescription)
 
 
 @dataclass(slots=True)
@@ -75,6 +76,7 @@ class NamespaceConfig:
         name: the namespace's name, "" where the file gives none.
         queues: by name.
         topics: by name.
+        event_hubs: by name.
         limits: of entities.
         connection_limits: of connections and links.
         authorization_rules: by path of the entity, "" for the namespace; what is not in it keeps the rules it has.
@@ -84,6 +86,7 @@ class NamespaceConfig:
     name: str = ""
     queues: dict[str, QueueDescription] = field(default_factory=dict)
     topics: dict[str, TopicConfig] = field(default_factory=dict)
+    event_hubs: dict[str, EventHubDescription] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     connection_limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     authorization_rules: dict[str, list[AuthorizationRule]] = field(default_factory=dict)
@@ -162,6 +165,7 @@ class _Reader:
         self.queue = self._layout.spec(QueueDescription, "queue", limits)
         self.topic = self._layout.spec(TopicDescription, "topic", limits)
         self.subscription = self._layout.spec(SubscriptionDescription, "subscription", limits)
+        self.event_hub = self._layout.spec(EventHubDescription, "event hub", limits)
 
     # isthmus's own layout: names are keys.
 
@@ -185,6 +189,13 @@ class _Reader:
             self._authorization(config, inner, name)
             for sub, _, sub_node in self._named(inner, "subscriptions", Kind.SUBSCRIPTION):
                 topic.subscriptions[sub] = self._own_subscription(sub_node, f"subscription {name}/{sub}")
+        for name, _, node in self._named(pairs, "event_hubs", Kind.ENTITY):
+            what = f"event hub {name}"
+            hub = self._description(EventHubDescription, self.event_hub, node, what, "consumer_groups", _RULES)
+            inner = self.document.pairs(self._mapping(node), what)
+            self._authorization(config, inner, name)
+            hub.consumer_groups = [group for group, _, _ in self._named(inner, "consumer_groups", Kind.SUBSCRIPTION)]
+            config.event_hubs[name] = hub
         return config
 
     def _authorization(self, config: NamespaceConfig, pairs: dict[str, tuple[Any, Any]], path: str) -> None:
@@ -398,8 +409,12 @@ class _Reader:
         if name.lower() in taken:
             self._fault(node, f"{name} in {what} is there already", "rename or remove one; case makes no difference")
         taken.add(name.lower())
-        # Rules may be called $Default, which no entity may.
-        if name == DEFAULT_RULE_NAME and what.lower() == "rules":
+        # Rules and consumer groups may be called $Default, which no entity may.
+        if name in (DEFAULT_RULE_NAME, DEFAULT_CONSUMER_GROUP) and what.lower() in (
+            "rules",
+            "consumer_groups",
+            "consumergroups",
+        ):
             return
         try:
             Setting(name=what, kind=kind, description="").parse(name)

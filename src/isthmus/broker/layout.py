@@ -68,6 +68,9 @@ SETTINGS: dict[str, Setting] = {
         ),
         Setting(name="user_metadata", kind=Kind.TEXT, description="Free text.", example="owner: stock"),
         _number("max_message_size_in_kilobytes", "Greatest message.", 1, 102_400),
+        _number("partition_count", "Partitions of an event hub; can be raised later, never lowered.", 1, 1024),
+        _duration("message_retention", "Age at which events may be removed.", 1000),
+        _number("partition_retention_in_megabytes", "Size at which a partition's oldest events may go.", 1, 1 << 30),
     )
 }
 
@@ -111,6 +114,8 @@ def _bounds(name: str, limits: Limits) -> dict[str, Any]:
         "max_size_in_megabytes": (1, limits.max_entity_size_megabytes),
         "duplicate_detection_history_time_window": (limits.min_duplicate_window_ms, limits.max_duplicate_window_ms),
         "max_delivery_count": (1, limits.max_delivery_count),
+        "partition_count": (1, limits.max_partitions_per_event_hub),
+        "message_retention": (1000, limits.max_event_retention_ms),
         "auto_delete_on_idle": (limits.min_auto_delete_on_idle_ms, INFINITE_MS),
     }.get(name)
     return {} if bounds is None else {"minimum": bounds[0], "maximum": bounds[1]}

@@ -19,6 +19,7 @@ from isthmus.amqp import Error
 from isthmus.amqp.types import Symbol
 from isthmus.broker.commit import CommitLoop
 from isthmus.broker.dispatch import Dispatch
+from isthmus.broker.hub import HubGate
 from isthmus.broker.keyring import Authority
 from isthmus.broker.limit import ConnectionLimits
 from isthmus.broker.outlet import Outlet
@@ -58,6 +59,7 @@ class Namespace:
         peers: open connections.
         started_at: monotonic seconds.
         partial_bytes: of messages whose last frame has not come, all connections together.
+        hub_gate: where connections ask about event hubs.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Namespace:
         self.limits = limits
         self.partial_bytes = 0
         self.peers: set[Peer] = set()
+        self.hub_gate = HubGate(engine.hubs, clock)
         self.commits = CommitLoop(engine, store, self._on_committed)
         self._loop = asyncio.get_running_loop()
         self._dispatches: dict[Queue, Dispatch] = {}
@@ -96,6 +99,8 @@ class Namespace:
 
     def has_entity(self, path: str) -> bool:
         """Whether an entity has this path."""
+        if self.hub_gate.claims(path):
+            return True
         try:
             self.engine.canonical_name(path)
         except EntityNotFoundError:
@@ -166,6 +171,7 @@ class Namespace:
             "connections": len(self.peers),
             "links": sum(peer.statistics()["links"] for peer in self.peers),
             "receiving_queues": len(self._dispatches),
+            **self.hub_gate.statistics(),
             **self.commits.statistics(),
         }
 

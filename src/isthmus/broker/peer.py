@@ -47,6 +47,7 @@ from isthmus.broker import cbs
 from isthmus.broker.access import Access
 from isthmus.broker.condition import INTERNAL_TEXT, amqp_error, refusal
 from isthmus.broker.coordinator import Coordinator, Transactions
+from isthmus.broker.hub import HUB_NODE, HubIntake, HubOutlet
 from isthmus.broker.intake import Intake
 from isthmus.broker.keyring import Right
 from isthmus.broker.management import MANAGEMENT_STYLE, MANAGEMENT_SUFFIX, Management
@@ -98,7 +99,7 @@ _IDLE_LOOK_SECONDS = 5.0
 # How long a key that was taken away may still be of use.
 _REVIEW_SECONDS = 2.0
 
-_Handler = Intake | Outlet | Requests | Replies | Coordinator
+_Handler = Intake | Outlet | HubIntake | HubOutlet | Requests | Replies | Coordinator
 
 
 class Peer:
@@ -174,6 +175,8 @@ class Peer:
         for handler in list(self._handlers.values()):
             if isinstance(handler, Outlet):
                 self._namespace.offer(handler)
+            elif isinstance(handler, HubOutlet):
+                handler.offer()
 
     # ---- called by the namespace
 
@@ -323,6 +326,12 @@ class Peer:
         path = _path(address)
         if path.lower() == cbs.CBS_NODE:
             self._attach_node(link, cbs.CBS_NODE, cbs.CBS_STYLE, self._answer_cbs, _CBS_REQUEST_BYTES)
+        elif path.lower() == HUB_NODE:
+            self._attach_hub_management(link)
+        elif self._namespace.hub_gate.claims(path):
+            self._handlers[link] = self._namespace.hub_gate.attach(
+                link, path, self, require=self._access.require, account=self._account, drop=self._drop
+            )
         elif path.lower().endswith(MANAGEMENT_SUFFIX):
             self._attach_management(link, path)
         elif link.role is Role.RECEIVER:
@@ -429,6 +438,12 @@ class Peer:
         limit_bytes = self._namespace.max_request_bytes
         self._attach_node(link, path.lower(), MANAGEMENT_STYLE, management.answer, limit_bytes)
 
+    def _attach_hub_management(self, link: Link) -> None:
+        if not self._access.has_grant:
+            self._access.require(HUB_NODE, Right.LISTEN)
+        management = self._namespace.hub_gate.management(self._access.require_any)
+        self._attach_node(link, HUB_NODE, cbs.CBS_STYLE, management.answer, self._namespace.max_request_bytes)
+
     def _attach_node(self, link: Link, node: str, style: Style, answer: Answer, limit_bytes: int) -> None:
         if link.role is Role.RECEIVER:
             link.accept(max_message_size=limit_bytes)
@@ -441,7 +456,7 @@ class Peer:
 
     def _on_transfers(self, event: Transfers) -> None:
         handler = self._handlers.get(event.link)
-        if isinstance(handler, Intake | Requests | Coordinator):
+        if isinstance(handler, Intake | HubIntake | Requests | Coordinator):
             handler.on_transfers(event)
 
     @property
@@ -468,6 +483,8 @@ class Peer:
         if isinstance(handler, Outlet):
             handler.grants += 1
             self._namespace.offer(handler)
+        elif isinstance(handler, HubOutlet):
+            handler.offer()
         elif isinstance(handler, Replies):
             handler.flush()
             if event.link.drain:
@@ -516,11 +533,11 @@ class Peer:
     def _drop_unauthorised(self, reason: str) -> None:
         """Detach the links that no token permits any more."""
         for link, handler in list(self._handlers.items()):
-            if isinstance(handler, Intake):
+            if isinstance(handler, Intake | HubIntake):
                 ok = self._access.permits(handler.path, Right.SEND)
-            elif isinstance(handler, Outlet):
+            elif isinstance(handler, Outlet | HubOutlet):
                 ok = self._access.permits(handler.path, Right.LISTEN)
-            elif isinstance(handler, Coordinator):
+            elif isinstance(handler, Coordinator) or handler.node == HUB_NODE:
                 ok = self._access.has_grant
             else:
                 ok = handler.node == cbs.CBS_NODE or any(self._access.permits(handler.node, right) for right in Right)
@@ -530,7 +547,7 @@ class Peer:
     def _drop_closed(self) -> None:
         """Detach the links whose entity was deleted or disabled."""
         for link, handler in list(self._handlers.items()):
-            if isinstance(handler, Intake | Outlet):
+            if isinstance(handler, Intake | Outlet | HubIntake | HubOutlet):
                 try:
                     handler.check_open()
                 except IsthmusError as error:
@@ -580,7 +597,7 @@ class Peer:
         if isinstance(handler, Outlet):
             handler.close()
             self._namespace.remove_outlet(handler)
-        elif isinstance(handler, Coordinator):
+        elif isinstance(handler, Coordinator | HubOutlet):
             handler.close()
 
     def _finish(self) -> None:

@@ -29,6 +29,7 @@ from isthmus.entities.description import (
     SubscriptionDescription,
     TopicDescription,
 )
+from isthmus.entities.hub import EventHubDescription
 from isthmus.errors import ConfigError, Fault, IsthmusError
 from isthmus.store import MemoryJournal
 
@@ -62,7 +63,7 @@ def provision(engine: Engine, config: NamespaceConfig, *, file: str = "", limits
     return [path for path, step in _steps(config) if step(engine)]
 
 
-_D = TypeVar("_D", QueueDescription, TopicDescription)
+_D = TypeVar("_D", QueueDescription, TopicDescription, EventHubDescription)
 _NO_LIMITS: dict[str, int] = {
     each.name: 1 if each.name.startswith("min_") else INFINITE_MS
     for each in fields(Limits)
@@ -81,6 +82,8 @@ def _steps(config: NamespaceConfig) -> Iterator[tuple[str, Callable[[Engine], bo
     for name, topic in config.topics.items():
         for sub, wanted in topic.subscriptions.items():
             yield f"{name}/Subscriptions/{sub}", partial(_subscription, topic=name, name=sub, wanted=wanted)
+    for name, hub in config.event_hubs.items():
+        yield name, partial(_event_hub, name=name, wanted=hub, rules=config.authorization_rules.get(name))
 
 
 def _copy(engine: Engine, config: NamespaceConfig, limits: Limits) -> Engine:
@@ -88,7 +91,10 @@ def _copy(engine: Engine, config: NamespaceConfig, limits: Limits) -> Engine:
     journal = MemoryJournal()
     # What stands was made under other limits, maybe: it is copied without any, and then judged by those of today.
     copy = Engine(journal, SystemClock(), limits=replace(limits, **_NO_LIMITS))
-    for name in (*config.topics, *config.queues, *_targets(config)):
+    for name in config.event_hubs:
+        if (hub := engine.hubs.get(name)) is not None:
+            copy.hubs.create(name, hub)
+    for name in (*config.topics, *config.queues, *config.event_hubs, *_targets(config)):
         if copy.get_topic(name) is not None or copy.get_queue(name) is not None:
             continue
         if (topic := engine.get_topic(name)) is not None:
@@ -156,6 +162,17 @@ def _topic(engine: Engine, name: str, wanted: TopicDescription, rules: list[Auth
         return True
     if wanted != current:
         engine.update_topic(name, wanted)
+    return wanted != current
+
+
+def _event_hub(engine: Engine, name: str, wanted: EventHubDescription, rules: list[AuthorizationRule] | None) -> bool:
+    current = engine.hubs.get(name)
+    wanted = _authorized(wanted, current, rules)
+    if current is None:
+        engine.hubs.create(name, wanted)
+        return True
+    if wanted != current:
+        engine.hubs.update(name, wanted)
     return wanted != current
 
 

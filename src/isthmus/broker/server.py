@@ -347,6 +347,6 @@ def _load_issuer(settings: JwtSettings) -> Any:
 
 
 def _entity_rules(engine: Engine, path: str) -> Any:
-    """The authorization rules of a queue or topic."""
-    description = engine.get_queue(path) or engine.get_topic(path)
+    """The authorization rules of a queue, topic or event hub."""
+    description = engine.get_queue(path) or engine.get_topic(path) or engine.hubs.get(path)
     return description.authorization_rules if description is not None else ()

@@ -298,8 +298,10 @@ class Engine(Administration):
         self._expire_messages(now)
         if now >= self._next_housekeeping_ms:
             self._housekeep(now)
+        self.hubs.tick(now)
         calendar = self._context.calendar
         waits = [calendar.next_due_ms, calendar.next_expiry_ms, self._wakes[0][0] if self._wakes else None]
+        waits.append(self.hubs.due_ms)
         if self._numbers:
             waits.append(self._next_housekeeping_ms)
         return min((at_ms for at_ms in waits if at_ms is not None), default=None)

@@ -28,6 +28,8 @@ class Limits:
         transaction_timeout_ms: from the first operation of a transaction to its discharge.
         live_tail_bytes: recently committed messages kept in memory, all entities together, so that live traffic
             is delivered without reading the disk.
+        max_event_retention_ms: the longest age that an event hub may be asked to keep events to.
+        hub_cache_bytes: as `live_tail_bytes`, of all event hubs together.
     """
 
     max_message_size_bytes: int = 1_048_576
@@ -56,3 +58,7 @@ class Limits:
     max_transaction_bytes: int = 16_777_216
     max_transactions_per_connection: int = 20
     transaction_timeout_ms: int = 120_000
+    max_partitions_per_event_hub: int = 100
+    max_consumer_groups_per_event_hub: int = 100
+    max_event_retention_ms: int = 7_776_000_000
+    hub_cache_bytes: int = 16_777_216

@@ -26,6 +26,7 @@ from isthmus.entities.description import (
     SubscriptionDescription,
     TopicDescription,
 )
+from isthmus.entities.hub.registry import EventHubs
 from isthmus.entities.intake import Context, Intake
 from isthmus.entities.journal import Journal
 from isthmus.entities.key import CATALOG, COUNTER, after, state_key
@@ -98,6 +99,7 @@ class Registry:
         self._context.allocate = self._number
         self._next_number = 1
         self._load()
+        self.hubs = EventHubs(self._staging, clock, limits, lambda name: name in self._queues or name in self._topics)
 
     # ---- start and failure
 
@@ -179,6 +181,7 @@ class Registry:
         self._forwarding.clear()
         self._context.calendar.reload()
         self._load()
+        self.hubs.reload()
         gone, self._kept = self._kept, {}
         for member in gone.values():
             member.is_deleted = True

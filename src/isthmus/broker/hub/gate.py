@@ -1,0 +1,203 @@
+"""Where a connection asks about event hubs: which addresses are theirs, and what serves a link to one.
+
+What it is: the decision about links to event hubs, for all connections of a namespace. What it is not: rights and tokens
+(the connection's own), or what happens on the links (`intake`, `outlet`).
+Spec: SERVICE-BUS.md W5, W16.
+
+Invariants:
+    I1. A path belongs to event hubs only if its first segment is an event hub's name: queues and topics go first nowhere,
+        since names are unique among all three.
+    I2. A link is decided about after its right was checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from isthmus.amqp import Link, Role
+from isthmus.amqp.performative import Source
+from isthmus.amqp.types import Described
+from isthmus.broker.hub.address import HubAddress, parse_hub_address
+from isthmus.broker.hub.intake import HubIntake
+from isthmus.broker.hub.management import HubManagement
+from isthmus.broker.hub.metric import RUNTIME_METRIC
+from isthmus.broker.hub.outlet import HubOutlet
+from isthmus.broker.hub.ownership import Ownership
+from isthmus.broker.keyring import Right
+from isthmus.clock import Clock
+from isthmus.entities.hub import Cursor, EventHub, EventHubs, Selector, parse_selector
+from isthmus.errors import EntityNotFoundError, InvalidArgumentError, IsthmusError, NotAllowedError
+
+__all__ = ["HUB_NODE", "HubGate"]
+
+HUB_NODE = "$management"
+
+_SELECTOR = "apache.org:selector-filter:string"
+_EPOCH = "com.microsoft:epoch"
+_RECEIVER_NAME = "com.microsoft:receiver-name"
+_PRESETTLED = 1
+# By how much a transfer may be over the limit and still be read to its end, to be rejected.
+_OVERSIZE_BYTES = 16 << 20
+
+
+class _Client(Protocol):
+    """The connection of a link."""
+
+    @property
+    def name(self) -> str:
+        """Address of the client."""
+        ...
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the wire takes more bytes now."""
+        ...
+
+    def flush(self) -> None:
+        """Send what was written, now."""
+        ...
+
+    def touch(self) -> None:
+        """Send what was written once the turn is over."""
+        ...
+
+
+class HubGate:
+    """The event hubs of a namespace, as connections see them.
+
+    Args:
+        hubs: the event hubs.
+        clock: wall time of events.
+    """
+
+    def __init__(self, hubs: EventHubs, clock: Clock) -> None:
+        self._hubs = hubs
+        self._clock = clock
+        self._ownership = Ownership()
+
+    def claims(self, path: str) -> bool:
+        """Whether a path is an event hub's, or below one."""
+        return path.partition("/")[0] in self._hubs
+
+    def attach(
+        self,
+        link: Link,
+        path: str,
+        client: _Client,
+        *,
+        require: Callable[[str, Right], None],
+        account: Callable[[int], None],
+        drop: Callable[[Link, IsthmusError], None],
+    ) -> HubIntake | HubOutlet:
+        """Decide about a link, and answer its attach.
+
+        Args:
+            link: what the client wants.
+            path: its address, which `claims` claimed.
+            client: the connection.
+            require: raises UnauthorizedError if the connection lacks a right on a path.
+            account: told of the link's bytes that begin or cease to wait for the disk.
+            drop: detaches a link of the connection with an error.
+
+        Raises:
+            IsthmusError: refused, and why.
+        """
+        right = Right.SEND if link.role is Role.RECEIVER else Right.LISTEN
+        require(path, right)
+        address = parse_hub_address(path)
+        hub = self._hubs.find(address.hub) if address is not None else None
+        if address is None or hub is None:
+            raise EntityNotFoundError(path)
+        if right is Right.SEND:
+            return self._attach_intake(link, path, hub, address, account)
+        return self._attach_outlet(link, path, hub, address, client, drop)
+
+    def management(self, require: Callable[[str, str | None], None]) -> HubManagement:
+        """The `$management` node for one connection; `require` as for `HubManagement`."""
+        return HubManagement(self._hubs, require)
+
+    def statistics(self) -> dict[str, int]:
+        """How many event hubs and receivers there are."""
+        return {"event_hubs": len(self._hubs), **self._ownership.statistics()}
+
+    def _attach_intake(
+        self, link: Link, path: str, hub: EventHub, address: HubAddress, account: Callable[[int], None]
+    ) -> HubIntake:
+        if address.group is not None:
+            raise NotAllowedError(f"'{path}' takes no sends; send to the event hub or to one of its partitions.")
+        hub.check_sendable()
+        partition = None if address.partition is None else hub.partition(address.partition)
+        limit_bytes = hub.max_message_size_bytes
+        link.accept(max_message_size=limit_bytes)
+        link.max_message_size_bytes = limit_bytes + _OVERSIZE_BYTES
+        intake = HubIntake(link, path, hub, partition, account)
+        intake.open()
+        return intake
+
+    def _attach_outlet(
+        self,
+        link: Link,
+        path: str,
+        hub: EventHub,
+        address: HubAddress,
+        client: _Client,
+        drop: Callable[[Link, IsthmusError], None],
+    ) -> HubOutlet:
+        if address.group is None or address.partition is None:
+            raise NotAllowedError(
+                f"'{path}' gives no events; receive from '{hub.name}/ConsumerGroups/<group>/Partitions/<id>'."
+            )
+        hub.check_receivable()
+        group = hub.group(address.group)
+        partition = hub.partition(address.partition)
+        properties = {str(key): value for key, value in (link.properties or {}).items()}
+        epoch = _epoch(properties.get(_EPOCH))
+        name = str(properties.get(_RECEIVER_NAME) or link.name)
+        self._ownership.check(partition, group, name, epoch)
+        start = partition.locate(_selector(link.source))
+        wants_metric = RUNTIME_METRIC in map(str, link.desired_capabilities)
+        link.snd_settle_mode = _PRESETTLED
+        link.accept(offered_capabilities=[RUNTIME_METRIC] if wants_metric else None)
+
+        def expel(error: IsthmusError) -> None:
+            drop(link, error)
+            client.touch()
+
+        outlet = HubOutlet(
+            link,
+            path,
+            hub,
+            Cursor(partition, start),
+            client,
+            name=name,
+            epoch=epoch,
+            expel=expel,
+            leave=lambda gone: self._ownership.leave(partition, group, gone),
+            metric_clock=self._clock if wants_metric else None,
+        )
+        self._ownership.seat(partition, group, outlet)
+        return outlet
+
+
+def _epoch(value: Any) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidArgumentError(
+            f"The value of {_EPOCH} is {str(value)[:64]!r}; a whole number from 0 on is expected."
+        )
+    return int(value)
+
+
+def _selector(source: Any) -> Selector:
+    filters = (source.filter or {}) if isinstance(source, Source) else {}
+    for key, value in filters.items():
+        if str(key) == _SELECTOR:
+            expression = value.value if isinstance(value, Described) else value
+            if isinstance(expression, bytes):
+                expression = expression.decode("utf-8", "replace")
+            if not isinstance(expression, str):
+                raise InvalidArgumentError(f"The filter {_SELECTOR} holds no text.")
+            return parse_selector(expression)
+    return Selector()

@@ -1,0 +1,85 @@
+"""Who may read a partition: owner levels within a consumer group.
+
+What it is: the receivers of each (partition, consumer group), and the rules by which one takes another's place.
+Spec: SERVICE-BUS.md W16, 5.11.
+
+Invariants:
+    I1. There is at most one receiver with an owner level, and none without one beside it.
+    I2. A receiver of a higher or the same level takes the place of those there; one of a lower level, or of none, is
+        refused.
+    I3. Without owner levels there are at most five.
+"""
+
+from __future__ import annotations
+
+from isthmus.broker.hub.outlet import HubOutlet
+from isthmus.entities.hub import Partition
+from isthmus.errors import LinkStolenError, QuotaExceededError
+
+__all__ = ["RECEIVERS_LIMIT", "Ownership"]
+
+# The service's limit of receivers without an owner level.
+RECEIVERS_LIMIT = 5
+
+
+class Ownership:
+    """The receivers of a namespace's event hubs."""
+
+    def __init__(self) -> None:
+        self._seats: dict[tuple[int, str], dict[HubOutlet, None]] = {}
+
+    def check(self, partition: Partition, group: str, name: str, epoch: int | None) -> None:
+        """Refuse a receiver that may not come in.
+
+        Args:
+            partition: what it wants to read.
+            group: its consumer group.
+            name: of the receiver.
+            epoch: its owner level, if any.
+
+        Raises:
+            LinkStolenError: a receiver of a higher level is there, or one of any level where this one has none.
+            QuotaExceededError: there are as many as there may be.
+        """
+        seated = self._seats.get((partition.number, group.lower()), {})
+        owner = next((each for each in seated if each.epoch is not None), None)
+        if owner is not None and owner.epoch is not None and (epoch is None or epoch < owner.epoch):
+            wanted = "without an epoch" if epoch is None else f"with epoch '{epoch}'"
+            raise LinkStolenError(
+                f"Receiver '{owner.name}' with a higher epoch of '{owner.epoch}' already exists. Receiver '{name}' "
+                f"{wanted} cannot be created. Make sure you are creating receivers with increasing epoch values, or "
+                "that all old epoch receivers are closed."
+            )
+        if epoch is None and len(seated) >= RECEIVERS_LIMIT:
+            raise QuotaExceededError(
+                f"Exceeded the maximum number of allowed receivers per partition in a consumer group, which is "
+                f"{RECEIVERS_LIMIT}: '{partition.path}', consumer group '{group}'. Receivers: "
+                f"{', '.join(repr(each.name) for each in seated)}."
+            )
+
+    def seat(self, partition: Partition, group: str, outlet: HubOutlet) -> None:
+        """Let a receiver in that `check` let pass; one with an owner level sends the others away."""
+        seated = self._seats.setdefault((partition.number, group.lower()), {})
+        if outlet.epoch is not None:
+            for other in list(seated):
+                told = "no epoch" if other.epoch is None else f"epoch '{other.epoch}'"
+                other.expel(
+                    LinkStolenError(
+                        f"New receiver '{outlet.name}' with higher epoch of '{outlet.epoch}' is created hence current "
+                        f"receiver '{other.name}' with {told} is getting disconnected. If you are recreating the "
+                        "receiver, make sure a higher epoch is used."
+                    )
+                )
+        self._seats.setdefault((partition.number, group.lower()), {})[outlet] = None
+
+    def leave(self, partition: Partition, group: str, outlet: HubOutlet) -> None:
+        """Let a receiver go; no error if it has gone already."""
+        key = (partition.number, group.lower())
+        seated = self._seats.get(key, {})
+        seated.pop(outlet, None)
+        if not seated:
+            self._seats.pop(key, None)
+
+    def statistics(self) -> dict[str, int]:
+        """How many receivers there are."""
+        return {"event_receivers": sum(map(len, self._seats.values()))}
