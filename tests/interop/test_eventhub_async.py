@@ -6,7 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from azure.eventhub import EventData
+from azure.core.credentials import AzureNamedKeyCredential
+from azure.eventhub import EventData, TransportType
 from azure.eventhub.aio import CheckpointStore, EventHubConsumerClient, EventHubProducerClient
 from azure.eventhub.exceptions import EventHubError
 
@@ -20,6 +21,7 @@ event_hubs:
   shared: {partition_count: 4}
   buffered: {partition_count: 2}
   restarted: {partition_count: 1}
+  tls: {partition_count: 1}
 """
 
 
@@ -54,11 +56,10 @@ async def send(producer, bodies, **where):
 class Reading:
     """A consumer at work in a task."""
 
-    def __init__(self, served, hub, *, batches=False, store=None, **options):
-        self.client = EventHubConsumerClient.from_connection_string(
-            connection(served, hub), consumer_group="$Default", checkpoint_store=store, retry_total=1,
-            load_balancing_interval=0.5,
-        )  # fmt: skip
+    def __init__(self, served, hub, *, batches=False, store=None, client=None, **options):
+        self.client = client or EventHubConsumerClient.from_connection_string(
+            connection(served, hub), consumer_group="$Default", checkpoint_store=store, load_balancing_interval=0.5
+        )
         self.events, self.tracked, self.errors = [], [], []
         options.setdefault("starting_position", "-1")
         options["on_error"] = self.on_error
@@ -84,7 +85,7 @@ class Reading:
     async def wait_until(self, condition, seconds=40.0):
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not condition():
+                while not condition():  # noqa: ASYNC110 - what is waited for happens in the SDK
                     await asyncio.sleep(0.02)
         assert condition(), (len(self.events), self.errors)
 
@@ -217,3 +218,19 @@ async def test_a_consumer_goes_on_over_a_restart(served, producing):
             await send(producer, ["c"])
             await reading.wait(3)
             assert reading.bodies() == ["a", "b", "c"]
+
+
+async def test_over_tls_and_websocket_with_a_named_key(served):
+    parts = dict(part.split("=", 1) for part in served.connection_string.split(";") if part)
+    credential = AzureNamedKeyCredential(parts["SharedAccessKeyName"], parts["SharedAccessKey"])
+    options = {
+        "transport_type": TransportType.AmqpOverWebsocket,
+        "custom_endpoint_address": f"sb://localhost:{served.ports['tls']}",
+        "connection_verify": str(served.ca_file),
+    }
+    async with EventHubProducerClient("localhost", "tls", credential, **options) as producer:
+        await send(producer, ["a", "b"])
+    client = EventHubConsumerClient("localhost", "tls", "$Default", credential, **options)
+    async with Reading(served, "tls", client=client, partition_id="0") as reading:
+        await reading.wait(2)
+        assert reading.bodies() == ["a", "b"]

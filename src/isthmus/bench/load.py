@@ -26,7 +26,7 @@ from isthmus.errors import OperationTimeoutError
 from isthmus.transport import Client, Endpoint, Receiver, Sender, SharedKeyCredential
 from isthmus.transport.sender import envelope
 
-__all__ = ["BODY_BYTES", "drain", "drain_sessions", "fill", "listen", "pace", "stamp_of"]
+__all__ = ["BODY_BYTES", "drain", "drain_sessions", "fill", "listen", "pace", "read", "stamp_of"]
 
 BODY_BYTES = 1024
 BATCH_MESSAGES = 100
@@ -190,6 +190,33 @@ def drain_sessions(connection_string: str, queue: str, messages: int, sessions: 
                 done += 1
             client.flush()
         client.close()
+        return time.monotonic() - started
+
+
+def read(connection_string: str, paths: Sequence[str], events: int) -> float:
+    """Read events from partitions of an event hub, from their start; seconds from the first credit to the last event.
+
+    Raises:
+        OperationTimeoutError: if nothing arrives for two minutes.
+    """
+    with _client(connection_string, *paths) as client:
+        receivers = [Receiver(client, path, settled=True).wait_attached() for path in paths]
+        started = heard = time.monotonic()
+        count = 0
+        while count < events:
+            for receiver in receivers:
+                error = client.error or receiver.error
+                if error is not None:
+                    raise error
+                if receiver.credit < CREDIT // 2:
+                    receiver.grant(CREDIT)
+                arrived = sum(len(run.payloads) for run in receiver.take())
+                count += arrived
+                heard = time.monotonic() if arrived else heard
+            if time.monotonic() - heard > _STALL_SECONDS:
+                raise OperationTimeoutError(f"nothing arrived for {_STALL_SECONDS:.0f} s")
+            if count < events:
+                client.wait(1.0)
         return time.monotonic() - started
 
 

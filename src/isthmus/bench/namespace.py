@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from isthmus.bench.bridge import queue_config
-from isthmus.bench.load import drain, drain_sessions, fill
+from isthmus.bench.load import drain, drain_sessions, fill, read
 from isthmus.bench.process import Account, cpu_us_per_message
 from isthmus.testing.namespace import NamespaceProcess, namespace
 
@@ -21,16 +21,21 @@ SESSION_QUEUE = "bench-sessions"
 # Sessions that share the messages, and receivers that share the sessions.
 SESSIONS = 100
 SESSION_RECEIVERS = 10
+EVENT_HUB = "bench-hub"
+PARTITIONS = [f"{EVENT_HUB}/ConsumerGroups/$Default/Partitions/{index}" for index in range(4)]
+_HUB_CONFIG = f"event_hubs: {{{EVENT_HUB}: {{partition_count: {len(PARTITIONS)}}}}}\n"
 
 
 def measure_namespace(folder: Path, messages: int) -> dict[str, object]:
-    """Ingest by batches and one by one, receive and complete, also in sessions; restart with all messages waiting.
+    """Ingest by batches and one by one, receive and complete, also in sessions; restart with all messages waiting;
+    the same of events.
 
     Args:
         folder: where the namespace keeps its data.
         messages: how many for each part.
     """
-    with namespace(folder, config=queue_config(QUEUE, session_queue=SESSION_QUEUE)) as served:
+    config = queue_config(QUEUE, session_queue=SESSION_QUEUE) + _HUB_CONFIG
+    with namespace(folder, config=config) as served:
         ingest = _part(served, messages, lambda: fill(served.connection_string, QUEUE, messages))
         after_stop = served.restart()
         served.kill()
@@ -54,6 +59,8 @@ def measure_namespace(folder: Path, messages: int) -> dict[str, object]:
                     served.connection_string, SESSION_QUEUE, in_sessions, SESSIONS, SESSION_RECEIVERS
                 ),
             )
+        events = _part(served, messages, lambda: fill(served.connection_string, EVENT_HUB, messages))
+        reading = _part(served, messages, lambda: read(served.connection_string, PARTITIONS, messages))
     return {
         "messages": messages,
         "messages_per_second": ingest["messages_per_second"],
@@ -68,6 +75,8 @@ def measure_namespace(folder: Path, messages: int) -> dict[str, object]:
         "receive_and_complete_at_once": warm,
         "session_ingest_batches": session_ingest,
         "session_receive_and_complete": session_receive,
+        "ingest_events": events,
+        "read_events": reading,
     }
 
 
