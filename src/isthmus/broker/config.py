@@ -233,9 +233,10 @@ class _Reader:
     # The emulator's layout: names are values of "Name" in lists.
 
     def emulator_file(self, root: yaml.Node) -> NamespaceConfig:
-        user = self._pairs(
-            self._pairs(root, "the file", ("UserConfig",))["UserConfig"][1], "UserConfig", ("Namespaces", "Logging")
-        )
+        known = ("Namespaces", "Logging", "NamespaceConfig", "LoggingConfig")
+        user = self._pairs(self._pairs(root, "the file", ("UserConfig",))["UserConfig"][1], "UserConfig", known)
+        if "NamespaceConfig" in user:
+            return self._event_hubs_emulator(root, user)
         namespaces = self._list(user, "Namespaces", "UserConfig")
         if len(namespaces) != 1:
             self._fault(
@@ -252,6 +253,33 @@ class _Reader:
                 config.topics[name] = topic
                 for sub, each in self._items(inner, "Subscriptions", Kind.SUBSCRIPTION, ("Properties", "Rules")):
                     topic.subscriptions[sub] = self._emulator_subscription(each, f"subscription {name}/{sub}")
+        return config
+
+    def _event_hubs_emulator(self, root: yaml.Node, user: dict[str, tuple[Any, Any]]) -> NamespaceConfig:
+        """The layout of the vendor's other emulator, which has event hubs."""
+        config = NamespaceConfig()
+        found = [
+            self._pairs(node, "an item of NamespaceConfig", ("Type", "Name", "Entities"))
+            for node in self._list(user, "NamespaceConfig", "UserConfig")
+        ]
+        if len(found) != 1:
+            self._fault(
+                root, f"NamespaceConfig has {len(found)} items", "write one; each namespace is served by itself"
+            )
+        for pairs in found[:1]:
+            config.name = self._text(pairs["Name"][1], "Name") if "Name" in pairs else ""
+            if "Type" in pairs and self._text(pairs["Type"][1], "Type") != "EventHub":
+                self._fault(pairs["Type"][1], "the Type of a NamespaceConfig is not EventHub", 'write "EventHub"')
+            settings = tuple(setting.name for setting in self.event_hub.settings)
+            for node in self._list(pairs, "Entities", "Entities"):
+                inner = self._pairs(node, "an item of Entities", ("Name", "ConsumerGroups", *settings))
+                name = self._text(inner["Name"][1], "Name") if "Name" in inner else ""
+                self._check_name(node, name, "Entities", Kind.ENTITY, set())
+                what = f"event hub {name}"
+                hub = self._description(EventHubDescription, self.event_hub, node, what, "Name", "ConsumerGroups")
+                groups = self._items(inner, "ConsumerGroups", Kind.SUBSCRIPTION, ("Properties",))
+                hub.consumer_groups = [group for group, _ in groups]
+                config.event_hubs[name] = hub
         return config
 
     def _emulator_subscription(self, pairs: dict[str, tuple[Any, Any]], what: str) -> SubscriptionConfig:

@@ -1,6 +1,6 @@
 """What a namespace holds and has done, as numbers.
 
-What it is: one row for each queue, topic and subscription, and one for the namespace as a whole; both are read from
+What it is: one row for each queue, topic, subscription and event hub, and one for the namespace as a whole; both are read from
 counters that stand already. What it is not: a form (`exposition` has Prometheus's, `operator_api` JSON), nor a store of
 past values: rates are differences between two looks.
 
@@ -15,10 +15,12 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import Any
 
 from isthmus.broker.namespace import Namespace
 from isthmus.entities import Queue, SessionQueue
+from isthmus.entities.hub import EventHub
 from isthmus.entities.intake import Intake
 
 __all__ = ["EntityRow", "NamespaceRow", "as_dict", "entity_rows", "namespace_row"]
@@ -32,8 +34,8 @@ class EntityRow:
 
     Attributes:
         entity: its path, as created.
-        kind: `queue`, `topic` or `subscription`.
-        active: messages that a receiver can get or has locked.
+        kind: `queue`, `topic`, `subscription` or `event hub`.
+        active: messages that a receiver can get or has locked; events that are there.
         dead_letter: in the dead-letter queue.
         transfer: in the transfer queue and the transfer dead-letter queue.
         locked: part of `active`.
@@ -78,7 +80,7 @@ class NamespaceRow:
     """The namespace as a whole.
 
     Attributes:
-        entities: queues, topics and subscriptions.
+        entities: queues, topics, subscriptions and event hubs.
         commit_classes: groups by the time from write to acknowledgement (`commit.COMMIT_SECONDS`, and one for longer).
         commit_operations: operations acknowledged by groups, so that operations / groups is the mean size of a group.
         waiting_bytes: taken from clients and not on disk yet.
@@ -104,7 +106,10 @@ class NamespaceRow:
 
 def entity_rows(namespace: Namespace) -> Iterator[EntityRow]:
     """A row for each entity that stood at the call."""
-    return (entity_row(kind, member) for kind, member in namespace.engine.members() if not member.is_deleted)
+    return chain(
+        (entity_row(kind, member) for kind, member in namespace.engine.members() if not member.is_deleted),
+        (event_hub_row(hub) for hub in namespace.engine.hubs.members() if not hub.is_deleted),
+    )
 
 
 def entity_row(kind: str, member: Intake) -> EntityRow:
@@ -131,6 +136,21 @@ def entity_row(kind: str, member: Intake) -> EntityRow:
     )
 
 
+def event_hub_row(hub: EventHub) -> EntityRow:
+    """The row of one event hub."""
+    counts = hub.statistics()
+    return EntityRow(
+        entity=hub.name,
+        kind="event hub",
+        active=counts["event_count"],
+        size_bytes=counts["size_bytes"],
+        in_total=hub.taken_total,
+        out_total=hub.delivered_total,
+        expired_total=sum(partition.expired_total for partition in hub.partitions),
+        refused_total=hub.refused_total,
+    )
+
+
 def namespace_row(namespace: Namespace) -> NamespaceRow:
     """The namespace now."""
     commits = namespace.commits
@@ -140,7 +160,7 @@ def namespace_row(namespace: Namespace) -> NamespaceRow:
     return NamespaceRow(
         name=namespace.name,
         uptime_seconds=time.monotonic() - namespace.started_at,
-        entities=len(namespace.engine.members()),
+        entities=len(namespace.engine.members()) + len(namespace.engine.hubs),
         connections=len(peers),
         links=sum(peer["links"] for peer in peers),
         waiting_bytes=sum(peer["waiting_bytes"] for peer in peers),

@@ -18,6 +18,7 @@ from isthmus.entities.description import (
     SubscriptionDescription,
     TopicDescription,
 )
+from isthmus.entities.hub import EventHubDescription
 from isthmus.errors import ConfigError
 
 OWN = """
@@ -256,6 +257,40 @@ def test_i1_faults_of_the_emulator_layout() -> None:
 )
 def test_whatever_the_text_there_is_a_fault_and_no_other_error(text: str, message: str) -> None:
     assert any(message in each for _, _, each in faults(text))
+
+
+def test_event_hubs_in_both_layouts() -> None:
+    own = read_config(
+        "event_hubs:\n  a: {partition_count: 2, message_retention: 1h, consumer_groups: [g, $Default]}\n  b:\n", "file"
+    )
+    assert own.event_hubs == {
+        "a": EventHubDescription(partition_count=2, message_retention_ms=3_600_000, consumer_groups=["g", "$Default"]),
+        "b": EventHubDescription(),
+    }
+    entity = {"Name": "a", "PartitionCount": "2", "ConsumerGroups": [{"Name": "g"}]}
+    namespace = {"Type": "EventHub", "Name": "emulatorNs1", "Entities": [entity]}
+    emulator = {"UserConfig": {"NamespaceConfig": [namespace], "LoggingConfig": {"Type": "File"}}}
+    config = read_config(json.dumps(emulator), "file")
+    assert config.name == "emulatorNs1"
+    assert config.event_hubs == {"a": EventHubDescription(partition_count=2, consumer_groups=["g"])}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "queues: [a]\nevent_hubs: [A]",
+        "event_hubs: {a: {partition_count: 0}}",
+        "event_hubs: {a: {partition_count: 101}}",
+        "event_hubs: {a: {consumer_groups: [g, G]}}",
+        "event_hubs: {a: {lock_duration: 1m}}",
+        "event_hubs: {a: {message_retention: 1y}}",
+        '{"UserConfig": {"NamespaceConfig": []}}',
+        '{"UserConfig": {"NamespaceConfig": [{"Type": "Queue", "Entities": []}]}}',
+        '{"UserConfig": {"NamespaceConfig": [{"Entities": [{"PartitionCount": 2}]}]}}',
+    ],
+)
+def test_faults_of_event_hubs(wrong: str) -> None:
+    assert faults(wrong)
 
 
 def test_every_setting_is_documented() -> None:

@@ -135,3 +135,22 @@ def test_i2_refusals_are_told_all_at_once_and_nothing_is_staged(engine: Engine) 
     assert {fault.file for fault in caught.value.faults} == {"entities.yaml"}
     assert not engine.has_staged
     assert engine.get_queue("new") is None
+
+
+def test_event_hubs_are_made_and_brought_in_line(engine: Engine) -> None:
+    file = "event_hubs:\n  telemetry: {partition_count: 2, consumer_groups: [g]}\n"
+    assert provision(engine, read_config(file, "file")) == ["telemetry"]
+    assert provision(engine, read_config(file, "file")) == []
+    more = file.replace("2", "3")
+    assert provision(engine, read_config(more, "file")) == ["telemetry"]
+    hub = engine.hubs.find("telemetry")
+    assert hub is not None
+    assert len(hub.partitions) == 3
+    with pytest.raises(ConfigError, match="can become more and not fewer"):
+        provision(engine, read_config(file, "file"))
+    assert len(hub.partitions) == 3
+    rights = "event_hubs: {telemetry: {partition_count: 3, authorization_rules: {reader: {rights: [Listen]}}}}"
+    provision(engine, read_config(rights, "file"))
+    description = engine.hubs.get("telemetry")
+    assert description is not None
+    assert [rule.key_name for rule in description.authorization_rules] == ["reader"]

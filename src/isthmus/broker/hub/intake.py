@@ -126,6 +126,7 @@ class HubIntake:
 
     def _reject(self, first: int, count: int, error: Exception, settled: bool) -> None:
         self._rejected += count
+        self._hub.refused_total += count
         _, condition, text = refusal(error)
         _log.warning("send rejected: event hub=%r condition=%s reason=%s", self.path, condition, text)
         if not settled:

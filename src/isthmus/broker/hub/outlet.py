@@ -129,6 +129,7 @@ class HubOutlet:
                 events = with_metric(events, self._cursor.partition.committed, self._metric_clock.wall_ms())
             self.link.send_many(events, [_TAG] * len(events), settled=True)
             self._delivered += len(events)
+            self._hub.delivered_total += len(events)
         elif self.link.drain and self._carrier.is_writable:
             self.link.drained()
         self._carrier.flush()

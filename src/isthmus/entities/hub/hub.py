@@ -40,12 +40,18 @@ class EventHub:
     Attributes:
         partitions: by partition id, which is the place in the list.
         is_deleted: whether it was deleted.
+        taken_total: events taken from producers since the start of the process.
+        delivered_total: events handed to consumers, each time.
+        refused_total: deliveries that were not taken.
     """
 
     def __init__(self, name: str, staging: Staging, max_message_size_bytes: int) -> None:
         self.name = name
         self.partitions: list[Partition] = []
         self.is_deleted = False
+        self.taken_total = 0
+        self.delivered_total = 0
+        self.refused_total = 0
         self.description = EventHubDescription()
         self._staging = staging
         self._default_limit_bytes = max_message_size_bytes
@@ -131,6 +137,7 @@ class EventHub:
             key = partition_key_of(envelope) or events[0][0].partition_key
             partition = self._placed(key)
         partition.accept(events)
+        self.taken_total += len(events)
         self._staging.promise(on_durable, on_failed)
 
     def accept(
@@ -148,6 +155,7 @@ class EventHub:
         else:
             for index, each in self._spread(events).items():
                 self.partitions[index].accept(each)
+        self.taken_total += len(events)
         self._staging.promise(on_durable, on_failed)
 
     def _check(self, size_bytes: int) -> None:

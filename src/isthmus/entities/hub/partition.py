@@ -85,12 +85,14 @@ class Partition:
     Attributes:
         is_deleted: whether its hub was deleted.
         committed: what receivers may see.
+        expired_total: events that retention has removed since the start of the process.
     """
 
     def __init__(self, number: int, path: str, staging: Staging, clock: Clock, cache: BlockCache) -> None:
         self.number = number
         self.path = path
         self.is_deleted = False
+        self.expired_total = 0
         self._staging = staging
         self._clock = clock
         self._cache = cache
@@ -285,6 +287,7 @@ class Partition:
         else:
             offset, head_ms = state.end_offset, 0
         self._staging.batch.delete_range(*blocks_before(self.number, begin))
+        self.expired_total += begin - state.begin
         self._state = state._replace(begin=begin, begin_offset=offset, head_ms=head_ms)
         self._staging.touch(self)
 

@@ -137,6 +137,10 @@ class EventHubs:
             raise EntityNotFoundError(name)
         return row
 
+    def members(self) -> list[EventHub]:
+        """The hubs that stand."""
+        return list(self._hubs.values())
+
     def names(self) -> list[str]:
         """The hubs' names as created, ordered by lower-case name."""
         return [row.name for _, row in sorted(self._rows.items())]

@@ -11,6 +11,7 @@ from isthmus.amqp.performative import Rejected, Source
 from isthmus.amqp.types import Described, Long, Symbol
 from isthmus.broker.hub.address import HubAddress, parse_hub_address
 from isthmus.broker.sas import make_token
+from isthmus.broker.statistics import entity_rows
 from isthmus.entities import AuthorizationRule, EntityStatus
 from isthmus.entities.hub import EventHubDescription
 
@@ -379,3 +380,15 @@ async def test_management_needs_a_right_of_the_connection_or_a_token(broker, hub
     assert ask(client, {**request, "name": "small", "security_token": token}, "m3")[0]["status-code"] == 200
     forged = make_token("sb://host/small", "reader", "key-9", expires_ms)
     assert ask(client, {**request, "name": "small", "security_token": forged}, "m4")[0]["status-code"] == 401
+
+
+async def test_the_namespaces_numbers_have_a_row_for_each_hub(broker, hub, message):
+    client = broker.client()
+    await send(client, "hub", message("a"), message("b"))
+    await send(client, "small", message("x" * 3000), name="t")
+    receive(client)
+    await client.settle()
+    rows = {row.entity: row for row in entity_rows(broker.namespace) if row.kind == "event hub"}
+    assert (rows["hub"].active, rows["hub"].in_total, rows["hub"].out_total) == (2, 2, 1)
+    assert rows["hub"].size_bytes == sum(partition.committed.size_bytes for partition in hub.partitions)
+    assert (rows["small"].active, rows["small"].refused_total) == (0, 1)
