@@ -78,7 +78,7 @@ class Reading:
     def __init__(self, served, hub, group="$Default", *, batches=False, client=None, store=None, **options):
         self.client = client or EventHubConsumerClient.from_connection_string(
             connection(served, hub), consumer_group=group, retry_total=0, checkpoint_store=store,
-            load_balancing_interval=0.5, partition_ownership_expiration_interval=3.0,
+            load_balancing_interval=0.1, partition_ownership_expiration_interval=3.0,
         )  # fmt: skip
         self.events = []
         self.batches = []
@@ -184,19 +184,20 @@ def test_batches_by_partition_and_consumer_groups(served, producing):
 
 def test_keys_stay_together_and_buffered_producers_agree(served, producing):
     with producing("keyed") as producer:
-        for number in range(60):
+        for number in range(27):
             send(producer, [f"{number}"], partition_key=f"key-{number % 9}")
     placed = []
     with EventHubProducerClient.from_connection_string(
         connection(served, "keyed"),
         buffered_mode=True,
+        max_wait_time=0.2,
         on_success=lambda events, partition: placed.extend((event.body_as_str(), partition) for event in events),
         on_error=lambda events, partition, error: placed.append(error),
     ) as producer:
-        for number in range(60, 90):
+        for number in range(27, 45):
             producer.send_event(EventData(f"{number}"), partition_key=f"key-{number % 9}")
         producer.flush(timeout=30)
-    with Reading(served, "keyed").wait(90) as reading:
+    with Reading(served, "keyed").wait(45) as reading:
         events = list(reading.events)
     home = {}
     for partition, event in events:
@@ -207,7 +208,7 @@ def test_keys_stay_together_and_buffered_producers_agree(served, producing):
         home.setdefault(number % 9, set()).add(partition)
     assert all(len(partitions) == 1 for partitions in home.values()), home
     assert len({partition for partition, _ in events}) > 1
-    assert len(placed) == 30
+    assert len(placed) == 18
 
 
 def test_events_without_a_key_go_round(served, producing):
@@ -223,7 +224,7 @@ def test_buffered_mode(served):
     with EventHubProducerClient.from_connection_string(
         connection(served, "buffered"),
         buffered_mode=True,
-        max_wait_time=1,
+        max_wait_time=0.2,
         max_buffer_length=100,
         on_success=lambda events, partition: sent.extend(events),
         on_error=lambda events, partition, error: failed.append(error),
