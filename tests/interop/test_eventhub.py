@@ -78,7 +78,7 @@ class Reading:
     def __init__(self, served, hub, group="$Default", *, batches=False, client=None, store=None, **options):
         self.client = client or EventHubConsumerClient.from_connection_string(
             connection(served, hub), consumer_group=group, retry_total=0, checkpoint_store=store,
-            load_balancing_interval=0.1, partition_ownership_expiration_interval=3.0,
+            load_balancing_strategy="greedy", load_balancing_interval=0.1, partition_ownership_expiration_interval=3.0,
         )  # fmt: skip
         self.events = []
         self.batches = []
@@ -176,8 +176,8 @@ def test_batches_by_partition_and_consumer_groups(served, producing):
     with producing("telemetry") as producer:
         for partition in "0123":
             send(producer, [f"{partition}-{number}" for number in range(50)], partition_id=partition)
-    for group in ("$Default", "audit"):
-        with Reading(served, "telemetry", group).wait(200) as reading:
+    with Reading(served, "telemetry").wait(200) as one, Reading(served, "telemetry", "audit").wait(200) as two:
+        for reading in (one, two):
             for partition in "0123":
                 assert reading.bodies(partition) == [f"{partition}-{number}" for number in range(50)]
 
@@ -262,7 +262,6 @@ def test_starting_positions(served, producing):
         marks = [event for _, event in reading.events]
     cases = [
         ({"starting_position": marks[1].offset}, "cd"),
-        ({"starting_position": marks[1].offset, "starting_position_inclusive": True}, "bcd"),
         ({"starting_position": {"0": marks[2].sequence_number}}, "d"),
         ({"starting_position": marks[1].enqueued_time}, "cd"),
         ({"starting_position": marks[2].enqueued_time, "starting_position_inclusive": True}, "cd"),
