@@ -71,6 +71,7 @@ async def test_a_lost_connection_leaves_nothing_behind(broker, message):
     client.peer.lost()
     assert broker.namespace.statistics() | {"commits": 0} == {
         "connections": 0, "links": 0, "receiving_queues": 0, "commits": 0, "commit_failures": 0,
+        "event_hubs": 0, "event_receivers": 0,
     }  # fmt: skip
 
 
