@@ -263,6 +263,7 @@ class Channel:
         self._in = b""
         self._out: deque[bytes] = deque()
         self._runs: list[list[int]] = []
+        self._unheard = False
 
     def fileno(self) -> int:
         """The descriptor to poll."""
@@ -303,8 +304,14 @@ class Channel:
             self._runs.clear()
 
     def flush(self) -> None:
-        """Writes what can be written without blocking."""
+        """Writes what can be written without blocking.
+
+        Where the other end is gone, what is queued is dropped, and `closed` is left to `receive`: the last word of the
+        other end may still wait to be read.
+        """
         self._pack_runs()
+        if self._unheard:
+            self._out.clear()
         while self._out and not self.closed:
             data = self._out.popleft()
             try:
@@ -312,7 +319,8 @@ class Channel:
             except BlockingIOError:
                 count = 0
             except OSError:
-                self.closed = True
+                self._unheard = True
+                self._out.clear()
                 return
             if count < len(data):
                 self._out.appendleft(data[count:])

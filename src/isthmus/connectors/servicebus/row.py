@@ -142,12 +142,13 @@ def _longs(values: Sequence[int]) -> pa.Array:
 
 def flush_batch(number: int, padding: bytes, schema: pa.Schema) -> pa.RecordBatch:
     """Two flush rows: the first closes the batch that Spark fills for the sink, the second shows Spark that more rows
-    are there, so that it looks at the first one's size at once instead of waiting.
+    are there, so that it looks at the first one's size at once instead of waiting. It comes to the sink with whatever is
+    read next, and asks for no answer.
     """
     token = number.to_bytes(8, "little", signed=True)
     columns: list[pa.Array] = [
         pa.array([padding, b""], pa.binary()),
-        pa.array([token, token], pa.binary()),
+        pa.array([token, b""], pa.binary()),
         pa.array([FLUSH_SEQUENCE, FLUSH_SEQUENCE], pa.int64()),
     ]
     columns += [pa.nulls(2, field.type) for field in list(schema)[3:]]
@@ -159,7 +160,7 @@ def with_flush(
 ) -> pa.RecordBatch:
     """A raw batch with flush rows behind the messages, in one piece."""
     token = number.to_bytes(8, "little", signed=True)
-    return raw_batch([*payloads, padding, b""], [*tokens, token, token], [*sequences, FLUSH_SEQUENCE, FLUSH_SEQUENCE])
+    return raw_batch([*payloads, padding, b""], [*tokens, token, b""], [*sequences, FLUSH_SEQUENCE, FLUSH_SEQUENCE])
 
 
 # ---- decoded

@@ -41,6 +41,24 @@ def test_runs_are_merged_and_keep_their_place_among_frames_i2() -> None:
     reader.close()
 
 
+def test_the_last_word_is_heard_though_there_is_nobody_left_to_write_to() -> None:
+    sink, reader = pair()
+    sink.send(frames.HELLO)  # stays unread
+    sink.flush()
+    reader.send(frames.STOPPED, b"{}")
+    reader.flush()
+    reader.close()
+    sink.send(frames.FLUSHED, b"12345678")
+    sink.flush()
+    assert not sink.closed
+    assert sink.receive() == [(frames.STOPPED, b"{}")]
+    sink.send(frames.STATS)
+    sink.flush()
+    assert sink.receive() == []
+    assert sink.closed
+    sink.close()
+
+
 def test_writing_never_blocks_and_order_is_kept_i1() -> None:
     sink, reader = pair()
     for number in range(2000):
