@@ -372,7 +372,7 @@ BAD_MESSAGES: dict[str, tuple[bytes, int, Any, str]] = {
         None,
         "com.microsoft:argument-error",
     ),
-    "in no transaction": (GOOD, 0, TransactionalState(b"x"), "amqp:not-allowed"),
+    "in no transaction": (GOOD, 0, TransactionalState(b"x"), "amqp:transaction:unknown-id"),
 }
 
 
