@@ -7,6 +7,7 @@ would. What is looked for: the key as it is, percent-encoded, in base64 and in U
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import os
@@ -235,6 +236,17 @@ def assert_log(stage: Stage, ns: NamespaceProcess) -> None:
     stage.search.text(f"log of {ns.data}", "\n".join(lines))
 
 
+def search_command_lines(stage: Stage, running: subprocess.Popen[bytes]) -> int:
+    """Search the command lines of a run's processes; how many. Workers end meanwhile, as they do all the time."""
+    count = 0
+    for process in psutil.Process(running.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            words = process.cmdline()
+            stage.search.text("a command line", " ".join(words))
+            count += 1
+    return count
+
+
 @pytest.mark.spark
 def test_a_run_leaves_no_key_behind(stage: Stage, tmp_path: Path) -> None:
     events = tmp_path / "events"
@@ -248,8 +260,7 @@ def test_a_run_leaves_no_key_behind(stage: Stage, tmp_path: Path) -> None:
     try:
         send(stage.ewr)
         wait_for_copies(stage.jfk, running)
-        for process in psutil.Process(running.pid).children(recursive=True):
-            stage.search.text("a command line", " ".join(process.cmdline()))
+        assert search_command_lines(stage, running) > 1  # the JVM, and workers
         assert stage.search.files(stage.folder) > 0  # checkpoints, status, Spark's own files, while all is under way
     finally:
         running.send_signal(signal.SIGINT)
