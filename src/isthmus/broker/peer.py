@@ -47,7 +47,8 @@ from isthmus.broker import cbs
 from isthmus.broker.access import Access
 from isthmus.broker.condition import INTERNAL_TEXT, amqp_error, refusal
 from isthmus.broker.coordinator import Coordinator, Transactions
-from isthmus.broker.hub import HUB_NODE, HubIntake, HubOutlet
+from isthmus.broker.hub import HUB_NODE, HubOutlet
+from isthmus.broker.inflow import Inflow
 from isthmus.broker.intake import Intake
 from isthmus.broker.keyring import Right
 from isthmus.broker.management import MANAGEMENT_STYLE, MANAGEMENT_SUFFIX, Management
@@ -99,7 +100,7 @@ _IDLE_LOOK_SECONDS = 5.0
 # How long a key that was taken away may still be of use.
 _REVIEW_SECONDS = 2.0
 
-_Handler = Intake | Outlet | HubIntake | HubOutlet | Requests | Replies | Coordinator
+_Handler = Inflow | Outlet | HubOutlet | Requests | Replies | Coordinator
 
 
 class Peer:
@@ -456,7 +457,7 @@ class Peer:
 
     def _on_transfers(self, event: Transfers) -> None:
         handler = self._handlers.get(event.link)
-        if isinstance(handler, Intake | HubIntake | Requests | Coordinator):
+        if isinstance(handler, Inflow | Requests | Coordinator):
             handler.on_transfers(event)
 
     @property
@@ -533,7 +534,7 @@ class Peer:
     def _drop_unauthorised(self, reason: str) -> None:
         """Detach the links that no token permits any more."""
         for link, handler in list(self._handlers.items()):
-            if isinstance(handler, Intake | HubIntake):
+            if isinstance(handler, Inflow):
                 ok = self._access.permits(handler.path, Right.SEND)
             elif isinstance(handler, Outlet | HubOutlet):
                 ok = self._access.permits(handler.path, Right.LISTEN)
@@ -547,7 +548,7 @@ class Peer:
     def _drop_closed(self) -> None:
         """Detach the links whose entity was deleted or disabled."""
         for link, handler in list(self._handlers.items()):
-            if isinstance(handler, Intake | Outlet | HubIntake | HubOutlet):
+            if isinstance(handler, Inflow | Outlet | HubOutlet):
                 try:
                     handler.check_open()
                 except IsthmusError as error:
