@@ -115,17 +115,20 @@ def entity_rows(namespace: Namespace) -> Iterator[EntityRow]:
 def entity_row(kind: str, member: Intake) -> EntityRow:
     """The row of one entity."""
     dead = member.dead_letters if isinstance(member, Queue) else None
+    waiting = member.transfer_count if isinstance(member, Queue) else 0
+    lost = member.transfer_dead_letters if isinstance(member, Queue) else None
     return EntityRow(
         entity=member.path,
         kind=kind,
-        active=member.active_count,
+        active=member.active_count - waiting,
+        transfer=waiting + (lost.active_count if lost is not None else 0),
         dead_letter=dead.active_count if dead is not None else 0,
         scheduled=member.scheduled_count,
         deferred=member.deferred_count,
         locked=member.locked_count if isinstance(member, Queue) else 0,
         sessions=member.session_count if isinstance(member, SessionQueue) else 0,
         held_sessions=member.held_count if isinstance(member, SessionQueue) else 0,
-        size_bytes=member.size_bytes + (dead.size_bytes if dead is not None else 0),
+        size_bytes=member.size_bytes + sum(each.size_bytes for each in (dead, lost) if each is not None),
         in_total=member.taken_total,
         out_total=member.delivered_total,
         settled_total=member.settled_total,

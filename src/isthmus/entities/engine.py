@@ -154,13 +154,12 @@ class Engine(Administration):
             accessed_at_ms=member.accessed_at_ms,
         )
         runtime.message_count = member.active_count + member.scheduled_count + member.deferred_count
-        if isinstance(member, Queue) and member.onward is not None and member.dead_letters is not None:
-            runtime.transfer_message_count, runtime.active_message_count = member.active_count, 0
-        transfer = self._numbers.get(entry.transfer_number)
-        if isinstance(transfer, Queue) and member.number == entry.number:
-            runtime.transfer_dead_letter_message_count = transfer.active_count
-            runtime.message_count += transfer.active_count
         if isinstance(member, Queue):
+            runtime.transfer_message_count = member.transfer_count
+            runtime.active_message_count -= member.transfer_count
+            if member.transfer_dead_letters is not None:
+                runtime.transfer_dead_letter_message_count = member.transfer_dead_letters.active_count
+                runtime.message_count += member.transfer_dead_letters.active_count
             runtime.locked_message_count = member.locked_count
             if member.dead_letters is not None:
                 runtime.dead_letter_message_count = member.dead_letters.active_count

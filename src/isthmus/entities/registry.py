@@ -133,6 +133,7 @@ class Registry:
         queue: Queue = self._member(SessionQueue if sessions else Queue, path, entry.number)
         queue.dead_letters = self._member(Queue, path + _DEAD_LETTER, entry.number + 1)
         queue.dead_letters.become_dead_letter_queue()
+        queue.transfer_dead_letters = None
         self._load_transfer(entry)
         return queue
 
@@ -153,6 +154,9 @@ class Registry:
         path = "/Subscriptions/".join(entry.names) + _TRANSFER
         queue = self._member(Queue, path, entry.transfer_number)
         queue.become_dead_letter_queue()
+        owner = self._numbers[entry.number]
+        assert isinstance(owner, Queue)
+        owner.transfer_dead_letters = queue
         self._apply_transfer(entry)
         return queue
 

@@ -46,12 +46,14 @@ class Relay(Backlog):
     Attributes:
         onward: where they go; None: they stay.
         dead_letters: where those go that cannot; None for a dead-letter queue, which keeps them.
+        transfer_dead_letters: where those went whose target was gone; None while there were none.
     """
 
     def __init__(self, path: str, number: int, context: Context, state: bytes | None) -> None:
         super().__init__(path, number, context, state)
         self.onward: Onward | None = None
         self.dead_letters: Queue | None = None
+        self.transfer_dead_letters: Queue | None = None
         self._stuck = RunSet()
         self._resting = False
 
@@ -75,6 +77,11 @@ class Relay(Backlog):
                 self._returned.add(*run)
             self._stuck.clear()
         self.onward = onward
+
+    @property
+    def transfer_count(self) -> int:
+        """Active messages that wait to go on; dead letters that wait so are dead letters still."""
+        return self.active_count if self.onward is not None and self.dead_letters is not None else 0
 
     @property
     def _may_move(self) -> bool:

@@ -9,6 +9,7 @@ from isthmus.amqp import section
 from isthmus.broker.exposition import entity_text, is_quiet, namespace_text
 from isthmus.broker.statistics import EntityRow, entity_rows, namespace_row
 from isthmus.entities import QueueDescription
+from isthmus.entities.description import EntityStatus
 
 LINE = re.compile(
     r'(?:# (?:HELP|TYPE) \w+ .+|(\w+)(?:\{\w+="(?:[^"\\]|\\.)*"(?:,\w+="(?:[^"\\]|\\.)*")*\})? [0-9.e+]+)'
@@ -51,6 +52,24 @@ async def test_each_way_of_a_message_is_counted(broker):
     assert sum(whole.commit_classes) == whole.commits
     assert whole.resident_bytes > 1 << 20
     assert whole.healthy
+
+
+async def test_messages_on_their_way_to_another_entity_are_counted_as_that(broker):
+    engine = broker.engine
+    engine.create_queue("target", QueueDescription())
+    engine.create_queue("resting", QueueDescription(forward_to="target", status=EntityStatus.RECEIVE_DISABLED))
+    engine.create_queue("source", QueueDescription(forward_to="target"))
+    engine.sender("resting").accept([section.encode_message(b"x") for _ in range(3)])
+    await broker.namespace.commits.wait_durable()
+    assert (rows(broker)["resting"].active, rows(broker)["resting"].transfer) == (0, 3)
+    engine.delete_queue("target")
+    source = engine.sender("source")
+    source.accept([section.encode_message(b"x") for _ in range(2)])
+    await broker.namespace.commits.wait_durable()
+    row = rows(broker)["source"]
+    assert (row.active, row.transfer, row.dead_letter) == (0, 2, 0)
+    assert source.transfer_dead_letters.active_count == 2
+    assert row.size_bytes == source.transfer_dead_letters.size_bytes
 
 
 async def test_sessions_are_counted_and_so_is_what_happens_in_them(broker):
