@@ -72,7 +72,7 @@ class CommitLoop:
         self._scheduled = True
         self._idle.clear()
         # Not at once: all that the turn of the loop still stages belongs to the same group.
-        self._loop.call_soon(self._begin)
+        self._loop.call_soon(self._begin_if_free)
 
     def when_durable(self, on_durable: Callable[[], None], on_failed: Callable[[Exception], None]) -> None:
         """Call one of both once all that is staged now is durable or has failed; at once if nothing is."""
@@ -119,8 +119,13 @@ class CommitLoop:
         """Groups by time (one number for each of `COMMIT_SECONDS`, one for longer), seconds and operations in all."""
         return list(self._classes), self._seconds, self._operations
 
-    def _begin(self) -> None:
+    def _begin_if_free(self) -> None:
         self._scheduled = False
+        # What acknowledgements have staged is often on its way already, with the group that followed at once.
+        if self._syncing is None:
+            self._begin()
+
+    def _begin(self) -> None:
         self._began_at = time.monotonic()
         try:
             commit = self._engine.begin_commit()

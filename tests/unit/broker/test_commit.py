@@ -15,6 +15,7 @@ class FakeEngine:
         self.on_staged = None
         self.staged = []
         self.refuse = None
+        self.on_acknowledged = None
 
     @property
     def has_staged(self):
@@ -39,6 +40,9 @@ class FakeEngine:
 
     def end_commit(self, commit):
         self.trace.append(("acknowledged", commit))
+        if self.on_acknowledged:
+            then, self.on_acknowledged = self.on_acknowledged, None
+            then()
 
     def fail_commit(self, commit, error):
         self.trace.append(("failed", commit))
@@ -107,6 +111,30 @@ async def test_what_comes_during_a_sync_is_one_further_group_i2(parts, trace):
     ]
     assert threading.get_ident() not in store.threads
     assert len(store.threads) == 1
+
+
+async def test_what_an_acknowledgement_stages_is_one_further_group_and_is_waited_for_i2(parts, trace):
+    engine, store, loop = parts
+    told = []
+
+    def go_on():
+        store.gate.clear()
+        engine.stage("b")
+        loop.when_durable(lambda: told.append("durable"), told.append)
+
+    engine.on_acknowledged = go_on
+    engine.stage("a")
+    while ("written", ("b",)) not in trace:
+        await asyncio.sleep(0)
+    engine.stage("c")
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert told == []
+    assert ("written", ("c",)) not in trace
+    store.gate.set()
+    await asyncio.wait_for(loop.wait_idle(), 10)
+    assert told == ["durable"]
+    assert [each for each in trace if each[0] == "acknowledged"] == [("acknowledged", (name,)) for name in "abc"]
 
 
 async def test_a_failed_sync_fails_its_group_and_the_loop_goes_on_i3(parts, trace, caplog):
