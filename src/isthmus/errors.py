@@ -189,15 +189,15 @@ class IdleLinkError(IsthmusError):
     code = "idle-link"
     retryable = True
 
-    def __init__(self, link: str = "", kind: str = "", what: str = "", timeout_seconds: float = 0.0) -> None:
-        super().__init__("", link=link, kind=kind, what=what, timeout_seconds=timeout_seconds)
+    def __init__(self, link: str = "", kind: str = "", entity: str = "", timeout_seconds: float = 0.0) -> None:
+        super().__init__("", link=link, kind=kind, entity=entity, timeout_seconds=timeout_seconds)
 
     def text(self) -> str:
         a = self.attributes
         minutes, seconds = divmod(a.get("timeout_seconds", 0.0), 60)
         return (
             f"The link '{a.get('link')}' is force detached. Code: {a.get('kind')}. Details: "
-            f"AmqpMessage{a.get('what')}.IdleTimerExpired: Idle timeout: "
+            f"Amqp{a.get('entity')}{a.get('kind', '').capitalize()}.IdleTimerExpired: Idle timeout: "
             f"{int(minutes // 60):02}:{int(minutes % 60):02}:{seconds:02g}."
         )
 

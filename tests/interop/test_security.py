@@ -7,13 +7,16 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from azure.core.credentials import AccessToken
 from azure.core.exceptions import ClientAuthenticationError
+from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerClient
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import (
     MessagingEntityDisabledError,
@@ -35,7 +38,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from isthmus.testing.namespace import NamespaceProcess, namespace
 
 CONFIG = """
-limits: {link_idle_timeout: 1s}
+limits: {link_idle_timeout: 1s, event_hub_link_idle_timeout: 1s}
 authorization_rules:
   sender: {rights: [Send], primary_key: env:SENDER_KEY}
 jwt: {issuer: https://issuer.example/, keys: issuer.pem}
@@ -46,6 +49,7 @@ queues:
   idle: {}
   status: {}
   rotated: {}
+event_hubs: {quiet: {partition_count: 1}}
 """
 KEY = rsa.generate_private_key(65537, 2048)
 REFUSED = (ServiceBusAuthenticationError, ServiceBusAuthorizationError)
@@ -218,6 +222,27 @@ def test_an_idle_link_is_detached_and_the_sdk_goes_on(served: NamespaceProcess) 
         [message] = receiver.receive_messages(max_wait_time=5)
         assert str(message) == "second"
         receiver.complete_message(message)
+
+
+def test_idle_event_hub_links_are_detached_and_the_sdk_goes_on(served: NamespaceProcess) -> None:
+    def detached(what: str) -> int:
+        return served.log().count(f"AmqpEventHub{what}.IdleTimerExpired: Idle timeout: 00:00:01.")
+
+    bodies: list[str] = []
+    connection = f"{served.connection_string};EntityPath=quiet"
+    with (
+        EventHubProducerClient.from_connection_string(connection) as producer,
+        EventHubConsumerClient.from_connection_string(connection, consumer_group="$Default") as consumer,
+    ):
+        take = partial(consumer.receive, lambda _, event: bodies.append(event.body_as_str()), starting_position="-1")
+        reader = threading.Thread(target=take, daemon=True)
+        reader.start()
+        producer.send_event(EventData("first"))
+        eventually(lambda: detached("Publisher") and detached("Consumer") and bodies == ["first"])
+        producer.send_event(EventData("second"))
+        eventually(lambda: bodies == ["first", "second"])
+    reader.join(10)
+    assert not reader.is_alive()
 
 
 def test_a_status_is_told_to_links_that_stand_and_to_new_ones(served: NamespaceProcess) -> None:

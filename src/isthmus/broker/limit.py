@@ -29,6 +29,7 @@ class ConnectionLimits:
         max_receivers_per_entity: receiving links on one queue or subscription.
         connection_idle_timeout_ms: what clients are told to keep to; a connection is closed after twice as much silence.
         link_idle_timeout_ms: time without a message, credit or settlement after which a link is detached; 0 is never.
+        event_hub_link_idle_timeout_ms: the same for links to event hubs.
         token_deadline_ms: time for a new connection to show a valid token.
         max_partial_bytes: of messages whose last frame has not come, all connections together.
     """
@@ -37,6 +38,7 @@ class ConnectionLimits:
     max_receivers_per_entity: int = 5_000
     connection_idle_timeout_ms: int = 120_000
     link_idle_timeout_ms: int = 600_000
+    event_hub_link_idle_timeout_ms: int = 1_800_000
     token_deadline_ms: int = 20_000
     max_partial_bytes: int = 268_435_456
 
@@ -97,6 +99,8 @@ LIMITS: dict[str, Setting] = {
         Setting(name="link_idle_timeout", kind=Kind.DURATION, may_be_off=True, minimum=100, maximum=365 * _DAY_MS,
                 description="Time without a message, credit or settlement after which a link is detached.",
                 example="10m"),
+        Setting(name="event_hub_link_idle_timeout", kind=Kind.DURATION, may_be_off=True, minimum=100,
+                maximum=365 * _DAY_MS, example="30m", description="The same for links to event hubs."),
         _duration("token_deadline", "Time for a new connection to show a valid token.", 1000),
         _number("max_partial_bytes", "Messages whose last frame has not come, all connections together.", 1 << 20,
                 2**40),

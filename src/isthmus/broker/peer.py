@@ -48,6 +48,7 @@ from isthmus.broker.access import Access
 from isthmus.broker.condition import INTERNAL_TEXT, amqp_error, refusal
 from isthmus.broker.coordinator import Coordinator, Transactions
 from isthmus.broker.hub import HUB_NODE, HubOutlet
+from isthmus.broker.idle import IdleWatch
 from isthmus.broker.inflow import Inflow
 from isthmus.broker.intake import Intake
 from isthmus.broker.keyring import Right
@@ -60,7 +61,6 @@ from isthmus.broker.wire import Wire
 from isthmus.entities import Hold, Queue, SessionQueue, Topic
 from isthmus.entities.transfer import Transfer
 from isthmus.errors import (
-    IdleLinkError,
     InvalidArgumentError,
     IsthmusError,
     NotAllowedError,
@@ -94,9 +94,6 @@ _EARLY_SESSIONS = 8
 _EARLY_LINKS = 32
 # A token of 16 KiB and what describes it, with room for one that is told to be too long.
 _CBS_REQUEST_BYTES = 64 << 10
-# Idle links are looked for this many times in the time that they may be idle, and at most every five seconds.
-_IDLE_LOOKS = 20
-_IDLE_LOOK_SECONDS = 5.0
 # How long a key that was taken away may still be of use.
 _REVIEW_SECONDS = 2.0
 
@@ -132,8 +129,7 @@ class Peer:
         self._token_deadline: float | None = now + self._limits.token_deadline_ms / 1000
         self._early_sessions = self._early_links = 0
         self._partial_bytes = 0
-        self._activity: dict[Link, tuple[object, float]] = {}
-        self._next_idle_look = now
+        self._idle = IdleWatch(namespace.limits, now)
         self._next_review = now + _REVIEW_SECONDS
         self._waiting_bytes = 0
         self._paused = False
@@ -195,8 +191,9 @@ class Peer:
                 self._drop_unauthorised("InvalidSignature: The key that signed the token is no longer valid.")
         self._drop_closed()
         self._transactions.tick()
-        if self._limits.link_idle_timeout_ms and now >= self._next_idle_look:
-            self._drop_idle(now)
+        if self._idle.is_due(now):
+            for link, error in self._idle.overdue(self._handlers, now):
+                self._drop(link, error)
         if self._token_deadline is not None and now >= self._token_deadline:
             seconds = self._limits.token_deadline_ms / 1000
             self._give_up(UnauthorizedError(f"No valid token was presented in {seconds:g} seconds."))
@@ -485,6 +482,7 @@ class Peer:
             handler.grants += 1
             self._namespace.offer(handler)
         elif isinstance(handler, HubOutlet):
+            handler.grants += 1
             handler.offer()
         elif isinstance(handler, Replies):
             handler.flush()
@@ -554,21 +552,6 @@ class Peer:
                 except IsthmusError as error:
                     self._drop(link, error)
 
-    def _drop_idle(self, now: float) -> None:
-        """Detach the links to entities on which nothing has moved for as long as the namespace allows."""
-        timeout_seconds = self._limits.link_idle_timeout_ms / 1000
-        self._next_idle_look = now + min(_IDLE_LOOK_SECONDS, timeout_seconds / _IDLE_LOOKS)
-        for link, handler in list(self._handlers.items()):
-            if not isinstance(handler, Intake | Outlet):
-                continue
-            mark = handler.activity
-            known = self._activity.get(link)
-            if known is None or known[0] != mark:
-                self._activity[link] = (mark, now)
-            elif now - known[1] >= timeout_seconds:
-                kind, what = ("publisher", "Publisher") if isinstance(handler, Intake) else ("consumer", "Consumer")
-                self._drop(link, IdleLinkError(link.name, kind, what, timeout_seconds))
-
     def _account_partial(self) -> None:
         """Note how much of messages that are not whole this client holds; one that makes it too much is closed."""
         now, before = self._connection.partial_bytes, self._partial_bytes
@@ -594,7 +577,7 @@ class Peer:
         if wait is not None:
             wait.cancel()
         handler = self._handlers.pop(link, None)
-        self._activity.pop(link, None)
+        self._idle.forget(link)
         if isinstance(handler, Outlet):
             handler.close()
             self._namespace.remove_outlet(handler)

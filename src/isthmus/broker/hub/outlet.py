@@ -80,6 +80,7 @@ class HubOutlet:
         self.epoch = epoch
         self.expel = expel
         self.closed = False
+        self.grants = 0
         self._hub = hub
         self._cursor = cursor
         self._carrier = carrier
@@ -97,6 +98,11 @@ class HubOutlet:
             IsthmusError: the hub was deleted, or gives no events any more.
         """
         self._hub.check_receivable()
+
+    @property
+    def activity(self) -> object:
+        """Changes whenever the client gets or asks for events."""
+        return self._delivered, self.grants
 
     def offer(self) -> None:
         """There is more to read, or credit, or room to write: take a turn, if all three are there."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from isthmus.amqp import BATCH_FORMAT, Disposed, Transfers, codec, section
+from isthmus.amqp import BATCH_FORMAT, Disposed, LinkDetached, Transfers, codec, section
 from isthmus.amqp.performative import Rejected, Source
 from isthmus.amqp.types import Described, Long, Symbol
 from isthmus.broker.hub.address import HubAddress, parse_hub_address
@@ -392,3 +393,54 @@ async def test_the_namespaces_numbers_have_a_row_for_each_hub(broker, hub, messa
     assert (rows["hub"].active, rows["hub"].in_total, rows["hub"].out_total) == (2, 2, 1)
     assert rows["hub"].size_bytes == sum(partition.committed.size_bytes for partition in hub.partitions)
     assert (rows["small"].active, rows["small"].refused_total) == (0, 1)
+
+
+async def rest(broker, client, minutes):
+    """Let time pass on a connection whose client sends heartbeats only."""
+    for _ in range(minutes):
+        broker.clock.advance(60_000)
+        client.peer.receive(b"\0\0\0\x08\2\0\0\0")
+        client.peer.tick()
+        await client.settle()
+
+
+async def test_idle_links_are_detached_after_half_an_hour_i1(broker, hub, message):
+    client = broker.client()
+    idle = client.sender("hub", "idle"), receive(client, name="idle-receiver")
+    queue = client.sender("orders", "queue")
+    nodes = client.sender("$management", "node"), client.receiver("$management", name="replies")
+    await rest(broker, client, 29)
+    assert client.detached(queue) == "amqp:link:detach-forced"
+    assert [client.attached(link) for link in idle] == [True, True]
+    await rest(broker, client, 2)
+    assert [client.detached(link) for link in idle] == ["amqp:link:detach-forced"] * 2
+    texts = [event.error.description for event in client.seen(LinkDetached) if event.link in idle]
+    assert "publisher. Details: AmqpEventHubPublisher.IdleTimerExpired: Idle timeout: 00:30:00." in texts[0]
+    assert "consumer. Details: AmqpEventHubConsumer.IdleTimerExpired: Idle timeout: 00:30:00." in texts[1]
+    assert all(client.attached(node) for node in nodes)
+
+
+@pytest.mark.parametrize("moves", ["send", "receive", "grant"])
+async def test_what_moves_keeps_its_link_i1(broker, hub, message, moves):
+    client = broker.client()
+    sender, receiver = client.sender("hub/Partitions/0"), receive(client)
+    for number in range(4):
+        await rest(broker, client, 10)
+        if moves == "grant":
+            receiver.grant(100 + number)
+        else:
+            sender.send(message("x"), b"%d" % number)
+        await client.settle()
+    moved, other = (receiver, sender) if moves != "send" else (sender, None)
+    assert client.attached(moved)
+    if moves == "grant":
+        assert client.detached(other) == "amqp:link:detach-forced"
+
+
+async def test_no_event_hub_link_is_idle_where_the_timeout_is_off(broker, hub):
+    broker.namespace.limits = replace(broker.namespace.limits, event_hub_link_idle_timeout_ms=0)
+    client = broker.client()
+    sender, queue = client.sender("hub"), client.sender("orders", "queue")
+    await rest(broker, client, 120)
+    assert client.attached(sender)
+    assert client.detached(queue) == "amqp:link:detach-forced"
