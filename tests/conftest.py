@@ -31,9 +31,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--soak"):
         return
-    chosen = [item for item in items if "soak" not in item.keywords]
-    config.hook.pytest_deselected(items=[item for item in items if "soak" in item.keywords])
-    items[:] = chosen
+    # By marker: keywords hold the names of the folders above as well.
+    left_out = [item for item in items if item.get_closest_marker("soak")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

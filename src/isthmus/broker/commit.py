@@ -9,6 +9,8 @@ Invariants:
         `Engine.end_commit` only, which runs after the sync only.
     I2. One sync runs at a time, in a thread of its own; the event loop never waits for the disk.
     I3. A failed write or sync fails what it covered, is logged once, and the loop goes on with the next group.
+    I4. Nothing that is raised in a callback, in the engine or in the store ends the loop: what is staged is committed all
+        the same, and `wait_idle` returns.
 """
 
 from __future__ import annotations
@@ -30,8 +32,6 @@ _log = logging.getLogger(__name__)
 # Upper bounds of the classes into which the time from write to acknowledgement is counted.
 COMMIT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
-_Waiter = tuple[Callable[[], None], Callable[[Exception], None]]
-
 
 class CommitLoop:
     """Commits what an engine stages; must be made on the running loop that owns the engine.
@@ -52,8 +52,6 @@ class CommitLoop:
         self._syncing: Commit | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._staged_waiters: list[_Waiter] = []
-        self._syncing_waiters: list[_Waiter] = []
         self._healthy = True
         self._commits = 0
         self._failures = 0
@@ -76,12 +74,7 @@ class CommitLoop:
 
     def when_durable(self, on_durable: Callable[[], None], on_failed: Callable[[Exception], None]) -> None:
         """Call one of both once all that is staged now is durable or has failed; at once if nothing is."""
-        if self._engine.has_staged:
-            self._staged_waiters.append((on_durable, on_failed))
-        elif self._syncing is not None:
-            self._syncing_waiters.append((on_durable, on_failed))
-        else:
-            on_durable()
+        self._engine.promise(on_durable, on_failed)
 
     async def wait_durable(self) -> None:
         """Until all that is staged now is durable.
@@ -129,24 +122,24 @@ class CommitLoop:
         self._began_at = time.monotonic()
         try:
             commit = self._engine.begin_commit()
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next group is tried
             self._report(error)
-            self._tell(self._staged_waiters, error)
+            self._settled(failed=True)
+            return
+        if commit is None:
+            # Something has failed meanwhile, and all that was staged with it.
             self._settled()
             return
-        self._syncing_waiters, self._staged_waiters = self._staged_waiters, []
-        if commit is None:
-            self._tell(self._syncing_waiters, None)
-            self._idle.set()
-            return
         self._syncing = commit
-        self._worker.submit(self._store.sync).add_done_callback(
-            lambda done: self._loop.call_soon_threadsafe(self._end, commit, done)
-        )
+        try:
+            syncing = self._worker.submit(self._store.sync)
+        except RuntimeError as error:  # no thread can be had
+            syncing = Future()
+            syncing.set_exception(error)
+        syncing.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._end, commit, done.exception()))
 
-    def _end(self, commit: Commit, done: Future[None]) -> None:
+    def _end(self, commit: Commit, error: BaseException | None) -> None:
         self._syncing = None
-        error = done.exception()
         if error is None:
             self._commits += 1
             self._healthy = True
@@ -154,36 +147,38 @@ class CommitLoop:
             self._seconds += seconds
             self._operations += len(commit)
             self._classes[bisect_left(COMMIT_SECONDS, seconds)] += 1
-            self._engine.end_commit(commit)
-            self._tell(self._syncing_waiters, None)
+            self._guard(lambda: self._engine.end_commit(commit))
         else:
             failure = error if isinstance(error, StoreError) else StoreError(type(error).__name__)
             self._report(failure)
-            self._engine.fail_commit(commit, failure)
-            self._tell(self._syncing_waiters, failure)
-            self._tell(self._staged_waiters, failure)
-        self._settled()
+            self._guard(lambda: self._engine.fail_commit(commit, failure))
+        self._settled(failed=error is not None)
 
-    def _settled(self) -> None:
-        self._on_committed()
+    def _settled(self, *, failed: bool = False) -> None:
+        self._guard(self._on_committed)
         if self._engine.has_staged:
-            # What came in during the sync needs no further wait: commit it at once.
+            # What came in during the sync needs no further wait: commit it at once. After a failure the others get their
+            # turn first: it may well fail again.
             self._idle.clear()
-            self._begin()
+            if failed:
+                self.wake()
+            else:
+                self._begin()
         elif self._syncing is None and not self._scheduled:
             self._idle.set()
 
     @staticmethod
-    def _tell(waiters: list[_Waiter], error: Exception | None) -> None:
-        told = waiters[:]
-        waiters.clear()
-        for on_durable, on_failed in told:
-            if error is None:
-                on_durable()
-            else:
-                on_failed(error)
+    def _guard(run: Callable[[], None]) -> None:
+        """Run what belongs to others; what it raises is a fault of theirs, and no end of the loop (I4)."""
+        try:
+            run()
+        except Exception:  # noqa: BLE001 - see above
+            _log.exception("a fault after a commit")
 
-    def _report(self, error: StoreError) -> None:
+    def _report(self, error: Exception) -> None:
         self._failures += 1
         self._healthy = False
-        _log.warning("commit failed: reason=%s", error)
+        if isinstance(error, StoreError):
+            _log.warning("commit failed: reason=%s", error)
+        else:
+            _log.error("commit failed by a fault", exc_info=error)

@@ -37,7 +37,7 @@ from isthmus.entities.queue import Queue
 from isthmus.entities.registry import described, rule_of
 from isthmus.entities.runtime import Runtime
 from isthmus.entities.session import Session
-from isthmus.entities.staging import Callback, Commit
+from isthmus.entities.staging import Callback, Commit, Failure
 from isthmus.entities.topic import Topic
 from isthmus.entities.transaction import Transaction
 from isthmus.entities.transfer import Transfer
@@ -202,6 +202,16 @@ class Engine(Administration):
         """Whether `begin_commit` has anything to do."""
         return self._staging.has_staged
 
+    def promise(self, on_durable: Callback, on_failed: Failure) -> None:
+        """Call one of both once all that is staged or under way now is durable or has failed; at once if nothing is."""
+        if self._staging.has_staged:
+            self._staging.promise(on_durable, on_failed)
+        elif self._commits:
+            self._commits[-1].callbacks.append(on_durable)
+            self._commits[-1].failures.append(on_failed)
+        else:
+            on_durable()
+
     def begin_commit(self) -> Commit | None:
         """Write all that is staged, not yet durable; None if nothing is.
 
@@ -217,14 +227,26 @@ class Engine(Administration):
         """After the sync: make the commit's messages visible, call back, notify listeners.
 
         A commit that has failed already (with an earlier one) is passed over.
+
+        Raises:
+            ExceptionGroup: what callbacks and listeners raised, once all of them have been called.
         """
         if commit not in self._commits:
             return
         self._commits.remove(commit)
+        faults: list[Exception] = []
         for callback in commit.callbacks:
-            callback()
+            try:
+                callback()
+            except Exception as fault:  # noqa: BLE001 - one's fault must not cost the others their answer
+                faults.append(fault)
         for member, sealed in commit.sealed:
-            member.publish(sealed)
+            try:
+                member.publish(sealed)
+            except Exception as fault:  # noqa: BLE001 - as above
+                faults.append(fault)
+        if faults:
+            raise ExceptionGroup("after a commit", faults)
 
     def fail_commit(self, commit: Commit, error: Exception) -> None:
         """After a failed sync: this commit, later ones and all that is staged fail.
@@ -235,6 +257,7 @@ class Engine(Administration):
 
         Raises:
             StoreError: the store cannot be reopened; the namespace cannot go on.
+            ExceptionGroup: what the callbacks raised, once all of them have been called.
         """
         if commit in self._commits:
             self._fail(error)
@@ -243,15 +266,21 @@ class Engine(Administration):
         failures = [callback for commit in self._commits for callback in commit.failures]
         failures += self._staging.drop()
         self._commits.clear()
-        self._release_store()
         self._wakes.clear()
         self._wake_at.clear()
+        faults: list[Exception] = []
         try:
+            self._release_store()
             self._store.reopen()
             self._reload()
         finally:
             for callback in failures:
-                callback(error)
+                try:
+                    callback(error)
+                except Exception as fault:  # noqa: BLE001 - one's fault must not cost the others their answer
+                    faults.append(fault)
+        if faults:
+            raise ExceptionGroup("after a failed commit", faults)
 
     def close(self) -> None:
         """Commit and sync what is staged; the store is the owner's to close.

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from isthmus.entities.journal import Batch, Journal
-from isthmus.errors import StoreError
 
 __all__ = ["Callback", "Commit", "Failure", "Member", "Staging"]
 
@@ -125,12 +124,13 @@ class Staging:
         if self._held or (self._batch is None and not self._touched):
             return
         batch = self.batch
-        for member in self._touched:
-            member.stage_state(batch)
-        self._batch = None
         try:
+            for member in self._touched:
+                member.stage_state(batch)
+            self._batch = None
             self.journal.write(batch)
-        except StoreError as error:
+        except Exception as error:
+            # Half of what was staged must not be written later without its other half (I1).
             if self.on_refused is not None:
                 self.on_refused(error)
             raise
@@ -162,7 +162,12 @@ class Staging:
         if self._idle:
             return None
         self.write()
-        sealed = [(member, member.seal()) for member in self._written]
+        try:
+            sealed = [(member, member.seal()) for member in self._written]
+        except Exception as error:
+            if self.on_refused is not None:
+                self.on_refused(error)
+            raise
         commit = Commit(sealed, self._callbacks, self._failures)
         self._written = {}
         self._callbacks = []

@@ -5,8 +5,12 @@ import threading
 
 import pytest
 
+from isthmus.amqp import section
 from isthmus.broker.commit import CommitLoop
+from isthmus.entities import Engine
 from isthmus.errors import StoreError
+from isthmus.store import MemoryJournal
+from isthmus.testing.clock import ManualClock
 
 
 class FakeEngine:
@@ -16,6 +20,19 @@ class FakeEngine:
         self.staged = []
         self.refuse = None
         self.on_acknowledged = None
+        self.under_way = None
+        self.waiters = {}
+
+    def promise(self, on_durable, on_failed):
+        if not self.staged and self.under_way is None:
+            on_durable()
+            return
+        group = None if self.staged else self.under_way
+        self.waiters.setdefault(group, []).append((on_durable, on_failed))
+
+    def tell(self, group, error=None):
+        for on_durable, on_failed in self.waiters.pop(group, []):
+            on_failed(error) if error else on_durable()
 
     @property
     def has_staged(self):
@@ -32,20 +49,27 @@ class FakeEngine:
         if self.refuse:
             error, self.refuse = self.refuse, None
             self.trace.append(("refused", tuple(staged)))
+            self.tell(None, error)
             raise error
         if not staged:
             return None
         self.trace.append(("written", tuple(staged)))
-        return tuple(staged)
+        self.under_way = tuple(staged)
+        self.waiters[self.under_way] = self.waiters.pop(None, [])
+        return self.under_way
 
     def end_commit(self, commit):
         self.trace.append(("acknowledged", commit))
+        self.under_way = None
+        self.tell(commit)
         if self.on_acknowledged:
             then, self.on_acknowledged = self.on_acknowledged, None
             then()
 
     def fail_commit(self, commit, error):
         self.trace.append(("failed", commit))
+        self.under_way = None
+        self.tell(commit, error)
 
 
 class FakeStore:
@@ -188,3 +212,136 @@ async def test_waiting_while_a_sync_is_under_way_waits_for_that_one(parts, trace
     store.gate.set()
     await waiting
     assert trace[-1] == ("acknowledged", ("a",))
+
+
+# ---- faults of others, with the engine itself
+
+
+def refuse(*_):
+    raise KeyError("a fault")
+
+
+@pytest.fixture
+async def real():
+    journal = MemoryJournal()
+    engine = Engine(journal, ManualClock())
+    loop = CommitLoop(engine, journal)
+    engine.create_queue("q")
+    await loop.wait_durable()
+    yield engine, journal, loop
+    await asyncio.wait_for(loop.close(), 10)
+
+
+def send(engine, on_durable, on_failed=refuse):
+    engine.sender("q").accept([section.encode_message(b"x")], on_durable, on_failed)
+
+
+async def idle(loop):
+    await asyncio.wait_for(loop.wait_idle(), 10)
+
+
+async def test_a_fault_in_an_acknowledgement_costs_nobody_else_an_answer_i4(real, caplog):
+    engine, _, loop = real
+    told = []
+
+    def fault():
+        send(engine, lambda: told.append("staged by the fault"))
+        refuse()
+
+    send(engine, fault)
+    send(engine, lambda: told.append("beside"))
+    loop.when_durable(refuse, told.append)
+    loop.when_durable(lambda: told.append("waiter"), told.append)
+    await idle(loop)
+    assert sorted(told) == ["beside", "staged by the fault", "waiter"]
+    assert engine.receiver("q").active_count == 3
+    assert list(engine.receiver("q").acquire(10).sequences) == [1, 2, 3]
+    assert "a fault" in caplog.text
+    assert loop.statistics()["commit_failures"] == 0
+
+
+async def test_a_fault_in_a_listener_costs_nobody_else_a_message_i4(real):
+    engine, _, loop = real
+    told = []
+    engine.create_queue("other")
+    engine.receiver("q").add_listener(refuse)
+    engine.receiver("other").add_listener(lambda: told.append("other"))
+    send(engine, lambda: told.append("q"))
+    engine.sender("other").accept([section.encode_message(b"x")], lambda: told.append("durable"), refuse)
+    await idle(loop)
+    assert sorted(told) == ["durable", "other", "q"]
+    send(engine, lambda: told.append("again"))
+    await idle(loop)
+    assert told[-1] == "again"
+
+
+async def test_a_fault_after_the_commit_is_no_end_i4():
+    journal = MemoryJournal()
+    engine = Engine(journal, ManualClock())
+    loop = CommitLoop(engine, journal, refuse)
+    told = []
+    engine.create_queue("q")
+    for number in range(3):
+        send(engine, lambda number=number: told.append(number))
+        await idle(loop)
+    assert told == [0, 1, 2]
+    await asyncio.wait_for(loop.close(), 10)
+
+
+async def test_a_fault_before_the_write_fails_the_group_and_the_next_is_committed_i4(real, monkeypatch):
+    engine, _, loop = real
+    told = []
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine.sender("q")), "stage_state", refuse)
+        send(engine, lambda: told.append("durable"), lambda error: told.append(type(error)))
+        loop.when_durable(lambda: told.append("durable"), lambda error: told.append(type(error)))
+        await idle(loop)
+    assert told == [KeyError, KeyError]
+    assert loop.statistics()["commit_failures"] == 1
+    send(engine, lambda: told.append("durable"))
+    await idle(loop)
+    assert told[-1] == "durable"
+    assert engine.receiver("q").active_count == 1
+
+
+async def test_a_fault_of_one_that_is_told_of_a_failure_costs_nobody_else_an_answer_i4(real):
+    engine, journal, loop = real
+    told = []
+    journal.fail_syncs = OSError("the disk is gone")
+    send(engine, refuse, refuse)
+    send(engine, refuse, told.append)
+    with pytest.raises(StoreError):
+        await asyncio.wait_for(loop.wait_durable(), 10)
+    journal.fail_syncs = None
+    await idle(loop)
+    assert len(told) == 1
+    send(engine, lambda: told.append("durable"))
+    await idle(loop)
+    assert told[-1] == "durable"
+
+
+async def test_no_thread_for_the_sync_is_a_failure_and_no_end_i4(real, monkeypatch):
+    engine, _, loop = real
+    told = []
+    with monkeypatch.context() as patch:
+        patch.setattr(loop._worker, "submit", lambda _: (_ for _ in ()).throw(RuntimeError("can't start new thread")))
+        send(engine, refuse, told.append)
+        await idle(loop)
+    assert [type(error) for error in told] == [StoreError]
+    send(engine, lambda: told.append("durable"))
+    await idle(loop)
+    assert told[-1] == "durable"
+
+
+async def test_what_a_read_finds_refused_is_told_to_those_who_wait(real):
+    """A read brings what is staged into the store: what is refused there has failed as well."""
+    engine, journal, loop = real
+    told = []
+    send(engine, refuse, told.append)
+    loop.when_durable(lambda: told.append("durable"), told.append)
+    journal.fail_writes = OSError("disk full")
+    with pytest.raises(StoreError):
+        engine.receiver("q").peek(0, 1)
+    journal.fail_writes = None
+    await idle(loop)
+    assert [type(error) for error in told] == [StoreError, StoreError]
