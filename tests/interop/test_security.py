@@ -18,6 +18,10 @@ from azure.core.credentials import AccessToken
 from azure.core.exceptions import ClientAuthenticationError
 from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerClient
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus._pyamqp.authentication import SASLPlainAuth
+from azure.servicebus._pyamqp.client import SendClient
+from azure.servicebus._pyamqp.error import AMQPException
+from azure.servicebus._pyamqp.message import Message
 from azure.servicebus.exceptions import (
     MessagingEntityDisabledError,
     ServiceBusAuthenticationError,
@@ -101,6 +105,23 @@ def test_rules_of_the_file_permit_what_they_say(served: NamespaceProcess) -> Non
         assert receive(client, "orders") == ["by the namespace's rule"]
         with pytest.raises(REFUSED):
             send(client, "idle")
+
+
+def test_an_entity_s_key_by_sasl_plain_opens_that_entity(served: NamespaceProcess) -> None:
+    # The SDK itself shows tokens only; its AMQP client speaks PLAIN as well.
+    def plain(key: str, entity: str) -> SendClient:
+        auth = SASLPlainAuth("partner", key)
+        return SendClient(f"127.0.0.1:{served.ports['amqp']}", entity, auth=auth, use_tls=False, timeout=5)
+
+    with plain("partner-key-in-the-environment", "orders") as sender:
+        sender.send_message(Message(data=[b"by plain"]))
+    with keyed(served, "partner", "partner-key-in-the-environment") as client:
+        assert receive(client, "orders") == ["by plain"]
+    with pytest.raises(AMQPException), plain("partner-key-in-the-environment", "idle") as sender:
+        sender.send_message(Message(data=[b"x"]))
+    with pytest.raises(ValueError, match="SASL negotiation failed"):
+        plain("another-key", "orders").open()
+    assert "partner-key-in-the-environment" not in served.log()
 
 
 class Issued:

@@ -48,13 +48,13 @@ class Access:
         self._grants[grant.scope_path] = grant
 
     def present_key(self, key_name: str, key: str) -> None:
-        """Earn the grant of a key given directly.
+        """Earn the grants of a key given directly.
 
         Raises:
             UnauthorizedError: no rule has this name and key.
         """
-        grant = self._authority.authorise_plain(key_name, key)
-        self._grants[grant.scope_path] = grant
+        for grant in self._authority.authorise_plain(key_name, key)[:_GRANTS_LIMIT]:
+            self._grants[grant.scope_path] = grant
 
     def permits(self, path: str, right: Right) -> bool:
         """Whether `right` is granted on `path` now."""

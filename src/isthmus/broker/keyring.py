@@ -73,8 +73,26 @@ class Right(StrEnum):
     MANAGE = "Manage"
 
 
-EntityRules = Callable[[str], Sequence[AuthorizationRule]]
-"""The rules of the entity with a canonical path; empty where there is no such entity."""
+class EntityRules(Protocol):
+    """The rules of entities, where the engine keeps them."""
+
+    def of(self, path: str) -> Sequence[AuthorizationRule]:
+        """The rules of the entity with a canonical path; empty where there is no such entity."""
+        ...
+
+    def named(self, key_name: str) -> Iterable[tuple[str, AuthorizationRule]]:
+        """Every entity's rule of that name, with the entity's canonical path."""
+        ...
+
+
+class NoEntityRules:
+    """Entities without rules."""
+
+    def of(self, path: str) -> Sequence[AuthorizationRule]:
+        return ()
+
+    def named(self, key_name: str) -> Iterable[tuple[str, AuthorizationRule]]:
+        return ()
 
 
 class TokenClaims(Protocol):
@@ -240,10 +258,10 @@ class Authority:
     """
 
     def __init__(
-        self, keyring: Keyring, entity_rules: EntityRules = lambda path: (), issuer: TokenIssuer | None = None
+        self, keyring: Keyring, entity_rules: EntityRules | None = None, issuer: TokenIssuer | None = None
     ) -> None:
         self.keyring = keyring
-        self._entity_rules = entity_rules
+        self._entity_rules = entity_rules or NoEntityRules()
         self._issuer = issuer
 
     def authorise_token(self, token: str, audience: str, now_ms: int) -> Grant:
@@ -276,17 +294,24 @@ class Authority:
             raise InvalidAudienceError(scope, path)
         return Grant(path, frozenset(map(Right, rule.rights)), rule.key_name, sas.expires_at_ms, key)
 
-    def authorise_plain(self, key_name: str, key: str) -> Grant:
-        """The grant of a key given directly, as SASL PLAIN does; only the namespace's own rules.
+    def authorise_plain(self, key_name: str, key: str) -> list[Grant]:
+        """The grants of a key given directly, as SASL PLAIN does.
+
+        It names no entity: the namespace's own rule comes first, and without one each entity whose rule has this name
+        and key is opened, and no other.
 
         Raises:
             InvalidSignatureError: there is no such rule, or the key is not one of its two.
         """
-        for rule in self._rules_over("", key_name):
-            keys = rule.primary_key, rule.secondary_key
-            # Both are compared whatever the first says: the time taken tells nothing.
-            if sum(hmac.compare_digest(key.encode(), each.encode()) for each in keys if each):
-                return Grant("", frozenset(map(Right, rule.rights)), rule.key_name, None, key)
+        own = [("", rule) for rule in self._rules_over("", key_name)]
+        for rules in (own, self._entity_rules.named(key_name)):
+            grants = [
+                Grant(path, frozenset(map(Right, rule.rights)), rule.key_name, None, key)
+                for path, rule in rules
+                if _has_key(rule, key)
+            ]
+            if grants:
+                return grants
         raise InvalidSignatureError("The key is invalid.")
 
     def stands(self, grant: Grant) -> bool:
@@ -303,7 +328,7 @@ class Authority:
         while scope and end < len(scope):
             end = scope.find("/", end + 1)
             end = len(scope) if end < 0 else end
-            yield from (rule for rule in self._entity_rules(scope[:end]) if rule.key_name == key_name)
+            yield from (rule for rule in self._entity_rules.of(scope[:end]) if rule.key_name == key_name)
 
 
 def new_key(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
@@ -364,6 +389,12 @@ def check_rules(rules: Sequence[AuthorizationRule]) -> None:
 def _signing_key(token: SasToken, rule: AuthorizationRule) -> str:
     """The key that made the signature, or ""; both are tried, so that the time taken tells nothing."""
     return "".join([key for key in {rule.primary_key, rule.secondary_key} if token.is_signed_by(key)])
+
+
+def _has_key(rule: AuthorizationRule, key: str) -> bool:
+    """Whether a key is one of a rule's two; both are compared whatever the first says: the time taken tells nothing."""
+    keys = rule.primary_key, rule.secondary_key
+    return bool(sum(hmac.compare_digest(key.encode(), each.encode()) for each in keys if each))
 
 
 def _host(audience: str) -> str:

@@ -168,7 +168,7 @@ class _Operator:
         scheme, _, rest = shown.partition(" ")
         if scheme.lower() == "basic":
             name, _, key = _decoded(rest).partition(":")
-            grant = self._authority.authorise_plain(name, key)
+            grant = self._authority.authorise_plain(name, key)[0]
         else:
             audience = f"{http.scheme}://{http.host}/"
             grant = self._authority.authorise_token(shown, audience, SystemClock().wall_ms())

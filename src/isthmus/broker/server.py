@@ -27,6 +27,7 @@ from typing import Any
 
 from isthmus.broker.certificate import CertificateFiles, ensure_certificate, server_context
 from isthmus.broker.config import NamespaceConfig, load_config
+from isthmus.broker.entity_rules import EngineRules
 from isthmus.broker.http_gate import HttpGate
 from isthmus.broker.jwt_setting import JwtSettings
 from isthmus.broker.keyring import KEY_FILE, ROOT_KEY_NAME, Authority, Grant, Keyring, merge_rules
@@ -142,7 +143,7 @@ class Server:
         self._stack.callback(engine.close)
         self._keyring = self._open_keys(config, machine_clock)
         issuer = _load_issuer(config.jwt) if config.jwt is not None else None
-        authority = _MachineTimeAuthority(self._keyring, lambda path: _entity_rules(engine, path), issuer)
+        authority = _MachineTimeAuthority(self._keyring, EngineRules(engine), issuer)
         name = config.name or "isthmus"
         namespace = self.namespace = Namespace(
             engine,
@@ -344,9 +345,3 @@ def _load_issuer(settings: JwtSettings) -> Any:
     """The issuer of web tokens; its library is loaded only where there is one."""
     module = importlib.import_module("isthmus.broker.jwt")
     return module.Issuer(settings)
-
-
-def _entity_rules(engine: Engine, path: str) -> Any:
-    """The authorization rules of a queue, topic or event hub."""
-    description = engine.get_queue(path) or engine.get_topic(path) or engine.hubs.get(path)
-    return description.authorization_rules if description is not None else ()

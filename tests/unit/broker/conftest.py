@@ -10,6 +10,7 @@ import pytest
 
 from isthmus.amqp import Closed, Connection, Link, LinkAttached, LinkDetached, Transfers, section
 from isthmus.amqp.performative import Source, Target
+from isthmus.broker.entity_rules import EngineRules
 from isthmus.broker.keyring import Authority, Keyring
 from isthmus.broker.namespace import Namespace
 from isthmus.broker.peer import Peer
@@ -156,7 +157,11 @@ class Broker:
             AuthorizationRule("writer", KEY, "key-2", ["Send"]),
         ]
         self.namespace = Namespace(
-            self.engine, self.store, Authority(Keyring(rules)), self.clock, token_clock=self.clock
+            self.engine,
+            self.store,
+            Authority(Keyring(rules), EngineRules(self.engine)),
+            self.clock,
+            token_clock=self.clock,
         )
         self.engine.create_queue("orders")
         self.engine.create_queue("closed", QueueDescription(status=EntityStatus.RECEIVE_DISABLED))

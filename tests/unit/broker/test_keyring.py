@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,10 +37,19 @@ ENTITY_RULES = {
 }
 
 
+class Entities:
+    """Rules of entities, out of a table."""
+
+    def of(self, path: str) -> list[AuthorizationRule]:
+        return ENTITY_RULES.get(path, [])
+
+    def named(self, key_name: str) -> Iterator[tuple[str, AuthorizationRule]]:
+        return ((path, each) for path, rules in ENTITY_RULES.items() for each in rules if each.key_name == key_name)
+
+
 @pytest.fixture
 def authority() -> Authority:
-    keyring = Keyring([rule("root", ALL), rule("reader", ["Listen"])])
-    return Authority(keyring, lambda path: ENTITY_RULES.get(path, []))
+    return Authority(Keyring([rule("root", ALL), rule("reader", ["Listen"])]), Entities())
 
 
 def token(resource: str, name: str, key: str = "", expires_at_ms: int = LATER_MS) -> str:
@@ -117,14 +127,43 @@ def test_other_kinds_of_tokens_are_refused(authority: Authority) -> None:
 
 
 def test_plain(authority: Authority) -> None:
-    assert authority.authorise_plain("root", "secondary-root").covers("anything", Right.MANAGE)
-    grant = authority.authorise_plain("reader", "primary-reader")
+    [root] = authority.authorise_plain("root", "secondary-root")
+    assert root.covers("anything", Right.MANAGE)
+    [grant] = authority.authorise_plain("reader", "primary-reader")
     assert grant.covers("q", Right.LISTEN)
     assert not grant.covers("q", Right.SEND)
     assert not grant.is_expired(10**18)
-    for name, key in (("reader", "primary-root"), ("nobody", ""), ("reader", ""), ("partner", "primary-partner")):
-        with pytest.raises(TokenError):
+    for name, key in (
+        ("reader", "primary-root"),
+        ("nobody", ""),
+        ("reader", ""),
+        ("partner", "wrong"),
+        ("upper", "primary-partner"),
+    ):
+        with pytest.raises(TokenError) as caught:
             authority.authorise_plain(name, key)
+        assert str(caught.value) == "InvalidSignature: The key is invalid."
+
+
+def test_plain_with_an_entity_s_key_opens_that_entity_i1(authority: Authority) -> None:
+    [grant] = authority.authorise_plain("partner", "secondary-partner")
+    assert grant.covers("sb://h/Orders/$management", Right.SEND)
+    assert not any(grant.covers(path, Right.SEND) for path in ("", "orders-secret", "a", "a/b"))
+    assert not grant.covers("orders", Right.LISTEN)
+    # A name that the namespace has as well: the key decides.
+    [own] = authority.authorise_plain("root", "primary-root!")
+    assert (own.scope_path, own.rights) == ("a/b", {Right.SEND})
+
+
+def test_plain_with_a_key_that_several_entities_share_opens_each_with_its_rights_i1(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ENTITY_RULES, "invoices", [rule("partner", ["Listen"])])
+    grants = {grant.scope_path: grant.rights for grant in authority.authorise_plain("partner", "primary-partner")}
+    assert grants == {"orders": {Right.SEND}, "invoices": {Right.LISTEN}}
+    held = authority.authorise_plain("partner", "primary-partner")
+    monkeypatch.delitem(ENTITY_RULES, "invoices")
+    assert {grant.scope_path: authority.stands(grant) for grant in held} == {"orders": True, "invoices": False}
 
 
 def test_i2_the_key_file_is_private_and_read_again(tmp_path: Path) -> None:
@@ -180,7 +219,7 @@ def test_rotation_keeps_the_other_key(tmp_path: Path) -> None:
     keyring.put(AuthorizationRule(ROOT_KEY_NAME, new_key(), old.secondary_key, ALL))
     keyring.save(file)
     authority = Authority(Keyring.open(file, CLOCK))
-    assert authority.authorise_plain(ROOT_KEY_NAME, old.secondary_key).key_name == ROOT_KEY_NAME
+    assert authority.authorise_plain(ROOT_KEY_NAME, old.secondary_key)[0].key_name == ROOT_KEY_NAME
     with pytest.raises(InvalidSignatureError):
         authority.authorise_plain(ROOT_KEY_NAME, old.primary_key)
 

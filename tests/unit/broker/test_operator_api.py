@@ -15,7 +15,7 @@ from isthmus.broker.keyring import Keyring
 from isthmus.broker.sas import make_token
 from isthmus.broker.server import Options, Server
 from isthmus.clock import SystemClock
-from isthmus.entities import AuthorizationRule
+from isthmus.entities import AuthorizationRule, QueueDescription
 from isthmus.errors import StoreError
 
 
@@ -70,6 +70,11 @@ async def test_metrics_are_for_this_machine_or_for_manage_i1(served, monkeypatch
         basic = base64.b64encode(credentials.encode()).decode()
         assert (await served.get("/metrics", headers={"Authorization": f"Basic {basic}"}))[0] == expected
     assert (await served.get("/metrics", headers={"Authorization": "Basic ???"}))[0] == 401
+    # Manage on an entity is not Manage on the namespace.
+    rule = AuthorizationRule("owner", "o1", "o2", ["Send", "Listen", "Manage"])
+    served.server.namespace.engine.create_queue("owned", QueueDescription(authorization_rules=[rule]))
+    basic = base64.b64encode(b"owner:o1").decode()
+    assert (await served.get("/metrics", headers={"Authorization": f"Basic {basic}"}))[0] == 401
 
 
 async def test_statistics_and_backups_need_manage_from_anywhere_i1(served):

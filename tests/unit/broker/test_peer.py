@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from isthmus.amqp import Disposed, Transfers, section
 from isthmus.amqp.performative import Rejected, Source, Target
 from isthmus.amqp.types import Described, Symbol
+from isthmus.entities import AuthorizationRule, QueueDescription
 
 
 def put_token(client, token, audience="sb://host/orders", message_id="t1"):
@@ -36,6 +37,26 @@ async def test_a_key_by_sasl_plain_opens_the_namespace(broker):
     assert client.attached(client.sender("orders"))
     assert client.attached(client.receiver("flights/Subscriptions/all"))
     assert client.attached(client.receiver("amqps://host:5671/Orders/$DeadLetterQueue", name="dlq"))
+
+
+async def test_an_entity_s_key_by_sasl_plain_opens_that_entity_i1(broker, new_client):
+    rule = AuthorizationRule("partner", "partner-key", "partner-key-2", ["Send"])
+    broker.engine.create_queue("mine", QueueDescription(authorization_rules=[rule]))
+    broker.engine.create_queue("mine-too", QueueDescription())
+    client = new_client(broker).open("partner", "partner-key-2")
+    standing = client.sender("sb://host/Mine")
+    assert client.attached(standing)
+    for refused in (client.receiver("mine"), client.sender("mine-too", "t"), client.sender("orders", "o")):
+        assert client.detached(refused) == "amqp:unauthorized-access"
+    # Its own token opens more, as on any connection.
+    put_token(client, broker.token("sb://host/orders"))
+    assert client.attached(client.sender("orders", "late"))
+    # A key that is taken away opens nothing more.
+    broker.engine.update_queue("mine", QueueDescription())
+    broker.clock.advance(3_000)
+    client.peer.tick()
+    client.pump()
+    assert client.detached(standing) == "amqp:unauthorized-access"
 
 
 async def test_a_wrong_key_is_refused(broker, new_client, caplog):

@@ -14,6 +14,7 @@ from yarl import URL
 
 from isthmus.broker.admin import build_admin_app
 from isthmus.broker.admin.document import Node, read
+from isthmus.broker.entity_rules import EngineRules
 from isthmus.broker.keyring import Authority, Keyring
 from isthmus.broker.sas import make_token
 from isthmus.entities import Engine
@@ -37,7 +38,7 @@ class Served:
             AuthorizationRule("sender", "sender-key", "sender-key-2", ["Send"]),
         ]
         self.keyring = Keyring(rules)
-        self.authority = Authority(self.keyring, self._entity_rules)
+        self.authority = Authority(self.keyring, EngineRules(self.engine))
         self.commits = 0
         self.gate = asyncio.Event()
         self.gate.set()
@@ -53,10 +54,6 @@ class Served:
             token_clock=self.clock,
         )
         self.client = TestClient(TestServer(app))
-
-    def _entity_rules(self, path: str) -> list[AuthorizationRule]:
-        found = self.engine.get_queue(path) or self.engine.get_topic(path)
-        return found.authorization_rules if found else []
 
     async def _commit(self) -> None:
         await self.gate.wait()
