@@ -119,8 +119,6 @@ def test_an_entity_s_key_by_sasl_plain_opens_that_entity(served: NamespaceProces
         assert receive(client, "orders") == ["by plain"]
     with pytest.raises(AMQPException), plain("partner-key-in-the-environment", "idle") as sender:
         sender.send_message(Message(data=[b"x"]))
-    with pytest.raises(ValueError, match="SASL negotiation failed"):
-        plain("another-key", "orders").open()
     assert "partner-key-in-the-environment" not in served.log()
 
 

@@ -32,6 +32,8 @@ class EngineRules:
     def named(self, key_name: str) -> Iterator[tuple[str, AuthorizationRule]]:
         """Every entity's rule of that name, with the entity's canonical path."""
         engine = self._engine
-        hubs = ((name, engine.hubs.row(name).description) for name in engine.hubs.names())
-        for name, description in chain(engine.list_queues(), engine.list_topics(), hubs):
-            yield from ((name.lower(), rule) for rule in description.authorization_rules if rule.key_name == key_name)
+        queues = ((name, description.authorization_rules) for name, description in engine.list_queues())
+        topics = ((name, description.authorization_rules) for name, description in engine.list_topics())
+        hubs = ((name, engine.hubs.row(name).description.authorization_rules) for name in engine.hubs.names())
+        for name, rules in chain(queues, topics, hubs):
+            yield from ((name.lower(), rule) for rule in rules if rule.key_name == key_name)
