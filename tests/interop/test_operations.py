@@ -26,6 +26,7 @@ queues:
   once: {requires_duplicate_detection: true}
   closed: {max_message_size_in_kilobytes: 1}
   short: {lock_duration: 1s}
+  sessions: {requires_session: true, lock_duration: 2s}
 topics:
   flights: {subscriptions: {all: {}}}
 """
@@ -179,6 +180,84 @@ def test_what_a_purge_holds_stays_locked_longer_than_a_lock_lasts(operator, monk
     [done] = operator.run("purge", "short", "--filter", "number = 39", "--yes")
     assert done["removed"] == 1
     assert {row["delivery_count"] for row in operator.run("peek", "short", "--max", 0)} == {0}
+
+
+def send_in_sessions(operator, count, sessions=3):
+    with operator.client.get_queue_sender("sessions") as sender:
+        sender.send_messages(
+            [
+                ServiceBusMessage(f"{n}", session_id=f"s{n % sessions}", application_properties={"number": n})
+                for n in range(count)
+            ]
+        )
+
+
+def test_purge_goes_through_sessions(operator, monkeypatch):
+    send_in_sessions(operator, 30)
+    later = ServiceBusMessage("later", session_id="s7", application_properties={"number": 100})
+    with operator.client.get_queue_sender("sessions") as sender:
+        sender.schedule_messages(later, datetime.now(UTC) + timedelta(hours=1))
+    with operator.client.get_queue_receiver("sessions", session_id="s1") as receiver:
+        for _ in range(4):
+            [message] = receiver.receive_messages(max_message_count=1, max_wait_time=5)
+            receiver.defer_message(message)
+        receiver.session.set_state(b"state")
+    numbers = "number % 2 = 1 OR number = 100 OR number < 3"
+    [told] = operator.run("purge", "sessions", "--filter", numbers)
+    assert told | {"dry_run": True, "removed": 0, "meant": {"active": 15, "deferred": 2, "scheduled": 1}} == told
+    import isthmus.operations.sweep as module
+
+    dispose, pauses = module._dispose, [0.6] * 4
+
+    def slow(*arguments):  # the first pass takes longer than a session's lock lasts
+        time.sleep(pauses.pop() if pauses else 0)
+        dispose(*arguments)
+
+    monkeypatch.setattr(module, "_WINDOW", 2)
+    monkeypatch.setattr(module, "_dispose", slow)
+    [done] = operator.run("purge", "sessions", "--filter", numbers, "--yes")
+    assert done | {"removed": 18, "left": 0} == done
+    rows = operator.run("peek", "sessions", "--max", 0)
+    assert [row["application_properties"]["number"] for row in rows] == list(range(4, 30, 2))
+    assert {row["delivery_count"] for row in rows if row["state"] == "active"} == {0}
+    # The sessions are free again, in order, and keep their states.
+    with operator.client.get_queue_receiver("sessions", session_id="s1", max_wait_time=0.5) as receiver:
+        assert receiver.session.get_state() == b"state"
+        assert [str(message) for message in receiver] == ["16", "22", "28"]
+    [done] = operator.run("purge", "sessions", "--yes")
+    assert done | {"removed": 13, "left": 0} == done
+
+
+def test_purge_leaves_sessions_that_somebody_has(operator):
+    send_in_sessions(operator, 9)
+    with operator.client.get_queue_receiver("sessions", session_id="s0"):
+        [done] = operator.run("purge", "sessions", "--yes", code=1)
+        assert done | {"removed": 6, "left": 3} == done
+    [done] = operator.run("purge", "sessions", "--yes")
+    assert done | {"removed": 3, "left": 0} == done
+
+
+def test_dead_letters_of_sessions_are_sent_again_into_their_sessions(operator):
+    send_in_sessions(operator, 9)
+    with operator.client.get_queue_receiver("sessions", session_id="s1") as receiver:
+        for _ in range(2):
+            [message] = receiver.receive_messages(max_message_count=1, max_wait_time=5)
+            receiver.dead_letter_message(message, reason="bad")
+    [done] = operator.run("resubmit", "sessions", "--yes")
+    assert done | {"moved": 2, "refused": 0, "left": 0} == done
+    with operator.client.get_queue_receiver("sessions", session_id="s1", max_wait_time=0.5) as receiver:
+        found = list(receiver)
+        assert [str(message) for message in found] == ["7", "1", "4"]
+        assert {(message.session_id, message.dead_letter_reason) for message in found} == {("s1", None)}
+
+
+def test_export_removes_from_sessions_and_import_brings_them_back(operator, tmp_path):
+    send_in_sessions(operator, 6)
+    [done] = operator.run("export", "sessions", tmp_path / "file", "--remove")
+    assert done | {"written": 6, "removed": 6, "left": 0} == done
+    operator.run("import", tmp_path / "file", "sessions")
+    with operator.client.get_queue_receiver("sessions", session_id="s2", max_wait_time=0.5) as receiver:
+        assert [str(message) for message in receiver] == ["2", "5"]
 
 
 def test_dead_letters_are_sent_again_without_their_death(operator):

@@ -21,7 +21,17 @@ from isthmus.entities.record import Parts
 from isthmus.entities.view import MessageView, changed
 from isthmus.rules import MISSING, FilterError, Missing, Value, parse_action, parse_filter
 
-__all__ = ["STATES", "Seen", "make_choice", "make_change", "read", "sent_again", "sequence_of"]
+__all__ = [
+    "STATES",
+    "Seen",
+    "make_choice",
+    "make_change",
+    "read",
+    "sent_again",
+    "sequence_of",
+    "session_of",
+    "state_of",
+]
 
 STATES = ("active", "deferred", "scheduled")
 
@@ -86,6 +96,12 @@ def state_of(payload: bytes) -> int:
         return 0
     state = _annotations(payload).get("x-opt-message-state")
     return state if state in (0, 1, 2) else 0
+
+
+def session_of(payload: bytes) -> str:
+    """The SessionId; "" where there is none, which is a session's id too."""
+    group_id = section.decode_properties(payload, section.locate(payload).properties).get("group_id")
+    return group_id if isinstance(group_id, str) else ""
 
 
 def read(payload: bytes) -> Seen:

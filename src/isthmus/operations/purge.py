@@ -1,7 +1,8 @@
 """Removing messages.
 
 What it is: every message that is meant, whatever its state: active ones are received and completed, deferred ones received
-and deleted, scheduled ones cancelled. What it is not: undoable; `carry.export` writes them to a file first.
+and deleted, scheduled ones cancelled; in an entity with sessions, session by session. What it is not: undoable;
+`carry.export` writes them to a file first.
 
 Invariants:
     I1. Only messages that stood when the removal began go, and only those that are meant.
@@ -15,10 +16,11 @@ from typing import Any, NamedTuple
 
 from isthmus.amqp.types import Array, Long, UInt
 from isthmus.entities.run import RunSet
-from isthmus.errors import IsthmusError, MessageNotFoundError
-from isthmus.operations.look import Census, Progress
+from isthmus.errors import IsthmusError, LockLostError, MessageNotFoundError, NotAllowedError
+from isthmus.operations.look import Census, Progress, messages
+from isthmus.operations.message import sequence_of, session_of, state_of
 from isthmus.operations.sweep import sweep
-from isthmus.transport import Client, Management
+from isthmus.transport import Client, Management, Receiver
 
 __all__ = ["Removal", "remove"]
 
@@ -51,14 +53,63 @@ def remove(client: Client, path: str, meant: Census, *, progress: Progress = lam
         progress(len(messages))
         return messages
 
-    removed = sweep(client, path, meant.active, take)
     management = Management(client, path)
+    removed = 0
     try:
+        if (meant.active or meant.deferred) and _requires_sessions(client, path):
+            removed += _remove_in_sessions(client, path, management, meant, take, progress)
+        else:
+            removed += sweep(client, path, meant.active, take)
+            removed += _each(meant.deferred, lambda numbers: _delete_deferred(management, numbers), progress)
         removed += _each(meant.scheduled, lambda numbers: _cancel(management, numbers), progress)
-        removed += _each(meant.deferred, lambda numbers: _delete_deferred(management, numbers), progress)
     finally:
         management.close()
     return Removal(removed, count - removed)
+
+
+def _requires_sessions(client: Client, path: str) -> bool:
+    """Whether the entity refuses receivers without a session; an entity that refuses all of them is found out later."""
+    try:
+        Receiver(client, path).wait_attached().close()
+    except NotAllowedError:
+        return True
+    return False
+
+
+def _remove_in_sessions(
+    client: Client, path: str, management: Management, meant: Census, take: Any, progress: Progress
+) -> int:
+    """Remove active and deferred messages, one session held at a time; sessions that somebody has are left."""
+    removed = 0
+    for session_id, (active, deferred, _) in _by_session(client, path, meant).items():
+        try:
+            removed += sweep(client, path, active, take, session_id=session_id)
+            if deferred:
+                removed += _delete_deferred_in(client, path, management, session_id, deferred, progress)
+        except LockLostError:
+            continue
+    return removed
+
+
+def _by_session(client: Client, path: str, meant: Census) -> dict[str, Census]:
+    """What is meant and still there, by session; memory grows with the runs of messages of one session."""
+    found: dict[str, Census] = {}
+    for payload in messages(client, path):
+        sequence, state = sequence_of(payload), state_of(payload)
+        if sequence in meant.active or sequence in meant.deferred:
+            part = found.setdefault(session_of(payload), Census(RunSet(), RunSet(), RunSet()))
+            part[state].add(sequence, sequence)
+    return found
+
+
+def _delete_deferred_in(
+    client: Client, path: str, management: Management, session_id: str, deferred: RunSet, progress: Progress
+) -> int:
+    holder = Receiver(client, path, in_session=True, session_id=session_id).wait_attached()
+    try:
+        return _each(deferred, lambda numbers: _delete_deferred(management, numbers, session_id), progress)
+    finally:
+        holder.close()
 
 
 def _each(numbers: RunSet, remove_some: Callable[[list[int]], None], progress: Progress) -> int:
@@ -89,8 +140,10 @@ def _cancel(management: Management, numbers: list[int]) -> None:
     _ask(management, "cancel-scheduled-message", {"sequence-numbers": _longs(numbers)})
 
 
-def _delete_deferred(management: Management, numbers: list[int]) -> None:
-    body = {"sequence-numbers": _longs(numbers), "receiver-settle-mode": UInt(0)}
+def _delete_deferred(management: Management, numbers: list[int], session_id: str | None = None) -> None:
+    body: dict[str, Any] = {"sequence-numbers": _longs(numbers), "receiver-settle-mode": UInt(0)}
+    if session_id is not None:
+        body["session-id"] = session_id
     _ask(management, "receive-by-sequence-number", body)
 
 

@@ -1,8 +1,8 @@
 """Takes chosen messages out of an entity's middle.
 
 What it is: one pass over an entity under peek-lock: the chosen messages are handed on, all others are held, so that they
-do not come again, and released at the end. What it is not: for entities with sessions, which give messages to session
-receivers only.
+do not come again, and released at the end. In an entity with sessions it is a pass over one session, which is held
+meanwhile. What it is not: a look for the messages that are meant (`look`).
 
 Invariants:
     I1. Only messages named by sequence number are handed on, each once; what comes meanwhile is left alone.
@@ -45,6 +45,7 @@ def sweep(
     wanted: RunSet,
     take: Callable[[Sequence[Taken]], Sequence[Taken]],
     *,
+    session_id: str | None = None,
     quiet_seconds: float = 3.0,
 ) -> int:
     """Hand the wanted messages on and complete those that were taken.
@@ -54,18 +55,20 @@ def sweep(
         path: queue, subscription or dead-letter queue.
         wanted: sequence numbers; those that were handed on are taken out of it.
         take: gets locked messages in order; returns those that it took, which are then completed.
+        session_id: of the session whose messages they are; None in an entity without sessions.
         quiet_seconds: the pass ends when nothing has come for so long: the others are locked elsewhere, or gone.
 
     Returns:
         How many messages were completed.
 
     Raises:
+        LockLostError: somebody else has the session.
         IsthmusError: the peer refused or is gone; what was not completed stands as before once its lock has expired.
     """
     if not wanted:
         return 0
-    receiver = Receiver(client, path).wait_attached()
-    pass_ = _Pass(client, path, receiver, wanted)
+    receiver = Receiver(client, path, in_session=session_id is not None, session_id=session_id).wait_attached()
+    pass_ = _Pass(client, path, receiver, session_id)
     last = max(last for _, last in wanted)
     completed = 0
     seen_last = False
@@ -104,9 +107,10 @@ def sweep(
 class _Pass:
     """What one sweep holds."""
 
-    def __init__(self, client: Client, path: str, receiver: Receiver, wanted: RunSet) -> None:
+    def __init__(self, client: Client, path: str, receiver: Receiver, session_id: str | None) -> None:
         self.window = _WINDOW
         self._client = client
+        self._session_id = session_id
         self._receiver = receiver
         self._management = Management(client, path)
         self._held: dict[int, bytes] = {}
@@ -132,6 +136,9 @@ class _Pass:
         if time.monotonic() - self._renewed_at < self._lock_seconds / 3:
             return
         self._renewed_at = time.monotonic()
+        if self._session_id is not None:
+            self._management.renew_session(self._session_id)
+            return
         tokens = list(self._held.values())
         for start in range(0, len(tokens), _RENEWED_AT_ONCE):
             try:

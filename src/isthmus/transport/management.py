@@ -88,6 +88,14 @@ class Management:
         """
         return [int(expiry) for expiry in self.finish(self.start_renew(tokens))["expirations"]]
 
+    def renew_session(self, session_id: str) -> int:
+        """Renews the lock of a session that a link of this connection holds; the wall time, in ms, until which it holds.
+
+        Raises:
+            LockLostError: it is lost.
+        """
+        return int(self.finish(self.start("renew-session-lock", {"session-id": session_id}))["expiration"])
+
     def start_disposition(
         self,
         status: str,
