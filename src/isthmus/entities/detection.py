@@ -1,11 +1,12 @@
 """Duplicate detection: which message ids were seen within the window.
 
-What it is: ids on disk in generations as long as the window, so that at most two are asked and an old one is dropped as
-one range. What it is not: a cache; memory holds only the ids that are not yet written.
+What it is: ids on disk in generations as long as the window, so that two are asked (three where the clock went back) and
+an old one is dropped as one range. What it is not: a cache; memory holds only the ids that are not yet written.
 Spec: SERVICE-BUS.md 5.4, W6.
 
 Invariants:
-    I1. An id is seen again if and only if it was accepted less than a window ago, restarts in between or not.
+    I1. An id is seen again if and only if it was accepted less than a window ago, restarts in between or not, and also
+        where the clock has gone back by up to a window since.
     I2. Ids are written in the same batch as their messages.
 """
 
@@ -28,33 +29,43 @@ class Detection:
         staging: where new ids go.
     """
 
-    __slots__ = ("_generation", "_number", "_staging", "window_ms")
+    __slots__ = ("_generation", "_latest", "_number", "_staging", "window_ms")
 
     def __init__(self, number: int, window_ms: int, staging: Staging) -> None:
         self._number = number
         self._staging = staging
         self._generation = -1
+        self._latest = -1
         self.window_ms = window_ms
 
     def fresh(self, message_ids: Sequence[bytes], now_ms: int) -> list[bool]:
         """Per id whether it is new; later equals in the same call are not. Stages nothing."""
         generation = now_ms // self.window_ms
-        current = detection_key(self._number, generation)
-        before = detection_key(self._number, generation - 1)
-        keys = [current + message_id for message_id in message_ids]
+        asked = [generation, generation - 1]
+        if self._latest_from(generation) > generation:
+            asked.append(generation + 1)
+        prefixes = [detection_key(self._number, each) for each in asked]
         journal, pending = self._staging.journal, self._staging.pending_ids
-        older = journal.get_many([before + message_id for message_id in message_ids])
-        newer = journal.get_many(keys)
+        stored = [journal.get_many([prefix + message_id for message_id in message_ids]) for prefix in prefixes]
         oldest = now_ms - self.window_ms
         flags = []
         added: set[bytes] = set()
-        for key, new, old in zip(keys, newer, older, strict=True):
-            seen = key in added or pending.get(key, -1) > oldest
-            seen = seen or (new is not None and int.from_bytes(new, "big") > oldest)
-            seen = seen or (old is not None and int.from_bytes(old, "big") > oldest)
+        for message_id, *times in zip(message_ids, *stored, strict=True):
+            seen = message_id in added
+            for at in times:
+                seen = seen or (at is not None and int.from_bytes(at, "big") > oldest)
+            if pending and not seen:
+                seen = any(pending.get(prefix + message_id, -1) > oldest for prefix in prefixes)
             flags.append(not seen)
-            added.add(key)
+            added.add(message_id)
         return flags
+
+    def _latest_from(self, generation: int) -> int:
+        """The latest generation that has ids; asked of the store once, since a restart may come with a clock gone back."""
+        if self._latest < 0:
+            ahead = detection_key(self._number, generation + 1), detection_key(self._number, generation + 2)
+            self._latest = generation + any(True for _ in self._staging.journal.scan(*ahead))
+        return self._latest
 
     def remember(self, message_ids: Sequence[bytes], now_ms: int) -> None:
         """Stage new ids, and the end of generations that are over."""
@@ -62,7 +73,9 @@ class Detection:
         generation = now_ms // self.window_ms
         if generation != self._generation:
             self._generation = generation
-            batch.delete_range(detection_key(self._number, 0), detection_key(self._number, max(0, generation - 1)))
+            self._latest = max(self._latest, generation)
+            # One more than is asked now: a clock that goes back asks for it again.
+            batch.delete_range(detection_key(self._number, 0), detection_key(self._number, max(0, generation - 2)))
         current = detection_key(self._number, generation)
         seen_at = now_ms.to_bytes(8, "big")
         for message_id in message_ids:
