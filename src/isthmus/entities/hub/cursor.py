@@ -37,6 +37,9 @@ class Cursor:
 
     def take(self, count: int, size_bytes: int) -> list[bytes]:
         """Up to `count` events of together about `size_bytes`, at least one; none if all has been read."""
+        begin = self.partition.begin
+        while self._blocks and self._blocks[0].last < begin:
+            self._blocks.popleft()  # a receiver without credit may hold what retention has removed since
         if not self._blocks:
             self._blocks.extend(self.partition.blocks(self.next))
             if not self._blocks:

@@ -62,6 +62,11 @@ class PartitionState(NamedTuple):
     head_ms: int = 0
 
     @property
+    def begin(self) -> int:
+        """Sequence number of the oldest event that retention has left."""
+        return self._state.begin
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is no event."""
         return self.begin == self.next

@@ -371,6 +371,24 @@ def test_retention_of_everything_keeps_the_numbers():
     assert (marks["x-opt-sequence-number"], marks["x-opt-offset"]) == (5, str(offset))
 
 
+def test_a_reader_in_the_midst_of_a_block_passes_over_what_retention_removed_i1():
+    space = Space()
+    hub = space.hub(partition_count=1, message_retention_ms=1000)
+    partition = hub.partitions[0]
+    hub.accept([event(b"a"), event(b"b")])
+    space.commit()
+    cursor = Cursor(partition, 0)
+    assert len(cursor.take(1, 1)) == 1
+    space.clock.advance(10_000)
+    space.engine.tick()
+    space.commit()
+    assert cursor.take(1, 1) == []
+    hub.accept([event(b"c")])
+    space.commit()
+    [got] = cursor.take(1, 1)
+    assert got[slice(*section.locate(got).body)][5:] == b"c"
+
+
 def test_retention_is_one_range_and_leaves_no_row(tmp_path):
     space = Space(RocksJournal(tmp_path / "store"))
     hub = space.hub(partition_count=1, message_retention_ms=1000)
