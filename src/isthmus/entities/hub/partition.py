@@ -62,11 +62,6 @@ class PartitionState(NamedTuple):
     head_ms: int = 0
 
     @property
-    def begin(self) -> int:
-        """Sequence number of the oldest event that retention has left."""
-        return self._state.begin
-
-    @property
     def is_empty(self) -> bool:
         """Whether there is no event."""
         return self.begin == self.next
@@ -174,6 +169,11 @@ class Partition:
         )
 
     # ---- reading
+
+    @property
+    def begin(self) -> int:
+        """Sequence number of the oldest event that retention has left."""
+        return self._state.begin
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Call back whenever events became readable."""
