@@ -93,9 +93,12 @@ class _Wire:
 def add_websocket(app: web.Application, namespace: Namespace) -> None:
     """Let an HTTP application serve AMQP at `WEBSOCKET_PATH`."""
 
-    async def serve(request: web.Request) -> web.WebSocketResponse:
+    async def serve(request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(protocols=(_SUBPROTOCOL,), max_msg_size=_MESSAGE_LIMIT_BYTES, compress=False)
-        await socket.prepare(request)
+        try:
+            await socket.prepare(request)
+        except ConnectionError:  # the client has gone meanwhile, which is no fault to log
+            return web.Response()
         address = request.transport.get_extra_info("peername") if request.transport is not None else None
         wire = _Wire(socket, f"{address[0]}:{address[1]}" if address else "unknown")
         peer = wire.peer = Peer(namespace, wire)

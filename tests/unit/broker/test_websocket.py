@@ -1,0 +1,32 @@
+"""The WebSocket below a peer: what the HTTP server does with its requests."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from isthmus.broker.websocket import WEBSOCKET_PATH, add_websocket
+
+HELLO = (
+    f"GET {WEBSOCKET_PATH} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: AMQPWSB10\r\n\r\n"
+)
+
+
+async def test_a_client_that_goes_before_it_is_answered_is_no_fault(broker, caplog):
+    @web.middleware
+    async def go(request, handler):
+        request.transport.close()
+        return await handler(request)
+
+    app = web.Application(middlewares=[go])
+    add_websocket(app, broker.namespace)
+    async with TestServer(app) as server:
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        writer.write(HELLO.encode())
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+        await writer.wait_closed()
+    assert [record for record in caplog.records if record.exc_info] == []
