@@ -37,8 +37,8 @@ demo: $(STAMP) ## Federate three namespaces on this machine and prove that nothi
 test: $(STAMP) ## Run the tests, with a twentieth of the long counts
 	@$(BIN)/python -m pytest $(TESTS)
 
-soak: $(STAMP) ## Run the tests with the long counts (hours)
-	@$(BIN)/python -m pytest --soak $(TESTS)
+soak: $(STAMP) ## Run the tests with the long counts (hours); writes benchmarks/results/
+	@$(BIN)/python -m pytest --soak --soak-results benchmarks/results -o faulthandler_timeout=0 $(TESTS)
 
 check: $(STAMP) ## Everything that needs no running: format, lint, types, floors, docs
 	@$(BIN)/ruff format --check src tests docs benchmarks

@@ -1,18 +1,31 @@
-"""What every test may use: the option `--soak` and the scale of long runs."""
+"""What every test may use: the option `--soak`, the scale of long runs, and the account of what they did."""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_machine_as_test
 
 SHORT_RUN_DIVISOR = 20
+STEPS_OF_ONE_EXAMPLE = 50
+STEPS_AT_LEAST = 32  # on average: some examples end early
+
+# Test → [what was asked, what was seen]; in the order in which they ran.
+_counts = pytest.StashKey[dict[str, list[tuple[str, str]]]]()
+_failed = pytest.StashKey[set[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run the long counts in full, and the tests marked `soak`")
+    parser.addoption(
+        "--soak-results", metavar="FOLDER", help="also write the account of the long counts into a file there"
+    )
 
 
 # No deadlines: on a shared machine they measure the neighbours. The default run repeats the same examples, so that a
@@ -23,6 +36,8 @@ settings.register_profile("soak", deadline=None, print_blob=True, suppress_healt
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("soak" if config.getoption("--soak") else "default")
+    config.stash[_counts] = {}
+    config.stash[_failed] = set()
     # pytest-asyncio asks for the current event loop before it sets its own; where none was ever set, Python up to 3.13
     # makes one then, which nobody closes, and its ResourceWarning fails whatever test runs when it is collected.
     asyncio.set_event_loop(None)
@@ -45,3 +60,79 @@ def long_count(request: pytest.FixtureRequest) -> Callable[[int], int]:
         return count if request.config.getoption("--soak") else max(1, count // SHORT_RUN_DIVISOR)
 
     return scaled
+
+
+@pytest.fixture
+def counted(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Takes what a long count asked for and what it saw, for the account at the end; call it before asserting."""
+    lines = request.config.stash[_counts].setdefault(request.node.nodeid, [])
+    began = time.monotonic()
+    return lambda asked, seen: lines.append((asked, f"{seen} ({time.monotonic() - began:.0f} s)"))
+
+
+@pytest.fixture
+def run_model(
+    long_count: Callable[[int], int], counted: Callable[[str, str], None]
+) -> Callable[[type[RuleBasedStateMachine], int], None]:
+    """Runs a machine of hypothesis for so many steps in all (a twentieth without `--soak`), in examples of fifty."""
+
+    def run(machine: type[RuleBasedStateMachine], steps: int) -> None:
+        done = {"steps": 0, "examples": 0}
+
+        class Counting(machine):  # type: ignore[misc, valid-type]
+            @invariant()
+            def count_the_step(self) -> None:
+                done["steps"] += 1
+
+            def teardown(self) -> None:
+                done["examples"] += 1
+                super().teardown()
+
+        Counting.__name__ = Counting.__qualname__ = machine.__name__
+        wanted = long_count(steps)
+        try:
+            run_state_machine_as_test(
+                Counting,
+                settings=settings(
+                    max_examples=max(1, wanted // STEPS_AT_LEAST),
+                    stateful_step_count=STEPS_OF_ONE_EXAMPLE,
+                    suppress_health_check=list(HealthCheck),
+                    report_multiple_bugs=False,
+                ),
+            )
+        finally:
+            counted(f"{machine.__name__}: {wanted} steps", f"{done['steps']} steps in {done['examples']} examples")
+
+    return run
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):  # type: ignore[no-untyped-def]
+    report = yield
+    if report.failed:
+        item.config.stash[_failed].add(item.nodeid)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    failed = config.stash[_failed]
+    rows = [
+        (node, "FAILED" if node in failed else "held", *each)
+        for node, lines in config.stash[_counts].items()
+        for each in lines
+    ]
+    if not rows:
+        return
+    terminalreporter.section("long counts")
+    for node, verdict, asked, seen in rows:
+        terminalreporter.line(f"{verdict}: {asked}: {seen}  [{node}]")
+    folder = config.getoption("--soak-results")
+    if folder:
+        git = ["git", "-C", str(config.rootpath), "rev-parse", "--short", "HEAD"]
+        commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+        file = Path(folder) / f"{time.strftime('%Y-%m-%d-%H%M', time.gmtime())}-{commit}-soak.md"
+        table = "".join(f"| {asked} | {seen} | {verdict} | {node} |\n" for node, verdict, asked, seen in rows)
+        file.write_text(
+            f"# Long counts at {commit}\n\n| asked | seen | verdict | test |\n| --- | --- | --- | --- |\n{table}"
+        )
+        terminalreporter.line(f"written to {file}")

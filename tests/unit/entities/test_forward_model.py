@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -179,7 +179,7 @@ def name_of(payload: bytes) -> str:
     return str(section.decode_properties(payload, section.locate(payload).properties)["message_id"])
 
 
-TestForwarding = ForwardMachine.TestCase
-TestForwarding.settings = settings(
-    max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+def test_forwarding_keeps_every_message_in_one_place(
+    run_model: Callable[[type[ForwardMachine], int], None],
+) -> None:
+    run_model(ForwardMachine, 18_000)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -446,12 +446,12 @@ class StoredQueueMachine(QueueMachine):
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-SETTINGS = settings(
-    max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+@pytest.mark.parametrize(
+    ("machine", "steps"),
+    [(QueueMachine, 12_000), (UnattendedQueueMachine, 12_000), (StoredQueueMachine, 10_000)],
+    ids=["attended", "unattended", "stored"],
 )
-TestQueueModel = QueueMachine.TestCase
-TestQueueModel.settings = SETTINGS
-TestUnattendedQueueModel = UnattendedQueueMachine.TestCase
-TestUnattendedQueueModel.settings = SETTINGS
-TestStoredQueueModel = StoredQueueMachine.TestCase
-TestStoredQueueModel.settings = settings(SETTINGS, max_examples=3)
+def test_a_queue_keeps_what_the_model_promises(
+    machine: type[QueueMachine], steps: int, run_model: Callable[[type[QueueMachine], int], None]
+) -> None:
+    run_model(machine, steps)

@@ -9,16 +9,8 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from isthmus.amqp import section
 from isthmus.entities import Engine, Hold, QueueDescription, SessionQueue
@@ -31,7 +23,6 @@ LOCK_MS = 5_000
 MAX_DELIVERIES = 3
 SESSIONS = ("a", "b", "c", "")
 STEPS = 10_000
-STEPS_OF_ONE = 50
 # A look brings what is staged into the store, which is to stay staged over several steps as well.
 LOOK_EVERY = 3
 
@@ -443,14 +434,7 @@ class SessionQueueMachine(RuleBasedStateMachine):
         assert must <= set(dead) <= must | may
 
 
-def test_a_session_queue_keeps_what_the_model_promises(long_count: Callable[[int], int]) -> None:
-    steps = long_count(STEPS)
-    run_state_machine_as_test(
-        SessionQueueMachine,
-        settings=settings(
-            max_examples=max(1, steps // STEPS_OF_ONE),
-            stateful_step_count=STEPS_OF_ONE,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow],
-        ),
-    )
+def test_a_session_queue_keeps_what_the_model_promises(
+    run_model: Callable[[type[SessionQueueMachine], int], None],
+) -> None:
+    run_model(SessionQueueMachine, STEPS)

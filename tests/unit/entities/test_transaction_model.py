@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -206,7 +206,7 @@ def name_of(payload: bytes) -> str:
     return str(section.decode_properties(payload, section.locate(payload).properties)["message_id"])
 
 
-TestTransactions = TransactionMachine.TestCase
-TestTransactions.settings = settings(
-    max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+def test_a_transaction_is_whole_or_nothing(
+    run_model: Callable[[type[TransactionMachine], int], None],
+) -> None:
+    run_model(TransactionMachine, 18_000)

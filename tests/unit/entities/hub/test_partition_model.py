@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from isthmus.amqp import section
 from isthmus.entities import Engine
@@ -219,12 +218,5 @@ class RocksPartitionMachine(PartitionMachine):
 
 
 @pytest.mark.parametrize(("machine", "steps"), [(PartitionMachine, 10_000), (RocksPartitionMachine, 4_000)])
-def test_a_partition_keeps_its_promises(machine, steps, long_count):
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=max(1, long_count(steps) // 50),
-            stateful_step_count=50,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+def test_a_partition_keeps_its_promises(machine, steps, run_model):
+    run_model(machine, steps)
