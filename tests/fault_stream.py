@@ -18,6 +18,8 @@ from isthmus.transport.sender import envelope
 
 HELD = 120  # messages that each receiver keeps locked before it completes the oldest
 SENT_AHEAD = 200
+# Messages that may wait: more would make the looks at the queue longer, and nothing else.
+BACKLOG = 5_000
 
 
 class Stream:
@@ -34,7 +36,20 @@ class Stream:
         self.completed: set[int] = set()
         self.resent: set[int] = set()
         self.held = 0
+        self.received = 0
+        self.backlog_at_start = 0
+        self.sent_at_start = 0
         self.faults: list[str] = []
+
+    @property
+    def sent_in_round(self) -> int:
+        """Messages sent since the last look."""
+        return self.next - self.sent_at_start
+
+    @property
+    def waiting(self) -> int:
+        """About how many messages wait in the queue."""
+        return self.backlog_at_start + self.sent_in_round - self.received
 
     def message(self, number: int) -> bytes:
         return make_message(b"%d" % number, f"{self.queue}-{number}")
@@ -47,7 +62,8 @@ class Stream:
             sender = Sender(client, self.queue).wait_ready()
             try:
                 while not stop.is_set() and client.error is None and sender.error is None:
-                    if sender.outstanding < (SENT_AHEAD // self.batch if self.batch else SENT_AHEAD):
+                    ahead = SENT_AHEAD // self.batch if self.batch else SENT_AHEAD
+                    if sender.outstanding < ahead and self.waiting < BACKLOG:
                         unit = range(self.next, self.next + (self.batch or 1))
                         messages = [self.message(number) for number in unit]
                         self.next = unit.stop
@@ -89,6 +105,7 @@ class Stream:
                         latest = self.check_run(numbers, latest)
                         waiting.append((run.first_id, list(run.tags), numbers))
                         self.held += len(numbers)
+                        self.received += len(numbers)
                     if receiver.credit < 100:
                         receiver.grant(200)
                     if self.held > HELD and waiting:
@@ -153,7 +170,8 @@ class Stream:
         sequences = [each.sequence for each in found]
         faults += [f"sequence: {b} after {a}" for a, b in pairwise(sequences) if b <= a]
         self.asked.clear()
-        self.held = 0
+        self.held = self.received = 0
+        self.backlog_at_start, self.sent_at_start = len(numbers), self.next
         return [f"{self.queue}: {fault}" for fault in faults]
 
 

@@ -38,7 +38,8 @@ topics:
   fanned: {subscriptions: {read: {lock_duration: 5m}, left: {}}}
 """
 LEFT = "fanned/Subscriptions/left"
-ROUNDS = 60
+ROUNDS = 100
+MESSAGES = 1_000_000
 RESENT = 200
 FAR_AWAY_MS = 3_600_000
 
@@ -187,7 +188,9 @@ def _agrees(actual: Any, told: Any) -> bool:
     return bool(actual[0] == told[0] and told[1] in (None, actual[1]))
 
 
-def test_what_was_told_holds_after_every_kill(tmp_path: Path, long_count: Callable[[int], int]) -> None:
+def test_what_was_told_holds_after_every_kill(
+    tmp_path: Path, long_count: Callable[[int], int], counted: Callable[[str, str], None]
+) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -200,24 +203,38 @@ def test_what_was_told_holds_after_every_kill(tmp_path: Path, long_count: Callab
     left = Left()
     mover = Mover(seed)
     with namespace(tmp_path / "data", config=CONFIG) as ns:
-        for round_number in range(long_count(ROUNDS)):
+        rounds = long_count(ROUNDS)
+        for round_number in range(rounds):
             moved = mover.answered
+            wanted = chance.randrange(2 * MESSAGES // ROUNDS)
             jobs = [job for stream in streams for job in (stream.send, stream.receive)]
             with working([*jobs, mover.work], ns):
                 limit = time.monotonic() + 60
-                while min(stream.held for stream in streams) < 100 or mover.answered < moved + 50:
+                while (
+                    min(stream.held for stream in streams) < 100
+                    or mover.answered < moved + 50
+                    or sum(stream.sent_in_round for stream in streams) < wanted
+                ):
                     assert time.monotonic() < limit, "the load does not get under way"
                     time.sleep(0.02)
-                time.sleep(chance.uniform(0.0, 1.0))
+                time.sleep(chance.uniform(0.0, 0.1))
                 unsettled = sum(stream.held for stream in streams)
                 ns.kill()
             assert unsettled >= 100
             ready = ns.start()
-            print(f"round {round_number}: {unsettled} unsettled at the kill, ready after {ready:.2f} s")
+            print(
+                f"round {round_number}: {sum(stream.sent_in_round for stream in streams)} sent, {unsettled} unsettled at the kill, ready after {ready:.2f} s"
+            )
             faults = check_all(ns, streams, mover) + left.check(ns, streams[3])
             faults += resend(ns, streams[2])
             assert not faults, faults[:20]
-        assert sum(len(stream.completed) for stream in streams) > 0
+        total = sum(stream.next for stream in streams) + mover.next
+        completed = sum(len(stream.completed) for stream in streams)
+        counted(
+            f"{long_count(MESSAGES)} messages over {rounds} kill -9",
+            f"{total} sent, {completed} of them completed, seed {seed}",
+        )
+        assert completed > 0
         assert "Traceback" not in ns.log()
 
 
