@@ -99,6 +99,8 @@ def add_websocket(app: web.Application, namespace: Namespace) -> None:
             await socket.prepare(request)
         except ConnectionError:  # the client has gone meanwhile, which is no fault to log
             return web.Response()
+        except UnicodeError:  # the library's refusal quotes a header that cannot be written
+            return web.Response(status=400, text="A header of the WebSocket handshake is no text.")
         address = request.transport.get_extra_info("peername") if request.transport is not None else None
         wire = _Wire(socket, f"{address[0]}:{address[1]}" if address else "unknown")
         peer = wire.peer = Peer(namespace, wire)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
@@ -27,6 +28,19 @@ async def test_a_client_that_goes_before_it_is_answered_is_no_fault(broker, capl
         reader, writer = await asyncio.open_connection(server.host, server.port)
         writer.write(HELLO.encode())
         assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+        await writer.wait_closed()
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+@pytest.mark.parametrize(("standing", "said"), [("Version: 13", "Version: \udcc0"), ("websocket\r\n", "\udcc0\r\n")])
+async def test_a_handshake_with_bytes_that_are_no_text_is_refused(broker, caplog, standing, said):
+    app = web.Application()
+    add_websocket(app, broker.namespace)
+    async with TestServer(app) as server:
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        writer.write(HELLO.replace(standing, said).encode(errors="surrogateescape"))
+        assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 400 ")
         writer.close()
         await writer.wait_closed()
     assert [record for record in caplog.records if record.exc_info] == []
