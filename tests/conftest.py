@@ -16,7 +16,8 @@ SHORT_RUN_DIVISOR = 20
 STEPS_OF_ONE_EXAMPLE = 50
 STEPS_AT_LEAST = 32  # on average: some examples end early
 
-# Test → [what was asked, what was seen]; in the order in which they ran.
+# Of each test that has a long count: the numbers asked for, and what it told of what was asked and seen.
+_asked = pytest.StashKey[dict[str, list[int]]]()
 _counts = pytest.StashKey[dict[str, list[tuple[str, str]]]]()
 _failed = pytest.StashKey[set[str]]()
 
@@ -36,6 +37,7 @@ settings.register_profile("soak", deadline=None, print_blob=True, suppress_healt
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("soak" if config.getoption("--soak") else "default")
+    config.stash[_asked] = {}
     config.stash[_counts] = {}
     config.stash[_failed] = set()
     # pytest-asyncio asks for the current event loop before it sets its own; where none was ever set, Python up to 3.13
@@ -52,12 +54,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in left_out]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def long_count(request: pytest.FixtureRequest) -> Callable[[int], int]:
     """How many of a long run's rounds to do: all with `--soak`, otherwise a twentieth, at least one."""
+    asked = request.config.stash[_asked].setdefault(request.node.nodeid, [])
 
     def scaled(count: int) -> int:
-        return count if request.config.getoption("--soak") else max(1, count // SHORT_RUN_DIVISOR)
+        wanted = count if request.config.getoption("--soak") else max(1, count // SHORT_RUN_DIVISOR)
+        if wanted not in asked:
+            asked.append(wanted)
+        return wanted
 
     return scaled
 
@@ -118,8 +124,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     failed = config.stash[_failed]
     rows = [
         (node, "FAILED" if node in failed else "held", *each)
-        for node, lines in config.stash[_counts].items()
-        for each in lines
+        for node, asked in config.stash[_asked].items()
+        for each in config.stash[_counts].get(node)
+        or [(" and ".join(map(str, asked)) + " rounds", "as its test tells")]
     ]
     if not rows:
         return

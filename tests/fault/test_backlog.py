@@ -40,7 +40,9 @@ def drain_some(ns: NamespaceProcess, count: int) -> float:
         return time.monotonic() - began
 
 
-def test_a_backlog_costs_neither_memory_nor_start(tmp_path: Path, long_count: Callable[[int], int]) -> None:
+def test_a_backlog_costs_neither_memory_nor_start(
+    tmp_path: Path, long_count: Callable[[int], int], counted: Callable[[str, str], None]
+) -> None:
     messages = long_count(MESSAGES)
     with namespace(tmp_path / "data", config="queues: {orders: {max_size_in_megabytes: 5120}}") as ns:
         seconds = fill(ns.connection_string, "orders", messages)
@@ -65,7 +67,11 @@ def test_a_backlog_costs_neither_memory_nor_start(tmp_path: Path, long_count: Ca
             "ready_after_kill_seconds": [round(each, 2) for each in killed],
             "load": os.getloadavg()[0],
         }
-        print(figures)
+        counted(
+            f"{messages} waiting messages within {RESIDENT_LIMIT_BYTES >> 20} MiB, ready in {CLEAN_LIMIT_SECONDS:g} s after a "
+            f"stop, in {KILLED_LIMIT_SECONDS:g} s after kill -9",
+            ", ".join(f"{name} {value}" for name, value in figures.items()),
+        )
         assert max(filled, restarted, after_kill) < RESIDENT_LIMIT_BYTES, figures
         assert min(clean) <= CLEAN_LIMIT_SECONDS, figures
         assert min(killed) <= KILLED_LIMIT_SECONDS, figures

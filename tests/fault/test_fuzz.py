@@ -1,7 +1,8 @@
 """Mutated conversations against a served namespace: no crash, no hang, no growth, and nothing done without a token.
 
 The conversations are recorded at the start of each run, through a loopback proxy, from the product's own client, from
-azure-servicebus and from its administration client, so that no token lies in the repository.
+azure-servicebus and its administration client, from azure-eventhub and from a client with transactions, and said over
+AMQP, over a WebSocket and over HTTP, so that no token lies in the repository.
 """
 
 from __future__ import annotations
@@ -16,24 +17,41 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
 from azure.core.pipeline.transport import RequestsTransport
+from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerClient
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from fault_client import AnsweringClient, connected, endpoint_for, look, make_message, works
+from fault_client import AnsweringClient, Raw, connected, endpoint_for, look, make_message, works
+from isthmus.amqp import Transfers
+from isthmus.amqp.performative import Accepted, Source, Target
+from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.transport import Management, Receiver, Sender
+from transaction_client import attach_coordinator, declare, discharge, send_with_state, within
 
-CONFIG = "queues: {orders: {}, normal: {}, untouched: {requires_duplicate_detection: true}}"
+# Per recorded entity a queue, a queue with sessions and an event hub.
+CONFIG = """
+queues:
+  normal: {}
+  orders: {}
+  orders-sessions: {requires_session: true}
+  untouched: {requires_duplicate_detection: true}
+  untouched-sessions: {requires_session: true}
+event_hubs:
+  orders-hub: {partition_count: 2}
+  untouched-hub: {partition_count: 2}
+"""
 CASES = 1_000_000
 SHORT_CASES = 6_000
 THREADS = 4
-GROWTH_LIMIT_BYTES = 96 << 20
+PARTS = 20
+GROWTH_LIMIT_BYTES = 50 << 20
 SIGNATURE = re.compile(rb"(?<=sig=)[A-Za-z0-9%+/=]{20,}")
 
 
@@ -112,14 +130,74 @@ def record(ns: NamespaceProcess, queue: str) -> list[bytes]:
             for run in receiving.take():
                 receiving.dispose(run.first_id, run.first_id + len(run.payloads) - 1)
             Management(client, queue).peek(0, 10)
+        record_sessions(text, f"{queue}-sessions")
+        record_events(text, f"{queue}-hub")
+        record_transaction(ns, tape.port, queue)
         found += map(bytes, tape.sent)
     with taped(ns, "http", ns.admin_connection_string) as (tape, text):
         transport = PlainCopy(ns.ca_file)
         with ServiceBusAdministrationClient.from_connection_string(text, transport=transport) as client:
             administer(client, queue)
         found += [bytes(tape.sent[0]), bytes(transport.said)]  # the start of TLS, and what went through it
-    assert len(found) >= 4
+    assert len(found) >= 8
     return found
+
+
+def record_sessions(text: str, queue: str) -> None:
+    sdk = ServiceBusClient.from_connection_string(text)
+    with sdk, sdk.get_queue_sender(queue) as sender:
+        sender.send_messages([ServiceBusMessage(f"body {n}", session_id="s") for n in range(3)])
+        with sdk.get_queue_receiver(queue, session_id="s") as receiver:
+            receiver.session.set_state(b"state")
+            receiver.session.get_state()
+            receiver.session.renew_lock()
+            first, second, third = receiver.receive_messages(3, max_wait_time=5)
+            receiver.complete_message(first)
+            receiver.abandon_message(second)
+            receiver.defer_message(third)
+            receiver.peek_messages(5)
+
+
+def record_events(text: str, hub: str) -> None:
+    with EventHubProducerClient.from_connection_string(text, eventhub_name=hub) as producer:
+        producer.get_eventhub_properties()
+        batch = producer.create_batch(partition_key="k")
+        for number in range(3):
+            batch.add(EventData(f"event {number}"))
+        producer.send_batch(batch)
+        producer.send_event(EventData("one"), partition_id="0")
+    consumer = EventHubConsumerClient.from_connection_string(text, "$Default", eventhub_name=hub)
+    came = threading.Event()
+    options = {"partition_id": "0", "starting_position": "-1", "owner_level": 1}
+    reading = threading.Thread(target=consumer.receive, args=(lambda *_: came.set(),), kwargs=options)
+    reading.start()
+    assert came.wait(20)
+    consumer.close()
+    reading.join()
+
+
+def record_transaction(ns: NamespaceProcess, port: int, queue: str) -> None:
+    """One that is carried out and one that is rolled back, each with a send and a completion."""
+
+    class Beside:
+        ports: ClassVar = {"amqp": port}
+        connection_string = ns.connection_string
+
+    with Raw(Beside()).opened() as client:  # type: ignore[arg-type]
+        control = attach_coordinator(client.session)
+        sender = client.session.attach_sender("s", Target(queue), source=Source("me"))
+        receiver = client.session.attach_receiver("r", Source(queue), target=Target("me"), rcv_settle_mode=1)
+        client.wait_until(lambda: control.credit and sender.credit)
+        for fails in (False, True):
+            client.events.clear()
+            sender.send(make_message(b"first"), b"%04d" % fails)
+            receiver.grant(1)
+            arrived: Any = client.wait_until(lambda: [e for e in client.of(Transfers) if e.link is receiver])[0]
+            txn_id = client.outcome(declare(control)).txn_id
+            client.outcome(send_with_state(sender, make_message(b"x"), within(txn_id)))
+            number = arrived.first_delivery_id
+            receiver.dispose(number, number, within(txn_id, Accepted()), settled=False)
+            assert isinstance(client.outcome(discharge(control, txn_id, fail=fails)), Accepted)
 
 
 class PlainCopy(RequestsTransport):
@@ -150,9 +228,12 @@ def administer(client: ServiceBusAdministrationClient, queue: str) -> None:
     client.delete_queue(f"{queue}-made")
 
 
-def without_token(said: bytes) -> bytes:
-    """The same bytes with signatures that nothing signed."""
-    return SIGNATURE.sub(lambda match: b"A" * len(match[0]), said)
+def without_token(said: bytes, ns: NamespaceProcess) -> bytes:
+    """The same bytes with signatures that nothing signed, and with a key that is none."""
+    key = ConnectionString.parse(ns.connection_string).key
+    assert key is not None
+    standing = key.reveal().encode()
+    return SIGNATURE.sub(lambda match: b"A" * len(match[0]), said).replace(standing, b"A" * len(standing))
 
 
 # ---- mutations
@@ -168,6 +249,28 @@ def frames_of(said: bytes) -> list[bytes]:
         pieces.append(said[at : at + size])
         at += size
     return pieces
+
+
+def in_websocket(frames: Sequence[bytes]) -> list[bytes]:
+    """The same conversation through a WebSocket, a message for each frame; the mask changes nothing."""
+    hello = (
+        b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        b"Sec-WebSocket-Protocol: AMQPWSB10\r\n\r\n"
+    )
+    said = [hello]
+    for data in frames:
+        size = struct.pack(">B", 0x80 | len(data)) if len(data) < 126 else struct.pack(">BH", 0xFE, len(data))
+        if len(data) >> 16:
+            size = struct.pack(">BQ", 0xFF, len(data))
+        said.append(b"\x82" + size + bytes(4) + data)
+    return said
+
+
+def conversations(recorded: Sequence[bytes]) -> list[list[bytes]]:
+    """What was recorded in pieces, and what was AMQP also through a WebSocket."""
+    talks = [frames_of(said) for said in recorded]
+    return talks + [in_websocket(talk) for talk, said in zip(talks, recorded, strict=True) if said.startswith(b"AMQP")]
 
 
 def mutate(chance: random.Random, talks: Sequence[list[bytes]]) -> bytes:
@@ -260,10 +363,12 @@ def count_of(long_count: Callable[[int], int]) -> int:
     return wanted if wanted == CASES else SHORT_CASES
 
 
-def test_mutated_conversations(ns: NamespaceProcess, long_count: Callable[[int], int]) -> None:
+def test_mutated_conversations(
+    ns: NamespaceProcess, long_count: Callable[[int], int], counted: Callable[[str, str], None]
+) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
-    talks = [frames_of(said) for said in record(ns, "orders")]
+    talks = conversations(record(ns, "orders"))
     process = psutil.Process(ns.pid)
     assault(ns, talks, 400, seed)
     works(ns, "normal")
@@ -271,36 +376,58 @@ def test_mutated_conversations(ns: NamespaceProcess, long_count: Callable[[int],
     before, files = process.memory_info().rss, process.num_fds()
     began = time.monotonic()
     count = count_of(long_count)
-    for part in range(4):
-        assault(ns, talks, count // 4, seed + 100 * (part + 1))
+    seen_bytes = 0
+    for part in range(PARTS):
+        assault(ns, talks, count // PARTS, seed + 100 * (part + 1))
         works(ns, "normal")
+        with ns.log_file.open("rb") as file:
+            file.seek(seen_bytes)
+            log = file.read().decode(errors="replace")
+            seen_bytes = file.tell()
+        assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:5000]
+        print(f"part {part}: {process.memory_info().rss >> 20} MiB, {time.monotonic() - began:.0f} s")
     time.sleep(0.5)
     grown = process.memory_info().rss - before
-    print(
-        f"{count / (time.monotonic() - began):.0f} conversations/s, grown by {grown >> 20} MiB, {process.num_fds()} files"
+    rate = count / (time.monotonic() - began)
+    counted(
+        f"{count} mutated conversations, grown by less than {GROWTH_LIMIT_BYTES >> 20} MiB",
+        f"grown by {grown >> 20} MiB from {before >> 20}, {process.num_fds()} files, {rate:.0f}/s, seed {seed}",
     )
     assert process.is_running()
     assert grown < GROWTH_LIMIT_BYTES
     assert process.num_fds() <= files + 20
-    assert "Traceback" not in ns.log(), ns.log()[ns.log().index("Traceback") - 500 :][:3000]
 
 
-def test_nothing_is_done_without_a_token(ns: NamespaceProcess, long_count: Callable[[int], int]) -> None:
+def test_nothing_is_done_without_a_token(
+    ns: NamespaceProcess, long_count: Callable[[int], int], counted: Callable[[str, str], None]
+) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
-    talks = [frames_of(without_token(said)) for said in record(ns, "untouched")]
-    mark = make_message(b"mark", "mark")
+    talks = conversations([without_token(said, ns) for said in record(ns, "untouched")])
     with connected(ns, "untouched") as client:
-        Sender(client, "untouched").wait_ready().send_all([mark])
-        before = look(client, "untouched")
-    entities = entities_of(ns)
-    assault(ns, talks, count_of(long_count) // 2, seed)
-    with connected(ns, "untouched") as client:
-        assert [(seen.sequence, seen.delivery_count) for seen in look(client, "untouched")] == [
-            (seen.sequence, seen.delivery_count) for seen in before
-        ]
+        Sender(client, "untouched").wait_ready().send_all([make_message(b"mark", "mark")])
+    before, entities = standing(ns), entities_of(ns)
+    count = count_of(long_count) // 2
+    assault(ns, talks, count, seed)
+    counted(f"{count} mutated conversations without a token change nothing", f"all said, seed {seed}")
+    assert standing(ns) == before
     assert entities_of(ns) == entities
     works(ns, "normal")
+
+
+def standing(ns: NamespaceProcess) -> list[Any]:
+    """All that a queue, a queue with sessions and an event hub hold."""
+    found: list[Any] = []
+    with connected(ns, "untouched", "untouched-sessions") as client:
+        for path in ("untouched", "untouched-sessions"):
+            found += [(path, seen.sequence, seen.delivery_count, seen.body) for seen in look(client, path)]
+        Receiver(client, "untouched-sessions", in_session=True, session_id="s").wait_attached()
+        management = Management(client, "untouched-sessions")
+        reply = management.finish(management.start("get-session-state", {"session-id": "s"}))
+        found.append(bytes(reply["session-state"]))
+    with EventHubProducerClient.from_connection_string(ns.connection_string, eventhub_name="untouched-hub") as hub:
+        found += [hub.get_partition_properties(each)["last_enqueued_sequence_number"] for each in ("0", "1")]
+    return found
 
 
 def entities_of(ns: NamespaceProcess) -> list[str]:

@@ -31,7 +31,7 @@ def ns() -> Iterator[NamespaceProcess]:
         yield running
 
 
-def test_receivers_with_a_credit_of_one_get_about_the_same(ns, long_count):
+def test_receivers_with_a_credit_of_one_get_about_the_same(ns, long_count, counted):
     """1,000 receivers and 100,000 messages; scaled, as many messages for each."""
     count = long_count(1000)
     with ExitStack() as stack:
@@ -69,7 +69,10 @@ def test_receivers_with_a_credit_of_one_get_about_the_same(ns, long_count):
                         receiver.grant(1)
                 client.flush()
         got = [receiver.received for _, receiver in receivers]
-        print(f"{count} receivers got {min(got)} to {max(got)} messages each")
+        counted(
+            f"{count} receivers with a credit of 1 get {EACH} ± 20 each of {count * EACH} messages",
+            f"{min(got)} to {max(got)} each",
+        )
         assert sum(got) == count * EACH
         assert min(got) >= EACH - 20
         assert max(got) <= EACH + 20
