@@ -259,11 +259,9 @@ class Link:
             session.write(Disposition(False, first, last, True, state, False))
 
     def tell_sent(self, first: int, last: int, state: Any) -> None:
-        """Settles deliveries that we sent towards the peer, and still hears what it says of them: a transaction may be
-        rolled back. `forget_sent` of the session ends that.
-        """
+        """Tells a state of deliveries that we sent and settles nothing: the peer may still change its mind."""
         if not self.amqp_session.ended:
-            self.amqp_session.write(Disposition(False, first, last, True, state, False))
+            self.amqp_session.write(Disposition(False, first, last, False, state, False))
 
     def drained(self) -> None:
         """Answers a drain: the credit that is left is used up."""

@@ -125,15 +125,19 @@ class Coordinator:
         self._transactions.drop(self)
 
     def on_transfers(self, event: Transfers) -> None:
-        """Carry out declarations and discharges."""
+        """Carry out declarations and discharges; a client that does not want to hear of them has no use for the link."""
+        if event.settled:
+            self.close()
+            self.link.detach(amqp_error(NotAllowedError("Messages to the coordinator must not be sent settled.")))
+            return
         for number, payload in enumerate(event.payloads):
-            self._take(payload, (event.first_delivery_id + number) & 0xFFFFFFFF, event.settled)
+            self._take(payload, (event.first_delivery_id + number) & 0xFFFFFFFF)
         if self.link.credit <= _CREDIT // 2:
             self.link.grant(_CREDIT)
 
-    def _take(self, payload: bytes, delivery_id: int, settled: bool) -> None:
+    def _take(self, payload: bytes, delivery_id: int) -> None:
         def tell(state: Composite | None) -> None:
-            if not settled and not self.link.detached:
+            if not self.link.detached:
                 self.link.dispose(delivery_id, delivery_id, state)
                 self._touch()
 

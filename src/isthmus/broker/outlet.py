@@ -10,6 +10,8 @@ Invariants:
     I2. Messages taken without a lock are sent only after their deletion is durable.
     I3. A detached link settles nothing: its locks live on until they expire, and `$management` settles them.
     I4. Each delivery is settled once, whatever the client sends.
+    I5. What was disposed of in a transaction is settled from this side when the commit is durable, not before. After a
+        roll-back the client disposes of it anew; if it has settled its side already, the link's default outcome applies.
 """
 
 from __future__ import annotations
@@ -21,12 +23,13 @@ from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
 from isthmus.amqp import Link
-from isthmus.amqp.performative import Accepted, Modified, Rejected, Released, TransactionalState
+from isthmus.amqp.performative import Accepted, Modified, Rejected, Released, Source, TransactionalState
 from isthmus.broker.condition import amqp_error, refusal
 from isthmus.broker.coordinator import Transactions
 from isthmus.broker.request import text_map
-from isthmus.entities import Acquired, Queue
+from isthmus.entities import Acquired, Queue, Transaction
 from isthmus.entities.run import runs_of
+from isthmus.entities.transaction import Ending
 from isthmus.errors import IsthmusError, LockLostError, NotAllowedError
 
 __all__ = ["Carrier", "Outlet"]
@@ -89,6 +92,8 @@ class Outlet:
         self._transactions = transactions
         self._deletes = link.snd_settle_mode == _PRESETTLED
         self._tokens: dict[int, bytes] = {}
+        # Deliveries in open transactions; with what the client has settled each, if it has.
+        self._enlisted: dict[int, _Verdict | None] = {}
         self._reserved = 0
         self._mean_bytes = _EXPECTED_BYTES
         self._delivered = 0
@@ -160,6 +165,8 @@ class Outlet:
         verdict = self._verdict(state.outcome if type(state) is TransactionalState else state, settled)
         if verdict is None:
             return
+        if self._enlisted:
+            self._meet_enlisted(first, count, verdict, state, settled)
         tokens = [pop(each, None) for each in ids]
         if None in tokens:
             known = [(each, token) for each, token in zip(ids, tokens, strict=True) if token is not None]
@@ -213,7 +220,9 @@ class Outlet:
         queue = self.queue
         if type(state) is Accepted:
             return _Verdict(queue.complete, state)
-        if isinstance(state, Released) or (state is None and settled):
+        if state is None and settled:
+            return self._default_verdict()
+        if isinstance(state, Released):
             return _Verdict(lambda tokens, *_: queue.release(tokens), Released(), at_once=True)
         if isinstance(state, Modified):
             properties = text_map(state.message_annotations) or None
@@ -230,6 +239,13 @@ class Outlet:
             settle = partial(queue.dead_letter, reason=reason, description=description, properties=info or None)
             return _Verdict(lambda tokens, done, bad: settle(tokens, on_durable=done, on_failed=bad), Rejected())
         return None
+
+    def _default_verdict(self) -> _Verdict:
+        """What becomes of a delivery that the client settled without an outcome that counts."""
+        source = self.link.source
+        state = source.default_outcome if isinstance(source, Source) else None
+        # An outcome of another kind stands for none, as it would in a disposition.
+        return (self._verdict(state, False) if state is not None else None) or self._verdict(Released(), False)  # type: ignore[return-value]
 
     def _settle(self, ids: Sequence[int], tokens: list[bytes], verdict: _Verdict, settled: bool) -> None:
         flags: Sequence[bool] = ()
@@ -257,36 +273,62 @@ class Outlet:
             failed(error)
 
     def _enlist(self, ids: Sequence[int], tokens: list[bytes], verdict: _Verdict, txn_id: bytes, settled: bool) -> None:
-        """Let a transaction settle deliveries; the client is told the provisional outcome.
+        """Let a transaction settle deliveries; the client is told the provisional outcome."""
 
-        After a roll-back the client has its deliveries still, and may settle them otherwise.
-        """
+        def on_end(ending: Ending) -> None:
+            self._end_enlisted(ids, tokens, ending, TransactionalState(txn_id, verdict.echo))
 
-        def on_end(done: bool) -> None:
-            if self.closed:
-                return
-            if done:
-                for each in ids:
-                    self.link.amqp_session.forget_sent(each, each)
-            else:
-                self._tokens.update(zip(ids, tokens, strict=True))
-
+        found: Transaction | None = None
         try:
+            found = self._transactions.find(txn_id)
             if isinstance(verdict.echo, Rejected) and self.queue.dead_letters is None:
                 raise NotAllowedError(
                     f"'{self.queue.path}' has no dead-letter queue of its own; complete the message instead."
                 )
-            self._transactions.find(txn_id).settle(
-                self.queue, tokens, lambda taken: verdict.settle(taken, None, None), on_end
-            )
+            found.settle(self.queue, tokens, lambda taken: verdict.settle(taken, None, None), on_end)
         except IsthmusError as error:
             if not settled:
                 self._answer(ids, Rejected(amqp_error(error)))
+                return
+            # Nobody hears of it but by the discharge.
+            if found is not None:
+                found.doom(error)
+            self._settle(ids, tokens, self._default_verdict(), True)
             return
+        self._enlisted.update(dict.fromkeys(ids, self._default_verdict() if settled else None))
+        if not settled:
+            self._tell(ids, TransactionalState(txn_id, verdict.echo))
+
+    def _meet_enlisted(self, first: int, count: int, verdict: _Verdict, state: Any, settled: bool) -> None:
+        """The client disposed of deliveries, of which some are in a transaction that has not ended."""
+        ids = [each for each in self._enlisted if (each - first) & _MASK32 < count]
         if settled:
-            return
+            if type(state) is TransactionalState:
+                verdict = self._default_verdict()
+            self._enlisted.update(dict.fromkeys(ids, verdict))
+        elif ids:
+            error = NotAllowedError("The delivery is part of a transaction that has not been discharged.")
+            self._tell(ids, Rejected(amqp_error(error)))
+
+    def _end_enlisted(
+        self, ids: Sequence[int], tokens: Sequence[bytes], ending: Ending, state: TransactionalState
+    ) -> None:
+        """A transaction has ended in which deliveries were settled."""
+        unsettled: list[int] = []
+        for each, token in zip(ids, tokens, strict=True):
+            verdict = self._enlisted.pop(each, None)
+            if verdict is None:
+                unsettled.append(each)
+                if ending is Ending.ROLLED_BACK and not self.closed:
+                    self._tokens[each] = token
+            elif ending is Ending.ROLLED_BACK:
+                self._settle([each], [token], verdict, True)
+        if ending is not Ending.ROLLED_BACK and not self.closed:
+            self._answer(unsettled, state if ending is Ending.COMMITTED else Rejected(amqp_error(_LOST)))
+
+    def _tell(self, ids: Sequence[int], state: Any) -> None:
+        """Tell the client a state of deliveries that it may still change."""
         self._carrier.touch()
-        state = TransactionalState(txn_id, verdict.echo)
         for first, last in runs_of(ids):
             self.link.tell_sent(first, last, state)
 

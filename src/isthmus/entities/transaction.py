@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import NamedTuple, Protocol
 
 from isthmus.entities.catalog import parse_address
@@ -24,10 +25,22 @@ from isthmus.entities.record import Parts
 from isthmus.entities.staging import Callback, Failure
 from isthmus.errors import IsthmusError, LockLostError, NotAllowedError, QuotaExceededError
 
-__all__ = ["Destination", "Transaction"]
+__all__ = ["Destination", "Ending", "Transaction"]
+
+
+class Ending(Enum):
+    """What became of a transaction."""
+
+    COMMITTED = "committed"
+    """Everything took effect and is durable."""
+    ROLLED_BACK = "rolled back"
+    """Nothing took effect; messages settled in it are locked as before."""
+    FAILED = "failed"
+    """The disk failed: all or nothing took effect, and the locks are lost."""
+
 
 Settle = Callable[[Sequence[bytes]], object]
-OnEnd = Callable[[bool], None]
+OnEnd = Callable[[Ending], None]
 
 
 class Destination(Protocol):
@@ -108,7 +121,7 @@ class Transaction:
             queue: the entity.
             tokens: lock tokens.
             settle: does it; raises nothing while the entity stands.
-            on_end: told at the end whether the settlement took effect.
+            on_end: told at the end what became of it; of a commit when that is durable.
 
         Raises (nothing is then added):
             LockLostError: a lock was lost, or its message is settled in this transaction already.
@@ -142,22 +155,32 @@ class Transaction:
         now_ms = self._context.clock.wall_ms()
         operations = self._end()
         staging = self._context.staging
-        with staging.atomic():
-            for one in operations:
-                if isinstance(one, _Send):
-                    one.destination.enter(one.messages, now_ms)
-                else:
-                    one.settle(one.tokens)
-            staging.promise(on_durable, on_failed)
-        for one in operations:
-            if isinstance(one, _Settlement):
-                one.on_end(True)
+
+        def durable() -> None:
+            _tell(operations, Ending.COMMITTED)
+            if on_durable is not None:
+                on_durable()
+
+        def failed(error: Exception) -> None:
+            _tell(operations, Ending.FAILED)
+            if on_failed is not None:
+                on_failed(error)
+
+        try:
+            with staging.atomic():
+                for one in operations:
+                    if isinstance(one, _Send):
+                        one.destination.enter(one.messages, now_ms)
+                    else:
+                        one.settle(one.tokens)
+                staging.promise(durable, failed)
+        except Exception:
+            _tell(operations, Ending.FAILED)
+            raise
 
     def rollback(self) -> None:
         """Do nothing of it; no error if it has ended."""
-        for one in self._end():
-            if isinstance(one, _Settlement):
-                one.on_end(False)
+        _tell(self._end(), Ending.ROLLED_BACK)
 
     def _end(self) -> list[_Send | _Settlement]:
         self._ended = True
@@ -204,3 +227,10 @@ class Transaction:
             if error is not None:
                 return error
         return None
+
+
+def _tell(operations: Sequence[_Send | _Settlement], ending: Ending) -> None:
+    """Tell those who settled in a transaction what became of it."""
+    for one in operations:
+        if isinstance(one, _Settlement):
+            one.on_end(ending)

@@ -10,6 +10,7 @@ from isthmus.amqp import BATCH_FORMAT, Disposed, SentSettled, Transfers, section
 from isthmus.amqp.performative import (
     Accepted,
     Declared,
+    Discharge,
     Error,
     Modified,
     Rejected,
@@ -124,6 +125,264 @@ async def test_a_failing_discharge_undoes_sends_and_settlements(broker: Any, con
     assert broker.engine.runtime("orders").locked_message_count == 1
     receiver.dispose(delivery, delivery, Accepted(), settled=False)
     await control.client.settle()
+    assert held(broker) == []
+    assert broker.engine.runtime("orders").locked_message_count == 0
+
+
+def told(control: Control, delivery: int) -> list[tuple[bool, Any]]:
+    """What the broker said of a delivery that it sent: settled, and the state."""
+    return [(e.settled, e.state) for e in control.client.seen(SentSettled) if e.first <= delivery <= e.last]
+
+
+async def test_a_delivery_is_settled_when_the_commit_is_durable_i5(broker: Any, control: Control) -> None:
+    await put(broker, "one", "two")
+    receiver = control.client.receiver("orders", 10)
+    one, two = await delivered(control, receiver, 2)
+    txn_id = await control.declare()
+    await control.dispose(receiver, one, txn_id, Accepted())
+    await control.dispose(receiver, two, txn_id, Modified(delivery_failed=True))
+    assert [settled for settled, _ in told(control, one)] == [False]
+    discharged = discharge(control.link, txn_id)
+    assert isinstance(await control.outcome(discharged), Accepted)
+    for delivery, outcome in ((one, Accepted), (two, Modified)):
+        _, (settled, state) = told(control, delivery)
+        assert settled
+        assert (state.txn_id, type(state.outcome)) == (txn_id, outcome)
+    events = control.client.events
+    last = next(n for n, e in enumerate(events) if isinstance(e, SentSettled) and e.settled)
+    assert last < next(n for n, e in enumerate(events) if isinstance(e, Disposed) and e.first == discharged)
+    receiver.dispose(one, one, Accepted(), settled=False)
+    await control.client.settle()
+    assert len(told(control, one)) == 2
+
+
+async def test_after_a_roll_back_a_delivery_may_be_settled_otherwise_i5(broker: Any, control: Control) -> None:
+    await put(broker, "one", "two", "three")
+    receiver = control.client.receiver("orders", 3)
+    deliveries = await delivered(control, receiver, 3)
+    txn_id = await control.declare()
+    for delivery in deliveries:
+        await control.dispose(receiver, delivery, txn_id, Accepted())
+    await control.discharge(txn_id, fail=True)
+    assert all([settled for settled, _ in told(control, delivery)] == [False] for delivery in deliveries)
+    one, two, three = deliveries
+    receiver.dispose(one, one, Released(), settled=True)
+    receiver.dispose(two, two, Modified(delivery_failed=True), settled=False)
+    txn_id = await control.declare()
+    await control.dispose(receiver, three, txn_id, Accepted())
+    assert isinstance(await control.discharge(txn_id), Accepted)
+    assert held(broker) == ["one", "two"]
+    assert broker.engine.runtime("orders").locked_message_count == 0
+    (settled, state) = told(control, two)[-1]
+    assert settled
+    assert isinstance(state, Modified)
+
+
+@pytest.mark.parametrize(
+    ("default", "count"), [(None, 0), (Released(), 0), (Modified(delivery_failed=True), 1), (Source(), 0)]
+)
+@pytest.mark.parametrize("when", ["at once", "later"])
+async def test_what_a_client_has_settled_gets_the_default_outcome_after_a_roll_back_i5(
+    broker: Any, control: Control, default: Any, count: int, when: str
+) -> None:
+    await put(broker, "one")
+    client = control.client
+    source = Source(address="orders", default_outcome=default)
+    receiver = client.session.attach_receiver("d", source, target=Target(address="me"), rcv_settle_mode=1)
+    receiver.grant(1)
+    client.pump()
+    (delivery,) = await delivered(control, receiver, 1)
+    txn_id = await control.declare()
+    if when == "later":
+        await control.dispose(receiver, delivery, txn_id, Accepted())
+    receiver.dispose(delivery, delivery, within(txn_id, Accepted()), settled=True)
+    await client.settle()
+    assert broker.engine.runtime("orders").locked_message_count == 1
+    await control.discharge(txn_id, fail=True)
+    assert broker.engine.runtime("orders").locked_message_count == 0
+    again = broker.client()
+    link = again.receiver("orders", 1)
+    await again.settle()
+    (payload,) = again.payloads(link)
+    assert section.decode_header(payload, section.locate(payload).header).delivery_count == count
+
+
+async def test_what_a_client_releases_within_a_transaction_waits_for_its_end_i5(broker: Any, control: Control) -> None:
+    await put(broker, "one", "two")
+    receiver = control.client.receiver("orders", 2)
+    one, two = await delivered(control, receiver, 2)
+    txn_id = await control.declare()
+    for delivery in (one, two):
+        await control.dispose(receiver, delivery, txn_id, Accepted())
+    receiver.dispose(one, one, Modified(delivery_failed=True), settled=False)
+    await control.client.settle()
+    settled, state = told(control, one)[-1]
+    assert not settled
+    assert condition(state) == "amqp:not-allowed"
+    assert condition(await control.dispose(receiver, one, txn_id, Released())) == "amqp:not-allowed"
+    receiver.dispose(two, two, Modified(delivery_failed=True), settled=True)
+    await control.client.settle()
+    assert broker.engine.runtime("orders").locked_message_count == 2
+    await control.discharge(txn_id, fail=True)
+    assert broker.engine.runtime("orders").locked_message_count == 1
+    receiver.dispose(one, one, Accepted(), settled=False)
+    await control.client.settle()
+    assert held(broker) == ["two"]
+
+
+async def test_a_settled_disposition_that_is_refused_dooms_its_transaction(broker: Any, control: Control) -> None:
+    """The client takes no answer: it must not be told that all is done."""
+    await put(broker, "one", "two")
+    broker.engine.create_queue("other")
+    await put(broker, "far", queue="other")
+    here, there = control.client.receiver("orders", 1), control.client.receiver("other", 1, "r2")
+    (delivery,) = await delivered(control, here, 1)
+    (far,) = await delivered(control, there, 1)
+    txn_id = await control.declare()
+    await control.dispose(here, delivery, txn_id, Accepted())
+    there.dispose(far, far, within(txn_id, Accepted()), settled=True)
+    await control.client.settle()
+    assert broker.engine.runtime("other").locked_message_count == 0
+    assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
+    assert (held(broker), held(broker, "other")) == (["one", "two"], ["far"])
+
+
+async def test_what_the_disk_refuses_settles_deliveries_as_lost_i5(broker: Any, control: Control) -> None:
+    await put(broker, "one")
+    receiver = control.client.receiver("orders", 1)
+    (delivery,) = await delivered(control, receiver, 1)
+    txn_id = await control.declare()
+    await control.dispose(receiver, delivery, txn_id, Accepted())
+    broker.store.error = StoreError("the disk is gone")
+    assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
+    settled, state = told(control, delivery)[-1]
+    assert settled
+    assert condition(state) == "com.microsoft:message-lock-lost"
+
+
+async def test_a_link_that_closes_leaves_its_part_to_the_discharge_i5(broker: Any, control: Control) -> None:
+    await put(broker, "one", "two")
+    receiver = control.client.receiver("orders", 2)
+    one, two = await delivered(control, receiver, 2)
+    txn_id = await control.declare()
+    await control.dispose(receiver, one, txn_id, Accepted())
+    receiver.dispose(two, two, within(txn_id, Accepted()), settled=True)
+    receiver.detach()
+    await control.client.settle()
+    other = await control.declare()
+    await control.discharge(other)
+    assert held(broker) == ["one", "two"]
+    assert isinstance(await control.discharge(txn_id), Accepted)
+    assert held(broker) == []
+
+
+# ---- sessions
+
+
+def in_session(session_id: str, name: str) -> bytes:
+    return section.encode_message(name.encode(), properties={"message_id": name, "group_id": session_id})
+
+
+@pytest.fixture
+async def sessions(broker: Any) -> Any:
+    """A queue of two sessions with two messages each."""
+    broker.engine.create_queue("sessions", QueueDescription(requires_session=True, lock_duration_ms=30_000))
+    queue = broker.engine.sender("sessions")
+    queue.accept([in_session(name[0], name) for name in ("a1", "b1", "a2", "b2")])
+    await broker.namespace.commits.wait_idle()
+    return queue
+
+
+def session_receiver(client: Any, session_id: str | None, credit: int = 10) -> Any:
+    link = client.session.attach_receiver(
+        f"session-{session_id}",
+        Source(address="sessions", filter={Symbol("com.microsoft:session-filter"): session_id}),
+        target=Target(address="me"),
+        rcv_settle_mode=1,
+    )
+    client.pump()
+    link.grant(credit)
+    client.pump()
+    return link
+
+
+async def test_a_transaction_over_two_sessions(broker: Any, control: Control, sessions: Any) -> None:
+    sender = control.client.sender("sessions")
+    a, b = session_receiver(control.client, "a"), session_receiver(control.client, "b")
+    a1, _ = await delivered(control, a, 2)
+    b1, _ = await delivered(control, b, 2)
+    txn_id = await control.declare()
+    await control.send(sender, in_session("a", "a3"), txn_id)
+    await control.send(sender, in_session("c", "c1"), txn_id)
+    await control.dispose(a, a1, txn_id, Accepted())
+    await control.dispose(b, b1, txn_id, Rejected(Error(Symbol("com.microsoft:dead-letter"), None, {})))
+    assert sorted(held(broker, "sessions")) == ["a1", "a2", "b1", "b2"]
+    assert isinstance(await control.discharge(txn_id), Accepted)
+    await control.client.settle()
+    assert sorted(held(broker, "sessions")) == ["a2", "a3", "b2", "c1"]
+    assert held(broker, "sessions/$DeadLetterQueue") == ["b1"]
+    assert [settled for settled, _ in told(control, a1)] == [False, True]
+    assert control.client.bodies(a) == [b"a1", b"a2", b"a3"]
+
+
+async def test_a_session_goes_on_in_order_after_a_roll_back(broker: Any, control: Control, sessions: Any) -> None:
+    sender, receiver = control.client.sender("sessions"), session_receiver(control.client, "a")
+    a1, a2 = await delivered(control, receiver, 2)
+    txn_id = await control.declare()
+    for delivery in (a1, a2):
+        await control.dispose(receiver, delivery, txn_id, Accepted())
+    await control.send(sender, in_session("a", "a3"), txn_id)
+    await control.discharge(txn_id, fail=True)
+    for delivery in (a1, a2):
+        receiver.dispose(delivery, delivery, Released(), settled=True)
+    await control.client.settle()
+    assert control.client.bodies(receiver) == [b"a1", b"a2", b"a1", b"a2"]
+    assert sorted(held(broker, "sessions")) == ["a1", "a2", "b1", "b2"]
+
+
+@pytest.mark.parametrize("how", ["closed", "expired"])
+async def test_the_end_of_a_session_rolls_back_what_was_settled_in_it(
+    broker: Any, control: Control, sessions: Any, how: str
+) -> None:
+    sender, receiver = control.client.sender("sessions"), session_receiver(control.client, "a")
+    a1, a2 = await delivered(control, receiver, 2)
+    txn_id = await control.declare()
+    await control.send(sender, in_session("a", "a3"), txn_id)
+    await control.dispose(receiver, a1, txn_id, Accepted())
+    receiver.dispose(a2, a2, within(txn_id, Accepted()), settled=True)
+    if how == "closed":
+        receiver.detach()
+    else:
+        broker.clock.advance(31_000)
+        broker.engine.tick()
+    await control.client.settle()
+    assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
+    assert sorted(held(broker, "sessions")) == ["a1", "a2", "b1", "b2"]
+    client = broker.client()
+    again = session_receiver(client, "a")
+    await client.settle()
+    assert client.bodies(again) == [b"a1", b"a2"]
+
+
+async def test_a_message_without_session_is_refused_and_the_rest_goes_on(
+    broker: Any, control: Control, sessions: Any
+) -> None:
+    sender = control.client.sender("sessions")
+    txn_id = await control.declare()
+    assert condition(await control.send(sender, make("x"), txn_id)) == "amqp:not-allowed"
+    await control.send(sender, in_session("d", "d1"), txn_id)
+    assert isinstance(await control.discharge(txn_id), Accepted)
+    assert sorted(held(broker, "sessions")) == ["a1", "a2", "b1", "b2", "d1"]
+
+
+async def test_messages_to_the_coordinator_are_not_sent_settled(broker: Any, control: Control) -> None:
+    link = control.client.sender("orders")
+    txn_id = await control.declare()
+    await control.send(link, make("a"), txn_id)
+    send_with_state(control.link, b"\0Sw" + Discharge(txn_id).encode(), None, settled=True)
+    control.client.pump()
+    assert control.client.detached(control.link) == "amqp:not-allowed"
+    assert control.client.peer.statistics()["open_transactions"] == 0
     assert held(broker) == []
 
 
