@@ -21,11 +21,12 @@ import pytest
 from fault_client import Raw, endpoint_for, make_message, works
 from isthmus.amqp import BATCH_FORMAT, Closed, LinkDetached, Role, SessionEnded, codec, section
 from isthmus.amqp.frame import AMQP_HEADER, SASL_HEADER, frame
-from isthmus.amqp.performative import Begin, Coordinator, Open, Rejected, Source, Target, TransactionalState, Transfer
+from isthmus.amqp.performative import Accepted, Begin, Open, Rejected, Source, Target, TransactionalState, Transfer
 from isthmus.amqp.types import Symbol, UInt
 from isthmus.broker.sas import make_token
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.testing.namespace import NamespaceProcess, namespace
+from transaction_client import attach_coordinator, declare, discharge
 
 CONFIG = "queues: {orders: {}, orders-secret: {}, normal: {}, closed: {status: Disabled}}"
 HOUR_MS = 3_600_000
@@ -320,12 +321,17 @@ def test_a_disabled_queue_takes_and_gives_nothing(ns: NamespaceProcess, log: Any
     assert all("attach refused" in line for line in lines)
 
 
-def test_a_coordinator_without_a_credential_is_refused(ns: NamespaceProcess, log: Any) -> None:
+def test_a_coordinator_without_a_credential_reaches_nothing(ns: NamespaceProcess, log: Any) -> None:
+    """Clients attach it before they show their first token."""
     with Raw(ns).opened(plain=False) as client:
-        client.session.attach_sender("l", Coordinator(), source=Source("me"))
+        control = attach_coordinator(client.session)
+        client.wait_until(lambda: control.credit)
+        txn_id = client.outcome(declare(control)).txn_id
+        client.session.attach_sender("l", Target("queue"), source=Source("me"))
         detached = client.wait(LinkDetached)
         assert detached.error is not None
         assert detached.error.condition == "amqp:unauthorized-access"
+        assert isinstance(client.outcome(discharge(control, txn_id)), Accepted)
     one_line(log, "amqp:unauthorized-access")
 
 

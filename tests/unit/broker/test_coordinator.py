@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.unit.broker.test_peer import put_token
 
 from isthmus.amqp import BATCH_FORMAT, Disposed, SentSettled, Transfers, section
 from isthmus.amqp.performative import (
@@ -565,11 +566,17 @@ async def test_what_the_coordinator_cannot_read_is_refused(broker: Any, control:
     assert await control.declare()
 
 
-async def test_a_coordinator_needs_a_token(broker: Any) -> None:
+async def test_a_coordinator_is_there_before_the_first_token(broker: Any) -> None:
+    """The Java SDK attaches it first; what takes part in a transaction needs its own right."""
     client = broker.client(None)
-    link = attach_coordinator(client.session)
-    client.pump()
-    assert client.detached(link) == "amqp:unauthorized-access"
+    control = Control(client)
+    txn_id = await control.declare()
+    assert client.detached(client.sender("orders", "early")) == "amqp:unauthorized-access"
+    put_token(client, broker.token("sb://host/orders"))
+    link = client.sender("orders")
+    await control.send(link, make("a"), txn_id)
+    assert isinstance(await control.discharge(txn_id), Accepted)
+    assert held(broker) == ["a"]
 
 
 async def test_a_request_to_a_node_takes_no_part(broker: Any, control: Control) -> None:
