@@ -106,3 +106,63 @@ def test_a_deleted_target_fills_the_transfer_dead_letter_queue(client: Any, admi
     assert (counts.transfer_dead_letter_message_count, counts.transfer_message_count) == (1, 0)
     (found,) = take(client.get_queue_receiver("orphan", sub_queue=ServiceBusSubQueue.TRANSFER_DEAD_LETTER), 1)
     assert (str(found), found.dead_letter_reason) == ("late", "MessagingEntityNotFound")
+
+
+def session_of(client: ServiceBusClient, queue: str, session_id: str, count: int) -> list[str]:
+    """Bodies of a session, taken and completed."""
+    return [str(message) for message in take(client.get_queue_receiver(queue, session_id=session_id), count)]
+
+
+def test_what_goes_on_to_an_entity_with_sessions_needs_a_session(client: Any, admin: Any) -> None:
+    """With a SessionId it arrives in its session, in order; without one it is dead-lettered where it came from."""
+    admin.create_queue("seated", requires_session=True)
+    admin.create_queue("doors", forward_to="seated")
+    with client.get_queue_sender("doors") as sender:
+        sender.send_messages([ServiceBusMessage(body, session_id=body[0]) for body in ("a1", "b1", "a2", "b2")])
+        sender.send_messages(ServiceBusMessage("nobody's"))
+        sender.send_messages(ServiceBusMessage("a3", session_id="a"))
+    assert session_of(client, "seated", "a", 3) == ["a1", "a2", "a3"]
+    assert session_of(client, "seated", "b", 2) == ["b1", "b2"]
+    (dead,) = take(client.get_queue_receiver("doors", sub_queue=ServiceBusSubQueue.DEAD_LETTER), 1)
+    assert str(dead) == "nobody's"
+    assert dead.dead_letter_reason == "Session ID is null"
+    assert dead.dead_letter_source == "doors"
+    assert "session" in dead.dead_letter_error_description.lower()
+    assert admin.get_queue_runtime_properties("doors").total_message_count == 0
+
+
+def test_subscriptions_and_dead_letters_go_on_to_entities_with_sessions(client: Any, admin: Any) -> None:
+    admin.create_queue("boarded", requires_session=True)
+    admin.create_queue("buried", requires_session=True)
+    admin.create_topic("gates")
+    admin.create_subscription("gates", "all", forward_to="boarded")
+    admin.create_queue("sick", forward_dead_lettered_messages_to="buried")
+    with client.get_topic_sender("gates") as sender:
+        sender.send_messages(
+            [
+                ServiceBusMessage("c1", session_id="c"),
+                ServiceBusMessage("lost"),
+                ServiceBusMessage("c2", session_id="c"),
+            ]
+        )
+    assert session_of(client, "boarded", "c", 2) == ["c1", "c2"]
+    subscription = client.get_subscription_receiver("gates", "all", sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+    assert [(str(dead), dead.dead_letter_reason) for dead in take(subscription, 1)] == [("lost", "Session ID is null")]
+    with client.get_queue_sender("sick") as sender:
+        sender.send_messages([ServiceBusMessage("d1", session_id="d"), ServiceBusMessage("none")])
+    with client.get_queue_receiver("sick") as receiver:
+        found: list[Any] = []
+        while len(found) < 2:
+            found += receiver.receive_messages(max_message_count=2, max_wait_time=5)
+        for message in found:
+            receiver.dead_letter_message(message, reason="tired")
+    with client.get_queue_receiver("buried", session_id="d") as receiver:
+        (moved,) = receiver.receive_messages(max_wait_time=5)
+        assert (str(moved), moved.dead_letter_reason, moved.dead_letter_source) == ("d1", "tired", "sick")
+        receiver.complete_message(moved)
+    # What cannot go on stays, and is to be had when nothing forwards any more.
+    sick = admin.get_queue("sick")
+    sick.forward_dead_lettered_messages_to = None
+    admin.update_queue(sick)
+    (kept,) = take(client.get_queue_receiver("sick", sub_queue=ServiceBusSubQueue.DEAD_LETTER), 1)
+    assert (str(kept), kept.dead_letter_reason) == ("none", "tired")

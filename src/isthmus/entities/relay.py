@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from isthmus.entities.amend import Stored, as_new, take_apart
 from isthmus.entities.backlog import Backlog, sequences_of
 from isthmus.entities.description import EntityStatus
-from isthmus.entities.error import TooManyHopsError
+from isthmus.entities.error import SessionRequiredError, TooManyHopsError
 from isthmus.entities.intake import Context
 from isthmus.entities.key import unpack_message
 from isthmus.entities.onward import Onward, reason_of
@@ -38,6 +38,8 @@ __all__ = ["Relay"]
 # Messages moved in one commit, and how large they may be together: the loop serves others in between.
 _GROUP = 1000
 _GROUP_BYTES = 8 << 20
+# Why a dead letter never goes on to this target: it must not keep those behind it from being looked at.
+_NEVER = (TooManyHopsError, SessionRequiredError)
 
 
 class Relay(Backlog):
@@ -73,9 +75,9 @@ class Relay(Backlog):
             self.add_listener(self.pump)
         elif self.onward is not None and onward is None:
             self.remove_listener(self.pump)
-            for run in self._stuck:
-                self._returned.add(*run)
-            self._stuck.clear()
+        for run in self._stuck:
+            self._returned.add(*run)
+        self._stuck.clear()
         self.onward = onward
 
     @property
@@ -174,7 +176,7 @@ class Relay(Backlog):
                         self._set_aside(stored, error)
                     continue
                 sequence = unpack_message(pair[0])
-                if isinstance(error, TooManyHopsError):
+                if isinstance(error, _NEVER):
                     self._stuck.add(sequence, sequence)
                 else:
                     blocked = True

@@ -433,3 +433,22 @@ def test_a_target_that_requires_sessions_takes_only_messages_of_one(namespace: A
     assert names([read(payload) for payload in hold.messages.acquire(10).payloads]) == ["a", "c"]
     (dead,) = take(namespace, "q/$DeadLetterQueue", read)
     assert (dead.properties["message_id"], dead.user["DeadLetterReason"]) == ("b", "Session ID is null")
+
+
+def test_dead_letters_without_a_session_hold_up_none_behind_them(namespace: Any, message: Any, read: Any) -> None:
+    """More of them than are looked at together; they go on where forwarding leads elsewhere."""
+    engine = namespace.engine
+    engine.create_queue("plain")
+    engine.create_queue("target", QueueDescription(requires_session=True))
+    engine.create_queue("q", QueueDescription(forward_dead_lettered_messages_to="target"))
+    count = 1100
+    namespace.send("q", *(message(str(number)) for number in range(count)), message("last", group_id="s"))
+    while (acquired := namespace.queue("q").acquire(200)) is not None:
+        namespace.queue("q").dead_letter(acquired.tags)
+    settle(namespace)
+    hold = namespace.queue("target").open_session("s")
+    assert names([read(payload) for payload in hold.messages.acquire(10).payloads]) == ["last"]
+    assert engine.runtime("q").dead_letter_message_count == count
+    engine.update_queue("q", QueueDescription(forward_dead_lettered_messages_to="plain"))
+    settle(namespace)
+    assert len(namespace.queue("plain").peek(0, 2000)) == count

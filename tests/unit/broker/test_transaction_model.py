@@ -1,0 +1,355 @@
+"""Transactions against what they promise: all of it or nothing, whatever fails when (hypothesis).
+
+Every discharge is followed by a power cut after each batch that the disk may have taken, tried on copies of the store.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from isthmus.amqp import section
+from isthmus.broker.coordinator import Transactions
+from isthmus.entities import Engine, Limits, QueueDescription, TransactionRolledBackError, TransactionTimeoutError
+from isthmus.entities.error import UnknownTransactionError
+from isthmus.entities.transaction import Ending
+from isthmus.errors import IsthmusError, LockLostError, QuotaExceededError, StoreError
+from isthmus.store import MemoryJournal
+from isthmus.testing.clock import ManualClock
+
+PLACES = ("q", "q/$DeadLetterQueue", "next", "q/$Transfer/$DeadLetterQueue")
+LOCK_MS = 5000
+TIMEOUT_MS = 120_000
+MESSAGES = 6
+TRANSACTIONS = 3
+LINKS = ("link 1", "link 2")
+# Place, whether deferred, deliveries: what a peek tells of a message.
+Shown = dict[str, tuple[str, bool, int]]
+
+
+@dataclass
+class Done:
+    """What a transaction did, and what became of it."""
+
+    txn_id: bytes
+    link: str
+    since_ms: int
+    doomed: bool = False
+    sent: list[str] = field(default_factory=list)
+    settled: dict[str, str] = field(default_factory=dict)
+    endings: list[Ending] = field(default_factory=list)
+    fate: str = "open"  # open, staged, done, undone, lost (with its connection)
+
+    @property
+    def count(self) -> int:
+        return len(self.sent) + len(self.settled)
+
+
+class TransactionMachine(RuleBasedStateMachine):
+    @initialize(detects=st.booleans())
+    def begin(self, detects: bool) -> None:
+        self.clock = ManualClock()
+        self.journal = MemoryJournal()
+        self.count = 0
+        self.all: list[Done] = []
+        self.start()
+        self.engine.create_queue("next", QueueDescription(requires_duplicate_detection=detects))
+        self.engine.create_queue("q", QueueDescription(lock_duration_ms=LOCK_MS, max_delivery_count=100))
+        self.commit()
+
+    def start(self) -> None:
+        limits = Limits(max_transaction_messages=MESSAGES, max_transactions_per_connection=TRANSACTIONS)
+        self.engine = Engine(self.journal, self.clock, limits=limits)
+        self.transactions = Transactions(self.engine, self.clock)
+        self.open: list[Done] = []
+        self.tokens: dict[str, bytes] = {}
+
+    def name(self) -> str:
+        self.count += 1
+        return f"m{self.count}"
+
+    @property
+    def now_ms(self) -> int:
+        return int(self.clock.monotonic() * 1000)
+
+    @property
+    def queue(self) -> Any:
+        return self.engine.receiver("q")
+
+    def is_late(self, done: Done) -> bool:
+        return self.now_ms - done.since_ms >= TIMEOUT_MS
+
+    # ---- without transactions
+
+    @rule()
+    def commit(self) -> None:
+        commit = self.engine.begin_commit()
+        self.journal.sync()
+        if commit is not None:
+            self.engine.end_commit(commit)
+
+    @rule(count=st.integers(1, 4))
+    def fill(self, count: int) -> None:
+        self.engine.sender("q").accept([make(self.name()) for _ in range(count)])
+        self.commit()
+
+    @rule(limit=st.integers(1, 3))
+    def receive(self, limit: int) -> None:
+        acquired = self.queue.acquire(limit)
+        if acquired is not None:
+            self.tokens |= dict(zip(map(name_of, acquired.payloads), acquired.tags, strict=True))
+
+    @precondition(lambda self: self.tokens)
+    @rule(data=st.data())
+    def settle_outside(self, data: Any) -> None:
+        """Somebody settles by lock token what a transaction may hold: the transaction is then rolled back."""
+        name = data.draw(st.sampled_from(sorted(self.tokens)))
+        self.queue.abandon([self.tokens.pop(name)])
+
+    # ---- in transactions
+
+    @rule(link=st.sampled_from(LINKS))
+    def declare(self, link: str) -> None:
+        self.transactions.tick()
+        if self.transactions.statistics()["open_transactions"] >= TRANSACTIONS:
+            with pytest.raises(QuotaExceededError):
+                self.transactions.declare(link)  # type: ignore[arg-type] - only its identity counts
+            return
+        txn_id = self.transactions.declare(link)  # type: ignore[arg-type]
+        done = Done(txn_id, link, self.now_ms)
+        self.open.append(done)
+        self.all.append(done)
+
+    def add(self, done: Done, count: int, operation: Any) -> bool:
+        """Adds to a transaction; whether it was taken, which is right only if nothing forbids it."""
+        first = done.count == 0
+        try:
+            operation(self.transactions.find(done.txn_id))
+        except TransactionTimeoutError:
+            assert self.is_late(done)
+            return False
+        except QuotaExceededError:
+            assert done.count + count > MESSAGES
+            return False
+        except LockLostError:
+            return False
+        assert not self.is_late(done)
+        assert done.count + count <= MESSAGES
+        if first:
+            done.since_ms = self.now_ms
+        return True
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), count=st.integers(1, 3), via=st.booleans())
+    def send(self, data: Any, count: int, via: bool) -> None:
+        done = data.draw(st.sampled_from(self.open))
+        names = [self.name() for _ in range(count)]
+        destination = self.engine.via("q", "next") if via else self.engine.sender("q")
+        if self.add(done, count, lambda found: found.send(destination, [make(name) for name in names])):
+            done.sent += names
+
+    @precondition(lambda self: self.open and self.tokens)
+    @rule(data=st.data(), what=st.sampled_from(["complete", "dead_letter", "defer", "abandon"]))
+    def settle(self, data: Any, what: str) -> None:
+        done = data.draw(st.sampled_from(self.open))
+        name = data.draw(st.sampled_from(sorted(self.tokens)))
+        queue, token = self.queue, self.tokens[name]
+        if self.add(done, 1, lambda found: found.settle(queue, [token], getattr(queue, what), done.endings.append)):
+            assert name not in done.settled
+            done.settled[name] = what
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def doom(self, data: Any) -> None:
+        """A settled transfer of it was refused."""
+        done = data.draw(st.sampled_from(self.open))
+        if not self.is_late(done):
+            self.transactions.find(done.txn_id).doom(IsthmusError("refused"))
+            done.doomed = True
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), then=st.sampled_from(["sync", "sync", "fail", "cut"]))
+    def discharge(self, data: Any, then: str) -> None:
+        done = data.draw(st.sampled_from(self.open))
+        self.open.remove(done)
+        self.commit()
+        before = self.shown(self.engine)
+        written = self.journal.unsynced_count
+
+        def durable() -> None:
+            assert done.endings == [Ending.COMMITTED] * len(done.settled)
+            done.fate = "done"
+
+        try:
+            self.transactions.take(done.txn_id).commit(durable, lambda _: None)
+        except (TransactionRolledBackError, TransactionTimeoutError):
+            assert self.is_late(done) or done.doomed or done.settled
+            assert not self.engine.has_staged
+            self.ended(done, "undone")
+            return
+        assert not self.is_late(done)
+        assert not done.doomed
+        assert self.journal.unsynced_count == written
+        done.fate = "staged"
+        for name in done.settled:
+            self.tokens.pop(name, None)
+        commit = self.engine.begin_commit()
+        self.cut_everywhere(done, before)
+        if then == "cut":
+            self.power_cut(data.draw(st.integers(0, 2)))
+        elif then == "fail" and commit is not None:
+            self.engine.fail_commit(commit, StoreError("the disk is gone"))
+            self.fail(done)
+        elif commit is not None:
+            self.journal.sync()
+            self.engine.end_commit(commit)
+
+    def cut_everywhere(self, done: Done, before: Shown) -> None:
+        """The power fails after any of the batches written: all of the transaction is there, or nothing."""
+        for keep in range(self.journal.unsynced_count + 1):
+            journal = copy.deepcopy(self.journal)
+            journal.crash(keep)
+            now = self.shown(Engine(journal, self.clock))
+            effects = {name in now for name in done.sent}
+            for name, what in done.settled.items():
+                effects.add(now.get(name) != before[name])
+                if now.get(name) != before[name]:
+                    self.check_settled(what, now.get(name), before[name])
+            assert len(effects) <= 1, (keep, done)
+
+    @staticmethod
+    def check_settled(what: str, now: tuple[str, bool, int] | None, before: tuple[str, bool, int]) -> None:
+        place, _, deliveries = before
+        expected = {
+            "complete": None,
+            "dead_letter": ("q/$DeadLetterQueue", False, deliveries),
+            "defer": (place, True, deliveries + 1),
+            "abandon": (place, False, deliveries + 1),
+        }
+        assert now == expected[what], (what, now, before)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def roll_back(self, data: Any) -> None:
+        done = data.draw(st.sampled_from(self.open))
+        self.open.remove(done)
+        held = {name: self.queue.holds([token]) for name, token in self.tokens.items()}
+        try:
+            self.transactions.take(done.txn_id).rollback()
+        except TransactionTimeoutError:
+            assert self.is_late(done)
+        assert held == {name: self.queue.holds([token]) for name, token in self.tokens.items()}
+        self.ended(done, "undone")
+
+    @rule(link=st.sampled_from(LINKS))
+    def close_link(self, link: str) -> None:
+        self.transactions.tick()
+        late = [done for done in self.open if self.is_late(done)]
+        self.transactions.drop(link)  # type: ignore[arg-type] - only its identity counts
+        for done in [each for each in self.open if each.link == link]:
+            self.open.remove(done)
+            with pytest.raises(TransactionTimeoutError if done in late else UnknownTransactionError):
+                self.transactions.find(done.txn_id)
+            self.ended(done, "undone")
+
+    def ended(self, done: Done, fate: str) -> None:
+        assert done.endings == [Ending.ROLLED_BACK] * len(done.settled), done
+        done.fate = fate
+
+    # ---- time and failures
+
+    @rule(ms=st.sampled_from([100, LOCK_MS, TIMEOUT_MS - 100, TIMEOUT_MS]))
+    def wait(self, ms: int) -> None:
+        self.clock.advance(ms)
+        self.engine.tick()
+
+    @rule()
+    def tick(self) -> None:
+        """Nobody asks for a transaction whose time is over: it goes by itself."""
+        self.transactions.tick()
+        for done in [each for each in self.open if self.is_late(each)]:
+            self.open.remove(done)
+            self.ended(done, "undone")
+        assert self.transactions.statistics()["open_transactions"] == len(self.open)
+
+    @rule(keep=st.integers(0, 3))
+    def power_cut(self, keep: int) -> None:
+        self.journal.crash(keep)
+        for done in self.open:
+            done.fate = "lost"
+        self.start()
+        self.look()
+
+    @rule()
+    def failed_sync(self) -> None:
+        commit = self.engine.begin_commit()
+        if commit is not None:
+            self.engine.fail_commit(commit, StoreError("the disk is gone"))
+            self.tokens.clear()
+        self.look()
+
+    def fail(self, done: Done) -> None:
+        assert done.endings == [Ending.FAILED] * len(done.settled)
+        self.tokens.clear()
+        self.look()
+
+    @staticmethod
+    def shown(engine: Engine) -> Shown:
+        """What peeks show."""
+        here: Shown = {}
+        for place in PLACES:
+            for payload in engine.receiver(place).peek(0, 10_000):
+                name = name_of(payload)
+                assert name not in here
+                sections = section.locate(payload)
+                annotations = section.decode_map(payload, sections.message_annotations)
+                count = section.decode_header(payload, sections.header).delivery_count
+                deferred = any(str(key) == "x-opt-message-state" and value == 1 for key, value in annotations.items())
+                here[name] = (place, deferred, int(count))
+        return here
+
+    @rule()
+    def look(self) -> None:
+        """Of each transaction everything is there, or nothing."""
+        if self.engine.has_staged:
+            self.commit()
+        here = self.shown(self.engine)
+        for done in self.all:
+            arrived = {name in here for name in done.sent}
+            gone = {
+                name not in here or here[name][0] != "q"
+                for name, what in done.settled.items()
+                if what in ("complete", "dead_letter")
+            }
+            if done.fate == "done":
+                assert arrived <= {True}
+                assert gone <= {True}
+            elif done.fate == "staged":  # a power cut or a failed sync has decided, and told nobody
+                assert len(arrived | gone) <= 1
+                done.fate = "done" if True in arrived | gone else "undone"
+            else:
+                assert arrived <= {False}
+
+    def teardown(self) -> None:
+        if hasattr(self, "tokens"):
+            self.look()
+
+
+def make(name: str) -> bytes:
+    return section.encode_message(b"x", properties={"message_id": name})
+
+
+def name_of(payload: bytes) -> str:
+    return str(section.decode_properties(payload, section.locate(payload).properties)["message_id"])
+
+
+TestTransactions = TransactionMachine.TestCase
+TestTransactions.settings = settings(
+    max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
