@@ -99,7 +99,7 @@ def add_websocket(app: web.Application, namespace: Namespace) -> None:
             await socket.prepare(request)
         except ConnectionError:  # the client has gone meanwhile, which is no fault to log
             return web.Response()
-        except UnicodeError:  # the library's refusal quotes a header that cannot be written
+        except ValueError:  # bytes that are no text, which the library can neither read nor quote in its refusal
             return web.Response(status=400, text="A header of the WebSocket handshake is no text.")
         address = request.transport.get_extra_info("peername") if request.transport is not None else None
         wire = _Wire(socket, f"{address[0]}:{address[1]}" if address else "unknown")

@@ -33,7 +33,10 @@ async def test_a_client_that_goes_before_it_is_answered_is_no_fault(broker, capl
     assert [record for record in caplog.records if record.exc_info] == []
 
 
-@pytest.mark.parametrize(("standing", "said"), [("Version: 13", "Version: \udcc0"), ("websocket\r\n", "\udcc0\r\n")])
+@pytest.mark.parametrize(
+    ("standing", "said"),
+    [("Version: 13", "Version: \udcc0"), ("websocket\r\n", "\udcc0\r\n"), ("Key: dGhl", "Key: \udc80Ghl")],
+)
 async def test_a_handshake_with_bytes_that_are_no_text_is_refused(broker, caplog, standing, said):
     app = web.Application()
     add_websocket(app, broker.namespace)
