@@ -113,6 +113,11 @@ class Dispatch:
                 self._refuse(outlet, amqp_error(error), refusal(error).condition)
                 touched[outlet] = None
                 continue
+            except Exception as fault:  # noqa: BLE001 - a fault of ours costs this link, and the others not their round
+                _log.exception("receiver detached by a fault: entity=%r", outlet.path)
+                self._refuse(outlet, amqp_error(fault), refusal(fault).condition)
+                touched[outlet] = None
+                continue
             dry = not count
             left -= count
             touched[outlet] = None

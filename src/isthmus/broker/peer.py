@@ -181,6 +181,12 @@ class Peer:
         """Heartbeats, idle times, the token deadline, tokens that have expired, entities that have gone or closed."""
         if self._over:
             return
+        try:
+            self._tick()
+        except Exception:  # noqa: BLE001 - see `_end_by_fault`
+            self._end_by_fault()
+
+    def _tick(self) -> None:
         now = self._clock.monotonic()
         self._handle(self._connection.tick(now))
         if self._access.drop_expired():
@@ -250,11 +256,14 @@ class Peer:
                 self._warn("connection closed", error)
                 self.close(amqp_error(error))
                 return
-            except Exception:  # noqa: BLE001 - see below
-                # A fault of ours must cost this client its connection, and nobody else anything.
-                _log.exception("connection closed by a fault: peer=%s", self._wire.name)
-                self.close(Error(Symbol("amqp:internal-error"), INTERNAL_TEXT))
+            except Exception:  # noqa: BLE001 - see `_end_by_fault`
+                self._end_by_fault()
                 return
+
+    def _end_by_fault(self) -> None:
+        """A fault of ours must cost this client its connection, and nobody else anything."""
+        _log.exception("connection closed by a fault: peer=%s", self._wire.name)
+        self.close(Error(Symbol("amqp:internal-error"), INTERNAL_TEXT))
 
     def _on_sasl(self, event: SaslInit) -> None:
         ok = event.mechanism in _MECHANISMS

@@ -3,7 +3,9 @@ from collections import Counter
 
 import pytest
 
-from isthmus.amqp import Disposed, Transfers
+from isthmus.amqp import Disposed, LinkDetached, Transfers
+from isthmus.broker.outlet import Outlet
+from isthmus.broker.peer import Peer
 from isthmus.entities import EntityStatus, QueueDescription
 
 
@@ -108,3 +110,43 @@ async def test_a_queue_that_is_disabled_under_a_link_gives_nothing_more(broker, 
     again = client.receiver("orders", credit=5, name="again")
     await client.settle()
     assert len(client.bodies(again)) + len(client.bodies(receiver)) == 2
+
+
+async def test_a_fault_at_one_link_costs_the_others_no_message(broker, message, monkeypatch, caplog):
+    unlucky, other = broker.client(), broker.client()
+    first, second = unlucky.receiver("orders", credit=5), other.receiver("orders", credit=5)
+    deliver = Outlet.deliver
+
+    def fail_once(outlet, limit):
+        monkeypatch.setattr(Outlet, "deliver", deliver)
+        raise KeyError("a fault")
+
+    monkeypatch.setattr(Outlet, "deliver", fail_once)
+    await fill(broker.client(), message, 3)
+    await unlucky.settle()
+    await other.settle()
+    lost, left = (
+        [(unlucky, first), (other, second)] if not unlucky.payloads(first) else [(other, second), (unlucky, first)]
+    )
+    assert len(left[0].payloads(left[1])) == 3
+    [detached] = lost[0].seen(LinkDetached)
+    assert str(detached.error.condition) == "amqp:internal-error"
+    assert "a fault" in caplog.text
+
+
+async def test_a_fault_at_one_connection_costs_the_others_no_tick(broker, monkeypatch, caplog):
+    clients = [broker.client() for _ in range(3)]
+    ticked = []
+    tick = Peer._drop_closed
+
+    def fail_once(peer):
+        ticked.append(peer)
+        if len(ticked) == 1:
+            raise KeyError("a fault")
+        tick(peer)
+
+    monkeypatch.setattr(Peer, "_drop_closed", fail_once)
+    broker.namespace._tick_peers()
+    assert len(ticked) == len(clients)
+    assert len(broker.namespace.peers) == len(clients) - 1
+    assert "a fault" in caplog.text
