@@ -119,9 +119,11 @@ class NamespaceProcess:
         assert self._process is not None
         assert self._process.stdout is not None
         output = self._process.stdout.fileno()
+        waiting = select.poll()  # select() takes no descriptor above 1023, and a test may have many connections open
+        waiting.register(output, select.POLLIN)
         line = b""
         while not line.endswith(b"\n"):
-            readable, _, _ = select.select([output], [], [], max(0.0, deadline - time.monotonic()))
+            readable = waiting.poll(1000 * max(0.0, deadline - time.monotonic()))
             chunk = os.read(output, 65536) if readable else b""
             if not chunk:
                 self.kill()
