@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_machine_as_test
 
 SHORT_RUN_DIVISOR = 20
@@ -32,7 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # No deadlines: on a shared machine they measure the neighbours. The default run repeats the same examples, so that a
 # change is judged by what it changed; the long run looks for new ones.
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("soak", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "soak", deadline=None, derandomize=False, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -78,7 +81,7 @@ def counted(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 @pytest.fixture
 def run_model(
-    long_count: Callable[[int], int], counted: Callable[[str, str], None]
+    request: pytest.FixtureRequest, long_count: Callable[[int], int], counted: Callable[[str, str], None]
 ) -> Callable[[type[RuleBasedStateMachine], int], None]:
     """Runs a machine of hypothesis for so many steps in all (a twentieth without `--soak`), in examples of fifty."""
 
@@ -94,6 +97,11 @@ def run_model(
                 done["examples"] += 1
                 super().teardown()
 
+        how = "the same as always"
+        if request.config.getoption("--soak"):
+            chosen = request.config.getoption("--hypothesis-seed") or random.SystemRandom().randrange(1 << 32)
+            seed(int(chosen))(Counting)
+            how = f"seed {chosen}"
         Counting.__name__ = Counting.__qualname__ = machine.__name__
         wanted = long_count(steps)
         try:
@@ -107,7 +115,7 @@ def run_model(
                 ),
             )
         finally:
-            counted(f"{machine.__name__}: {wanted} steps", f"{done['steps']} steps in {done['examples']} examples")
+            counted(f"{machine.__name__}: {wanted} steps", f"{done['steps']} in {done['examples']} examples, {how}")
 
     return run
 
