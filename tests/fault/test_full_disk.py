@@ -12,6 +12,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSender
 from azure.servicebus.exceptions import ServiceBusError
 
+from isthmus.operations.health import ask_health
 from isthmus.testing.namespace import namespace
 
 LIMIT_BYTES = 3 << 20
@@ -40,6 +41,9 @@ def test_a_full_disk_refuses_sends_and_loses_nothing(tmp_path: Path, killed: boo
             sent, refusal = send_until_refused(sender, range(200))
             assert refusal, "the limit was never met"
             assert len(sent) >= 10
+            health = ask_health(running.data)
+            assert health.status == "unhealthy"
+            assert "The store refuses changes: " in health.reason
             again, refusal = send_until_refused(sender, range(200, 201))
             sent += again
             assert "commit failed" in running.log()
@@ -47,6 +51,7 @@ def test_a_full_disk_refuses_sends_and_loses_nothing(tmp_path: Path, killed: boo
             if not killed:
                 sender.send_messages(ServiceBusMessage(BODY, application_properties={"number": 1000}))
                 sent.append(1000)
+                assert ask_health(running.data).is_ready
         if killed:
             running.kill()
             running.start()

@@ -52,7 +52,7 @@ class CommitLoop:
         self._syncing: Commit | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._healthy = True
+        self._failure = ""
         self._commits = 0
         self._failures = 0
         self._began_at = 0.0
@@ -102,7 +102,12 @@ class CommitLoop:
     @property
     def is_healthy(self) -> bool:
         """Whether the last group could be stored."""
-        return self._healthy
+        return not self._failure
+
+    @property
+    def failure(self) -> str:
+        """Why the last group could not be stored; empty where it could."""
+        return self._failure
 
     def statistics(self) -> dict[str, int]:
         """Groups committed and failed since the start."""
@@ -142,7 +147,7 @@ class CommitLoop:
         self._syncing = None
         if error is None:
             self._commits += 1
-            self._healthy = True
+            self._failure = ""
             seconds = time.monotonic() - self._began_at
             self._seconds += seconds
             self._operations += len(commit)
@@ -177,7 +182,7 @@ class CommitLoop:
 
     def _report(self, error: Exception) -> None:
         self._failures += 1
-        self._healthy = False
+        self._failure = str(error) if isinstance(error, StoreError) else type(error).__name__
         if isinstance(error, StoreError):
             _log.warning("commit failed: reason=%s", error)
         else:

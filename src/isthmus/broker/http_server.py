@@ -51,7 +51,7 @@ async def start_http(
         namespace.clock,
         namespace.name,
         commit=commits.wait_durable,
-        healthy=lambda: commits.is_healthy,
+        health=namespace.health,
         limits=limits,
     )
     add_operator_api(app, namespace, authority, backups)

@@ -19,6 +19,7 @@ from isthmus.amqp import Error
 from isthmus.amqp.types import Symbol
 from isthmus.broker.commit import CommitLoop
 from isthmus.broker.dispatch import Dispatch
+from isthmus.broker.health import HEALTHY, Health
 from isthmus.broker.hub import HubGate
 from isthmus.broker.keyring import Authority
 from isthmus.broker.limit import ConnectionLimits
@@ -58,6 +59,7 @@ class Namespace:
         token_clock: wall time for the expiry of tokens: the machine's own, however the namespace's is shifted.
         peers: open connections.
         started_at: monotonic seconds.
+        is_stopping: whether clients are about to be sent away.
         partial_bytes: of messages whose last frame has not come, all connections together.
         hub_gate: where connections ask about event hubs.
     """
@@ -83,6 +85,7 @@ class Namespace:
         self.name = name
         self.max_request_bytes = max_message_size_bytes + _REQUEST_ROOM_BYTES
         self.limits = limits
+        self.is_stopping = False
         self.partial_bytes = 0
         self.peers: set[Peer] = set()
         self.hub_gate = HubGate(engine.hubs, clock)
@@ -96,6 +99,14 @@ class Namespace:
         self._engine_due_ms = 0
         self.every(_ENGINE_TICK_SECONDS, self._tick_engine)
         self.every(_PROBE_SECONDS, self._probe)
+
+    def health(self) -> Health:
+        """Whether clients are served in full, and what is wrong if not."""
+        if self.is_stopping:
+            return Health("stopping", "The namespace is stopping.")
+        if not self.commits.is_healthy:
+            return Health("unhealthy", f"The store refuses changes: {self.commits.failure}")
+        return HEALTHY
 
     def has_entity(self, path: str) -> bool:
         """Whether an entity has this path."""

@@ -248,6 +248,8 @@ class Server:
 
     async def stop(self) -> None:
         """Stop accepting, commit what is staged, close everything."""
+        if self.namespace is not None:
+            self.namespace.is_stopping = True
         await self._stack.aclose()
 
     def describe(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from isthmus.cli import _namespace_keys
+from isthmus.cli import _namespace_health, _namespace_keys
 from isthmus.cli._namespace_operations import register_operations
 
 __all__ = ["register"]
@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
     )
     namespace.command("serve")(_serve)
     _namespace_keys.register(namespace)
+    _namespace_health.register(namespace)
     register_operations(namespace)
     namespace.callback()(_options)
     app.add_typer(namespace, name="namespace")

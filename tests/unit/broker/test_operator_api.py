@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import stat
 from datetime import UTC, datetime
 
@@ -158,12 +159,37 @@ async def test_health_tells_a_failed_disk_and_that_it_works_again(served, monkey
     namespace.engine.create_queue("lost")
     with pytest.raises(StoreError):
         await namespace.commits.wait_durable()
-    assert (await served.get("/health"))[0] == 503
+    status, text = await served.get("/health")
+    assert (status, json.loads(text)["status"]) == (503, "unhealthy")
+    assert "The store refuses changes: " in text
+    assert "no room" in text
     assert "isthmus_namespace_healthy 0\n" in (await served.get("/metrics"))[1]
     monkeypatch.setattr(store, "write", write)
     namespace._probe()
     await namespace.commits.wait_durable()
     assert (await served.get("/health"))[0] == 200
+
+
+async def test_health_says_that_the_namespace_stops_while_it_drains(tmp_path, monkeypatch):
+    """On a connection that stands; new ones are refused by then."""
+    server = Server(Options(tmp_path / "data", port=0, tls_port=0, http_port=0))
+    await server.start()
+    going = asyncio.Event()
+    monkeypatch.setattr(server.namespace.commits, "wait_durable", going.wait)
+    async with aiohttp.ClientSession() as http:
+        url = f"http://127.0.0.1:{server.ports['http']}/health"
+        async with http.get(url) as reply:
+            assert reply.status == 200
+        stopping = asyncio.ensure_future(server.stop())
+        await asyncio.sleep(0.05)
+        async with http.get(url) as reply:
+            assert (reply.status, await reply.json()) == (
+                503, {"status": "stopping", "reason": "The namespace is stopping."},
+            )  # fmt: skip
+        with pytest.raises(OSError, match="Connect"):
+            await asyncio.open_connection("127.0.0.1", server.ports["http"])
+        going.set()
+        await stopping
 
 
 async def test_nobody_is_told_healthy_while_the_namespace_starts(tmp_path, monkeypatch):

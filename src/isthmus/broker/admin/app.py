@@ -25,6 +25,7 @@ from isthmus.broker.admin.atom import error_body
 from isthmus.broker.admin.document import DOCUMENT_LIMIT_BYTES
 from isthmus.broker.admin.failure import MethodError, TooLargeError, failure
 from isthmus.broker.admin.operation import PAGE_LIMIT, Answer, Operations, Request
+from isthmus.broker.health import HEALTHY, Health
 from isthmus.broker.keyring import Authority, Grant, Right
 from isthmus.clock import Clock, SystemClock
 from isthmus.entities import Engine, Limits
@@ -55,7 +56,7 @@ def build_admin_app(
     namespace_name: str,
     *,
     commit: Callable[[], Awaitable[None]],
-    healthy: Callable[[], bool] = lambda: True,
+    health: Callable[[], Health] = lambda: HEALTHY,
     limits: Limits = Limits(),  # noqa: B008 - frozen
     token_clock: Clock | None = None,
 ) -> web.Application:
@@ -67,12 +68,12 @@ def build_admin_app(
         clock: wall time for documents.
         namespace_name: shown in documents and errors.
         commit: awaited after a change; returns when all that was staged is durable, raises if it never will be.
-        healthy: what ``/health`` tells.
+        health: what ``/health`` tells.
         limits: those of the engine, for what documents show.
         token_clock: wall time for the expiry of tokens; by default the machine's, however the namespace's is shifted.
     """
     operations = Operations(engine, clock, namespace_name, limits.max_message_size_bytes)
-    handler = _Handler(operations, authority, clock, token_clock or SystemClock(), namespace_name, commit, healthy)
+    handler = _Handler(operations, authority, clock, token_clock or SystemClock(), namespace_name, commit, health)
     app = web.Application(client_max_size=DOCUMENT_LIMIT_BYTES)
     app.router.add_route("*", "/{path:.*}", handler.handle)
     app.on_response_prepare.append(_sign)
@@ -94,7 +95,7 @@ class _Handler:
         token_clock: Clock,
         namespace: str,
         commit: Callable[[], Awaitable[None]],
-        healthy: Callable[[], bool],
+        health: Callable[[], Health],
     ) -> None:
         self._operations = operations
         self._authority = authority
@@ -102,13 +103,13 @@ class _Handler:
         self._token_clock = token_clock
         self._namespace = namespace
         self._commit = commit
-        self._healthy = healthy
+        self._health = health
 
     async def handle(self, http: web.Request) -> web.Response:
         """Answer one request, whatever it is."""
         # An entity may be called "health" as well; requests for entities carry an api-version.
         if http.rel_url.raw_path == "/health" and "api-version" not in http.query and http.method in ("GET", "HEAD"):
-            return self._health()
+            return _told(self._health())
         try:
             answer = await self._answer(http)
         except IsthmusError as error:
@@ -121,10 +122,6 @@ class _Handler:
         if not answer.body:
             del headers["Content-Type"]
         return web.Response(status=answer.status, body=answer.body.encode(), headers=headers)
-
-    def _health(self) -> web.Response:
-        healthy = self._healthy()
-        return web.json_response({"status": "healthy" if healthy else "unhealthy"}, status=200 if healthy else 503)
 
     async def _answer(self, http: web.Request) -> Answer:
         address = Address.parse(http.rel_url.raw_path)
@@ -195,6 +192,11 @@ class _Handler:
             body=error_body(status, detail).encode(),
             headers={"Content-Type": "application/xml; charset=utf-8"},
         )
+
+
+def _told(health: Health) -> web.Response:
+    reason = {"reason": health.reason} if health.reason else {}
+    return web.json_response({"status": health.status, **reason}, status=200 if health.is_ready else 503)
 
 
 def _origin(http: web.Request) -> str:

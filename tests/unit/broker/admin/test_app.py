@@ -15,6 +15,7 @@ from yarl import URL
 from isthmus.broker.admin import build_admin_app
 from isthmus.broker.admin.document import Node, read
 from isthmus.broker.entity_rules import EngineRules
+from isthmus.broker.health import HEALTHY, Health
 from isthmus.broker.keyring import Authority, Keyring
 from isthmus.broker.sas import make_token
 from isthmus.entities import Engine
@@ -43,14 +44,14 @@ class Served:
         self.gate = asyncio.Event()
         self.gate.set()
         self.commit_error: Exception | None = None
-        self.is_healthy = True
+        self.health = HEALTHY
         app = build_admin_app(
             self.engine,
             self.authority,
             self.clock,
             "ewr",
             commit=self._commit,
-            healthy=lambda: self.is_healthy,
+            health=lambda: self.health,
             token_clock=self.clock,
         )
         self.client = TestClient(TestServer(app))
@@ -133,8 +134,10 @@ async def served() -> AsyncIterator[Served]:
 async def test_health(served: Served) -> None:
     response = await served.request("GET", "/health", token="")
     assert (response.status, await response.json()) == (200, {"status": "healthy"})
-    served.is_healthy = False
-    assert (await served.request("GET", "/health", token="")).status == 503
+    for health in (Health("unhealthy", "no room"), Health("stopping", "bye")):
+        served.health = health
+        response = await served.request("GET", "/health", token="")
+        assert (response.status, await response.json()) == (503, health._asdict())
     await served.put("/health", queue())
     assert title(await served.get("/health?api-version=2021-05")) == "health"
 

@@ -1,0 +1,38 @@
+"""`isthmus namespace health`: whether a namespace on this machine is ready.
+
+What it is: options, output and exit code. What it is not: the question (`isthmus.operations.health`).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["register"]
+
+
+def register(namespace: typer.Typer) -> None:
+    """Add the verb."""
+    namespace.command("health")(_health)
+
+
+def _health(
+    data: Annotated[Path, typer.Option(help="Folder of the namespace.")],
+    wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until it is ready.")] = 0.0,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Ask a namespace of this machine whether it is ready; no key is needed.
+
+    Exit code 1 if it is not: its disk refuses changes, it is starting or stopping, or nothing answers.
+    """
+    from isthmus.operations.health import wait_ready
+
+    found = wait_ready(data, wait)
+    if json_output:
+        print(json.dumps(found._asdict()))
+    else:
+        print(found.status + (f": {found.reason}" if found.reason else ""))
+    raise typer.Exit(0 if found.is_ready else 1)

@@ -1,0 +1,57 @@
+"""Whether the namespace that has a data folder of this machine open is ready.
+
+What it is: the question to `/health`, at the port that the process noted in its folder, for health checks of containers
+and units. What it is not: a check of certificates: it shows no secret, and believes what it is told.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import time
+from pathlib import Path
+
+from isthmus.broker.health import Health
+from isthmus.broker.running import read_running
+
+__all__ = ["ask_health", "wait_ready"]
+
+_PAUSE_SECONDS = 0.2
+
+
+def ask_health(data: Path, timeout_seconds: float = 4.0) -> Health:
+    """What the namespace says of itself; the status ``absent`` where none answers.
+
+    Args:
+        data: its data folder.
+        timeout_seconds: for the answer.
+    """
+    running = read_running(data)
+    if running is None:
+        return Health("absent", f"No process says that it serves from '{data}'.")
+    host, port = running["host"], running["ports"]["http"]
+    if running["plain"]:
+        connection = http.client.HTTPConnection(host, port, timeout=timeout_seconds)
+    else:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(host, port, timeout=timeout_seconds, context=context)
+    try:
+        connection.request("GET", "/health")
+        told = json.loads(connection.getresponse().read(65536))
+        return Health(str(told["status"]), str(told.get("reason", "")))
+    except (OSError, http.client.HTTPException) as error:
+        return Health("absent", f"{host}:{port} does not answer: {error}")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Health("absent", f"{host}:{port} answers as no namespace does.")
+    finally:
+        connection.close()
+
+
+def wait_ready(data: Path, seconds: float) -> Health:
+    """Ask until the namespace is ready, for so many seconds at most; the last answer."""
+    limit = time.monotonic() + seconds
+    while not (found := ask_health(data)).is_ready and time.monotonic() < limit:
+        time.sleep(_PAUSE_SECONDS)
+    return found

@@ -1,0 +1,80 @@
+"""`isthmus namespace health`: what a container's or unit's health check is told."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from isthmus.broker.running import tell_running
+from isthmus.cli.app import main
+from isthmus.testing.namespace import namespace
+
+
+@contextmanager
+def answering(status, body):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def ask(tmp_path, capsys):
+    def run(*words, data=tmp_path):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(["namespace", "health", "--data", str(data), *words, "--json"])
+        return ended.value.code or 0, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def test_a_namespace_that_serves(ask):
+    with namespace() as running:
+        assert ask(data=running.data) == (0, {"status": "healthy", "reason": ""})
+        running.stop()
+        assert ask(data=running.data)[0] == 1
+        running.start()
+        running.kill()  # what it said of itself stays behind
+        code, told = ask("--wait", "0.3", data=running.data)
+        assert (code, told["status"]) == (1, "absent")
+        assert "does not answer" in told["reason"]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code", "told"),
+    [
+        (200, b'{"status": "healthy"}', 0, {"status": "healthy", "reason": ""}),
+        (503, b'{"status": "unhealthy", "reason": "no room"}', 1, {"status": "unhealthy", "reason": "no room"}),
+        (200, b"<html>", 1, None),
+        (200, b"[]", 1, None),
+    ],
+)
+def test_what_is_told_decides(ask, tmp_path, status, body, code, told):
+    with answering(status, body) as port:
+        tell_running(tmp_path, {"host": "127.0.0.1", "ports": {"http": port}, "plain": True})
+        found = ask()
+        assert found[0] == code
+        assert found[1] == (told or {"status": "absent", "reason": f"127.0.0.1:{port} answers as no namespace does."})
+
+
+def test_a_folder_that_nobody_serves_from(ask, tmp_path):
+    assert ask() == (1, {"status": "absent", "reason": f"No process says that it serves from '{tmp_path}'."})
