@@ -2,7 +2,7 @@
 
 What it is: the path's grammar, from the raw path to names. What it is not: a look at whether the resource exists.
 Spec: SERVICE-BUS.md W13. Entity names may hold slashes, percent-encoded (Python, JavaScript) or plain (.NET); the words
-``subscriptions`` and ``rules`` are segments of their own, in any case.
+``subscriptions``, ``rules`` and ``consumergroups`` are segments of their own, in any case.
 
 Invariants:
     I1. What is authorised and what is acted on come from the same `Address`: `path` is made of the parsed names.
@@ -35,6 +35,9 @@ class Resource(Enum):
     SUBSCRIPTION = auto()
     RULES = auto()
     RULE = auto()
+    EVENT_HUBS = auto()
+    CONSUMER_GROUPS = auto()
+    CONSUMER_GROUP = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Address:
     entity: str = ""
     subscription: str = ""
     rule: str = ""
+    group: str = ""
 
     @classmethod
     def parse(cls, raw_path: str) -> Address:
@@ -63,11 +67,16 @@ class Address:
         if first == "$namespaceinfo" and len(raw) == 1:
             return cls(Resource.NAMESPACE)
         if first == "$resources":
-            kinds = {"queues": Resource.QUEUES, "topics": Resource.TOPICS}
+            kinds = {"queues": Resource.QUEUES, "topics": Resource.TOPICS, "eventhubs": Resource.EVENT_HUBS}
             kind = kinds.get("/".join(segments[1:]).lower())
             if kind is None:
-                raise InvalidArgumentError("The resource type is not known; there are queues and topics.")
+                raise InvalidArgumentError("The resource type is not known; there are queues, topics and eventhubs.")
             return cls(kind)
+        # Names of event hubs have no slash: the word stands second, or it is part of an entity's name.
+        if len(raw) in (2, 3) and raw[1].lower() == "consumergroups":
+            if len(raw) == 2:
+                return cls(Resource.CONSUMER_GROUPS, segments[0])
+            return cls(Resource.CONSUMER_GROUP, segments[0], group=segments[2])
         # The raw segments decide, so that an encoded slash never makes a separator.
         at = next((i for i, segment in enumerate(raw) if i and segment.lower() == "subscriptions"), len(raw))
         entity, rest = "/".join(segments[:at]), segments[at + 1 :]
@@ -95,6 +104,12 @@ class Address:
                 return "$Resources/queues"
             case Resource.TOPICS:
                 return "$Resources/topics"
+            case Resource.EVENT_HUBS:
+                return "$Resources/eventhubs"
+            case Resource.CONSUMER_GROUPS:
+                return f"{self.entity}/ConsumerGroups"
+            case Resource.CONSUMER_GROUP:
+                return f"{self.entity}/ConsumerGroups/{self.group}"
             case Resource.ENTITY:
                 return self.entity
             case Resource.SUBSCRIPTIONS:

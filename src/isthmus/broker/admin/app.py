@@ -24,7 +24,8 @@ from isthmus.broker.admin.address import Address, Resource
 from isthmus.broker.admin.atom import error_body
 from isthmus.broker.admin.document import DOCUMENT_LIMIT_BYTES
 from isthmus.broker.admin.failure import MethodError, TooLargeError, failure
-from isthmus.broker.admin.operation import PAGE_LIMIT, Answer, Operations, Request
+from isthmus.broker.admin.operation import Operations
+from isthmus.broker.admin.request import PAGE_LIMIT, Answer, Request
 from isthmus.broker.health import HEALTHY, Health
 from isthmus.broker.keyring import Authority, Grant, Right
 from isthmus.clock import Clock, SystemClock

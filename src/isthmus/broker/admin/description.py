@@ -28,7 +28,7 @@ from isthmus.entities.description import (
 )
 from isthmus.entities.runtime import Runtime
 
-__all__ = ["INSTANCE", "read_description", "write_description"]
+__all__ = ["INSTANCE", "read_description", "read_rules", "write_description", "write_rules"]
 
 INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"
 _COUNTS = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
@@ -131,7 +131,7 @@ def read_description(node: Node, kind: type[_D], *, current: _D | None = None, a
             elif current is not None and api_version < row.since:
                 values[row.field] = getattr(current, row.field)
         elif row == _RULES and (rules := node.find(_RULES)) is not None:
-            values["authorization_rules"] = _read_rules(rules, getattr(current, "authorization_rules", []), now_ms)
+            values["authorization_rules"] = read_rules(rules, getattr(current, "authorization_rules", []), now_ms)
     return kind(**values)
 
 
@@ -165,7 +165,7 @@ def write_description(
         elif row == _AVAILABILITY:
             parts.append(text_element(row, description.entity_availability_status))
         elif row == _RULES:
-            parts.append(_write_rules(getattr(description, "authorization_rules", [])))
+            parts.append(write_rules(getattr(description, "authorization_rules", [])))
         elif isinstance(row, tuple) and (row[0] not in _FILTER_COUNTS or api_version >= _FILTER_COUNTS_SINCE):
             parts.append(text_element(row[0], row[1](runtime)))
     return element(type(description).__name__, "".join(parts), {"xmlns": SERVICE_BUS, "xmlns:i": INSTANCE})
@@ -183,7 +183,8 @@ def _count_details(runtime: Runtime) -> str:
     return element(_DETAILS, inside, {"xmlns:d2p1": _COUNTS})
 
 
-def _read_rules(node: Node, current: list[AuthorizationRule], now_ms: int) -> list[AuthorizationRule]:
+def read_rules(node: Node, current: list[AuthorizationRule], now_ms: int) -> list[AuthorizationRule]:
+    """The rules in an element, completed by those that stand."""
     rules = []
     for child in node.find_all("AuthorizationRule"):
         name = child.find_text("KeyName") or ""
@@ -199,7 +200,8 @@ def _read_rules(node: Node, current: list[AuthorizationRule], now_ms: int) -> li
     return merge_rules(rules, current, now_ms)
 
 
-def _write_rules(rules: list[AuthorizationRule]) -> str:
+def write_rules(rules: list[AuthorizationRule]) -> str:
+    """Rules as an element, keys included."""
     return element(
         _RULES,
         "".join(

@@ -11,17 +11,16 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
-from urllib.parse import quote
 
 from isthmus.broker.admin import atom
 from isthmus.broker.admin.address import Address, Resource
 from isthmus.broker.admin.description import AnyDescription, read_description, write_description
 from isthmus.broker.admin.document import Node, element, read, text_element
-from isthmus.broker.admin.failure import MethodError, PreconditionError
+from isthmus.broker.admin.event_hub import EventHubOperations
+from isthmus.broker.admin.failure import MethodError
 from isthmus.broker.admin.filter import Listed, parse_filter
+from isthmus.broker.admin.request import Answer, Request, check_etag, page, status_of
 from isthmus.broker.admin.rule import read_rule, write_rule
 from isthmus.clock import Clock
 from isthmus.entities import Engine
@@ -33,64 +32,10 @@ from isthmus.entities.description import (
 )
 from isthmus.errors import EntityNotFoundError, InvalidArgumentError
 
-__all__ = ["Answer", "Operations", "Request"]
+__all__ = ["Operations"]
 
-# What the service gives at most in one page.
-PAGE_LIMIT = 100
 _T = TypeVar("_T")
 _D = TypeVar("_D", QueueDescription, TopicDescription, SubscriptionDescription)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What of an HTTP request the operations need.
-
-    Attributes:
-        address: what it is about.
-        origin: scheme and authority that the client used.
-        api_version: of the query, e.g. ``2021-05``.
-        body: the document of a PUT.
-        if_match: the header's value; None creates, anything else updates.
-        skip: how many entries of a list to leave out.
-        top: how many to give.
-        filter: the text of `$filter`; "" for none.
-        check_forward: asked with each forwarding target before anything changes; raises if the caller may not use it.
-    """
-
-    address: Address
-    origin: str
-    api_version: str
-    body: bytes = b""
-    if_match: str | None = None
-    skip: int = 0
-    top: int = PAGE_LIMIT
-    filter: str = ""
-    check_forward: Callable[[str, str], None] = lambda path, setting: None
-
-    @property
-    def host(self) -> str:
-        return self.origin.partition("://")[2]
-
-    @property
-    def url(self) -> str:
-        return f"{self.origin}/{self.address.path}"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What to answer.
-
-    Attributes:
-        status: HTTP status.
-        body: the document, "" for none.
-        kind: ``entry`` or ``feed``.
-        updated_at_ms: the entity's, for the ETag; 0 for none.
-    """
-
-    status: int
-    body: str = ""
-    kind: str = "entry"
-    updated_at_ms: int = 0
 
 
 class Operations:
@@ -109,30 +54,37 @@ class Operations:
         self._namespace = namespace
         self._message_size_limit_bytes = message_size_limit_bytes
         self._started_ms = clock.wall_ms()
+        self._hubs = EventHubOperations(engine.hubs, clock, namespace)
 
     def get(self, request: Request) -> Answer:
         """One entity or one page of a list; an unknown entity gives an empty feed, as the service does."""
         at = request.address
+        if (hubs := self._hubs.get(request)) is not None:
+            return hubs
         match at.resource:
             case Resource.NAMESPACE:
                 return self._namespace_info(request)
             case Resource.QUEUES:
                 queues = self._listed(request, self._engine.list_queues())
-                return self._page(request, "Queues", queues, lambda e: self._entity(request, *e))
+                return page(request, self._clock.wall_ms(), "Queues", queues, lambda e: self._entity(request, *e))
             case Resource.TOPICS:
                 topics = self._listed(request, self._engine.list_topics())
-                return self._page(request, "Topics", topics, lambda e: self._entity(request, *e))
+                return page(request, self._clock.wall_ms(), "Topics", topics, lambda e: self._entity(request, *e))
             case Resource.SUBSCRIPTIONS:
                 topic = self._engine.canonical_name(at.entity)
                 subscriptions = self._listed(request, self._engine.list_subscriptions(topic), f"{topic}/Subscriptions/")
-                return self._page(
-                    request, "Subscriptions", subscriptions, lambda e: self._subscription(request, topic, *e)
+                return page(
+                    request,
+                    self._clock.wall_ms(),
+                    "Subscriptions",
+                    subscriptions,
+                    lambda e: self._subscription(request, topic, *e),
                 )
             case Resource.RULES:
                 if request.filter:
                     raise InvalidArgumentError("Rules are listed without a $filter.")
                 rules = self._engine.list_rules(at.entity, at.subscription)
-                return self._page(request, "Rules", rules, lambda rule: self._rule(request, rule))
+                return page(request, self._clock.wall_ms(), "Rules", rules, lambda rule: self._rule(request, rule))
             case Resource.ENTITY:
                 found = self._engine.get_queue(at.entity) or self._engine.get_topic(at.entity)
                 if found is not None:
@@ -156,6 +108,8 @@ class Operations:
         """
         node = atom.content_of(read(request.body))
         match request.address.resource, node.name:
+            case (Resource.ENTITY, "EventHubDescription") | (Resource.CONSUMER_GROUP, "ConsumerGroupDescription"):
+                return self._hubs.put(request, node)
             case Resource.ENTITY, "QueueDescription":
                 return self._put_queue(request, node)
             case Resource.ENTITY, "TopicDescription":
@@ -164,7 +118,7 @@ class Operations:
                 return self._put_subscription(request, node)
             case Resource.RULE, "RuleDescription":
                 return self._put_rule(request, node)
-            case Resource.ENTITY | Resource.SUBSCRIPTION | Resource.RULE, name:
+            case Resource.ENTITY | Resource.SUBSCRIPTION | Resource.RULE | Resource.CONSUMER_GROUP, name:
                 raise InvalidArgumentError(f"A {name[:64]} does not belong at '/{request.address.path}'.")
         raise MethodError("PUT")
 
@@ -175,6 +129,8 @@ class Operations:
             EntityNotFoundError: it is not there.
         """
         at = request.address
+        if self._hubs.delete(request):
+            return Answer(200)
         if request.if_match is not None and at.resource in (Resource.ENTITY, Resource.SUBSCRIPTION):
             self._check_etag(request.if_match, at.path)
         match at.resource:
@@ -252,9 +208,7 @@ class Operations:
 
     def _check_etag(self, if_match: str, path: str) -> None:
         """Refuse a change of an entity that is not as the client saw it."""
-        updated_at_ms = self._engine.runtime(path).updated_at_ms
-        if if_match.strip().removeprefix("W/").strip('"') not in ("*", str(updated_at_ms)):
-            raise PreconditionError(f"The entity has changed; its ETag is {updated_at_ms}.")
+        check_etag(if_match, self._engine.runtime(path).updated_at_ms)
 
     def _listed(self, request: Request, items: list[tuple[str, _D]], parent: str = "") -> list[tuple[str, _D]]:
         """The entities that the request's filter selects."""
@@ -302,7 +256,7 @@ class Operations:
             updated_ms=runtime.updated_at_ms,
             author=author,
         )
-        return Answer(_status(request, changed), body, updated_at_ms=runtime.updated_at_ms)
+        return Answer(status_of(request, changed), body, updated_at_ms=runtime.updated_at_ms)
 
     def _rule(self, request: Request, rule: RuleDescription, *, changed: bool = False) -> Answer:
         topic, subscription = self._subscription_names(
@@ -316,21 +270,7 @@ class Operations:
             published_ms=rule.created_at_ms,
             updated_ms=rule.created_at_ms,
         )
-        return Answer(_status(request, changed), body)
-
-    def _page(self, request: Request, title: str, items: Sequence[_T], write: Callable[[_T], Answer]) -> Answer:
-        end = request.skip + request.top
-        chosen = f"&$filter={quote(request.filter)}" if request.filter else ""
-        following = f"?$skip={end}&$top={request.top}&api-version={request.api_version}{chosen}"
-        entries = [write(item).body for item in items[request.skip : end]]
-        body = atom.feed(
-            title,
-            request.url,
-            entries,
-            updated_ms=self._clock.wall_ms(),
-            next_url=request.url + following if end < len(items) else "",
-        )
-        return Answer(200, body, "feed")
+        return Answer(status_of(request, changed), body)
 
     def _namespace_info(self, request: Request) -> Answer:
         content = element(
@@ -353,7 +293,3 @@ class Operations:
             author=self._namespace,
         )
         return Answer(200, body)
-
-
-def _status(request: Request, changed: bool) -> int:
-    return 201 if changed and request.if_match is None else 200

@@ -8,7 +8,7 @@ it, and the registry of a namespace's event hubs. What it is not: links, epochs 
 from __future__ import annotations
 
 from isthmus.entities.hub.cursor import Cursor
-from isthmus.entities.hub.description import DEFAULT_CONSUMER_GROUP, EventHubDescription
+from isthmus.entities.hub.description import DEFAULT_CONSUMER_GROUP, EventHubDescription, HubRow
 from isthmus.entities.hub.hub import EventHub
 from isthmus.entities.hub.partition import Partition, PartitionState
 from isthmus.entities.hub.registry import EventHubs
@@ -20,6 +20,7 @@ __all__ = [
     "EventHub",
     "EventHubDescription",
     "EventHubs",
+    "HubRow",
     "Partition",
     "PartitionState",
     "Selector",

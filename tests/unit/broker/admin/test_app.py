@@ -326,7 +326,7 @@ async def test_fixed_settings_cannot_be_updated(served: Served, element: str) ->
         f'<feed xmlns="{ATOM}"/>',
         f'<!DOCTYPE x [<!ENTITY e "v">]>{entry(queue("<UserMetadata>&e;</UserMetadata>"))}',
         entry(subscription()),
-        entry(f'<EventHubDescription xmlns="{NAMESPACE}"/>'),
+        entry(f'<ConsumerGroupDescription xmlns="{NAMESPACE}"/>'),
         entry(queue("<LockDuration>soon</LockDuration>")),
         entry(queue("<MaxDeliveryCount>0</MaxDeliveryCount>")),
         entry(queue("<LockDuration>PT10M</LockDuration>")),
