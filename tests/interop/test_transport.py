@@ -16,10 +16,23 @@ import pytest
 from isthmus.amqp import section
 from isthmus.connectors.servicebus.connect import endpoint_of_string, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
+from isthmus.connectors.servicebus.option import SinkOptions
+from isthmus.connectors.servicebus.sink import DISPOSITIONS, _SourceSettler
+from isthmus.connectors.servicebus.splice import Refused
 from isthmus.errors import ConnectionLostError, IsthmusError, UnauthorizedError
+from isthmus.operations.message import read, sequence_of
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.testing.peer import Peer
-from isthmus.transport import Client, Endpoint, Receiver, Sender, SharedKeyCredential, SignatureCredential, Token
+from isthmus.transport import (
+    Client,
+    Endpoint,
+    Management,
+    Receiver,
+    Sender,
+    SharedKeyCredential,
+    SignatureCredential,
+    Token,
+)
 
 LIFETIME_SECONDS = 3
 
@@ -96,6 +109,43 @@ def test_a_certificate_of_an_unknown_authority_is_refused(served: NamespaceProce
     unknown = replace(endpoint(served, websocket=websocket), ca_file="")
     with pytest.raises(ConnectionLostError, match=r"(?i)certificate"):
         Client(unknown).open(10)
+
+
+@pytest.mark.parametrize(("transport_type", "queue"), [("amqp", "settled"), ("websockets", "modes")])
+def test_rows_are_settled_at_a_source_of_a_private_authority(
+    served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch, transport_type: str, queue: str
+) -> None:
+    """With settle=commit the sink asks the source itself, over TLS as the reader does."""
+    secret = ";".join(part for part in served.connection_string.split(";") if part.startswith("SharedAccessKey"))
+    monkeypatch.setenv("SOURCE", f"Endpoint=sb://127.0.0.1:{served.ports['tls']}/;{secret}")
+    options = SinkOptions(
+        connection="env:SOURCE", entity="target", source_connection="env:SOURCE", source_entity=queue,
+        source_ca_file=str(served.ca_file), source_transport_type=transport_type,
+    )  # fmt: skip
+    with closing(open_client(endpoint(served, tls=False), queue, "test")) as client:
+        client.authorize(f"{queue}/$DeadLetterQueue")
+        Sender(client, queue).wait_ready().send_all(messages(4), batch=10)
+        receiver = Receiver(client, queue).wait_attached()
+        receiver.grant(4)
+        taken: list[tuple[bytes, bytes]] = []
+
+        def arrived() -> bool:
+            taken.extend(pair for run in receiver.take() for pair in zip(run.tags, run.payloads, strict=True))
+            return len(taken) >= 4
+
+        client.wait_until(arrived, 20, "messages")
+        receiver.close()
+        settler = _SourceSettler(options)
+        sequences = [sequence_of(payload) for _, payload in taken]
+        settler.know(sequences, [bytes(tag) for tag, _ in taken])
+        for sequence, disposition in zip(sequences, DISPOSITIONS, strict=True):
+            settler(sequence, Refused(0, disposition, "bad", "row 7"))
+        settler.close()
+        entity, dead = Management(client, queue), Management(client, f"{queue}/$DeadLetterQueue")
+        states = [(read(each).sequence, read(each).state) for each in entity.peek(sequences[0], 10)]
+        assert states == [(sequences[2], "deferred"), (sequences[3], "active")]
+        [buried] = [read(each) for each in dead.peek(0, 10) if read(each).sequence >= sequences[0]]
+        assert (buried.reason, buried.description) == ("bad", "row 7")
 
 
 def test_a_certificate_for_another_host_is_refused(served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch) -> None:

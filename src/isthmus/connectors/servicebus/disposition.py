@@ -1,7 +1,7 @@
 """How a source is told what becomes of a message.
 
-What it is: the AMQP outcome of a disposition, and settling by lock token over `$management` where the link that delivered
-is lost. What it is not: the deciding, which is the sink's, or the account (`ledger`).
+What it is: the AMQP outcome of a disposition, and the request that settles by lock token over `$management` where there is
+no link that delivered, or it is lost. What it is not: the deciding, which is the sink's, or the account (`ledger`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from isthmus.amqp.performative import Error, Modified, Rejected, Released
@@ -17,9 +17,9 @@ from isthmus.amqp.types import Symbol
 from isthmus.connectors.servicebus.connect import open_client
 from isthmus.connectors.servicebus.ledger import Span
 from isthmus.errors import IsthmusError, LockLostError
-from isthmus.transport import Backoff, Endpoint, Management
+from isthmus.transport import Backoff, Endpoint, Management, Reply
 
-__all__ = ["TOKEN_CHUNK", "outcome_of", "settle_by_token"]
+__all__ = ["TOKEN_CHUNK", "outcome_of", "settle_by_token", "start_settling"]
 
 # Lock tokens in one request.
 TOKEN_CHUNK = 400
@@ -48,6 +48,14 @@ def settle_by_token(endpoint: Endpoint, path: str, lost: Iterable[tuple[Span, An
 
 
 def _settle_span(management: Management, span: Span, state: Any) -> None:
+    for start in range(0, len(span.tokens), TOKEN_CHUNK):
+        reply = start_settling(management, span.tokens[start : start + TOKEN_CHUNK], state)
+        with contextlib.suppress(LockLostError):
+            management.finish(reply)
+
+
+def start_settling(management: Management, tokens: Sequence[bytes], state: Any) -> Reply:
+    """Queue the request that gives messages an outcome by their lock tokens, `TOKEN_CHUNK` at most."""
     status, reason, description = "completed", None, None
     if isinstance(state, Rejected):
         status = "suspended"
@@ -55,11 +63,7 @@ def _settle_span(management: Management, span: Span, state: Any) -> None:
         reason, description = info.get("DeadLetterReason"), info.get("DeadLetterErrorDescription")
     elif isinstance(state, Modified):
         status = "defered" if state.undeliverable_here else "abandoned"
-    for start in range(0, len(span.tokens), TOKEN_CHUNK):
-        tokens = span.tokens[start : start + TOKEN_CHUNK]
-        reply = management.start_disposition(status, tokens, reason=reason, description=description)
-        with contextlib.suppress(LockLostError):
-            management.finish(reply)
+    return management.start_disposition(status, tokens, reason=reason, description=description)
 
 
 def outcome_of(disposition: str, reason: str | None, description: str | None) -> Any:

@@ -200,6 +200,10 @@ class SinkOptions(_Options):
         example=_EXAMPLE,
     )
     source_entity: str = _option("With settle=commit: the source's path.", "")
+    source_ca_file: str = _option("With settle=commit: as `ca_file`, for the source.", "", kind=Kind.PATH)
+    source_transport_type: str = _option(
+        "With settle=commit: as `transport_type`, for the source.", "amqp", kind=Kind.CHOICE, choices=_TRANSPORTS
+    )
 
     def _at_odds(self) -> Iterator[tuple[str, str]]:
         yield from _place_at_odds(self)

@@ -32,6 +32,7 @@ from pyspark.sql.types import StructType
 
 from isthmus.connectors.servicebus.channel import channel_path
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
+from isthmus.connectors.servicebus.disposition import outcome_of, start_settling
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
 from isthmus.connectors.servicebus.outlet import Outlet
 from isthmus.connectors.servicebus.row import FLUSH_SEQUENCE, encode
@@ -42,7 +43,6 @@ from isthmus.transport import Management
 __all__ = ["DISPOSITIONS", "ServiceBusSinkMixin"]
 
 DISPOSITIONS = ("complete", "dead-letter", "defer", "abandon")
-_STATUSES = {"complete": "completed", "dead-letter": "suspended", "defer": "defered", "abandon": "abandoned"}
 SWITCH_INTERVAL_SECONDS = 0.001
 
 
@@ -240,7 +240,12 @@ class _SourceSettler:
     """Settles rows at their source by lock token, where no control channel joins sink and reader (settle=commit)."""
 
     def __init__(self, options: SinkOptions) -> None:
-        source = SourceOptions(connection=options.source_connection, entity=options.source_entity)
+        source = SourceOptions(
+            connection=options.source_connection,
+            entity=options.source_entity,
+            ca_file=options.source_ca_file,
+            transport_type=options.source_transport_type,
+        )
         path = source.entity.strip("/")
         self._client = open_client(endpoint_of(source), path, "isthmus-dispose")
         self._management = Management(self._client, path)
@@ -251,13 +256,8 @@ class _SourceSettler:
         self._tokens.update(zip(sequences, tokens, strict=True))
 
     def __call__(self, sequence: int, refused: Refused) -> None:
-        reply = self._management.start_disposition(
-            _STATUSES[refused.disposition],
-            [self._tokens[sequence]],
-            reason=refused.reason or None,
-            description=refused.description or None,
-        )
-        self._management.finish(reply)
+        outcome = outcome_of(refused.disposition, refused.reason, refused.description)
+        self._management.finish(start_settling(self._management, [self._tokens[sequence]], outcome))
 
     def close(self) -> None:
         """Ends the connection."""
