@@ -9,6 +9,7 @@ Invariants:
     I2. A change is answered only after the commit that makes it durable.
     I3. Every HTTP request gets a document of the service's form for its answer: no traceback, no closed connection.
     I4. No token and no key gets into a log.
+    I5. An entity is changed by one request at a time: a second one meanwhile is told of the conflict.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from aiohttp import web
 from isthmus.broker.admin.address import Address, Resource
 from isthmus.broker.admin.atom import error_body
 from isthmus.broker.admin.document import DOCUMENT_LIMIT_BYTES
-from isthmus.broker.admin.failure import MethodError, TooLargeError, failure
+from isthmus.broker.admin.failure import ConflictError, MethodError, TooLargeError, failure
 from isthmus.broker.admin.operation import Operations
 from isthmus.broker.admin.request import PAGE_LIMIT, Answer, Request
 from isthmus.broker.health import HEALTHY, Health
@@ -105,6 +106,8 @@ class _Handler:
         self._namespace = namespace
         self._commit = commit
         self._health = health
+        # Paths of entities whose change is not durable yet.
+        self._changing: set[str] = set()
 
     async def handle(self, http: web.Request) -> web.Response:
         """Answer one request, whatever it is."""
@@ -133,8 +136,15 @@ class _Handler:
         change = {"PUT": self._operations.put, "DELETE": self._operations.delete}.get(http.method)
         if change is None:
             raise MethodError(http.method)
-        answer = change(request)
-        await self._commit()
+        key = address.path.lower()
+        if key in self._changing:
+            raise ConflictError(f"'{address.path[:300]}' is being changed by another request; try again.")
+        self._changing.add(key)
+        try:
+            answer = change(request)
+            await self._commit()
+        finally:
+            self._changing.discard(key)
         _log.info("%s /%s: %d by %s", http.method, address.path, answer.status, grant.key_name)
         return answer
 

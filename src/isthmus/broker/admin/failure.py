@@ -27,7 +27,14 @@ from isthmus.errors import (
 )
 from isthmus.rules.error import RuleSyntaxError
 
-__all__ = ["MethodError", "PreconditionError", "TooLargeError", "failure"]
+__all__ = ["ConflictError", "MethodError", "PreconditionError", "TooLargeError", "failure"]
+
+
+class ConflictError(IsthmusError):
+    """Another change of the same entity is under way."""
+
+    code = "conflict"
+    retryable = True
 
 
 class PreconditionError(IsthmusError):
@@ -58,6 +65,7 @@ _TABLE: tuple[tuple[type[Exception], int, str], ...] = (
     (UnauthorizedError, 401, ""),
     (EntityNotFoundError, 404, "SubCode=40400. Not Found. "),
     (EntityExistsError, 409, "SubCode=40900. Conflict. "),
+    (ConflictError, 409, "SubCode=40901. Another conflicting operation is in progress. "),
     (RuleSyntaxError, 400, "SubCode=40000. Bad Request. The expression does not parse: "),
     (QuotaExceededError, 403, "SubCode=40300. Forbidden. "),
     (NotAllowedError, 400, "SubCode=40000. Bad Request. "),

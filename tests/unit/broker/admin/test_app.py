@@ -196,6 +196,24 @@ async def test_i2_a_change_is_answered_only_when_durable(served: Served) -> None
     assert served.commits == 1
 
 
+async def test_i5_a_change_beside_one_under_way_is_a_conflict(served: Served) -> None:
+    served.gate.clear()
+    first = asyncio.ensure_future(served.put("/topic", topic()))
+    await served.get("/$Resources/topics")
+    for other in (served.put("/Topic", topic()), served.request("DELETE", "/TOPIC")):
+        status, detail = await refusal(await other)
+        assert status == 409
+        assert detail.startswith("SubCode=40901. ")
+    # Other entities are changed meanwhile, also those below it.
+    second = asyncio.ensure_future(served.put("/topic/subscriptions/s", subscription()))
+    await served.get("/$Resources/topics")
+    served.gate.set()
+    assert [(await answer).status for answer in (first, second)] == [201, 201]
+    served.commit_error = StoreError("disk full")
+    for _ in range(2):  # what failed is under way no more
+        assert (await served.put("/topic", topic(), headers={"If-Match": "*"})).status == 500
+
+
 async def test_i2_a_commit_that_fails_is_an_error(served: Served) -> None:
     served.commit_error = StoreError("disk full at /secret/path")
     status, detail = await refusal(await served.put("/q", queue()))
