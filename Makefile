@@ -61,6 +61,8 @@ lock: $(STAMP) ## Resolve the dependencies anew and write the lock files
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 		--all-extras --group dev --upgrade --output-file requirements.lock pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+		--constraints requirements.lock --upgrade --output-file requirements-run.lock pyproject.toml
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 		--group pyproject.toml:build --constraints requirements.lock --upgrade --output-file requirements-build.lock
 
 clean: ## Remove .venv and every cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import stat
 import subprocess
@@ -11,12 +12,15 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import typer.main
 
 import isthmus
+from isthmus.cli.app import create_app
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LOCKS = ("requirements.lock", "requirements-build.lock")
+LOCKS = ("requirements.lock", "requirements-run.lock", "requirements-build.lock")
+CONTAINER = (ROOT / "deploy" / "Containerfile").read_text()
 
 
 def names(requirements: list[str]) -> set[str]:
@@ -34,6 +38,34 @@ def test_every_dependency_is_locked() -> None:
         wanted |= names(extra)
     assert wanted <= locked("requirements.lock")
     assert names(PROJECT["dependency-groups"]["build"]) <= locked("requirements-build.lock")
+
+
+def test_what_runs_is_locked_at_the_same_versions_and_without_what_only_develops() -> None:
+    def pinned(file: str) -> set[str]:
+        return set(re.findall(r"^[a-zA-Z0-9._-]+==[^ ;]+", (ROOT / file).read_text(), re.MULTILINE))
+
+    assert pinned("requirements-run.lock") < pinned("requirements.lock")
+    assert names(PROJECT["project"]["dependencies"]) <= locked("requirements-run.lock")
+    assert not names(PROJECT["dependency-groups"]["dev"]) & locked("requirements-run.lock")
+
+
+def test_the_container_is_of_a_named_base_and_runs_without_rights() -> None:
+    assert re.search(r"^ARG BASE=\S+:\d+\.\d+\.\d+-slim-[a-z]+$", CONTAINER, re.MULTILINE)
+    assert set(re.findall(r"^FROM (\S+)", CONTAINER, re.MULTILINE)) == {"${BASE}"}
+    assert re.findall(r"^USER (\d+)$", CONTAINER, re.MULTILINE) == ["10001"]
+    assert set(re.findall(r"[\w-]+\.lock", CONTAINER)) == {"requirements-run.lock", "requirements-build.lock"}
+
+
+def test_the_health_checks_of_container_and_unit_are_a_verb_that_there_is() -> None:
+    unit = (ROOT / "deploy" / "isthmus-namespace@.service").read_text()
+    found = re.search(r"^HEALTHCHECK .*CMD (\[.*\])$", CONTAINER, re.MULTILINE)
+    started = re.search(r"^ExecStartPost=-\S+/bin/isthmus (.*)$", unit, re.MULTILINE)
+    assert found is not None
+    assert started is not None
+    for words in (json.loads(found[1])[1:], started[1].split()):
+        group, verb, *options = words
+        command = typer.main.get_command(create_app()).commands[group].commands[verb]  # type: ignore[attr-defined]
+        assert command.make_context(verb, options).params["data"]
 
 
 @pytest.mark.parametrize("file", LOCKS)
