@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from isthmus.entities import Journal
@@ -36,24 +37,9 @@ def back_up(store: Journal, data: Path, folder: Path) -> None:
         InvalidArgumentError: the folder is there already, or cannot be made.
         StoreError: the disk refused; nothing of that name is left.
     """
-    partial = folder.with_name(folder.name + _PARTIAL)
-    if folder.exists():
-        raise InvalidArgumentError(f"'{folder}' is there already; name a folder that is not")
-    try:
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(mode=0o700)
-    except OSError as error:
-        raise InvalidArgumentError(f"'{folder}' cannot be made: {error.strerror}") from None
-    try:
+    with _made_whole(folder, parent_mode=0o700) as partial:
         store.checkpoint(partial / "store")
         _copy_small_files(data, partial)
-        partial.rename(folder)
-        _sync(folder.parent)
-    except OSError as error:
-        raise StoreError(f"The back-up '{folder}' could not be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def back_up_stopped(data: Path, folder: Path) -> None:
@@ -79,19 +65,35 @@ def copy_folder(source: Path, target: Path) -> None:
         InvalidArgumentError: the target is there already, or cannot be made.
         StoreError: the disk refused; nothing of that name is left.
     """
-    partial = target.with_name(target.name + _PARTIAL)
-    if target.exists():
-        raise InvalidArgumentError(f"'{target}' is there already; name a folder that is not")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(source, partial, copy_function=_link_or_copy)
+    with _made_whole(target) as partial:
+        shutil.copytree(source, partial, copy_function=_link_or_copy, dirs_exist_ok=True)
         for folder in (partial, *(each for each in partial.rglob("*") if each.is_dir())):
             _sync(folder)
-        partial.rename(target)
-        _sync(target.parent)
+
+
+@contextmanager
+def _made_whole(folder: Path, *, parent_mode: int = 0o777) -> Iterator[Path]:
+    """A folder beside `folder` to fill; it gets that name once it is filled, and goes if it is not.
+
+    Raises:
+        InvalidArgumentError: the folder is there already, or cannot be made.
+        StoreError: the disk refused; nothing of that name is left.
+    """
+    partial = folder.with_name(folder.name + _PARTIAL)
+    if folder.exists():
+        raise InvalidArgumentError(f"'{folder}' is there already; name a folder that is not")
+    try:
+        folder.parent.mkdir(mode=parent_mode, parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(mode=0o700)
     except OSError as error:
-        raise StoreError(f"The back-up '{target}' could not be written: {error}") from error
+        raise InvalidArgumentError(f"'{folder}' cannot be made: {error.strerror}") from None
+    try:
+        yield partial
+        partial.rename(folder)
+        _sync(folder.parent)
+    except OSError as error:
+        raise StoreError(f"The back-up '{folder}' could not be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
