@@ -1,7 +1,7 @@
 """The data source as Spark runs it, between two fake brokers."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from isthmus.amqp import section, types
 from isthmus.replication.spark_session import create_spark_session
+from isthmus.replication.turns import start_turns
 from isthmus.testing.peer import Peer
 
 pytestmark = pytest.mark.spark
@@ -117,6 +118,32 @@ def test_messages_stream_in_order_through_leases(
     finally:
         query.stop()
     source.wait_for(lambda: not source.queues["source"].locked)
+    assert set(source.queues["source"].fates.values()) == {"completed"}
+
+
+def test_two_queries_take_turns(spark: SparkSession, brokers: tuple[Peer, Peer], tmp_path: Path) -> None:
+    source, target = brokers
+    secrets = connection_file(tmp_path, source, target)
+
+    def start(turn: Mapping[str, str], checkpoint: Path) -> StreamingQuery:
+        checkpoint.mkdir(exist_ok=True)
+        return write(read(spark, secrets, idle_seconds="15", lease_seconds="3", **turn), secrets, checkpoint)
+
+    queries = start_turns(tmp_path, start)
+    sent = 0
+    try:
+        limit = time.monotonic() + LONG_SECONDS
+        # A lease that moved messages is behind each of them, and one that took over from the other.
+        while time.monotonic() < limit and any(len(query.recentProgress) < 3 for query in queries):
+            put(source, sent, 10)
+            sent += 10
+            time.sleep(0.1)
+        source.wait_for(lambda: len(source.queues["source"].fates) == sent, LONG_SECONDS)
+        assert min(len(query.recentProgress) for query in queries) >= 3
+        assert ids(target) == [f"m{n}" for n in range(sent)]
+    finally:
+        for query in queries:
+            query.stop()
     assert set(source.queues["source"].fates.values()) == {"completed"}
 
 

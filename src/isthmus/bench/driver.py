@@ -9,10 +9,15 @@ standard input closes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from isthmus.replication.spark_session import create_spark_session
+from isthmus.replication.turns import start_turns
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["queue_name", "run"]
 
@@ -28,17 +33,21 @@ def run(folder: Path, routes: int, options: Sequence[str]) -> None:
     spark_settings = {name: value for name, value in settings.items() if name.startswith("spark.")}
     source_settings = {name: value for name, value in settings.items() if not name.startswith("spark.")}
     spark = create_spark_session("isthmus bench", routes=routes, work_directory=folder, options=spark_settings)
-    queries = []
+    queries: list[StreamingQuery] = []
     for queue in map(queue_name, range(routes)):
-        stream = spark.readStream.format("servicebus").options(connection="env:BENCH_SOURCE", entity=queue)
-        queries.append(
-            stream.options(**source_settings)
-            .load()
-            .writeStream.format("servicebus")
-            .options(connection="env:BENCH_TARGET", entity=queue, origin=f"a/{queue}", target="b")
-            .option("checkpointLocation", str(folder / "checkpoint" / queue))
-            .start()
-        )
+
+        def start(turn: Mapping[str, str], checkpoint: Path, queue: str = queue) -> StreamingQuery:
+            stream = spark.readStream.format("servicebus").options(connection="env:BENCH_SOURCE", entity=queue)
+            return (
+                stream.options(**source_settings, **turn)
+                .load()
+                .writeStream.format("servicebus")
+                .options(connection="env:BENCH_TARGET", entity=queue, origin=f"a/{queue}", target="b")
+                .option("checkpointLocation", str(checkpoint))
+                .start()
+            )
+
+        queries += start_turns(folder / "checkpoint" / queue, start)
     print("started", flush=True)
     sys.stdin.read()
     for query in queries:

@@ -141,7 +141,7 @@ class _Leases:
 
     def _count(self, log: str) -> int:
         numbers: dict[Path, int] = {}
-        for entry in self._checkpoints.glob(f"*/{log}/[0-9]*"):
+        for entry in self._checkpoints.glob(f"**/{log}/[0-9]*"):
             if entry.name.isdigit():
                 numbers[entry.parent] = max(numbers.get(entry.parent, 0), int(entry.name) + 1)
         return sum(numbers.values())

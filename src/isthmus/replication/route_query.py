@@ -13,7 +13,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from isthmus.replication.reach import namespace_options
 from isthmus.replication.route_control import RouteControl
 from isthmus.replication.sighting import Sighting
 from isthmus.replication.transform import apply_steps, find_step
+from isthmus.replication.turns import start_turns
 from isthmus.topology.model import Federation, Route
 
 if TYPE_CHECKING:
@@ -92,21 +94,23 @@ def start_route(spark: SparkSession, route: Route, federation: Federation, setti
         InvalidArgumentError: a step is not found, or an option is of no use.
     """
     steps = [find_step(name) for name in settings.steps]
-    control = RouteControl(settings.checkpoints / route.name).open()
-    try:
-        rows = (
-            spark.readStream.format(FORMAT).options(**source_options(route, federation, settings, control.path)).load()
-        )
+    checkpoint = settings.checkpoints / route.name
+    control = RouteControl(checkpoint).open()
+    source = source_options(route, federation, settings, control.path)
+
+    def start(turn: Mapping[str, str], place: Path) -> StreamingQuery:
         writer = (
-            apply_steps(rows, steps)
+            apply_steps(spark.readStream.format(FORMAT).options(**source, **turn).load(), steps)
             .writeStream.format(FORMAT)
             .options(**sink_options(route, federation, settings))
-            .option("checkpointLocation", str(settings.checkpoints / route.name))
+            .option("checkpointLocation", str(place))
             .outputMode("append")
         )
-        if settings.available_now:
-            writer = writer.trigger(availableNow=True)
-        return RouteQuery(route, writer.start(), control)
+        return (writer.trigger(availableNow=True) if settings.available_now else writer).start()
+
+    try:
+        one_lease = settings.available_now or source.get("settle") == "commit" or int(source.get("partitions", "1")) > 1
+        return RouteQuery(route, [start({}, checkpoint)] if one_lease else start_turns(checkpoint, start), control)
     except BaseException:
         control.close()
         raise
@@ -117,23 +121,23 @@ class RouteQuery:
 
     Args:
         route: what it moves.
-        query: the streaming query.
+        queries: its streaming query, or the two that take turns.
         control: what its leases tell and are told.
     """
 
-    def __init__(self, route: Route, query: StreamingQuery, control: RouteControl) -> None:
+    def __init__(self, route: Route, queries: Sequence[StreamingQuery], control: RouteControl) -> None:
         self.route = route
-        self._query = query
+        self._queries = queries
         self._control = control
 
     def is_active(self) -> bool:
-        """Whether the query runs."""
-        return bool(self._query.isActive)
+        """Whether it runs; where one of two queries does not, the route does not."""
+        return all(query.isActive for query in self._queries)
 
     def failure(self) -> str:
-        """Why the query failed; empty where it did not."""
-        error = self._query.exception()
-        return "" if error is None else cause_of(str(error))
+        """Why the route failed; empty where it did not."""
+        errors = [error for query in self._queries if (error := query.exception()) is not None]
+        return cause_of(str(errors[0])) if errors else ""
 
     def sighting(self) -> Sighting:
         """What the leases told last."""
@@ -147,14 +151,16 @@ class RouteQuery:
         """Whether no lease is under way, and Spark has noted the end of the last."""
         if not self.is_active():
             return True
-        status = self._query.status
-        processing = status["isDataAvailable"] or status["message"] == _PROCESSING
+        states = [query.status for query in self._queries]
+        processing = any(status["isDataAvailable"] or status["message"] == _PROCESSING for status in states)
         return not (self._control.busy() or processing)
 
     def stop(self) -> None:
-        """Stops the query."""
+        """Stops its queries."""
         try:
-            self._query.stop()
+            with ExitStack() as stack:
+                for query in self._queries:
+                    stack.callback(query.stop)
         finally:
             self._control.close()
 

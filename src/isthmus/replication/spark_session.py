@@ -30,7 +30,9 @@ __all__ = ["create_spark_session"]
 # What a lease's sink receives at once; the larger, the less Python and Arrow work per message, the smaller, the less a
 # paced message waits behind. 256 KiB is where the rate stopped rising with 1 KiB messages.
 ARROW_BATCH_BYTES = 262_144
-# One slot for each route, one for the driver's small jobs, one so that a restarting route need not wait.
+# One for a route's lease, and one for that which stands next while leases change.
+SLOTS_PER_ROUTE = 2
+# One for the driver's small jobs, one so that a restarting route need not wait.
 SPARE_SLOTS = 2
 # With few cores and a small heap the serial collector costs a fifth less CPU per message than the default one.
 _COLLECTOR = "-XX:+UseSerialGC"
@@ -89,7 +91,7 @@ def create_spark_session(
         )
     )
     defaults = {
-        "spark.master": f"local[{routes + SPARE_SLOTS}]",
+        "spark.master": f"local[{routes * SLOTS_PER_ROUTE + SPARE_SLOTS}]",
         "spark.app.name": name,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -20,7 +20,7 @@ Invariants:
     I2. However a lease ends, messages that were not settled are released, or settled by their lock token over a new
         connection when the first was lost.
     I3. In an ordered lease nothing is handed on while an earlier message is locked by someone else.
-    I4. No credit is held while the target is away, while the sink is silent, or after a lease began to end.
+    I4. No credit is held before the lease has its turn, while the target is away, while the sink is silent, or after a lease began to end.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ from isthmus.connectors.servicebus.lease_report import REPORT_SECONDS, LeaseRepo
 from isthmus.connectors.servicebus.ledger import Ledger, Span
 from isthmus.connectors.servicebus.renewal import Renewal
 from isthmus.connectors.servicebus.sequence import enqueued_ms_of, sequences_of
+from isthmus.connectors.servicebus.turn import Turn
 from isthmus.errors import IsthmusError
 from isthmus.transport import Client, Endpoint, Management, Receiver
 
@@ -75,6 +76,12 @@ DRAIN_SECONDS = 5.0
 CLOSING_SECONDS = 20.0
 HEAD_RETRY_SECONDS = 1.0
 GUARD_SECONDS = 5.0
+# A lease that stands next looks so often whether its turn has come, and gives up if that is so far away.
+TURN_POLL_SECONDS = 0.002
+LONGEST_STAND_SECONDS = 30.0
+TURN_RETRY_SECONDS = 0.01
+# How much longer than asked a lease goes on if the other is not ready to take over.
+OVERTIME_SECONDS = 10.0
 # How many messages a lease asks for to see whether the one that it waits for is free.
 PROBE = 8
 _LOCK_MS_UNKNOWN = 30_000
@@ -94,6 +101,7 @@ class Lease:
         control_file: where the driver listens for reports (`RouteControl`); None: nobody watches.
         label: what the driver's control knows the lease by.
         steps: names of custom steps, for the error when rows were dropped.
+        turn: of the route's two queries; None: there is but one.
 
     Attributes:
         blocks: what the reader takes: Block, then Finish, then LeaseEnd.
@@ -113,6 +121,7 @@ class Lease:
         control_file: Path | None = None,
         label: str = "",
         steps: str = "",
+        turn: Turn | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.path = path
@@ -134,6 +143,8 @@ class Lease:
         # A lease that has an end in sight need not wait long for what will not come.
         self._idle_seconds = min(1.0, limits.idle_seconds) if limits.through else limits.idle_seconds
         self._stop_wish = ""
+        self._turn = turn
+        self._has_turn = turn is None
         self._listener: Listening | None = None
         self._sinks: dict[int, Channel] = {}
         self._greeted: set[int] = set()
@@ -219,6 +230,7 @@ class Lease:
             self._client_turn(now)
             self._channel_turn(now)
             self._control_turn()
+            self._take_turn(now)
             self._decide(now)
             self._refill()
             if self._client is not None:
@@ -228,7 +240,7 @@ class Lease:
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
         client = self._client
-        due = time.monotonic() + 0.5
+        due = time.monotonic() + (0.5 if self._has_turn or not self._met_sink else TURN_POLL_SECONDS)
         if client is not None and client.error is None:
             poll.register(client.fileno(), client.interest())
             deadline = client.deadline()
@@ -307,7 +319,9 @@ class Lease:
         if self._blocked_by is None or self._blocked_by.sequence != hole.sequence:
             self._blocked_since = now
         self._blocked_by = hole
-        self._hole_until = now + HEAD_RETRY_SECONDS
+        # What the lease before has settled last may still be on its way.
+        just_begun = self._turn is not None and now - self._started < HEAD_RETRY_SECONDS
+        self._hole_until = now + (TURN_RETRY_SECONDS if just_begun else HEAD_RETRY_SECONDS)
         if self._receiver is not None:
             self._receiver.drain()
 
@@ -336,7 +350,7 @@ class Lease:
 
     def _refill(self) -> None:
         receiver = self._receiver
-        if receiver is None or self._stopping or self._held or self._hole_until:
+        if receiver is None or self._stopping or self._held or self._hole_until or not self._has_turn:
             return
         if self._channel_file is not None and not self._met_sink:
             return  # the sink speaks when its target stands; before that nothing need be locked
@@ -419,8 +433,8 @@ class Lease:
         if self._stop_wish and self._stop_wish != "finish":
             self._begin_end(self._stop_wish)
         if not self._stopping:
-            if now - self._started >= limits.seconds and (self._met_sink or self._channel_file is None):
-                self._begin_end("time")  # a sink that comes later would wait for a word from nobody
+            if self._has_turn and now - self._started >= limits.seconds and self._may_end(now):
+                self._begin_end("time")
             elif self.ledger.added >= limits.rows:
                 self._begin_end("rows")
             elif self.received_bytes >= limits.nbytes:
@@ -442,8 +456,25 @@ class Lease:
         if self._report.is_due(now):
             self._tell({})
 
+    def _may_end(self, now: float) -> bool:
+        if not self._met_sink and self._channel_file is not None:
+            return False  # a sink that comes later would wait for a word from nobody
+        overdue = now - self._started >= self.limits.seconds + OVERTIME_SECONDS
+        return self._turn is None or overdue or self._turn.is_awaited()
+
+    def _take_turn(self, now: float) -> None:
+        turn = self._turn
+        if turn is None or self._has_turn or self._stopping or not self._met_sink:
+            return
+        turn.stand_next()
+        if turn.take(now + self.limits.seconds):
+            self._has_turn = True
+            self._started = self._last_arrival = now
+        elif turn.remaining_seconds() > LONGEST_STAND_SECONDS:
+            self._begin_end("turn")
+
     def _idle(self, now: float) -> bool:
-        met = self._met_sink or self._channel_file is None
+        met = self._has_turn and (self._met_sink or self._channel_file is None)
         quiet = met and self._blocked_by is None and now - self._last_arrival >= self._idle_seconds
         return quiet and self.ledger.outstanding <= self._flushes.dropped_rows()
 
@@ -510,6 +541,8 @@ class Lease:
         except IsthmusError as error:
             self._error = self._error or error
         finally:
+            if self._error is None:
+                self._leave()
             # The sink waits for this word and holds the task until it comes: the goodbye to the source is not its concern.
             for sink in self._sinks.values():
                 if self._error is None:
@@ -518,6 +551,7 @@ class Lease:
                 sink.close()
             if self._client is not None:
                 self._client.close()
+            self._leave()  # after a failure not before the source has all that was given back
             self._tell({"state": "ended", "ended_by": self.ended_by, "error": str(self._error or "")})
             self._report.close()
             if self._listener is not None:
@@ -525,6 +559,12 @@ class Lease:
             self.blocks.put(LeaseEnd(self._error))
             self._wake_read.close()
             self._wake_write.close()
+
+    def _leave(self) -> None:
+        if self._turn is not None:
+            if self._client is not None:
+                self._client.flush()
+            self._turn.leave()
 
     def _give_back(self) -> None:
         if self._channel_file is None or not self.ledger.outstanding:
@@ -557,7 +597,7 @@ class Lease:
             lag_ms = 0
             if self._last_payload and time.monotonic() - self._last_arrival < 2 * REPORT_SECONDS:
                 lag_ms = max(0, self._clock.wall_ms() - enqueued_ms_of(self._last_payload))
-            state = "holding" if self._held else "ending" if self._stopping else "running"
+            state = "holding" if self._held else "ending" if self._stopping else "running" if self._has_turn else "next"
             more = {"lag_ms": lag_ms, "rate": self._report.rate(self.ledger.settled), "state": state}
         blocked_by = self._blocked_by.sequence if self._blocked_by is not None else 0
         told = {"received_bytes": self.received_bytes, "held": self._held, "blocked_by": blocked_by, **more}

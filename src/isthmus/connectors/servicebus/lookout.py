@@ -27,12 +27,17 @@ from isthmus.connectors.servicebus.head import Standing, first_waiting, last_seq
 from isthmus.connectors.servicebus.lease_error import HeldElsewhereError
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.token_collector import TokenCollector
+from isthmus.connectors.servicebus.turn import FIRST, Place, Turn
 from isthmus.errors import IsthmusError, LockLostError
 from isthmus.transport import Client, Management
 
 __all__ = ["Lookout"]
 
 FIRST_LOOK_SECONDS = 0.05
+# How long before the other query's lease ends this one's begins; the first of a query waits for its workers to start.
+LEAD_SECONDS = 1.5
+FIRST_LEAD_SECONDS = 10.0
+LONGEST_LEAD = 0.4  # of a lease's time
 # A look that found only what others hold, or a lease that moved nothing: the next comes after so long, then later.
 FRUITLESS_SECONDS = 0.5
 FRUITLESS_LIMIT_SECONDS = 30.0
@@ -72,6 +77,10 @@ class Lookout:
         self._found_at = 0.0
         self._tail = 0
         self._rehearsal: int | None = None
+        self._turn = Turn(Path(options.turns), options.turn) if options.turns else None
+        if self._turn is not None and options.turn != FIRST:
+            self._rehearsal = 0  # its first lease begins early, and waits for its turn: that is rehearsal enough
+        self._lead_seconds = FIRST_LEAD_SECONDS
 
     # ---- looking
 
@@ -93,7 +102,13 @@ class Lookout:
                 time.sleep(0.05)
                 return {"lease": lease}
             now = time.monotonic()
-            if now >= max(self._not_before, self._next_look):
+            place = Place.LOOK if self._turn is None or self._available_now else self._turn.place(self._lead())
+            if place is Place.STAND_NEXT:
+                self._lead_seconds = LEAD_SECONDS
+                return {"lease": lease + 1}
+            if place is Place.WAIT:
+                self._next_look = now + FIRST_LOOK_SECONDS
+            elif now >= max(self._not_before, self._next_look):
                 if self._look():
                     self._pause = FIRST_LOOK_SECONDS
                     return {"lease": lease + 1}
@@ -107,6 +122,9 @@ class Lookout:
                 return {"lease": lease}
             wait = min(max(self._not_before, self._next_look), limit) - time.monotonic()
             time.sleep(max(0.01, wait))
+
+    def _lead(self) -> float:
+        return min(self._lead_seconds, self.options.lease_seconds * LONGEST_LEAD)
 
     def _look(self) -> bool:
         through = self.through or (1 << 62)

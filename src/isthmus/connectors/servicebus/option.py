@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+from isthmus.connectors.servicebus.turn import FIRST, SECOND
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault
 
@@ -155,6 +156,12 @@ class SourceOptions(_Options):
         "",
         kind=Kind.PATH,
     )
+    turns: str = _option(
+        "Folder by which two queries of one route take turns (`prepare_turns`), so that nothing waits for a lease change.",
+        "",
+        kind=Kind.PATH,
+    )
+    turn: str = _option("With turns: which of the two this query is.", FIRST, kind=Kind.CHOICE, choices=(FIRST, SECOND))
     steps: str = _option("Names of custom steps of the query, for the error when one dropped rows.", "")
     from_sequence: int = _option("Batch read: the first sequence number.", 0, minimum=0)
     max_rows: int = _option("Batch read: at most so many messages; 0: all.", 0, minimum=0)
@@ -163,6 +170,8 @@ class SourceOptions(_Options):
         yield from _place_at_odds(self)
         if self.ordered and self.partitions != 1:
             yield "partitions: an ordered read has one", "write ordered=false for more"
+        if self.turns and (self.settle != "sink" or self.partitions != 1):
+            yield "turns: only leases of one reader take turns", "write settle=sink and partitions=1"
 
 
 @dataclass(frozen=True, slots=True)

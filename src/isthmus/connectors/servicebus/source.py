@@ -42,6 +42,7 @@ from isthmus.connectors.servicebus.row import DECODED_DDL, RAW_DDL
 from isthmus.connectors.servicebus.sequence import sequences_of
 from isthmus.connectors.servicebus.sink import ServiceBusSinkMixin
 from isthmus.connectors.servicebus.token_collector import hand_over_tokens
+from isthmus.connectors.servicebus.turn import Turn
 from isthmus.transport import Management
 
 __all__ = ["ServiceBusDataSource"]
@@ -189,7 +190,8 @@ def _lease(options: SourceOptions, partition: LeasePartition, channel_file: Path
         ordered=options.ordered,
         channel_file=channel_file,
         control_file=Path(options.control) if options.control else None,
-        label=f"{partition.lease}/{partition.number}",
+        turn=Turn(Path(options.turns), options.turn) if options.turns and partition.seconds else None,
+        label="/".join((*((options.turn,) if options.turns else ()), str(partition.lease), str(partition.number))),
         steps=options.steps,
     )
 

@@ -28,6 +28,7 @@ from isthmus.connectors.servicebus.lease import (
 )
 from isthmus.connectors.servicebus.outlet import Outlet, RowRefusedError, SourceGoneError
 from isthmus.connectors.servicebus.splice import Refused
+from isthmus.connectors.servicebus.turn import FIRST, SECOND, Turn, prepare_turns
 from isthmus.errors import EntityNotFoundError, IsthmusError
 from isthmus.testing.peer import Peer
 
@@ -542,3 +543,120 @@ def test_errors_reach_the_reader_as_the_last_item() -> None:
     items.put(LeaseEnd(error))
     assert items.get().error is error
     assert outlet_module.CHUNK > 0
+
+
+# ---- turns
+
+
+@pytest.fixture(name="turns")
+def _turns(tmp_path: Path) -> Path:
+    folder = tmp_path / "turns"
+    prepare_turns(folder)
+    return folder
+
+
+@contextmanager
+def running(*pipes: Pipe) -> Iterator[None]:
+    """Both of a route's tasks at once; raises what one of them fails with."""
+    runners = [threading.Thread(target=each.run) for each in pipes]
+    for runner in runners:
+        runner.start()
+    try:
+        yield
+    finally:
+        for each in pipes:
+            each.lease.stop("the test is over")
+        for runner in runners:
+            runner.join(40)
+    for each in pipes:
+        assert each.error is None, each.error
+
+
+def test_the_next_lease_takes_over_while_messages_flow(tmp_path: Path, turns: Path) -> None:
+    long, short = LeaseLimits(30, 10**6, 1 << 30, 30), LeaseLimits(0.5, 10**6, 1 << 30, 30)
+    with brokers(0) as (source, target):
+        one = pipe(source, target, tmp_path / "1.lease", limits=short, turn=Turn(turns, FIRST))
+        other = pipe(source, target, tmp_path / "2.lease", limits=long, turn=Turn(turns, SECOND))
+        one.lease.start()
+        one.lease.start = lambda: None  # type: ignore[method-assign]
+        with running(one):
+            source.wait_for(lambda: one.lease._has_turn)
+            with running(other):
+                for number in range(300):
+                    with source.lock:
+                        source.queues["source"].put(message(number))
+                    time.sleep(0.005)
+                target.wait_for(lambda: len(target.queues["target"].messages) == 300)
+                source.wait_for(lambda: len(source.queues["source"].fates) == 300)
+        assert ids(target) == [f"m{n}" for n in range(300)]
+        assert one.lease.ended_by == "time"
+        assert one.lease.ledger.settled + other.lease.ledger.settled == 300
+        assert min(one.lease.ledger.settled, other.lease.ledger.settled) > 50
+        assert set(source.queues["source"].fates.values()) == {"completed"}
+
+
+def test_a_lease_goes_on_until_the_next_is_ready(tmp_path: Path, turns: Path) -> None:
+    with brokers(10) as (source, target):
+        made = pipe(
+            source, target, tmp_path / "1.lease", limits=LeaseLimits(0.2, 10**6, 1 << 30, 30), turn=Turn(turns, FIRST)
+        )
+        with running(made):
+            source.wait_for(lambda: len(source.queues["source"].fates) == 10)
+            time.sleep(0.5)
+            assert made.lease.ended_by == ""
+            other = Turn(turns, SECOND)
+            other.stand_next()
+            source.wait_for(lambda: made.lease.ended_by == "time")
+            source.wait_for(lambda: other.take(time.monotonic() + 30))
+            other.leave()
+
+
+def test_a_lease_does_not_wait_for_ever_for_one_that_never_comes(
+    tmp_path: Path, turns: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "OVERTIME_SECONDS", 0.3)
+    with brokers(10) as (source, target):
+        limits = LeaseLimits(0.2, 10**6, 1 << 30, 30)
+        made = pipe(source, target, tmp_path / "1.lease", limits=limits, turn=Turn(turns, FIRST))
+        made.run()
+        assert made.lease.ended_by == "time"
+        assert len(ids(target)) == 10
+
+
+def test_nothing_is_locked_before_the_turn_has_come_i4(tmp_path: Path, turns: Path) -> None:
+    other = Turn(turns, SECOND)
+    assert other.take(time.monotonic() + 1)
+    with brokers(10) as (source, target):
+        made = pipe(source, target, tmp_path / "1.lease", turn=Turn(turns, FIRST))
+        with running(made):
+            source.wait_for(other.is_awaited)
+            time.sleep(0.3)  # longer than the time after which a lease is idle
+            assert (made.lease.ledger.added, made.lease.ended_by) == (0, "")
+            assert source.queues["source"].fates == {}
+            other.leave()
+            source.wait_for(lambda: len(source.queues["source"].fates) == 10)
+
+
+def test_a_lease_whose_turn_is_far_away_ends(tmp_path: Path, turns: Path) -> None:
+    other = Turn(turns, SECOND)
+    assert other.take(time.monotonic() + 300)
+    with brokers(10) as (source, target):
+        made = pipe(source, target, tmp_path / "1.lease", turn=Turn(turns, FIRST))
+        made.run()
+        assert (made.lease.ended_by, made.lease.ledger.added) == ("turn", 0)
+        assert not other.is_awaited()
+    other.leave()
+
+
+def test_a_lease_that_fails_gives_the_turn_up_after_its_messages(tmp_path: Path, turns: Path) -> None:
+    def fail(block: Block) -> Block:
+        raise ZeroDivisionError("a step of the query failed")
+
+    other = Turn(turns, SECOND)
+    with brokers(100) as (source, target):
+        made = pipe(source, target, tmp_path / "1.lease", turn=Turn(turns, FIRST), step=fail)
+        with pytest.raises(ZeroDivisionError):
+            made.run()
+        assert other.take(time.monotonic() + 1)
+        source.wait_for(lambda: len(source.queues["source"].waiting) == 100)
+    other.leave()
