@@ -121,6 +121,13 @@ def test_messages_stream_in_order_through_leases(
     assert set(source.queues["source"].fates.values()) == {"completed"}
 
 
+def test_queries_that_start_together_share_what_threads_may_share(spark: SparkSession) -> None:
+    manager = spark._jsparkSession.sessionState().dataSourceManager()
+    variables = manager.lookupDataSource("servicebus").dataSourceCls().envVars()
+    assert variables.getClass().getName() == "java.util.concurrent.ConcurrentHashMap"
+    assert "PYTHONPATH" in variables
+
+
 def test_two_queries_take_turns(spark: SparkSession, brokers: tuple[Peer, Peer], tmp_path: Path) -> None:
     source, target = brokers
     secrets = connection_file(tmp_path, source, target)

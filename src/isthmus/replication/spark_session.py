@@ -9,6 +9,7 @@ Invariants:
     I2. Speculation is refused: a second copy of a running task would read, and settle, the same queue.
     I3. Whatever looks like a key in a setting or a plan is replaced before Spark shows or logs it.
     I4. The variables that make Spark find its Java and its Python are set only while the session starts.
+    I5. Queries that start together do not disturb each other (`worker_environment`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from isthmus.errors import InvalidArgumentError
 from isthmus.replication.java import Java, find_java
+from isthmus.replication.worker_environment import make_shareable
 
 __all__ = ["create_spark_session"]
 
@@ -116,7 +118,9 @@ def create_spark_session(
     for key, value in {**defaults, **settings}.items():
         builder = builder.config(key, value)
     with _environment(machine, _spark_home(temporary / "home")):
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
+    make_shareable(session, "servicebus")
+    return session
 
 
 def _spark_home(folder: Path) -> Path:

@@ -1,0 +1,37 @@
+"""The environment of Python workers, made fit for several queries at once.
+
+What it is: a repair of Spark 4.3. All queries that use a Python data source found by its package share one Scala map of
+environment variables, into which each of them writes when it starts Python processes, on its own thread and without a lock.
+Two that do so at the same instant can break the map for good ("Illegal size 5 of collection, expected 6"): from then on no
+task of any query can be serialised ("Task not serializable"), until the process ends. Here a concurrent map takes its place.
+What it is not: a say in what the variables are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["make_shareable"]
+
+_FIELD = "envVars"
+
+
+def make_shareable(spark: SparkSession, data_source: str) -> None:
+    """Give the data source's workers a map of environment variables that threads may share; before any query starts.
+
+    Args:
+        spark: the session.
+        data_source: its short name. Nothing happens where Spark does not find one by that name.
+    """
+    virtual_machine, session = spark._jvm, spark._jsparkSession
+    assert virtual_machine is not None
+    manager = session.sessionState().dataSourceManager()
+    if not manager.dataSourceExists(data_source):
+        return
+    function = manager.lookupDataSource(data_source).dataSourceCls()
+    field = function.getClass().getDeclaredField(_FIELD)
+    field.setAccessible(True)
+    field.set(function, virtual_machine.java.util.concurrent.ConcurrentHashMap(field.get(function)))
