@@ -11,13 +11,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from isthmus.replication.spark_session import create_spark_session
 from isthmus.replication.turns import start_turns
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["queue_name", "run"]
 
@@ -33,10 +30,10 @@ def run(folder: Path, routes: int, options: Sequence[str]) -> None:
     spark_settings = {name: value for name, value in settings.items() if name.startswith("spark.")}
     source_settings = {name: value for name, value in settings.items() if not name.startswith("spark.")}
     spark = create_spark_session("isthmus bench", routes=routes, work_directory=folder, options=spark_settings)
-    queries: list[StreamingQuery] = []
+    queries: list[Any] = []
     for queue in map(queue_name, range(routes)):
 
-        def start(turn: Mapping[str, str], checkpoint: Path, queue: str = queue) -> StreamingQuery:
+        def start(turn: Mapping[str, str], checkpoint: Path, queue: str = queue) -> Any:
             stream = spark.readStream.format("servicebus").options(connection="env:BENCH_SOURCE", entity=queue)
             return (
                 stream.options(**source_settings, **turn)
