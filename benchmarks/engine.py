@@ -31,7 +31,7 @@ from isthmus.entities import (
 )
 from isthmus.store import RocksJournal
 
-_LIMITS = Limits()
+_LIMITS = Limits(max_entity_size_megabytes=1 << 20)
 _QUOTA_MEGABYTES = 1 << 20
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import select
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +23,9 @@ queues:
   shared: {lock_duration: 5m}
   slow: {lock_duration: 5m}
   timed: {}
+  large: {max_message_size_in_kilobytes: 102400}
 """
+LARGE_BYTES = 99 << 20
 LINKS_OF_A_CONNECTION = 50
 EACH = 100
 
@@ -137,11 +142,35 @@ def synced_writes(ns: NamespaceProcess) -> Iterator[None]:
         thread.join()
 
 
+@contextmanager
+def large_messages(ns: NamespaceProcess) -> Iterator[None]:
+    """A client that sends, receives and completes messages of 99 MB without a pause, in a process of its own."""
+    client = subprocess.Popen(
+        [sys.executable, "-m", "isthmus.bench.large", str(LARGE_BYTES), "large"],
+        env={**os.environ, "BENCH_LOAD": ns.connection_string},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        eventually_large(ns)
+        yield
+    finally:
+        told, _ = client.communicate()
+    assert int(told) >= 1
+
+
+def eventually_large(ns: NamespaceProcess) -> None:
+    limit = time.monotonic() + 20
+    while not (ns.data / "large").is_dir():
+        assert time.monotonic() < limit, "no large message came"
+        time.sleep(0.05)
+
+
 # What two processors shared with other tests add to a round trip.
 NOISE_SECONDS = 0.02
 
 
-@pytest.mark.parametrize("load", [slow_consumers, synced_writes])
+@pytest.mark.parametrize("load", [slow_consumers, synced_writes, large_messages])
 def test_one_client_holds_up_nobody_else(ns, load):
     """p99 of the others is at most three times what it is without."""
     round_trips(ns, 0.5)

@@ -2,17 +2,66 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSubQueue
+from azure.servicebus.exceptions import ServiceBusError
 
 from fault_client import AnsweredReceiver, connected, make_message, read_message
-from isthmus.testing.namespace import namespace
+from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.transport import Sender
 
-CONFIG = "queues: {big: {max_message_size_in_kilobytes: 102400}}"
-BODY = os.urandom(1 << 20) * 99
+CONFIG = """
+queues:
+  big: {max_message_size_in_kilobytes: 102400, max_delivery_count: 2}
+  sessions: {max_message_size_in_kilobytes: 102400, requires_session: true}
+  detected: {max_message_size_in_kilobytes: 102400, requires_duplicate_detection: true}
+  first: {max_message_size_in_kilobytes: 102400, forward_to: second}
+  second: {max_message_size_in_kilobytes: 102400}
+  quota: {max_message_size_in_kilobytes: 102400, max_size_in_megabytes: 10}
+  small: {}
+topics:
+  news:
+    max_message_size_in_kilobytes: 102400
+    subscriptions: {a: {}, b: {}}
+"""
+MEGABYTE = 1 << 20
+BODY = os.urandom(MEGABYTE) * 99
+MIDDLE = os.urandom(5 * MEGABYTE)
+
+
+@pytest.fixture(scope="module")
+def ns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NamespaceProcess]:
+    with namespace(tmp_path_factory.mktemp("large") / "data", config=CONFIG) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(ns: NamespaceProcess) -> Iterator[ServiceBusClient]:
+    with ServiceBusClient.from_connection_string(ns.connection_string, retry_total=0) as made:
+        yield made
+
+
+def bodies(ns: NamespaceProcess) -> list[Path]:
+    """The files of large messages."""
+    return sorted((ns.data / "large").glob("*"))
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+
+
+def body_of(message: Any) -> bytes:
+    return b"".join(message.body)
 
 
 def test_a_message_of_99_megabytes_comes_as_it_was_sent_after_a_kill(tmp_path: Path) -> None:
@@ -27,17 +76,134 @@ def test_a_message_of_99_megabytes_comes_as_it_was_sent_after_a_kill(tmp_path: P
             client.wait_until(lambda: receiver.arrived, 60, "the message")
             (run,) = receiver.take()
             assert read_message(run.payloads[0]).body == BODY
+            receiver.ask(run.first_id, run.first_id)
+            client.wait_until(lambda: receiver.answers, 20, "an answer")
+        eventually(lambda: not bodies(ns))
 
 
-def test_the_sdk_sends_and_receives_messages_over_a_megabyte(tmp_path: Path) -> None:
-    body = BODY[: 5 << 20]
+def test_the_sdk_sends_and_receives_100_megabytes(ns: NamespaceProcess, client: ServiceBusClient) -> None:
+    """As large as the service's limit allows with what stands before the body."""
+    body = BODY + BODY[: MEGABYTE - 4096]
+    with client.get_queue_sender("big") as sender, client.get_queue_receiver("big") as receiver:
+        sender.send_messages(ServiceBusMessage(body, message_id="hundred", application_properties={"number": 7}))
+        [message] = receiver.receive_messages(max_wait_time=60)
+        assert hashlib.sha256(body_of(message)).digest() == hashlib.sha256(body).digest()
+        assert (message.message_id, message.application_properties) == ("hundred", {b"number": 7})
+        receiver.complete_message(message)
+    eventually(lambda: not bodies(ns))
+
+
+def test_one_over_the_limit_is_refused_and_leaves_nothing(ns: NamespaceProcess) -> None:
+    with connected(ns, "big") as client:
+        sender = Sender(client, "big").wait_ready()
+        sender.send([make_message(BODY + bytes(2 * MEGABYTE))])
+        client.wait_until(lambda: sender.settled == 1, 60, "an outcome")
+        assert "104857600" in str(sender.outcomes[0].error)
+    eventually(lambda: not bodies(ns))
+
+
+def test_the_order_of_a_link_holds_with_large_messages_in_between(client: ServiceBusClient) -> None:
+    sizes = [10, 5 * MEGABYTE, 20, 2 * MEGABYTE, 3 * MEGABYTE, 30]
+    with client.get_queue_sender("big") as sender, client.get_queue_receiver("big") as receiver:
+        for size in sizes:
+            sender.send_messages(ServiceBusMessage(MIDDLE[:size]))
+        got: list[int] = []
+        while len(got) < len(sizes):
+            for message in receiver.receive_messages(max_message_count=10, max_wait_time=20):
+                got.append(len(body_of(message)))
+                receiver.complete_message(message)
+        assert got == sizes
+
+
+def test_pipelined_messages_keep_their_order(ns: NamespaceProcess) -> None:
+    """Sent without waiting for one outcome: what is small and comes last must not overtake."""
+    with connected(ns, "big") as client:
+        sender = Sender(client, "big").wait_ready()
+        sizes = [2 * MEGABYTE, 10, 3 * MEGABYTE, 5 * MEGABYTE, 20, 30]
+        sender.send([make_message(MIDDLE[:size]) for size in sizes])
+        client.wait_until(lambda: sender.settled == len(sizes), 20, "outcomes")
+        sender.raise_refusal()
+        receiver = AnsweredReceiver(client, "big", settled=True)
+        receiver.grant(100)
+        client.wait_until(lambda: receiver.received == len(sizes), 20, "messages")
+        assert [len(read_message(each).body) for run in receiver.take() for each in run.payloads] == sizes
+
+
+def test_every_settlement(ns: NamespaceProcess, client: ServiceBusClient) -> None:
     with (
-        namespace(tmp_path / "data", config=CONFIG) as ns,
-        ServiceBusClient.from_connection_string(ns.connection_string, retry_total=0) as client,
         client.get_queue_sender("big") as sender,
         client.get_queue_receiver("big") as receiver,
+        client.get_queue_receiver("big", sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead,
     ):
-        sender.send_messages(ServiceBusMessage(body))
+        sender.send_messages(ServiceBusMessage(MIDDLE, application_properties={"a": 1}))
         [message] = receiver.receive_messages(max_wait_time=20)
-        assert b"".join(message.body) == body
-        receiver.complete_message(message)
+        receiver.abandon_message(message)
+        [message] = receiver.receive_messages(max_wait_time=20)
+        assert (message.delivery_count, body_of(message)) == (1, MIDDLE)
+        receiver.defer_message(message)
+        [message] = receiver.receive_deferred_messages([message.sequence_number])
+        assert body_of(message) == MIDDLE
+        receiver.dead_letter_message(message, reason="because", error_description="it is large")
+        [message] = dead.receive_messages(max_wait_time=20)
+        assert (message.dead_letter_reason, body_of(message)) == ("because", MIDDLE)
+        assert message.application_properties[b"a"] == 1
+        dead.complete_message(message)
+    eventually(lambda: not bodies(ns))
+
+
+def test_peek_shows_large_messages_and_small_ones(client: ServiceBusClient) -> None:
+    with (
+        client.get_queue_sender("big") as sender,
+        client.get_queue_receiver("big", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver,
+    ):
+        for body in (b"small", MIDDLE, b"last"):
+            sender.send_messages(ServiceBusMessage(body, message_id=str(len(body))))
+        peeked = receiver.peek_messages(10)
+        assert [body_of(message) for message in peeked] == [b"small", MIDDLE, b"last"]
+        assert peeked[1].message_id == str(len(MIDDLE))
+        got: list[bytes] = []
+        while len(got) < 3:
+            got += [body_of(message) for message in receiver.receive_messages(3, max_wait_time=20)]
+        assert got == [b"small", MIDDLE, b"last"]
+
+
+def test_a_topic_has_one_body_for_all_copies(ns: NamespaceProcess, client: ServiceBusClient) -> None:
+    with client.get_topic_sender("news") as sender:
+        sender.send_messages(ServiceBusMessage(MIDDLE))
+    assert len(bodies(ns)) == 1
+    for name in ("a", "b"):
+        with client.get_subscription_receiver("news", name) as receiver:
+            [message] = receiver.receive_messages(max_wait_time=20)
+            assert body_of(message) == MIDDLE
+            receiver.complete_message(message)
+    eventually(lambda: not bodies(ns))
+
+
+def test_sessions_schedules_forwarding_and_detection(ns: NamespaceProcess, client: ServiceBusClient) -> None:
+    with (
+        client.get_queue_sender("sessions") as sender,
+        client.get_queue_sender("first") as first,
+        client.get_queue_sender("detected") as detected,
+    ):
+        sender.send_messages(ServiceBusMessage(MIDDLE, session_id="s"))
+        first.send_messages(ServiceBusMessage(MIDDLE))
+        for _ in range(2):
+            detected.send_messages(ServiceBusMessage(MIDDLE, message_id="same"))
+    eventually(lambda: len(bodies(ns)) == 3)
+    for path, session in (("sessions", {"session_id": "s"}), ("second", {}), ("detected", {})):
+        with client.get_queue_receiver(path, **session) as receiver:
+            [message] = receiver.receive_messages(5, max_wait_time=5)
+            assert body_of(message) == MIDDLE
+            receiver.complete_message(message)
+            assert receiver.peek_messages(5) == []
+    eventually(lambda: not bodies(ns))
+
+
+def test_bodies_count_to_the_quota(client: ServiceBusClient) -> None:
+    with client.get_queue_sender("quota") as sender, client.get_queue_receiver("quota") as receiver:
+        sender.send_messages(ServiceBusMessage(MIDDLE))
+        with pytest.raises(ServiceBusError, match="size"):
+            sender.send_messages(ServiceBusMessage(MIDDLE + MIDDLE))
+        for message in receiver.receive_messages(5, max_wait_time=5):
+            receiver.complete_message(message)
+        sender.send_messages(ServiceBusMessage(MIDDLE))

@@ -20,6 +20,7 @@ from isthmus.amqp.event import (
     SentSettled,
     SessionBegun,
     SessionEnded,
+    TransferParts,
     Transfers,
 )
 from isthmus.amqp.link import Link, Role
@@ -49,5 +50,6 @@ __all__ = [
     "SentSettled",
     "SessionBegun",
     "SessionEnded",
+    "TransferParts",
     "Transfers",
 ]

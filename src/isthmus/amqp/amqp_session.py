@@ -24,6 +24,7 @@ from isthmus.amqp.event import (
     LinkDetached,
     SentSettled,
     SessionEnded,
+    TransferParts,
     Transfers,
 )
 from isthmus.amqp.frame import MASK32, frame
@@ -249,7 +250,10 @@ class AmqpSession:
             events.extend(
                 CreditChanged(link, False)
                 for link in self.links.values()
-                if link.role is Role.SENDER and link.credit > 0 and link.handle != flow.handle and not link.detached
+                if link.role is Role.SENDER
+                and (link.credit > 0 or link.is_sending)
+                and (flow.handle is None or self.links.get(flow.handle) is not link)
+                and not link.detached
             )
 
     def on_scanned(self, link: Link, count: int, first: int, tags: list[bytes], payloads: list[bytes], settled: bool,
@@ -288,13 +292,13 @@ class AmqpSession:
             single = False
         if transfer.aborted:
             link.drop_partial()
+            if partial.is_reported:
+                events.append(TransferParts(link, partial.delivery_id, [], partial.settled, None, True, True))
             return None
         partial.parts.append(payload)
         partial.size_bytes += len(payload)
         if 0 < link.max_message_size_bytes < partial.size_bytes:
-            if link.partial is not None:
-                self.connection.partial_bytes -= partial.size_bytes - len(payload)
-                link.partial = None
+            link.drop_partial()
             error = Error(
                 Symbol("amqp:link:message-size-exceeded"),
                 f"The message is over the link's limit of {link.max_message_size_bytes} bytes.",
@@ -304,11 +308,16 @@ class AmqpSession:
             return None
         if transfer.more:
             link.partial = partial
+            partial.held_bytes += len(payload)
             self.connection.partial_bytes += len(payload)
+            if partial.is_reported or 0 < link.parts_above_bytes < partial.size_bytes:
+                self._report_parts(link, partial, False, events)
             return None
-        if link.partial is not None:
-            self.connection.partial_bytes -= partial.size_bytes - len(payload)
-            link.partial = None
+        link.drop_partial()
+        if partial.is_reported:
+            if self._take(link, 1, events):
+                self._report_parts(link, partial, True, events)
+            return None
         if self._take(link, 1, events):
             whole = partial.parts[0] if single else b"".join(partial.parts)
             self._report(link, partial, whole, events)
@@ -340,6 +349,24 @@ class AmqpSession:
                 partial.state,
             )
         )
+
+    def _report_parts(self, link: Link, partial: PartialDelivery, is_last: bool, events: list[Event]) -> None:
+        """Hands over what has come of a large message; an envelope of many is reported whole."""
+        if partial.message_format != 0:
+            return
+        last = events[-1] if events else None
+        if isinstance(last, TransferParts) and last.link is link and not last.is_last:
+            last.parts += partial.parts
+            last.settled, last.state, last.is_last = partial.settled, partial.state, is_last
+        else:
+            parts = list(partial.parts)
+            events.append(
+                TransferParts(link, partial.delivery_id, parts, partial.settled, partial.state, is_last, False)
+            )
+        partial.is_reported = True
+        partial.parts.clear()
+        self.connection.partial_bytes -= partial.held_bytes
+        partial.held_bytes = 0
 
     def _received_frames(self, count: int) -> None:
         self._next_incoming_id = (self._next_incoming_id + count) & MASK32

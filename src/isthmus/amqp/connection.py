@@ -299,7 +299,11 @@ class Connection:
             and self._on_accepted(buffer, body, end, channel, events)
         ):
             return
-        value, payload = performative.decode(buffer[:end] if end != len(buffer) else buffer, body)
+        if end == len(buffer):
+            value, payload = performative.decode(buffer, body)
+        else:  # a frame must not be read beyond its end; only itself is copied, however much came with it
+            value, payload = performative.decode(buffer[body:end])
+            payload += body
         if self._state == _OPEN or isinstance(value, Open):
             self._on_open(value, events)
         elif isinstance(value, Begin):

@@ -24,6 +24,7 @@ __all__ = [
     "SentSettled",
     "SessionBegun",
     "SessionEnded",
+    "TransferParts",
     "Transfers",
 ]
 
@@ -99,6 +100,29 @@ class Transfers:
 
 
 @dataclass(slots=True)
+class TransferParts:
+    """What has come of a message that is too large to be waited for, in order; see `Link.parts_above_bytes`.
+
+    Attributes:
+        link: the link; its credit and delivery count are updated with the last part.
+        delivery_id: the delivery's.
+        parts: pieces of the encoded message.
+        settled: whether the sender settled it; holds with the last part.
+        state: delivery state sent along; likewise.
+        is_last: whether the message is whole now.
+        aborted: whether its sender gave it up; all that came of it is void.
+    """
+
+    link: Link
+    delivery_id: int
+    parts: list[bytes]
+    settled: bool
+    state: Any
+    is_last: bool
+    aborted: bool
+
+
+@dataclass(slots=True)
 class CreditChanged:
     """A flow arrived for the link, or its session's window opened again."""
 
@@ -165,6 +189,7 @@ Event = (
     | SessionBegun
     | LinkAttaching
     | LinkAttached
+    | TransferParts
     | Transfers
     | CreditChanged
     | Disposed

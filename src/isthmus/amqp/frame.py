@@ -172,27 +172,48 @@ class TransferWriter:
         return 41 + tag_length
 
     def split(
-        self, payload: bytes, tag: bytes, delivery_id: int, message_format: int, settled: bool, limit: int
+        self,
+        payload: bytes,
+        tag: bytes,
+        delivery_id: int,
+        message_format: int,
+        settled: bool,
+        limit: int,
+        *,
+        more: bool = False,
     ) -> list[bytes]:
-        """The frames, each at most `limit` bytes, of a payload that may be too large for one."""
-        channel = self.channel
+        """The frames, each at most `limit` bytes, of a payload that may be too large for one.
+
+        Args:
+            payload: of a delivery, or a part of it.
+            tag: the delivery's.
+            delivery_id: likewise.
+            message_format: likewise.
+            settled: likewise.
+            limit: the largest frame that the peer takes.
+            more: whether further parts of the delivery follow.
+        """
         room = limit - self.overhead(len(tag))
-        pieces = [payload[i : i + room] for i in range(0, len(payload), room)] or [b""]
-        frames = []
-        for number, piece in enumerate(pieces):
-            more = b"\x41" if number < len(pieces) - 1 else b"\x42"
-            fields = [
-                self._handle,
-                b"\x70" + delivery_id.to_bytes(4, "big"),
-                codec.encode(tag),
-                codec.encode(UInt(message_format)),
-                b"\x41" if settled else b"\x42",
-                more,
-                b"\x40",
-                b"\x40",
-                b"\x42",
-                b"\x42",
-                b"\x42",
-            ]
-            frames.append(frame(channel, b"\0S\x14" + codec.encode_list(fields) + piece))
-        return frames
+        last = max(0, len(payload) - 1) // room * room
+        return [
+            self._piece(payload[at : at + room], tag, delivery_id, message_format, settled, more or at < last)
+            for at in range(0, last + 1, room)
+        ]
+
+    def _piece(
+        self, payload: bytes, tag: bytes, delivery_id: int, message_format: int, settled: bool, more: bool
+    ) -> bytes:
+        fields = [
+            self._handle,
+            b"\x70" + delivery_id.to_bytes(4, "big"),
+            codec.encode(tag),
+            codec.encode(UInt(message_format)),
+            b"\x41" if settled else b"\x42",
+            b"\x41" if more else b"\x42",
+            b"\x40",
+            b"\x40",
+            b"\x42",
+            b"\x42",
+            b"\x42",
+        ]
+        return frame(self.channel, b"\0S\x14" + codec.encode_list(fields) + payload)

@@ -7,6 +7,7 @@ Invariants:
     I1. A sender never sends beyond the link's credit or the session's window; `sendable` says how much may go.
     I2. A receiver hands over no delivery beyond the credit it granted; a peer that oversteps it is detached.
     I3. delivery_count follows the sender; credit is kept relative to it (spec 2.6.7).
+    I4. A delivery that is sent in parts is whole before the link begins another.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Link:
         delivery_count: the sender's count, modulo 2^32.
         detached: whether one of both sides has detached.
         context: free for the owner.
+        parts_above_bytes: a receiver's: single messages larger than that are reported as `TransferParts`; 0 is none.
+        is_sending: whether a delivery that is sent in parts is not whole yet.
     """
 
     def __init__(self, amqp_session: AmqpSession, name: str, role: Role, handle: int) -> None:
@@ -72,7 +75,9 @@ class Link:
         self.partial: PartialDelivery | None = None
         self.shape: Shape | None = None
         self.shape_meaning = (False, 0)  # settled and message format of transfers of that shape
+        self.parts_above_bytes = 0
         self._writer = TransferWriter(amqp_session.channel, handle)
+        self._sending: tuple[bytes, int, int, bool] | None = None
 
     # ---- attaching and detaching
 
@@ -172,7 +177,7 @@ class Link:
         """Forgets the delivery whose last frame has not come."""
         partial, self.partial = self.partial, None
         if partial is not None:
-            self.amqp_session.connection.partial_bytes -= partial.size_bytes
+            self.amqp_session.connection.partial_bytes -= partial.held_bytes
 
     def grant(self, credit: int, drain: bool = False) -> None:
         """Sets the link credit: the peer may send `credit` deliveries more, counted from now.
@@ -202,9 +207,23 @@ class Link:
     @property
     def sendable(self) -> int:
         """How many single-frame deliveries may be sent now."""
-        if self.detached or self.amqp_session.ended:
+        if self.detached or self.amqp_session.ended or self._sending is not None:
             return 0
         return min(self.credit, self.amqp_session.send_window)
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether a delivery that is sent in parts is not whole yet."""
+        return self._sending is not None
+
+    @property
+    def part_room_bytes(self) -> int:
+        """How much of a delivery that is sent in parts the session's window takes now."""
+        session = self.amqp_session
+        if self._sending is None or self.detached or session.ended:
+            return 0
+        frame_bytes = session.connection.peer_max_frame_size_bytes - self._writer.overhead(len(self._sending[0]))
+        return max(0, session.send_window) * frame_bytes
 
     def send(self, payload: bytes, tag: bytes, *, settled: bool = False, message_format: int = 0) -> int:
         """Sends one delivery; its delivery id. See `send_many`."""
@@ -246,6 +265,42 @@ class Link:
         self.delivery_count = (self.delivery_count + count) & MASK32
         session.remember_sent(self, first, count, settled)
         return first
+
+    def begin_parts(self, tag: bytes, *, settled: bool = False, message_format: int = 0) -> int:
+        """Begins a delivery whose payload follows by `send_part`; its delivery id.
+
+        The first part has to follow before anything else is sent in the session: ids begin in their order.
+
+        Raises:
+            ProtocolError: the link has no credit, sends a delivery in parts already, or is detached.
+        """
+        session = self.amqp_session
+        if self.sendable < 1:
+            raise ProtocolError(f"link {self.name!r} cannot begin a delivery now")
+        delivery_id = session.next_delivery_id
+        self._sending = (tag, delivery_id, message_format, settled)
+        self.credit -= 1
+        self.delivery_count = (self.delivery_count + 1) & MASK32
+        session.remember_sent(self, delivery_id, 1, settled)
+        return delivery_id
+
+    def send_part(self, payload: bytes, *, more: bool) -> None:
+        """Sends what comes next of the delivery begun; at most `part_room_bytes`.
+
+        Args:
+            payload: not empty.
+            more: whether further parts follow.
+        """
+        if self._sending is None:
+            raise ProtocolError(f"link {self.name!r} has begun no delivery")
+        session = self.amqp_session
+        limit = session.connection.peer_max_frame_size_bytes
+        tag, delivery_id, message_format, settled = self._sending
+        if not more:
+            self._sending = None
+        session.write_transfers(
+            self._writer.split(payload, tag, delivery_id, message_format, settled, limit, more=more)
+        )
 
     def settle_sent(self, first: int, last: int, state: Any = None) -> None:
         """Settles deliveries that we sent, echoing the receiver's outcome (accepted where `state` is None)."""
@@ -309,9 +364,25 @@ class Link:
 
 
 class PartialDelivery:
-    """A delivery whose last frame has not come yet."""
+    """A delivery whose last frame has not come yet.
 
-    __slots__ = ("delivery_id", "message_format", "parts", "settled", "size_bytes", "state", "tag")
+    Attributes:
+        size_bytes: of all that has come.
+        held_bytes: of that, what has not been reported yet.
+        is_reported: whether parts of it have been.
+    """
+
+    __slots__ = (
+        "delivery_id",
+        "held_bytes",
+        "is_reported",
+        "message_format",
+        "parts",
+        "settled",
+        "size_bytes",
+        "state",
+        "tag",
+    )
 
     def __init__(self, delivery_id: int, tag: bytes, message_format: int, settled: bool, state: Any) -> None:
         self.delivery_id = delivery_id
@@ -321,3 +392,5 @@ class PartialDelivery:
         self.state = state
         self.parts: list[bytes] = []
         self.size_bytes = 0
+        self.held_bytes = 0
+        self.is_reported = False

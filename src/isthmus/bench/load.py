@@ -26,7 +26,7 @@ from isthmus.errors import OperationTimeoutError
 from isthmus.transport import Client, Endpoint, Receiver, Sender, SharedKeyCredential
 from isthmus.transport.sender import envelope
 
-__all__ = ["BODY_BYTES", "drain", "drain_sessions", "fill", "listen", "pace", "read", "stamp_of"]
+__all__ = ["BODY_BYTES", "connect", "drain", "drain_sessions", "fill", "listen", "pace", "read", "stamp_of"]
 
 BODY_BYTES = 1024
 BATCH_MESSAGES = 100
@@ -53,7 +53,8 @@ def endpoint(connection_string: str) -> Endpoint:
 
 
 @contextmanager
-def _client(connection_string: str, *queues: str) -> Iterator[Client]:
+def connect(connection_string: str, *queues: str) -> Iterator[Client]:
+    """An open connection with the rights that its owner's key has on the queues."""
     with Client(endpoint(connection_string)).open() as client:
         for queue in queues:
             client.authorize(queue)
@@ -101,7 +102,7 @@ def fill(
     mints = [Mint(session_id) for session_id in sessions] or [Mint()]
     unit, window = (BATCH_MESSAGES, BATCHES_IN_FLIGHT) if batches else (1, SINGLES_IN_FLIGHT)
     units = -(-messages // unit)
-    with _client(connection_string, queue) as client:
+    with connect(connection_string, queue) as client:
         sender = Sender(client, queue).wait_ready()
         started, sent = time.monotonic(), 0
         while sender.settled < units:
@@ -145,7 +146,7 @@ def drain(connection_string: str, queue: str, messages: int) -> float:
     Raises:
         OperationTimeoutError: if nothing arrives for two minutes.
     """
-    with _client(connection_string, queue) as client:
+    with connect(connection_string, queue) as client:
         receiver = Receiver(client, queue).wait_attached()
         started = heard = time.monotonic()
         receiver.grant(CREDIT)
@@ -169,7 +170,7 @@ def drain_sessions(connection_string: str, queue: str, messages: int, sessions: 
         OperationTimeoutError: if nothing arrives for two minutes.
     """
     share = messages // sessions
-    with _client(connection_string, queue) as client:
+    with connect(connection_string, queue) as client:
         started = heard = time.monotonic()
         taken = done = 0
         working: list[Receiver] = []
@@ -199,7 +200,7 @@ def read(connection_string: str, paths: Sequence[str], events: int) -> float:
     Raises:
         OperationTimeoutError: if nothing arrives for two minutes.
     """
-    with _client(connection_string, *paths) as client:
+    with connect(connection_string, *paths) as client:
         receivers = [Receiver(client, path, settled=True).wait_attached() for path in paths]
         started = heard = time.monotonic()
         count = 0
@@ -227,7 +228,7 @@ def listen(
     stop: Callable[[], bool],
 ) -> None:
     """Receive and complete until `stop()` holds; calls `on_payload(payload, monotonic seconds of arrival)` for each."""
-    with _client(connection_string, *queues) as client:
+    with connect(connection_string, *queues) as client:
         receivers = [Receiver(client, queue).wait_attached() for queue in queues]
         for receiver in receivers:
             receiver.grant(CREDIT)
@@ -263,7 +264,7 @@ def pace(connection_string: str, queues: Sequence[str], rate: float, seconds: fl
     mint = Mint()
     rate *= len(queues)
     total = int(rate * seconds)
-    with _client(connection_string, *queues) as client:
+    with connect(connection_string, *queues) as client:
         senders = [Sender(client, queue).wait_ready() for queue in queues]
         started, sent = time.monotonic(), 0
         while sent < total:

@@ -1,7 +1,7 @@
 """A back-up: a second data folder, made while the first one is in use.
 
-What it is: the store's checkpoint, the keys and the certificate in a folder that `isthmus namespace serve --data` takes
-as it is. What it is not: a copy on another disk; whoever makes back-ups carries them there.
+What it is: the store's checkpoint, the bodies of large messages, the keys and the certificate in a folder that `isthmus
+namespace serve --data` takes as it is. What it is not: a copy on another disk; whoever makes back-ups carries them there.
 
 Invariants:
     I1. A folder with the back-up's name is whole and on disk; what a kill interrupts has another name.
@@ -13,23 +13,26 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from isthmus.entities import Journal
+from isthmus.entities import BlobFiles, Journal
 from isthmus.errors import InvalidArgumentError, StoreError
-from isthmus.store import RocksJournal
+from isthmus.store import BlobFolder, RocksJournal
 
-__all__ = ["back_up", "back_up_stopped", "copy_folder"]
+__all__ = ["LARGE_FOLDER", "back_up", "back_up_stopped", "copy_folder"]
 
+# Of the bodies of large messages, in the data folder.
+LARGE_FOLDER = "large"
 _PARTIAL = ".partial"
 
 
-def back_up(store: Journal, data: Path, folder: Path) -> None:
+def back_up(store: Journal, blobs: BlobFiles | None, data: Path, folder: Path) -> None:
     """Copy a namespace that is open in this process; blocks, and may run beside its loop.
 
     Args:
         store: the open store.
+        blobs: the bodies of its large messages; None if it takes none.
         data: the data folder.
         folder: what to make; its parents are made as well.
 
@@ -38,7 +41,10 @@ def back_up(store: Journal, data: Path, folder: Path) -> None:
         StoreError: the disk refused; nothing of that name is left.
     """
     with _made_whole(folder, parent_mode=0o700) as partial:
-        store.checkpoint(partial / "store")
+        with nullcontext() if blobs is None else blobs.kept():
+            store.checkpoint(partial / "store")
+            if blobs is not None:
+                blobs.copy_to(partial / LARGE_FOLDER)
         _copy_small_files(data, partial)
 
 
@@ -53,7 +59,7 @@ def back_up_stopped(data: Path, folder: Path) -> None:
         raise StoreError(f"There is no namespace in '{data}': name its data folder.")
     store = RocksJournal(data / "store")
     try:
-        back_up(store, data, folder)
+        back_up(store, BlobFolder(data / LARGE_FOLDER), data, folder)
     finally:
         store.close()
 

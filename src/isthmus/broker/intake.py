@@ -3,18 +3,24 @@
 What it is: an `Inflow` into an entity, alone or within a transaction. What it is not: validation of messages, which the
 entity does.
 Spec: SERVICE-BUS.md W5, W6, W12.
+
+Invariants:
+    I1. Messages of a link are taken in the order in which they were sent: what comes while a large one is written waits.
+    I2. A large message in a transaction is there before anything that follows it on the connection is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-from isthmus.amqp import BATCH_FORMAT, Link, Transfers
+from isthmus.amqp import BATCH_FORMAT, Link, TransferParts, Transfers
 from isthmus.amqp.performative import Accepted, TransactionalState
 from isthmus.broker.coordinator import Transactions
 from isthmus.broker.inflow import CREDIT, Durable, Failed, Inflow, Refusing, wrap
-from isthmus.entities import Transaction, envelope
+from isthmus.broker.large import LARGE_BYTES, LargeDesk, Upload
+from isthmus.entities import Payload, Transaction, envelope
 from isthmus.entities.transaction import Destination as Examined
 from isthmus.errors import IsthmusError, NotAllowedError
 
@@ -26,7 +32,7 @@ class Destination(Examined, Refusing, Protocol):
 
     def accept(
         self,
-        payloads: list[bytes],
+        payloads: Sequence[Payload],
         on_durable: Callable[[], None] | None = None,
         on_failed: Callable[[Exception], None] | None = None,
         /,
@@ -44,6 +50,8 @@ class Intake(Inflow):
         destination: the entity.
         account: as for `Inflow`.
         transactions: of the connection.
+        large: what takes large messages; None reads them like all others.
+        account_large: told of bytes of large messages that wait for the disk, as `account` is of the others'.
     """
 
     def __init__(
@@ -53,12 +61,103 @@ class Intake(Inflow):
         destination: Destination,
         account: Callable[[int], None],
         transactions: Transactions,
+        large: LargeDesk | None = None,
+        account_large: Callable[[int], None] = lambda size: None,
     ) -> None:
         super().__init__(link, path, destination, account)
         self._destination = destination
         self._transactions = transactions
+        self._large = large
+        self._account_large = account_large
+        if large is not None and large.files is not None:
+            link.parts_above_bytes = LARGE_BYTES
+        # A large message whose end has not come.
+        self._coming: Upload | None = None
+        # What has come and cannot be taken yet: a large message that is being written, and all behind it.
+        self._line: deque[tuple[Upload | None, Transfers]] = deque()
 
-    def store(self, payloads: list[bytes], durable: Durable, failed: Failed, /) -> None:
+    # ---- large messages
+
+    def on_transfers(self, event: Transfers) -> None:
+        if self._line:
+            self._line.append((None, event))
+            if event.state is None:
+                return
+            self._clear_line()
+            return
+        super().on_transfers(event)
+
+    def on_parts(self, event: TransferParts) -> None:
+        """Take what has come of a large message."""
+        upload = self._coming
+        if upload is None:
+            assert self._large is not None
+            upload = self._coming = Upload(self._large, self._account_large)
+        if event.aborted:
+            self._coming = None
+            upload.abort()
+            return
+        upload.add(event.parts)
+        if not event.is_last:
+            return
+        self._coming = None
+        whole = Transfers(event.link, event.delivery_id, [b""], [], 0, event.settled, event.state)
+        self._line.append((upload, whole))
+        if event.state is None:
+            upload.finish(self._advance)
+        else:
+            self._clear_line()
+
+    def close(self) -> None:
+        """The link is gone; what came whole is stored all the same."""
+        if self._coming is not None:
+            self._coming.abort()
+            self._coming = None
+
+    def _clear_line(self) -> None:
+        """Take everything now (I2)."""
+        for upload, _ in list(self._line):
+            if upload is not None:
+                upload.finish_now()
+        self._advance()
+
+    def _advance(self) -> None:
+        while self._line:
+            upload, event = self._line[0]
+            if upload is not None and not upload.is_over:
+                return
+            self._line.popleft()
+            if upload is None:
+                super().on_transfers(event)
+            else:
+                self._take_large(upload, event)
+
+    def _take_large(self, upload: Upload, event: Transfers) -> None:
+        first, settled = event.first_delivery_id, event.settled
+        try:
+            payload = upload.payload()
+            if event.state is None:
+                size_bytes = len(payload.front) + 1
+                self.store([payload], *self._outcomes(first, 1, size_bytes, settled))
+                self._account(size_bytes)
+        except IsthmusError as error:
+            self.reject(first, 1, error, settled)
+        else:
+            if event.state is not None:
+                payloads: list[Any] = [payload]
+                event.payloads = payloads
+                self.enlist(event)
+        if self.link.credit <= CREDIT // 2:
+            self.link.grant(CREDIT)
+        self._touch()
+
+    def _touch(self) -> None:
+        """Let what was said be sent: this is not a turn of the connection."""
+        self._account(0)
+
+    # ---- as all links
+
+    def store(self, payloads: Sequence[Payload], durable: Durable, failed: Failed, /) -> None:
         self._destination.accept(payloads, durable, failed)
 
     def store_batch(self, envelope_bytes: bytes, durable: Durable, failed: Failed, /) -> None:

@@ -22,6 +22,7 @@ from isthmus.broker.dispatch import Dispatch
 from isthmus.broker.health import HEALTHY, Health
 from isthmus.broker.hub import HubGate
 from isthmus.broker.keyring import Authority
+from isthmus.broker.large import LargeDesk
 from isthmus.broker.limit import ConnectionLimits
 from isthmus.broker.outlet import Outlet
 from isthmus.broker.peer import Peer
@@ -62,6 +63,7 @@ class Namespace:
         is_stopping: whether clients are about to be sent away.
         partial_bytes: of messages whose last frame has not come, all connections together.
         hub_gate: where connections ask about event hubs.
+        large: where large messages come from and go to.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Namespace:
         self.peers: set[Peer] = set()
         self.hub_gate = HubGate(engine.hubs, clock)
         self.commits = CommitLoop(engine, store, self._on_committed)
+        self.large = LargeDesk(engine.blobs)
         self._loop = asyncio.get_running_loop()
         self._dispatches: dict[Queue, Dispatch] = {}
         self._touched: set[Peer] = set()
@@ -172,6 +175,7 @@ class Namespace:
         self._timers.clear()
         await self.disconnect()
         await self.commits.close()
+        self.large.close()
         for dispatch in self._dispatches.values():
             dispatch.close()
         self._dispatches.clear()

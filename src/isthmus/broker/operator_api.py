@@ -142,7 +142,8 @@ class _Operator:
             began = time.monotonic()
             await self._namespace.commits.wait_durable()
             # Shielded: a caller that hangs up must not leave a thread at work on what the next one removes.
-            making = asyncio.to_thread(back_up, self._namespace.store, self._backups.parent, folder)
+            store, blobs = self._namespace.store, self._namespace.engine.blobs.files
+            making = asyncio.to_thread(back_up, store, blobs, self._backups.parent, folder)
             await asyncio.shield(asyncio.ensure_future(making))
         seconds = time.monotonic() - began
         _log.info("back-up made: folder=%s seconds=%.3f by=%s", folder, seconds, grant.key_name)

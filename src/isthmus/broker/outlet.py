@@ -12,11 +12,13 @@ Invariants:
     I4. Each delivery is settled once, whatever the client sends.
     I5. What was disposed of in a transaction is settled from this side when the commit is durable, not before. After a
         roll-back the client disposes of it anew; if it has settled its side already, the link's default outcome applies.
+    I6. Messages go out in the order in which they were taken, large ones in parts.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
@@ -26,8 +28,9 @@ from isthmus.amqp import Link
 from isthmus.amqp.performative import Accepted, Modified, Rejected, Released, Source, TransactionalState
 from isthmus.broker.condition import amqp_error, refusal
 from isthmus.broker.coordinator import Transactions
+from isthmus.broker.large import LARGE_BYTES, LargeDesk, Stream
 from isthmus.broker.request import text_map
-from isthmus.entities import Acquired, Queue, Transaction
+from isthmus.entities import Acquired, Payload, Queue, Transaction
 from isthmus.entities.run import runs_of
 from isthmus.entities.transaction import Ending
 from isthmus.errors import IsthmusError, LockLostError, NotAllowedError
@@ -70,6 +73,15 @@ class Carrier(Protocol):
         """Send what was written once the turn is over."""
         ...
 
+    @property
+    def large(self) -> LargeDesk:
+        """Where large messages come from."""
+        ...
+
+    def offer(self, outlet: Outlet) -> None:
+        """A receiving link can take messages again."""
+        ...
+
 
 class Outlet:
     """One link on which a client receives.
@@ -97,6 +109,9 @@ class Outlet:
         self._reserved = 0
         self._mean_bytes = _EXPECTED_BYTES
         self._delivered = 0
+        self._stream: Stream | None = None
+        # Taken, and waiting for a large message before them to have left.
+        self._behind: deque[tuple[Payload, bytes]] = deque()
 
     @property
     def is_ready(self) -> bool:
@@ -118,7 +133,7 @@ class Outlet:
 
     @property
     def _room(self) -> int:
-        return self.link.sendable - self._reserved
+        return self.link.sendable - self._reserved - len(self._behind)
 
     def deliver(self, limit: int) -> int:
         """Send up to `limit` messages; how many were taken, 0 if the queue has none.
@@ -127,6 +142,8 @@ class Outlet:
             IsthmusError: the entity gives nothing any more (disabled, deleted).
         """
         count = max(1, min(limit, self._room, _TURN_BYTES // self._mean_bytes))
+        if count > 1 and self.queue.holds_large:
+            count = 1
         if not self._deletes:
             acquired = self.queue.acquire(count)
             if acquired is None:
@@ -145,8 +162,15 @@ class Outlet:
 
     def drain(self) -> None:
         """Answer a drain: nothing more can be sent at once, so the credit that is left is used up."""
-        if self.link.drain and not self._reserved:
+        if self.link.drain and not self._reserved and not self._behind and not self.link.is_sending:
             self.link.drained()
+
+    def resume(self) -> None:
+        """The connection or the session has room again."""
+        if self._stream is not None:
+            self._stream.pump()
+        elif self._behind and not self.closed:
+            self._send_behind()
 
     def flush(self) -> None:
         """Send what was written."""
@@ -182,6 +206,10 @@ class Outlet:
         """The link is gone; the locks stay."""
         self.closed = True
         self._tokens.clear()
+        self._behind.clear()
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
     def statistics(self) -> dict[str, int]:
         """Messages delivered so far, and how many of them wait for a disposition."""
@@ -190,7 +218,48 @@ class Outlet:
     def _send(self, acquired: Acquired) -> None:
         payloads, tags = acquired.payloads, acquired.tags
         count = len(tags)
-        self._mean_bytes = sum(map(len, payloads)) // count + 1
+        size = sum(map(len, payloads))
+        self._mean_bytes = size // count + 1
+        if self._stream is not None or (size > LARGE_BYTES and max(map(len, payloads)) > LARGE_BYTES):
+            self._behind.extend(zip(payloads, tags, strict=True))
+            self._send_behind()
+            return
+        self._send_now(payloads, tags)  # type: ignore[arg-type]  # none is large
+
+    def _send_behind(self) -> None:
+        """Send what waits in its turn, up to the next large message, which then is on its way."""
+        while self._behind and self._stream is None:
+            payload, tag = self._behind.popleft()
+            # A client may take credit back meanwhile; what was taken for it is sent all the same.
+            self.link.credit = max(self.link.credit, 1)
+            if isinstance(payload, bytes) and len(payload) <= LARGE_BYTES:
+                self._send_now([payload], [tag])
+                continue
+            if self.link.sendable < 1:  # the session's window is closed: until it opens nothing is begun
+                self._behind.appendleft((payload, tag))
+                return
+            self._stream = stream = Stream(
+                self.link, payload, tag, self._carrier, self._carrier.large, self._on_sent, settled=self._deletes
+            )
+            self._delivered += 1
+            if not self._deletes:
+                self._tokens[stream.delivery_id] = tag
+
+    def _on_sent(self, error: IsthmusError | None) -> None:
+        """A large message has left, or cannot."""
+        self._stream = None
+        if self.closed:
+            return
+        if error is not None:
+            _log.error("message not sent: entity=%r reason=%s", self.path, error)
+            self._behind.clear()
+            self.link.detach(amqp_error(error))
+        self._send_behind()
+        self._carrier.offer(self)
+        self._carrier.touch()
+
+    def _send_now(self, payloads: Sequence[bytes], tags: Sequence[bytes]) -> None:
+        count = len(tags)
         first = self.link.send_many(payloads, tags, settled=self._deletes)
         self._delivered += count
         if self._deletes:
@@ -208,8 +277,7 @@ class Outlet:
         # A client may take credit back while the deletion is synced; what is already on its way is sent all the same.
         self.link.credit = max(self.link.credit, len(box[0].tags))
         self._send(box[0])
-        if self.link.drain and not self._reserved:
-            self.link.drained()
+        self.drain()
         self._carrier.touch()
 
     def _unreserve(self, box: list[Acquired]) -> None:

@@ -38,6 +38,7 @@ from isthmus.amqp import (
     SentSettled,
     SessionBegun,
     SessionEnded,
+    TransferParts,
     Transfers,
 )
 from isthmus.amqp.performative import Coordinator as CoordinatorTarget
@@ -52,6 +53,7 @@ from isthmus.broker.idle import IdleWatch
 from isthmus.broker.inflow import Inflow
 from isthmus.broker.intake import Intake
 from isthmus.broker.keyring import Right
+from isthmus.broker.large import LargeDesk
 from isthmus.broker.management import MANAGEMENT_STYLE, MANAGEMENT_SUFFIX, Management
 from isthmus.broker.node import Answer, Requests
 from isthmus.broker.outlet import Outlet
@@ -83,6 +85,11 @@ _MAX_FRAME_SIZE_BYTES = 65536
 # Bytes of one connection that may wait for the disk before it is read no further.
 _INTAKE_HIGH_BYTES = 32 << 20
 _INTAKE_LOW_BYTES = 8 << 20
+# The same of large messages: others wait for the disk behind what they leave to be synced. All connections together may
+# have more, but with more than that each only what one read brings.
+_LARGE_HIGH_BYTES = 1 << 20
+_LARGE_LOW_BYTES = 256 << 10
+_LARGE_TOGETHER_BYTES = 64 << 20
 # By how much a message may be over the limit and still be read to its end, to be rejected.
 _OVERSIZE_BYTES = 16 << 20
 _TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
@@ -106,6 +113,9 @@ class Peer:
     Args:
         namespace: what the client came for.
         wire: the stream to the client.
+
+    Attributes:
+        is_taking_large: whether parts of a large message are coming.
     """
 
     def __init__(self, namespace: Namespace, wire: Wire) -> None:
@@ -131,11 +141,13 @@ class Peer:
         self._partial_bytes = 0
         self._idle = IdleWatch(namespace.limits, now)
         self._next_review = now + _REVIEW_SECONDS
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._large_bytes = 0
+        self.is_taking_large = False
         self._paused = False
         self._over = False
         self._table: dict[type, Callable[[Any], None]] = {
             Transfers: self._on_transfers,
+            TransferParts: self._on_parts,
             Disposed: self._on_disposed,
             CreditChanged: self._on_credit,
             LinkAttaching: self._on_attaching,
@@ -171,9 +183,13 @@ class Peer:
         """The wire takes bytes again."""
         for handler in list(self._handlers.values()):
             if isinstance(handler, Outlet):
+                handler.resume()
                 self._namespace.offer(handler)
             elif isinstance(handler, HubOutlet):
                 handler.offer()
+            elif isinstance(handler, Replies):
+                handler.resume()
+        self.flush()
 
     # ---- called by the namespace
 
@@ -226,6 +242,15 @@ class Peer:
     def touch(self) -> None:
         """Flush once the turn is over."""
         self._namespace.touch(self)
+
+    @property
+    def large(self) -> LargeDesk:
+        """Where large messages come from and go to."""
+        return self._namespace.large
+
+    def offer(self, outlet: Outlet) -> None:
+        """A receiving link can take messages again."""
+        self._namespace.offer(outlet)
 
     def flush(self) -> None:
         """Send what was queued."""
@@ -352,7 +377,8 @@ class Peer:
             link.accept(max_message_size=limit_bytes)
             # A message over the limit is rejected by itself; only one that is far over it costs the client its link.
             link.max_message_size_bytes = limit_bytes + _OVERSIZE_BYTES
-            intake = Intake(link, path, destination, self._account, self._transactions)
+            desk = self.large if getattr(destination, "takes_bodies", False) else None
+            intake = Intake(link, path, destination, self._account, self._transactions, desk, self._account_large)
             self._handlers[link] = intake
             intake.open()
         else:
@@ -458,12 +484,18 @@ class Peer:
             requests.open()
         else:
             link.accept()
-            self._handlers[link] = Replies(link, node)
+            self._handlers[link] = Replies(link, node, self)
 
     def _on_transfers(self, event: Transfers) -> None:
         handler = self._handlers.get(event.link)
         if isinstance(handler, Inflow | Requests | Coordinator):
             handler.on_transfers(event)
+
+    def _on_parts(self, event: TransferParts) -> None:
+        handler = self._handlers.get(event.link)
+        self.is_taking_large = not event.is_last
+        if isinstance(handler, Intake):
+            handler.on_parts(event)
 
     @property
     def name(self) -> str:
@@ -488,13 +520,14 @@ class Peer:
         handler = self._handlers.get(event.link)
         if isinstance(handler, Outlet):
             handler.grants += 1
+            handler.resume()
             self._namespace.offer(handler)
         elif isinstance(handler, HubOutlet):
             handler.grants += 1
             handler.offer()
         elif isinstance(handler, Replies):
-            handler.flush()
-            if event.link.drain:
+            handler.resume()
+            if event.link.drain and not event.link.is_sending:
                 event.link.drained()
 
     def _on_detached(self, event: LinkDetached) -> None:
@@ -526,16 +559,31 @@ class Peer:
     def _account(self, size_bytes: int) -> None:
         """Bytes began or ceased to wait for the disk; a client that is ahead of the disk is read no further."""
         self._waiting_bytes += size_bytes
-        if self._waiting_bytes > _INTAKE_HIGH_BYTES:
+        if self._paused or self._waiting_bytes > _INTAKE_HIGH_BYTES:
+            self._regulate()
+        if size_bytes <= 0:
+            self.touch()
+
+    def _account_large(self, size_bytes: int) -> None:
+        """As `_account`, of bytes of large messages."""
+        self._large_bytes += size_bytes
+        self._regulate()
+
+    def _regulate(self) -> None:
+        """Read on, or read no further."""
+        waiting, large = self._waiting_bytes, self._large_bytes
+        if (
+            waiting > _INTAKE_HIGH_BYTES
+            or large > _LARGE_HIGH_BYTES
+            or (large and self.large.waiting_bytes > _LARGE_TOGETHER_BYTES)
+        ):
             if not self._paused:
                 self._paused = True
                 self._wire.pause_reading()
-        elif self._paused and self._waiting_bytes < _INTAKE_LOW_BYTES:
+        elif self._paused and waiting < _INTAKE_LOW_BYTES and large < _LARGE_LOW_BYTES:
             self._paused = False
             if not self._wire_gone:
                 self._wire.resume_reading()
-        if size_bytes < 0:
-            self.touch()
 
     def _drop_unauthorised(self, reason: str) -> None:
         """Detach the links that no token permits any more."""
@@ -586,10 +634,11 @@ class Peer:
             wait.cancel()
         handler = self._handlers.pop(link, None)
         self._idle.forget(link)
+        self.is_taking_large = False
         if isinstance(handler, Outlet):
             handler.close()
             self._namespace.remove_outlet(handler)
-        elif isinstance(handler, Coordinator | HubOutlet):
+        elif isinstance(handler, Coordinator | HubOutlet | Intake | Replies):
             handler.close()
 
     def _finish(self) -> None:

@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from isthmus.amqp import Link, codec, section
 from isthmus.amqp.types import Int, Symbol
-from isthmus.errors import InvalidArgumentError
+from isthmus.broker.condition import amqp_error
+from isthmus.broker.large import LARGE_BYTES, LargeDesk, Rope, Stream, encode_rope
+from isthmus.errors import InvalidArgumentError, IsthmusError
 
 __all__ = ["Replies", "Reply", "Request", "Respond", "Style", "find_replies"]
 
@@ -110,8 +112,8 @@ class Reply:
     body: Any = None
     condition: str = ""
 
-    def encode(self, request: Request | None, style: Style) -> bytes:
-        """The reply message to a request."""
+    def encode(self, request: Request | None, style: Style) -> bytes | Rope:
+        """The reply message to a request; a rope if it shows large messages."""
         properties: dict[str, Any] = {style.status: Int(self.status), style.description: self.description}
         if self.condition:
             properties[style.condition] = Symbol(self.condition)
@@ -119,15 +121,42 @@ class Reply:
         if tracking is not None:
             properties["com.microsoft:tracking-id"] = tracking
         message_id = None if request is None else request.message_id
-        return section.encode_message(
-            {} if self.body is None else self.body,
+        large = encode_rope(self.body)
+        message = section.encode_message(
+            {} if self.body is None or large else self.body,
             properties=None if message_id is None else {"correlation_id": message_id},
             application_properties=properties,
             value_body=True,
         )
+        if large is None:
+            return message
+        start = section.locate(message).body[0]
+        return Rope([message[: start + 3], *large.segments])
 
 
 Respond = Callable[[Reply], None]
+
+
+class Way(Protocol):
+    """The connection below a link."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether it takes more bytes now."""
+        ...
+
+    def flush(self) -> None:
+        """Send what was written, now."""
+        ...
+
+    def touch(self) -> None:
+        """Send what was written once the turn is over."""
+        ...
+
+    @property
+    def large(self) -> LargeDesk:
+        """Where large messages come from."""
+        ...
 
 
 class Replies:
@@ -136,37 +165,82 @@ class Replies:
     Args:
         link: whose sender we are.
         node: path of the node that the link comes from.
+        way: the connection; None where no reply is large.
 
     Attributes:
-        waiting_bytes: of replies that wait for credit.
+        waiting_bytes: in memory, of replies that wait for credit.
     """
 
-    def __init__(self, link: Link, node: str) -> None:
+    def __init__(self, link: Link, node: str, way: Way | None = None) -> None:
         self.link = link
         self.node = node
-        self._waiting: deque[bytes] = deque()
+        self._way = way
+        self._waiting: deque[bytes | Rope] = deque()
         self.waiting_bytes = 0
         self._count = 0
+        self._stream: Stream | None = None
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes | Rope) -> None:
         """Send now, or as soon as the client grants credit."""
         self._waiting.append(message)
-        self.waiting_bytes += len(message)
+        self.waiting_bytes += _memory_bytes(message)
         self.flush()
 
     def flush(self) -> None:
         """Send what waits, as far as the credit reaches."""
-        while self._waiting and self.link.credit > 0 and not self.link.detached and not self.link.amqp_session.ended:
+        while (
+            self._waiting
+            and self._stream is None
+            and self.link.credit > 0
+            and not self.link.detached
+            and not self.link.amqp_session.ended
+        ):
+            message = self._waiting[0]
+            is_large = isinstance(message, Rope) or len(message) > LARGE_BYTES
+            if is_large and self.link.sendable < 1:
+                return
             self._count += 1
             # Settled: no client of the service settles replies.
-            message = self._waiting.popleft()
-            self.waiting_bytes -= len(message)
-            self.link.send(message, self._count.to_bytes(4, "big"), settled=True)
+            self._waiting.popleft()
+            self.waiting_bytes -= _memory_bytes(message)
+            tag = self._count.to_bytes(4, "big")
+            if isinstance(message, Rope) or is_large:
+                assert self._way is not None
+                self._stream = Stream(self.link, message, tag, self._way, self._way.large, self._on_sent, settled=True)
+            else:
+                self.link.send(message, tag, settled=True)
+
+    def resume(self) -> None:
+        """The connection or the session has room again."""
+        if self._stream is not None:
+            self._stream.pump()
+        else:
+            self.flush()
+
+    def close(self) -> None:
+        """The link is gone."""
+        if self._stream is not None:
+            self._stream.close()
+        self._waiting.clear()
+
+    def _on_sent(self, error: IsthmusError | None) -> None:
+        self._stream = None
+        if error is not None:
+            self.link.detach(amqp_error(error))
+        self.flush()
+        if self.link.drain:
+            self.link.drained()
+        if self._way is not None:
+            self._way.touch()
 
     @property
     def waiting(self) -> int:
         """Replies that wait for credit."""
         return len(self._waiting)
+
+
+def _memory_bytes(message: bytes | Rope) -> int:
+    return message.memory_bytes if isinstance(message, Rope) else len(message)
 
 
 def find_replies(links: Iterable[Replies], request: Request | None, node: str, arrived_on: Link) -> Replies | None:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from isthmus.broker.backup import LARGE_FOLDER
 from isthmus.broker.certificate import CertificateFiles, ensure_certificate, server_context
 from isthmus.broker.config import NamespaceConfig, load_config
 from isthmus.broker.entity_rules import EngineRules
@@ -40,7 +41,7 @@ from isthmus.broker.sniff import Speech
 from isthmus.clock import SystemClock
 from isthmus.entities import Engine, Limits
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
-from isthmus.store import RocksJournal
+from isthmus.store import BlobFolder, RocksJournal
 
 __all__ = ["Options", "Server", "serve"]
 
@@ -139,7 +140,8 @@ class Server:
         store = RocksJournal(options.data / "store")
         self._stack.callback(store.close)
         limits = config.limits
-        engine = Engine(store, clock, limits=limits)
+        blobs = BlobFolder(options.data / LARGE_FOLDER)
+        engine = Engine(store, clock, limits=limits, blob_files=blobs)
         self._stack.callback(engine.close)
         self._keyring = self._open_keys(config, machine_clock)
         issuer = _load_issuer(config.jwt) if config.jwt is not None else None

@@ -25,7 +25,11 @@ _READ_BYTES = 1 << 20
 _HIGH_BYTES = 1 << 20
 _LOW_BYTES = 256 << 10
 
+# While a large message comes: it leaves the loop to others after each read.
+_LARGE_READ_BYTES = 128 << 10
+
 _buffer = memoryview(bytearray(_READ_BYTES))
+_large_buffer = _buffer[:_LARGE_READ_BYTES]
 
 
 class Shell(asyncio.BufferedProtocol):
@@ -52,7 +56,7 @@ class Shell(asyncio.BufferedProtocol):
         self._peer = Peer(self._namespace, self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _buffer
+        return _large_buffer if self._peer is not None and self._peer.is_taking_large else _buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._peer is not None:

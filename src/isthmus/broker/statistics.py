@@ -128,7 +128,7 @@ def entity_row(kind: str, member: Intake) -> EntityRow:
         locked=member.locked_count if isinstance(member, Queue) else 0,
         sessions=member.session_count if isinstance(member, SessionQueue) else 0,
         held_sessions=member.held_count if isinstance(member, SessionQueue) else 0,
-        size_bytes=member.size_bytes + sum(each.size_bytes for each in (dead, lost) if each is not None),
+        size_bytes=member.held_bytes + sum(each.held_bytes for each in (dead, lost) if each is not None),
         in_total=member.taken_total,
         out_total=member.delivered_total,
         settled_total=member.settled_total,
@@ -174,7 +174,7 @@ def namespace_row(namespace: Namespace) -> NamespaceRow:
         commit_classes=tuple(classes),
         resident_bytes=_resident_bytes(),
         cpu_seconds=time.process_time(),
-        store_bytes=namespace.store.statistics()["size_bytes"],
+        store_bytes=namespace.store.statistics()["size_bytes"] + namespace.engine.blobs.disk_bytes,
         healthy=commits.is_healthy,
     )
 

@@ -35,6 +35,7 @@ def register(app: typer.Typer) -> None:
     bench.command("namespace")(namespace)
     bench.command("bridge")(bridge)
     bench.command("latency")(latency)
+    bench.command("large")(large)
     bench.command("all")(everything)
     app.add_typer(bench, name="bench")
 
@@ -78,6 +79,24 @@ def latency(
         result = _result(
             "latency", folder, measure_latency(folder / "latency", rate, seconds, routes=routes, options=option or [])
         )
+    _tell(result, as_json)
+
+
+def large(
+    rate: Annotated[float, typer.Option(min=1, help="Small messages per second.")] = 200,
+    seconds: Annotated[float, typer.Option(min=1, help="How long each spell lasts, after a warm-up.")] = 10,
+    rounds: Annotated[int, typer.Option(min=1, help="Spells of either kind, in turn.")] = 3,
+    megabytes: Annotated[int, typer.Option(min=2, max=100, help="Size of a large message.")] = 100,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """How long small messages take beside large ones, and without."""
+    from isthmus.bench.large import LARGEST_BYTES, measure_large
+
+    size_bytes = min(LARGEST_BYTES, megabytes << 20)
+    with _folder(data) as folder:
+        measured = measure_large(folder / "large", rate, seconds, rounds=rounds, size_bytes=size_bytes)
+        result = _result("large", folder, measured)
     _tell(result, as_json)
 
 

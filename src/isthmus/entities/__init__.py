@@ -7,6 +7,7 @@ What it is not: AMQP links, tokens, HTTP (the broker), nor the store (`isthmus.s
 
 from __future__ import annotations
 
+from isthmus.entities.blob import Blob, BlobFiles, BlobReader, Blobs, BlobWriter, Large, Payload
 from isthmus.entities.description import (
     DEFAULT_RULE_NAME,
     INFINITE_MS,
@@ -51,6 +52,11 @@ __all__ = [
     "Acquired",
     "AuthorizationRule",
     "Batch",
+    "Blob",
+    "BlobFiles",
+    "BlobReader",
+    "BlobWriter",
+    "Blobs",
     "Commit",
     "CorrelationFilter",
     "DateTime",
@@ -63,8 +69,10 @@ __all__ = [
     "Hold",
     "InvalidMessageError",
     "Journal",
+    "Large",
     "Limits",
     "Parameter",
+    "Payload",
     "Queue",
     "QueueDescription",
     "RuleDescription",

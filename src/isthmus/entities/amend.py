@@ -21,6 +21,7 @@ from isthmus.entities.record import (
     SLOT_MASK,
     Head,
     Parts,
+    rest_of,
 )
 
 __all__ = [
@@ -90,7 +91,8 @@ def take_apart(record: bytes) -> Stored:
     ttl_ms = section.decode_header(header, (0, len(header))).ttl_ms or 0
     delivery = record[header_end:start]
     head = Head(header, ttl_ms, delivery, record[own:rest], count)
-    return Stored(Parts(head, record[rest:]), sequence, enqueued_ms, enqueue_sequence, hops)
+    own_rest, blob = rest_of(record, rest)
+    return Stored(Parts(head, own_rest, b"", blob), sequence, enqueued_ms, enqueue_sequence, hops)
 
 
 def with_annotation(parts: Parts, name: str, value: Any) -> Parts:

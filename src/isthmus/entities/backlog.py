@@ -92,10 +92,12 @@ class Backlog(Intake):
         if fed and self._fixed_ttl_ms:
             messages = self._capped(messages)
         first = self.last + 1
-        pairs, size = build_many(messages, first, now_ms, self._prefix, origins, hops)
+        pairs, size, blobs = build_many(messages, first, now_ms, self._prefix, origins, hops)
         put = self._staging.batch.put
         for key, record in pairs:
             put(key, record)
+        for sequence, blob in blobs:
+            self._context.blobs.refer(self.number, sequence, blob, self._quota_number)
         if any(parts.head.ttl_ms for parts in messages):
             self._index_expiry(messages, first, now_ms)
         self._stored(pairs, size, self.last + len(pairs))

@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 from isthmus.clock import Clock
 from isthmus.entities.administration import Administration
+from isthmus.entities.blob import BlobFiles, Blobs
 from isthmus.entities.calendar import BUCKET_MS
 from isthmus.entities.catalog import Entry
 from isthmus.entities.description import (
@@ -61,6 +62,7 @@ class Engine(Administration):
         clock: tells wall time.
         limits: what is refused.
         random_bytes: source of lock tokens and message ids.
+        blob_files: where bodies of large messages lie; None takes all messages as bytes.
 
     Raises:
         StoreError: the store was written by another release in a form that this one does not know.
@@ -73,6 +75,7 @@ class Engine(Administration):
         *,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         random_bytes: Callable[[int], bytes] = os.urandom,
+        blob_files: BlobFiles | None = None,
     ) -> None:
         self._commits: list[Commit] = []
         self._wakes: list[tuple[int, int, Queue]] = []
@@ -82,8 +85,13 @@ class Engine(Administration):
         # Receivers of before a restart have not come back yet: nothing is idle for longer than the engine runs.
         self._started_ms = clock.wall_ms()
         self._idle: set[Intake] = set()
-        super().__init__(store, clock, limits, random_bytes, self._wake)
+        super().__init__(store, clock, limits, random_bytes, self._wake, blob_files)
         self._staging.on_refused = self._fail
+
+    @property
+    def blobs(self) -> Blobs:
+        """The bodies of large messages."""
+        return self._context.blobs
 
     # ---- entities by path
 
@@ -327,6 +335,7 @@ class Engine(Administration):
         if now >= self._next_housekeeping_ms:
             self._housekeep(now)
         self.hubs.tick(now)
+        self._context.blobs.tick(now)
         calendar = self._context.calendar
         waits = [calendar.next_due_ms, calendar.next_expiry_ms, self._wakes[0][0] if self._wakes else None]
         waits.append(self.hubs.due_ms)

@@ -21,6 +21,7 @@ from isthmus.amqp import codec, section
 from isthmus.amqp.types import Timestamp
 from isthmus.clock import Clock
 from isthmus.entities.amend import message_id_of, take_apart, with_annotation, with_message_id
+from isthmus.entities.blob import BlobFiles, Blobs, Payload
 from isthmus.entities.calendar import Calendar
 from isthmus.entities.description import INFINITE_MS, EntityStatus
 from isthmus.entities.detection import Detection
@@ -37,8 +38,8 @@ from isthmus.entities.key import (
     state_key,
 )
 from isthmus.entities.limit import Limits
-from isthmus.entities.parse import HeadCache, split_many
-from isthmus.entities.record import OVERHEAD_BYTES, Parts, build, plain_payload
+from isthmus.entities.parse import HeadCache, split_many, split_mixed
+from isthmus.entities.record import OVERHEAD_BYTES, Parts, build, plain_payload, size_of
 from isthmus.entities.staging import Callback, Failure, Staging
 from isthmus.entities.window import Budget
 from isthmus.errors import (
@@ -56,6 +57,10 @@ __all__ = ["Context", "Intake", "Seen", "cursors"]
 Seen = tuple[int, bytes, int]
 _STATE = struct.Struct(">9QB")
 _LAST = (1 << 64) - 2
+# No message up to this size comes as anything but bytes.
+_SMALL_BYTES = 32 << 10
+# What is larger comes with its body outside of the store, where there is room for such.
+_INLINE_BYTES = 1 << 20
 
 
 def cursors(state: bytes) -> tuple[int, int, int, int]:
@@ -69,6 +74,7 @@ class Context:
 
     __slots__ = (
         "allocate",
+        "blobs",
         "budget",
         "calendar",
         "clock",
@@ -88,8 +94,10 @@ class Context:
         random_bytes: Callable[[int], bytes],
         wake: Callable[[Any, int], None],
         transfer_dead_letters: Callable[[Any], Any],
+        blob_files: BlobFiles | None = None,
     ) -> None:
         self.staging = staging
+        self.blobs = Blobs(staging, blob_files)
         self.clock = clock
         self.limits = limits
         self.random_bytes = random_bytes
@@ -212,12 +220,27 @@ class Intake:
     def stored_bytes(self) -> int:
         """What counts towards the quota: messages as their senders wrote them, without what the broker adds to each."""
         count: int = self.active_count + self.deferred_count + self.scheduled_count
-        return self.size_bytes - count * OVERHEAD_BYTES
+        return self.held_bytes - count * OVERHEAD_BYTES
+
+    @property
+    def takes_bodies(self) -> bool:
+        """Whether messages whose bodies lie outside of the store can be kept here."""
+        return self._context.blobs.files is not None
+
+    @property
+    def held_bytes(self) -> int:
+        """Of all records, and of the bodies that they refer to."""
+        return self.size_bytes + self._context.blobs.stored_bytes(self.number)
+
+    @property
+    def _quota_number(self) -> int:
+        """Of the entity whose quota bodies of large messages count to."""
+        return self.number
 
     # ---- taking messages
 
     def accept(
-        self, payloads: Sequence[bytes], on_durable: Callback | None = None, on_failed: Failure | None = None
+        self, payloads: Sequence[Payload], on_durable: Callback | None = None, on_failed: Failure | None = None
     ) -> None:
         """Take messages as one atomic unit, in order. Exactly one of the callbacks comes, from the engine's
         ``end_commit`` or ``fail_commit`` (or from ``begin_commit`` if the store refuses the write).
@@ -283,9 +306,13 @@ class Intake:
         """Why these messages, forwarded together, would not be taken; None if they would."""
         if not self.takes_sends:
             return EntityNotFoundError(self.path) if self.is_deleted else EntityDisabledError(self.path, self._status)
-        sizes = [len(parts.rest) + len(parts.head.annotations) + len(parts.head.header) for parts in messages]
+        sizes = list(map(size_of, messages))
         if max(sizes) > self.max_message_size_bytes:
             return MessageTooLargeError(max(sizes), self.max_message_size_bytes)
+        if not self.takes_bodies:
+            largest = max((size for size, parts in zip(sizes, messages, strict=True) if parts.blob), default=0)
+            if largest:
+                return MessageTooLargeError(largest, _INLINE_BYTES)
         if self.requires_session:
             try:
                 self._check_sessions(messages)
@@ -323,6 +350,8 @@ class Intake:
         """The refusal, if so many bytes more do not fit."""
         if not self._quota_bytes or self.stored_bytes() + size_bytes <= self._quota_bytes:
             return None
+        if self._context.blobs.release_dead() and self.stored_bytes() + size_bytes <= self._quota_bytes:
+            return None
         return QuotaExceededError(
             f"The maximum entity size has been reached or exceeded for {type(self).__name__}: '{self.path}'. Size of "
             f"entity in bytes:{self.stored_bytes()}, Max entity size in bytes:{self._quota_bytes}. Receive messages or "
@@ -340,7 +369,7 @@ class Intake:
         if self._status in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
             raise EntityDisabledError(self.path, self._status)
 
-    def examine(self, payloads: Sequence[bytes]) -> list[Parts]:
+    def examine(self, payloads: Sequence[Payload]) -> list[Parts]:
         """Check messages and take them apart; stages nothing. Errors as `accept`."""
         self.check_sendable()
         sizes = list(map(len, payloads))
@@ -349,8 +378,12 @@ class Intake:
         if max(sizes) > self.max_message_size_bytes:
             raise MessageTooLargeError(max(sizes), self.max_message_size_bytes)
         self._check_quota(sum(sizes))
-        accepted = split_many(payloads, self._heads)
-        if max(sizes) > self._context.limits.max_property_bytes:
+        largest = max(sizes)
+        if largest > _SMALL_BYTES:
+            accepted = split_mixed(payloads, self._heads)
+        else:
+            accepted = split_many(payloads, self._heads)  # type: ignore[arg-type]  # none is large
+        if largest > self._context.limits.max_property_bytes:
             for parts in accepted:
                 self._check_properties(parts)
         limit = self._context.limits.max_message_id_characters
@@ -431,6 +464,8 @@ class Intake:
             record = build(scheduled, self.last, now_ms, 0)
             self.size_bytes += len(record)
             batch.put(message_key(SCHEDULED, self.number, self.last), record)
+            if parts.blob is not None:
+                self._context.blobs.refer(self.number, self.last, parts.blob, self._quota_number)
             calendar.schedule(due_ms, self.number, self.last)
         self._staging.touch(self)
         return sequences
@@ -482,12 +517,21 @@ class Intake:
 
     # ---- looking
 
-    def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[bytes]:
+    def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[Payload]:
         """Messages of every state from a sequence number on, in order, without locking."""
         self._check_open()
         self.accessed_at_ms = self._context.clock.wall_ms()
         self._staging.write()
-        return [plain_payload(record, state) for _, record, state in self._look(from_sequence, count)]
+        return self._shown(self._look(from_sequence, count))
+
+    def _shown(self, seen: Sequence[Seen]) -> list[Payload]:
+        return self._kept([plain_payload(record, state) for _, record, state in seen])
+
+    def _kept(self, payloads: list[Payload]) -> list[Payload]:
+        """Payloads about to leave, whose bodies stay until they have left, whatever becomes of their messages."""
+        if self._context.blobs.is_used:
+            self._context.blobs.pin(payloads)
+        return payloads
 
     def _look(self, from_sequence: int, count: int) -> list[Seen]:
         """Messages of every state, in order, as the store has them."""
@@ -523,7 +567,7 @@ class Intake:
             "active_count": self.active_count,
             "deferred_count": self.deferred_count,
             "scheduled_count": self.scheduled_count,
-            "size_bytes": self.size_bytes,
+            "size_bytes": self.held_bytes,
             "last_sequence": self.last,
         }
 

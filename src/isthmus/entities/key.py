@@ -19,6 +19,7 @@ __all__ = [
     "FORMAT",
     "IDENTITY",
     "MESSAGE",
+    "REFERENCE",
     "SCHEDULED",
     "SESSION",
     "STATE",
@@ -42,6 +43,7 @@ MESSAGE, DEFERRED, SCHEDULED = 0x10, 0x11, 0x12
 DUE, EXPIRY = 0x20, 0x21
 DETECTION = 0x30
 SESSION = 0x40
+REFERENCE = 0x50
 
 _MESSAGE = struct.Struct(">BIQ")
 _TIMED = struct.Struct(">BQIQ")

@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from isthmus.entities.blob import Payload
 from isthmus.entities.run import runs_of
 
 __all__ = ["Acquired", "Lock", "LockTable", "Span"]
@@ -36,7 +37,7 @@ class Acquired:
     __slots__ = ("locked_until_ms", "payloads", "sequences", "tags")
 
     def __init__(
-        self, tags: list[bytes], payloads: list[bytes], sequences: Sequence[int], locked_until_ms: int
+        self, tags: list[bytes], payloads: list[Payload], sequences: Sequence[int], locked_until_ms: int
     ) -> None:
         self.tags = tags
         self.payloads = payloads

@@ -15,10 +15,11 @@ from collections.abc import Sequence
 
 from isthmus.amqp import codec, section
 from isthmus.amqp.codec import value_end
+from isthmus.entities.blob import Large, Payload
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.record import Head, Parts
 
-__all__ = ["HeadCache", "normalised_header", "split", "split_many"]
+__all__ = ["HeadCache", "normalised_header", "split", "split_many", "split_mixed"]
 
 _RESERVED = frozenset(
     (
@@ -142,6 +143,23 @@ def split_many(messages: Sequence[bytes], heads: HeadCache) -> list[Parts]:
     return taken
 
 
+def split_mixed(messages: Sequence[Payload], heads: HeadCache) -> list[Parts]:
+    """As `split_many`, where some messages are large."""
+    return [
+        split_many([message], heads)[0] if isinstance(message, bytes) else _split_front(message, heads)
+        for message in messages
+    ]
+
+
+def _split_front(message: Large, heads: HeadCache) -> Parts:
+    """Take a large message apart, whose body is known to be one."""
+    try:
+        parts = split(message.front, heads) if message.front else Parts(heads.read(b""), b"")
+    except _MALFORMED as error:
+        raise InvalidMessageError(f"the payload is no AMQP message: {error}") from None
+    return parts._replace(blob=message.blob)
+
+
 def split(message: bytes, heads: HeadCache) -> Parts:
     """Take an encoded message apart.
 
@@ -199,7 +217,7 @@ def _split(b: bytes, heads: HeadCache) -> Parts | None:
         at = at + 8 + int.from_bytes(b[at + 4 : at + 8], "big") if b[at + 3] == 0xB0 else value_end(b, at + 3)
     if not end or (at != end and not _ends_well(b, at, end)):
         return None
-    return _new(Parts, (head, b[rest:], message_id))
+    return _new(Parts, (head, b[rest:], message_id, None))
 
 
 def _ends_well(b: bytes, at: int, end: int) -> bool:

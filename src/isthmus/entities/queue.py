@@ -28,6 +28,7 @@ from isthmus.entities.amend import (
     with_properties,
 )
 from isthmus.entities.backlog import sequences_of
+from isthmus.entities.blob import Payload
 from isthmus.entities.description import INFINITE_MS, EntityStatus
 from isthmus.entities.intake import Context
 from isthmus.entities.key import DEFERRED, MESSAGE, message_key, message_span, unpack_message
@@ -115,7 +116,7 @@ class Queue(Relay):
         if self._is_dead_letter_queue:
             raise NotAllowedError(f"'{self.path}' takes no sends; dead-letter a message of its entity instead.")
 
-    def examine(self, payloads: Sequence[bytes]) -> list[Parts]:
+    def examine(self, payloads: Sequence[Payload]) -> list[Parts]:
         self._check_open_to_senders()
         return super().examine(payloads)
 
@@ -145,7 +146,7 @@ class Queue(Relay):
             return None
         if not lock:
             sequences = self._numbers_of(pairs)
-            payloads = [plain_payload(record) for _, record in pairs]
+            payloads = self._kept([plain_payload(record) for _, record in pairs])
             self._remove(sequences, sum(len(record) for _, record in pairs))
             self.delivered_total += len(pairs)
             self.settled_total += len(pairs)
@@ -186,7 +187,7 @@ class Queue(Relay):
         self._locks.add(held)
         if not self._session_until_ms:
             self._context.wake(self, until_ms)
-        return Acquired(tags, payloads, sequences, until_ms)
+        return Acquired(tags, self._kept(payloads), sequences, until_ms)
 
     def check_receivable(self) -> None:
         """Refuse where no message would be given.
@@ -367,7 +368,7 @@ class Queue(Relay):
         self.settled_total += len(pairs)
         self._staging.touch(self)
         self._staging.promise(on_durable, on_failed)
-        payloads = [plain_payload(record, 1) for _, record in pairs]
+        payloads = self._kept([plain_payload(record, 1) for _, record in pairs])
         return Acquired([key[5:].rjust(16, b"\0") for key in keys], payloads, wanted, 0)
 
     def delete_batch(
@@ -514,6 +515,8 @@ class Queue(Relay):
         for stored in self._pass_dead(letters):
             sequence += 1
             record = build(stored.parts, sequence, stored.enqueued_ms, 0, stored.origin, stored.hops)
+            if stored.parts.blob is not None:
+                self._context.blobs.refer(self.number, sequence, stored.parts.blob, self._quota_number)
             key = message_key(MESSAGE, self.number, sequence)
             put(key, record)
             pairs.append((key, record))
@@ -582,6 +585,12 @@ class Queue(Relay):
         self._window.refresh(unread_gone)
 
     # ---- looking
+
+    @property
+    def holds_large(self) -> bool:
+        """Whether some message may be large: receivers then get one at a time."""
+        blobs = self._context.blobs
+        return blobs.is_used and blobs.holds(self.number)
 
     @property
     def locked_count(self) -> int:

@@ -7,13 +7,17 @@ Spec: SERVICE-BUS.md W7, W8; AMQP 1.0 part 3.2.
 
 A record is::
 
-    expires_at_ms u64 | hops 3 bits, slot 29 bits | rest u32    internal, 16 bytes; slot and rest are offsets into the
-        record, hops is how often it was forwarded
+    expires_at_ms u64 | hops 3 bits, large 1 bit, slot 28 bits | rest u32    internal, 16 bytes; slot and rest are
+        offsets into the record, hops is how often it was forwarded
     header section, with delivery-count in its last four bytes
     delivery annotations, if the sender set any
     message annotations: locked-until (its 8 bytes at `slot`), sequence number, enqueued time,
         [enqueue-sequence-number], then the sender's
     properties, application properties, body, footer  from `rest` on, as sent
+
+In place of a large message's body and footer stand 16 bytes that refer to them (see `blob`)::
+
+    number u64 | size u64
 
 Most messages of a sender begin alike, so what is in front of the properties is a `Head`, shared by them and made once.
 """
@@ -24,8 +28,11 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from isthmus.entities.blob import Blob, Large, Payload
+
 __all__ = [
     "ANNOTATIONS_BYTES",
+    "BLOB_BYTES",
     "ENQUEUE_SEQUENCE",
     "OVERHEAD_BYTES",
     "PREFIX",
@@ -40,6 +47,8 @@ __all__ = [
     "expires_at_ms",
     "locked_payloads",
     "plain_payload",
+    "rest_of",
+    "size_of",
 ]
 
 # Encoded symbol, then the code of its value. Lengths: 20 + 9, 23 + 9, 21 + 9, 31 + 9.
@@ -51,9 +60,12 @@ MESSAGE_STATE = b"\xa3\x13x-opt-message-state"
 
 PREFIX = struct.Struct(">QII")
 PREFIX_BYTES = PREFIX.size
-# Forwarded messages keep their number of hops above the offset of the slot; no header grows to half a gigabyte.
+# Forwarded messages keep their number of hops above the offset of the slot; no header grows to a quarter of a gigabyte.
 SLOT_BITS = 29
-SLOT_MASK = (1 << SLOT_BITS) - 1
+SLOT_MASK = (1 << (SLOT_BITS - 1)) - 1
+_LARGE = 1 << (SLOT_BITS - 1)
+_BLOB = struct.Struct(">QQ")
+BLOB_BYTES = _BLOB.size
 _OFFSETS = struct.Struct(">II")
 # Locked-until 29, sequence number 32, enqueued time 30.
 ANNOTATIONS_BYTES = 91
@@ -162,13 +174,21 @@ class Parts(NamedTuple):
 
     Attributes:
         head: what stands in front of the properties.
-        rest: everything from the properties on, as sent.
+        rest: everything from the properties on, as sent; of a large message without body and footer.
         message_id: encoded message-id.
+        blob: a large message's body and footer.
     """
 
     head: Head
     rest: bytes
     message_id: bytes = b""
+    blob: Blob | None = None
+
+
+def size_of(parts: Parts) -> int:
+    """What a message counts for where sizes are limited."""
+    size = len(parts.rest) + len(parts.head.annotations) + len(parts.head.header)
+    return size if parts.blob is None else size + parts.blob.size_bytes
 
 
 def _with_hops(before: bytes, hops: int) -> bytes:
@@ -198,15 +218,20 @@ def build(
     before, between, behind = head.pieces(moved=enqueue_sequence is not None)
     if enqueue_sequence is not None:
         behind += enqueue_sequence.to_bytes(8, "big") + head.annotations
+    before, reference = _with_hops(before, hops), b""
+    if parts.blob is not None:
+        before = bytes((before[0] | _LARGE >> 24,)) + before[1:]
+        reference = _BLOB.pack(parts.blob.number, parts.blob.size_bytes)
     return b"".join(
         (
             expires_ms.to_bytes(8, "big"),
-            _with_hops(before, hops),
+            before,
             sequence.to_bytes(8, "big"),
             between,
             enqueued_ms.to_bytes(8, "big"),
             behind,
             parts.rest,
+            reference,
         )
     )
 
@@ -218,8 +243,9 @@ def build_many(
     prefix: bytes,
     origins: Sequence[int] | None = None,
     hops: int = 0,
-) -> tuple[list[tuple[bytes, bytes]], int]:
-    """Keys and records of messages accepted together, numbered from `first`, and the records' size.
+) -> tuple[list[tuple[bytes, bytes]], int, list[tuple[int, Blob]]]:
+    """Keys and records of messages accepted together, numbered from `first`, the records' size, and the bodies that some
+    refer to, by sequence number.
 
     Args:
         messages: in order; each expires its own time to live after `enqueued_ms`.
@@ -236,7 +262,8 @@ def build_many(
     last: Head | None = None
     front = back = own = b""
     size = 0
-    for sequence, (head, rest, _) in enumerate(messages, first):
+    blobs: list[tuple[int, Blob]] = []
+    for sequence, (head, rest, _, blob) in enumerate(messages, first):
         if head is not last:
             last = head
             before, between, behind = head.pieces(moved=moved)
@@ -244,13 +271,18 @@ def build_many(
             back = between + enqueued + behind
             own = head.annotations
         number = sequence.to_bytes(8, "big")
-        if origins is None:
+        if blob is not None:
+            blobs.append((sequence, blob))
+            expires_ms = enqueued_ms + head.ttl_ms if head.ttl_ms else 0
+            origin = None if origins is None else origins[sequence - first]
+            record = build(messages[sequence - first], sequence, enqueued_ms, expires_ms, origin, hops)
+        elif origins is None:
             record = join((front, number, back, rest))
         else:
             record = join((front, number, back, origins[sequence - first].to_bytes(8, "big"), own, rest))
         size += len(record)
         add((prefix + number, record))
-    return pairs, size
+    return pairs, size, blobs
 
 
 def expires_at_ms(record: bytes) -> int:
@@ -258,9 +290,16 @@ def expires_at_ms(record: bytes) -> int:
     return int.from_bytes(record[:8], "big")
 
 
-def locked_payloads(pairs: Sequence[tuple[bytes, bytes]], locked_until: bytes) -> list[bytes]:
+def rest_of(record: bytes, rest: int) -> tuple[bytes, Blob | None]:
+    """What a record holds from an offset on: as sent, or as far as the body and the reference to that."""
+    if not record[8] & _LARGE >> 24:
+        return record[rest:], None
+    return record[rest:-BLOB_BYTES], Blob(*_BLOB.unpack(record[-BLOB_BYTES:]))
+
+
+def locked_payloads(pairs: Sequence[tuple[bytes, bytes]], locked_until: bytes) -> list[Payload]:
     """Stored messages as locked ones leave; `locked_until` is eight bytes, big-endian wall ms."""
-    payloads: list[bytes] = []
+    payloads: list[Payload] = []
     add = payloads.append
     known = b""
     slot = end = 0
@@ -270,11 +309,17 @@ def locked_payloads(pairs: Sequence[tuple[bytes, bytes]], locked_until: bytes) -
             known = offset
             slot = int.from_bytes(offset, "big") & SLOT_MASK
             end = slot + 8
+            if offset[0] & _LARGE >> 24:
+                known = b""
+                rest, blob = rest_of(record, end)
+                assert blob is not None
+                add(Large(record[16:slot] + locked_until + rest, blob))
+                continue
         add(record[16:slot] + locked_until + record[end:])
     return payloads
 
 
-def plain_payload(record: bytes, state: int = 0, locked_until: bytes | None = None) -> bytes:
+def plain_payload(record: bytes, state: int = 0, locked_until: bytes | None = None) -> Payload:
     """A stored message as it leaves by the ways less used: without locked-until, or with its state named.
 
     Args:
@@ -294,4 +339,6 @@ def plain_payload(record: bytes, state: int = 0, locked_until: bytes | None = No
     else:
         kept = kept[:21] + locked_until + kept[29:]
     counts = _OFFSETS.pack(size + len(extra), count + (2 if state else 0))
-    return b"".join((record[PREFIX_BYTES:start], b"\0Sr\xd1", counts, kept, extra, record[rest:]))
+    behind, blob = rest_of(record, rest)
+    front = b"".join((record[PREFIX_BYTES:start], b"\0Sr\xd1", counts, kept, extra, behind))
+    return front if blob is None else Large(front, blob)

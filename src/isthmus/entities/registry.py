@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from isthmus.clock import Clock
+from isthmus.entities.blob import BlobFiles
 from isthmus.entities.catalog import Entry, catalog_key, parse_address, unpack_entry
 from isthmus.entities.description import (
     INFINITE_MS,
@@ -84,6 +85,7 @@ class Registry:
         limits: Limits,
         random_bytes: Callable[[int], bytes],
         wake: Callable[[Queue, int], None],
+        blob_files: BlobFiles | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -95,7 +97,7 @@ class Registry:
         self._kept: dict[int, Intake] = {}
         self._forwarding: set[Queue] = set()
         ensure_format(store, clock.wall_ms(), random_bytes)
-        self._context = Context(self._staging, clock, limits, random_bytes, wake, self._transfer_of)
+        self._context = Context(self._staging, clock, limits, random_bytes, wake, self._transfer_of, blob_files)
         self._context.allocate = self._number
         self._next_number = 1
         self._load()
@@ -184,6 +186,7 @@ class Registry:
         self._topics.clear()
         self._forwarding.clear()
         self._context.calendar.reload()
+        self._context.blobs.load()
         self._load()
         self.hubs.reload()
         gone, self._kept = self._kept, {}

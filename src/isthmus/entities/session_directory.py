@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isthmus.entities.amend import Stored, take_apart
+from isthmus.entities.blob import Payload
 from isthmus.entities.error import InvalidMessageError, SessionRequiredError
 from isthmus.entities.intake import Context, Seen, cursors
 from isthmus.entities.key import (
@@ -30,7 +31,7 @@ from isthmus.entities.key import (
     unpack_message,
 )
 from isthmus.entities.queue import Queue
-from isthmus.entities.record import Parts, plain_payload
+from isthmus.entities.record import Parts
 from isthmus.entities.run import runs_of
 from isthmus.entities.session import Session, session_id_of, unpack_row
 from isthmus.entities.session_messages import SessionMessages
@@ -273,7 +274,7 @@ class SessionDirectory(Queue):
 
     # ---- looking
 
-    def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[bytes]:
+    def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[Payload]:
         """As `Intake.peek`, of one session or of all.
 
         Looking at all costs a look at each session that has messages from `from_sequence` on.
@@ -294,7 +295,7 @@ class SessionDirectory(Queue):
                 seen.sort(key=lambda entry: entry[0])
                 del seen[count:]
                 self._rest(session)
-        return [plain_payload(record, state) for _, record, state in seen]
+        return self._shown(seen)
 
     def _look_at_scheduled(self, from_sequence: int, count: int, session_id: str | None) -> list[Seen]:
         seen: list[Seen] = []

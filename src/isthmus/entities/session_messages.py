@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from isthmus.entities.backlog import sequences_of
+from isthmus.entities.blob import Payload
 from isthmus.entities.intake import Context, Seen
 from isthmus.entities.journal import Batch
 from isthmus.entities.key import MESSAGE, message_key, session_key, unpack_message
@@ -272,7 +273,12 @@ class SessionMessages(Queue):
 
     # ---- looking
 
-    def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[bytes]:
+    @property
+    def _quota_number(self) -> int:
+        assert self._entity is not None
+        return self._entity.number
+
+    def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[Payload]:
         assert self._entity is not None
         return self._entity.peek(from_sequence, count, self.session.session_id)
 

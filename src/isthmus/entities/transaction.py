@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from isthmus.entities.blob import Payload
 from isthmus.entities.catalog import parse_address
 from isthmus.entities.error import TransactionRolledBackError, TransactionTimeoutError
 from isthmus.entities.intake import Context
@@ -51,7 +52,7 @@ class Destination(Protocol):
         """Of the entity that counts as the transaction's."""
         ...
 
-    def examine(self, payloads: Sequence[bytes]) -> list[Parts]:
+    def examine(self, payloads: Sequence[Payload]) -> list[Parts]:
         """Check messages and take them apart; stages nothing."""
         ...
 
@@ -100,7 +101,7 @@ class Transaction:
     def _next_deadline(self) -> float:
         return self._context.clock.monotonic() + self._context.limits.transaction_timeout_ms / 1000
 
-    def send(self, destination: Destination, payloads: Sequence[bytes]) -> None:
+    def send(self, destination: Destination, payloads: Sequence[Payload]) -> None:
         """Add messages as one unit, in order.
 
         Raises (nothing is then added): what ``accept`` of the destination raises, and as `settle`.

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from isthmus.entities.amend import Stored
+from isthmus.entities.blob import Payload
 from isthmus.entities.intake import Context, Intake
 from isthmus.entities.onward import reason_of
 from isthmus.entities.record import Parts
@@ -51,6 +52,11 @@ class Transfer:
         """Of one message."""
         return self._via.max_message_size_bytes
 
+    @property
+    def takes_bodies(self) -> bool:
+        """Whether messages whose bodies lie outside of the store can be kept."""
+        return self._via.takes_bodies
+
     def check_sendable(self) -> None:
         """Refuse where no message would be taken, whatever it is.
 
@@ -62,7 +68,7 @@ class Transfer:
         if self._find(self._to) is None:
             raise EntityNotFoundError(self._to)
 
-    def examine(self, payloads: Sequence[bytes]) -> list[Parts]:
+    def examine(self, payloads: Sequence[Payload]) -> list[Parts]:
         """Check messages and take them apart; errors as `accept`."""
         self.check_sendable()
         return self._via.examine(payloads)
@@ -77,7 +83,7 @@ class Transfer:
         return None if isinstance(error, EntityDisabledError) else error
 
     def accept(
-        self, payloads: Sequence[bytes], on_durable: Callback | None = None, on_failed: Failure | None = None
+        self, payloads: Sequence[Payload], on_durable: Callback | None = None, on_failed: Failure | None = None
     ) -> None:
         """Take messages as one atomic unit, in order; callbacks as for a queue.
 

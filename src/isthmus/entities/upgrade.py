@@ -23,7 +23,7 @@ from isthmus.errors import StoreError
 
 __all__ = ["FORMAT_VERSION", "Identity", "ensure_format", "read_identity"]
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 class Identity(NamedTuple):
@@ -98,7 +98,15 @@ def _give_identity(journal: Journal, batch: Batch, now_ms: int, random_bytes: Ca
 
 
 def _keep_rows(journal: Journal, batch: Batch, now_ms: int, random_bytes: Callable[[int], bytes]) -> None:
-    """Format 3 counts hops in a forwarded message's record and numbers transfer dead-letter queues; older rows have none."""
+    """Formats that only added: older rows have nothing of it.
+
+    Format 3 counts hops in a forwarded message's record and numbers transfer dead-letter queues; format 4 has bodies of
+    large messages outside of their records, and rows that refer to them.
+    """
 
 
-_STEPS: dict[int, Callable[[Journal, Batch, int, Callable[[int], bytes]], None]] = {1: _give_identity, 2: _keep_rows}
+_STEPS: dict[int, Callable[[Journal, Batch, int, Callable[[int], bytes]], None]] = {
+    1: _give_identity,
+    2: _keep_rows,
+    3: _keep_rows,
+}

@@ -18,7 +18,7 @@ from isthmus.amqp.codec import value_end
 from isthmus.amqp.types import Described, Symbol, Timestamp
 from isthmus.entities.amend import annotations_section, with_annotation, with_fields
 from isthmus.entities.parse import normalised_header
-from isthmus.entities.record import Parts
+from isthmus.entities.record import Parts, size_of
 from isthmus.rules import MISSING, REMOVED, Changes, Missing, Value
 
 __all__ = ["MessageView", "changed"]
@@ -131,8 +131,7 @@ class MessageView:
         if name == "DeliveryCount":
             return 0
         if name == "Size":
-            head = self.parts.head
-            return len(head.header) + len(head.annotations) + len(self.parts.rest)
+            return size_of(self.parts)
         return MISSING
 
     def _annotation(self, name: str) -> Any:
@@ -166,7 +165,7 @@ def changed(view: MessageView, changes: Changes, rule_name: str) -> Parts:
             parts = parts._replace(head=parts.head.replace(header=raw, ttl_ms=effective))
     if fields:
         rest = with_fields(rest, fields)
-    return Parts(parts.head, rest, parts.message_id)
+    return parts._replace(rest=rest)
 
 
 def _with_user(view: MessageView, wanted: Mapping[str, tuple[str, Any]]) -> bytes:

@@ -1,12 +1,14 @@
 """The durable log and index of a namespace.
 
 What it is: `isthmus.entities.Journal` on RocksDB (`RocksJournal`) and in memory (`MemoryJournal`), held to the same
-conformance tests (`isthmus.testing.store_conformance`).
+conformance tests (`isthmus.testing.store_conformance`); and the bodies of large messages in files beside it
+(`BlobFolder`).
 """
 
 from __future__ import annotations
 
+from isthmus.store.blob import BlobFolder
 from isthmus.store.memory import MemoryJournal
 from isthmus.store.rocks import RocksJournal
 
-__all__ = ["MemoryJournal", "RocksJournal"]
+__all__ = ["BlobFolder", "MemoryJournal", "RocksJournal"]

@@ -23,6 +23,7 @@ from isthmus.amqp import (
     SaslRefused,
     SentSettled,
     SessionEnded,
+    TransferParts,
     Transfers,
 )
 from isthmus.amqp.frame import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER, frame
@@ -168,6 +169,56 @@ def test_large_deliveries_are_split_and_joined(size: int) -> None:
     runs = peers.seen(Transfers)
     assert [p for run in runs for p in run.payloads] == [payload, b"\0Sw\x40"]
     assert {run.message_format for run in runs} == {BATCH_FORMAT}
+
+
+def test_large_messages_are_reported_in_parts_and_held_by_nobody() -> None:
+    peers = Peers().open()
+    _, link = with_sender(peers)
+    peers.seen(LinkAttaching)[0].link.parts_above_bytes = 100_000
+    whole = [b"\0Su\xb0" + struct.pack(">I", size) + bytes(size) for size in (400_000, 90_000, 200_000)]
+    link.send_many(whole, [tag(n) for n in range(3)])
+    envelope = b"\0Su\xb0" + struct.pack(">I", 300_000) + bytes(300_000)
+    link.send(envelope, tag(3), message_format=BATCH_FORMAT)
+    peers.pump()
+    found: list[tuple[int, bytes]] = []
+    for event in peers.seen(TransferParts):
+        if not found or found[-1][0] != event.delivery_id:
+            found.append((event.delivery_id, b""))
+        found[-1] = (event.delivery_id, found[-1][1] + b"".join(event.parts))
+    assert found == [(0, whole[0]), (2, whole[2])]
+    assert [event.delivery_id for event in peers.seen(TransferParts) if event.is_last] == [0, 2]
+    assert [run.payloads for run in peers.seen(Transfers)] == [[whole[1]], [envelope]]
+    assert peers.server.partial_bytes == 0
+    assert peers.seen(LinkAttaching)[0].link.delivery_count == 4
+
+
+def test_i4_of_link_a_delivery_in_parts_leaves_room_for_other_links() -> None:
+    peers = Peers(incoming_window=8).open()
+    session, link = with_sender(peers)
+    other = session.attach_sender("t", Target(address="queue"))
+    peers.pump()
+    payload = b"\0Su\xb0" + struct.pack(">I", 900_000) + bytes(900_000)
+    delivery_id = link.begin_parts(tag(1))
+    at = 0
+    while at < len(payload):
+        room = link.part_room_bytes
+        assert room > 0
+        part = payload[at : at + min(room, 150_000)]
+        at += len(part)
+        link.send_part(part, more=at < len(payload))
+        assert session.send_window >= 0
+        if at < len(payload):
+            assert link.is_sending
+            assert link.sendable == 0
+            with pytest.raises(ProtocolError):
+                link.begin_parts(tag(2))
+        if at == 150_000:
+            other.send(b"\0Sw\x40", tag(3))
+        peers.pump()
+    assert not link.is_sending
+    runs = peers.seen(Transfers)
+    assert [run.payloads for run in runs] == [[b"\0Sw\x40"], [payload]]
+    assert [run.first_delivery_id for run in runs] == [delivery_id + 1, delivery_id]
 
 
 def test_a_delivery_over_the_links_limit_detaches_the_link_only() -> None:

@@ -206,7 +206,7 @@ def test_many_are_built_as_one_by_one(shapes: list[tuple[bool, int | None, bool]
     heads = HeadCache(0)
     parts = [split(message, heads) for message in messages]
     for origins in (None, range(100, 100 + len(parts))):
-        pairs, size = build_many(parts, 10, NOW, b"queue", origins)
+        pairs, size, _ = build_many(parts, 10, NOW, b"queue", origins)
         assert size == sum(len(record) for _, record in pairs)
         for place, (key, record) in enumerate(pairs):
             head = parts[place].head

@@ -15,7 +15,7 @@ from isthmus.amqp.types import Array, Int, Timestamp
 from isthmus.broker.condition import refusal
 from isthmus.broker.management.session import settling
 from isthmus.broker.request import Reply, Request, Respond, text_map
-from isthmus.entities import Acquired, Engine, SessionQueue
+from isthmus.entities import Acquired, Engine, Large, Payload, SessionQueue
 from isthmus.errors import InvalidArgumentError, LockLostError, MessageNotFoundError, NotAllowedError
 
 __all__ = [
@@ -30,6 +30,8 @@ __all__ = [
 
 # The service's limit for a batch delete on the premium tier; also keeps the replies of a peek bounded.
 _MESSAGES_LIMIT = 4000
+# Bytes of messages that a reply to a peek shows; one message alone may be larger.
+_REPLY_BYTES = 128 << 20
 _TIMESTAMP, _LONG = 0x83, 0x81
 _SCHEDULED = "x-opt-scheduled-enqueue-time"
 
@@ -39,7 +41,7 @@ def peek(engine: Engine, entity: str, request: Request, respond: Respond) -> Non
     start = request.field("from-sequence-number", int)
     count = _count(request.field("message-count", int))
     source = _peekable(engine, entity)
-    payloads = source.peek(start, count, request.field("session-id", str, optional=True))
+    payloads = _bounded(source.peek(start, count, request.field("session-id", str, optional=True)))
     if payloads:
         respond(Reply(body={"messages": [{"message": payload} for payload in payloads]}))
     else:
@@ -169,8 +171,24 @@ def _received(acquired: Acquired) -> Reply:
     return Reply(body={"messages": messages})
 
 
-def _with_lock_token(payload: bytes, token: uuid.UUID) -> bytes:
+def _bounded(payloads: list[Payload]) -> list[Payload]:
+    """As many of the first as a reply shows: a client that wants more asks for what follows."""
+    size = 0
+    for place, payload in enumerate(payloads):
+        size += len(payload)
+        if place and size > _REPLY_BYTES:
+            return payloads[:place]
+    return payloads
+
+
+def _with_lock_token(payload: Payload, token: uuid.UUID) -> Payload:
     """The message with its lock token among the delivery annotations, where one SDK looks for it."""
+    if isinstance(payload, Large):
+        return Large(_annotated(payload.front, token), payload.blob)
+    return _annotated(payload, token)
+
+
+def _annotated(payload: bytes, token: uuid.UUID) -> bytes:
     sections = section.locate(payload)
     start, end = sections.delivery_annotations
     if not end:

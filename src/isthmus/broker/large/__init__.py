@@ -1,0 +1,14 @@
+"""Large messages on their way in and out, without holding up anybody else.
+
+What it is: uploads (frames to a file), streams (a file to frames), and the threads that touch the disk for both. What it
+is not: what a message is worth, and where it goes (`isthmus.entities`).
+"""
+
+from __future__ import annotations
+
+from isthmus.broker.large.desk import LARGE_BYTES, LargeDesk
+from isthmus.broker.large.rope import Rope, encode_rope
+from isthmus.broker.large.stream import Stream
+from isthmus.broker.large.upload import Upload
+
+__all__ = ["LARGE_BYTES", "LargeDesk", "Rope", "Stream", "Upload", "encode_rope"]

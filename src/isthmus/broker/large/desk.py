@@ -1,0 +1,96 @@
+"""What all large messages of a namespace share: threads, and a bound for what waits for the disk.
+
+What it is: the place where uploads and streams get their work done beside the loop. What it is not: either of them.
+
+Invariants:
+    I1. The loop never waits for a file: it is written, synced, read and removed in threads.
+    I2. Sync of messages and sync of bodies are different threads: a commit waits for no body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from isthmus.entities import BlobFiles, Blobs
+
+__all__ = ["LARGE_BYTES", "LargeDesk"]
+
+_T = TypeVar("_T")
+# A message larger than this goes beside the store. It is the default limit of a message, and what one turn of a
+# connection may take.
+LARGE_BYTES = 1 << 20
+_WRITERS = 2
+_READERS = 2
+
+
+class LargeDesk:
+    """Must be made on the running loop that owns the engine.
+
+    Args:
+        blobs: the engine's; its `on_discard` is taken over.
+
+    Attributes:
+        blobs: likewise.
+        waiting_bytes: of all uploads together that wait for the disk.
+    """
+
+    def __init__(self, blobs: Blobs) -> None:
+        self.blobs = blobs
+        self.waiting_bytes = 0
+        self._loop = asyncio.get_running_loop()
+        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="isthmus-large-write")
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="isthmus-large-read")
+        self._remover = ThreadPoolExecutor(1, thread_name_prefix="isthmus-large-remove")
+        self._is_closed = False
+        blobs.on_discard = self.remove
+
+    @property
+    def files(self) -> BlobFiles | None:
+        """Where bodies are; None takes no large messages."""
+        return self.blobs.files
+
+    def write(self, work: Callable[[], _T], done: Callable[[Future[_T]], None]) -> Future[_T]:
+        """Do work in a thread that writes; `done` is called on the loop afterwards."""
+        return self._do(self._writers, work, done)
+
+    def read(self, work: Callable[[], _T], done: Callable[[Future[_T]], None]) -> Future[_T]:
+        """Do work in a thread that reads; `done` is called on the loop afterwards."""
+        return self._do(self._readers, work, done)
+
+    def remove(self, number: int, after: Callable[[], None] = lambda: None) -> None:
+        """Remove a body in a thread, after something else."""
+        files = self.files
+
+        def work() -> None:
+            after()
+            if files is not None:
+                files.remove(number)
+
+        if not self._is_closed:
+            self._remover.submit(work)
+        # Otherwise it is an orphan at the next start.
+
+    def call_soon(self, run: Callable[[], None]) -> None:
+        """Call at the next turn of the loop."""
+        self._loop.call_soon(run)
+
+    def _do(self, pool: ThreadPoolExecutor, work: Callable[[], _T], done: Callable[[Future[_T]], None]) -> Future[_T]:
+        if self._is_closed:
+            return Future()  # nobody waits for it any more
+        future = pool.submit(work)
+        future.add_done_callback(lambda each: self._tell(done, each))
+        return future
+
+    def _tell(self, done: Callable[[Future[_T]], None], future: Future[_T]) -> None:
+        if not self._is_closed:
+            self._loop.call_soon_threadsafe(done, future)
+
+    def close(self) -> None:
+        """Let go of the threads; what is unfinished is an orphan at the next start."""
+        self._is_closed = True
+        self._writers.shutdown()
+        self._readers.shutdown()
+        self._remover.shutdown(cancel_futures=True)

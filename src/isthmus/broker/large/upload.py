@@ -1,0 +1,197 @@
+"""One large message on its way in: from frames to a file.
+
+What it is: the pieces that a connection reads, checked and handed to a thread that writes and syncs them; in the end the
+payload that an entity takes. What it is not: flow control, which the connection does by what it is told of.
+
+Invariants:
+    I1. A payload is handed over only when its body is durable.
+    I2. What was begun and not handed over leaves no file behind.
+    I3. Little waits to be written at any time: the owner is told of every byte that begins and ceases to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from isthmus.broker.large.body import BodyScan, front_end
+from isthmus.broker.large.desk import LargeDesk
+from isthmus.entities import BlobWriter, Large
+from isthmus.errors import IsthmusError, StoreError
+
+__all__ = ["Upload"]
+
+# The disk gets to work while the message still comes, and a sync of somebody else's messages finds little of it to wait
+# for.
+_SYNC_BYTES = 512 << 10
+
+
+class Upload:
+    """A message that comes in.
+
+    Args:
+        desk: of the namespace.
+        account: told of bytes that wait for the disk: positive when they come, negative when they are written.
+
+    Attributes:
+        is_over: whether the message is there, or has failed.
+        error: why it has failed.
+    """
+
+    def __init__(self, desk: LargeDesk, account: Callable[[int], None]) -> None:
+        assert desk.files is not None
+        self.is_over = False
+        self.error: IsthmusError | None = None
+        self._desk = desk
+        self._files = desk.files
+        self._account = account
+        self._number = desk.blobs.reserve()
+        self._front: bytes | None = None
+        self._scan = BodyScan()
+        self._size_bytes = 0
+        self._queue: list[bytes] = []
+        self._queued_bytes = 0
+        self._job: Future[None] | None = None
+        self._is_whole = self._is_aborted = self._is_synced = False
+        self._on_over: Callable[[], None] = lambda: None
+        self._payload: Large | None = None
+        # The thread's:
+        self._writer: BlobWriter | None = None
+        self._unsynced_bytes = 0
+
+    def add(self, parts: list[bytes]) -> None:
+        """Take the next pieces of the encoded message."""
+        if self.error is not None:
+            return
+        try:
+            if self._front is None:
+                start = b"".join(parts)
+                at = front_end(start)
+                self._front = start[:at]
+                parts = [start[at:]]
+            for part in parts:
+                self._scan.feed(part)
+        except IsthmusError as error:
+            self.error = error
+            return
+        size = sum(map(len, parts))
+        self._size_bytes += size
+        self._queue += parts
+        self._queued_bytes += size
+        self._count(size)
+        self._work()
+
+    def finish(self, on_over: Callable[[], None]) -> None:
+        """The message is whole; `on_over` is called when `is_over` holds, perhaps at once."""
+        self._is_whole = True
+        self._on_over = on_over
+        if self.error is None:
+            try:
+                self._scan.end()
+            except IsthmusError as error:
+                self.error = error
+        self._work()
+
+    def finish_now(self) -> None:
+        """As `finish` without a call; blocks until what is left has been written."""
+        self._is_whole = True
+        while not self.is_over:
+            job, self._job = self._job, None
+            if job is None:
+                self.finish(lambda: None)
+            else:
+                job.exception()
+                self._end_job(job)
+
+    def abort(self) -> None:
+        """The message does not come to its end."""
+        if not self.is_over:
+            self._is_aborted = True
+            self._on_over = lambda: None
+            self._work()
+
+    def payload(self) -> Large:
+        """The message.
+
+        Raises:
+            IsthmusError: it has failed.
+        """
+        if self.error is not None:
+            raise self.error
+        assert self._payload is not None
+        return self._payload
+
+    # ---- the steps
+
+    def _count(self, size: int) -> None:
+        self._desk.waiting_bytes += size
+        self._account(size)
+
+    def _work(self) -> None:
+        if self._job is not None or self.is_over:
+            return
+        if self._is_aborted or (self._is_whole and self.error is not None):
+            self._give_up()
+        elif self._queue or (self._is_whole and not self._is_synced):
+            parts, self._queue = self._queue, []
+            size, self._queued_bytes = self._queued_bytes, 0
+            is_last = self._is_whole
+            self._is_synced = is_last
+            job = self._desk.write(lambda: self._write(parts, is_last), self._written)
+            self._job = job
+            self._job_bytes = size
+        elif self._is_whole:
+            assert self._front is not None
+            self._payload = Large(self._front, self._desk.blobs.whole(self._number, self._size_bytes))
+            self._over()
+
+    _job_bytes = 0
+
+    def _written(self, job: Future[None]) -> None:
+        if job is self._job:  # otherwise `finish_now` was faster
+            self._job = None
+            self._end_job(job)
+
+    def _end_job(self, job: Future[None]) -> None:
+        size, self._job_bytes = self._job_bytes, 0
+        error = job.exception()
+        if error is not None and self.error is None:
+            self.error = error if isinstance(error, IsthmusError) else StoreError(type(error).__name__)
+        if size:
+            self._count(-size)
+        self._work()
+
+    def _give_up(self) -> None:
+        if self._queued_bytes:
+            size, self._queued_bytes = self._queued_bytes, 0
+            self._queue = []
+            self._count(-size)
+        self._desk.remove(self._number, self._close)
+        self._over()
+
+    def _over(self) -> None:
+        self.is_over = True
+        on_over, self._on_over = self._on_over, lambda: None
+        on_over()
+
+    # ---- in a thread, one call at a time
+
+    def _write(self, parts: list[bytes], is_last: bool) -> None:
+        writer = self._writer
+        if writer is None:
+            writer = self._writer = self._files.create(self._number)
+        for part in parts:
+            writer.write((part,))
+            self._unsynced_bytes += len(part)
+            if self._unsynced_bytes >= _SYNC_BYTES:
+                writer.sync()
+                self._unsynced_bytes = 0
+        if is_last:
+            writer.sync()
+            writer.close()
+            self._writer = None
+
+    def _close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()

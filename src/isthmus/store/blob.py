@@ -1,0 +1,197 @@
+"""Bodies of large messages as files, one each.
+
+What it is: `isthmus.entities.BlobFiles` in a folder: written from the front to the end, synced, then only read, and
+removed. What it is not: who refers to a body (`isthmus.entities.blob`), nor a part of the ordered store: a body that went
+through its log and its tables would be written three times, each time with the interpreter held or the writers stalled.
+
+Invariants:
+    I1. After `sync` a body outlives a kill, name and contents.
+    I2. While the folder is copied nothing is removed from it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from isthmus.errors import StoreError
+
+__all__ = ["BlobFolder"]
+
+_SUFFIX = ".body"
+# How many pieces the system takes in one call.
+_PIECES = 1024
+# Removal of 100 MB at once kept the file system's journal busy for 44 ms, and syncs of other files waited for 28.
+_REMOVED_BYTES = 4 << 20
+_REMOVAL_REST_SECONDS = 0.005
+
+
+class _Writer:
+    """See `isthmus.entities.BlobWriter`."""
+
+    def __init__(self, folder: Path, path: Path) -> None:
+        self._folder = folder
+        self._path = path
+        self._is_named = False
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        try:
+            for first in range(0, len(parts), _PIECES):
+                self._write(parts[first : first + _PIECES])
+        except OSError as error:
+            raise _refused(self._path, error) from error
+
+    def _write(self, parts: Sequence[bytes]) -> None:
+        count = os.writev(self._descriptor, parts)
+        for part in parts:
+            if count >= len(part):
+                count -= len(part)
+                continue
+            rest = memoryview(part)[count:]
+            count = 0
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+
+    def sync(self) -> None:
+        try:
+            os.fdatasync(self._descriptor)
+            if not self._is_named:
+                _sync(self._folder)
+                self._is_named = True
+        except OSError as error:
+            raise _refused(self._path, error) from error
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class _Reader:
+    """See `isthmus.entities.BlobReader`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDONLY)
+
+    def read(self, offset: int, size: int) -> bytes:
+        try:
+            data = os.pread(self._descriptor, size, offset)
+        except OSError as error:
+            raise _refused(self._path, error) from error
+        if len(data) != size:
+            raise StoreError(f"'{self._path}' ends {size - len(data)} bytes before byte {offset + size}.")
+        return data
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class BlobFolder:
+    """The bodies of one namespace.
+
+    Args:
+        folder: made when the first body is.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._copying = threading.Lock()
+
+    def numbers(self) -> list[int]:
+        """Of all bodies, whole or not."""
+        return [int(path.stem, 16) for path in self._paths()]
+
+    def create(self, number: int) -> _Writer:
+        """Begin a body.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        path = self._path(number)
+        try:
+            if not self._folder.is_dir():
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _sync(self._folder.parent)
+            return _Writer(self._folder, path)
+        except OSError as error:
+            raise _refused(path, error) from error
+
+    def open(self, number: int) -> _Reader:
+        """Read a body.
+
+        Raises:
+            StoreError: it is not there.
+        """
+        path = self._path(number)
+        try:
+            return _Reader(path)
+        except OSError as error:
+            raise _refused(path, error) from error
+
+    def remove(self, number: int) -> None:
+        """Remove a body, piece by piece; no error if it is not there."""
+        path = self._path(number)
+        with self._copying, suppress(OSError):  # what cannot be removed now is an orphan at the next start
+            found = path.stat()
+            if found.st_nlink == 1:  # otherwise it is a back-up's as well, and only a name goes
+                for size in range(found.st_size - _REMOVED_BYTES, 0, -_REMOVED_BYTES):
+                    os.truncate(path, size)
+                    time.sleep(_REMOVAL_REST_SECONDS)
+            path.unlink()
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Within, no body is removed: what a copy of the store refers to can be copied after it."""
+        with self._copying:
+            yield
+
+    def copy_to(self, folder: Path) -> None:
+        """Put all bodies into a folder that is not there yet, as links where that is possible; durable on return.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        paths = self._paths()
+        if not paths:
+            return
+        folder.mkdir(mode=0o700)
+        for path in paths:
+            copy = folder / path.name
+            try:
+                os.link(path, copy)
+            except OSError:
+                shutil.copy2(path, copy)
+                _sync(copy)
+        _sync(folder)
+
+    @property
+    def size_bytes(self) -> int:
+        """What all bodies take on the disk."""
+        size = 0
+        for path in self._paths():
+            with suppress(OSError):  # it may go meanwhile
+                size += path.stat().st_size
+        return size
+
+    def _paths(self) -> list[Path]:
+        return sorted(self._folder.glob("*" + _SUFFIX)) if self._folder.is_dir() else []
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:016x}{_SUFFIX}"
+
+
+def _refused(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"The body of a large message, '{path}': {error.strerror or error}")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

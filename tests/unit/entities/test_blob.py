@@ -1,0 +1,280 @@
+"""Large messages in the entities: records that refer to bodies, and bodies that nothing refers to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isthmus.amqp import section
+from isthmus.entities import (
+    Engine,
+    Large,
+    QueueDescription,
+    RuleDescription,
+    SqlAction,
+    TrueFilter,
+)
+from isthmus.errors import QuotaExceededError, StoreError
+from isthmus.store import BlobFolder, MemoryJournal
+from isthmus.testing.clock import ManualClock
+
+BODY_BYTES = 2 << 20
+
+
+class Served:
+    """An engine whose bodies are in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = BlobFolder(folder)
+        self.journal = MemoryJournal()
+        self.clock = ManualClock()
+        self.restart()
+
+    def restart(self) -> None:
+        self.engine = Engine(self.journal, self.clock, blob_files=self.folder)
+
+    def commit(self) -> None:
+        while True:
+            commit = self.engine.begin_commit()
+            if commit is None:
+                return
+            self.journal.sync()
+            self.engine.end_commit(commit)
+
+    def tick(self) -> None:
+        self.clock.advance(500)
+        self.engine.tick()
+        self.commit()
+
+    def upload(self, **parts: Any) -> Large:
+        number = self.engine.blobs.reserve()
+        writer = self.folder.create(number)
+        writer.write([b"body"])
+        writer.sync()
+        writer.close()
+        message = section.encode_message(b"", **parts)
+        front = message[: section.locate(message).body[0]]
+        return Large(front, self.engine.blobs.whole(number, BODY_BYTES))
+
+    def send(self, path: str, **parts: Any) -> None:
+        self.engine.sender(path).accept([self.upload(**parts)])
+        self.commit()
+
+    def receive(self, path: str, **kind: Any) -> Any:
+        acquired = self.engine.receiver(path).acquire(1, **kind)
+        self.commit()
+        return acquired
+
+    @property
+    def bodies(self) -> int:
+        return len(self.folder.numbers())
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Served:
+    made = Served(tmp_path / "large")
+    made.engine.create_queue("orders", QueueDescription(max_delivery_count=2, max_message_size_in_kilobytes=102_400))
+    made.engine.create_topic("news")
+    made.commit()
+    return made
+
+
+def read(payload: Large) -> tuple[dict[str, Any], dict[Any, Any]]:
+    found = section.locate(payload.front)
+    return (
+        section.decode_properties(payload.front, found.properties),
+        section.decode_map(payload.front, found.application_properties),
+    )
+
+
+def test_a_large_message_is_delivered_with_its_body_and_gone_when_completed(served: Served) -> None:
+    served.send("orders", properties={"message_id": "m"}, application_properties={"a": 1})
+    acquired = served.receive("orders")
+    (payload,) = acquired.payloads
+    assert read(payload) == ({"message_id": "m"}, {"a": 1})
+    assert payload.blob.size_bytes == BODY_BYTES
+    served.engine.receiver("orders").complete(acquired.tags)
+    served.commit()
+    served.tick()
+    assert served.bodies == 1, "I2: whoever sends it still holds it"
+    del acquired, payload
+    assert served.bodies == 0
+
+
+def test_i2_a_body_outlives_a_kill_with_its_message_and_goes_without_it(served: Served) -> None:
+    served.send("orders")
+    served.engine.sender("orders").accept([served.upload()])  # staged, and never durable
+    served.engine.begin_commit()
+    served.journal.crash()
+    served.restart()
+    assert served.bodies == 1
+    acquired = served.receive("orders")
+    assert acquired.payloads[0].blob.size_bytes == BODY_BYTES
+    assert served.receive("orders") is None
+
+
+def test_i2_a_completion_that_is_not_durable_removes_nothing(served: Served) -> None:
+    served.send("orders")
+    acquired = served.engine.receiver("orders").acquire(1)
+    assert acquired is not None
+    served.engine.receiver("orders").complete(acquired.tags)
+    del acquired
+    served.clock.advance(500)
+    served.engine.tick()
+    served.engine.begin_commit()
+    assert served.bodies == 1
+    served.journal.crash()
+    served.restart()
+    assert served.receive("orders") is not None
+
+
+def test_a_failed_commit_gives_up_the_body(served: Served) -> None:
+    served.engine.sender("orders").accept([served.upload()])
+    served.journal.fail_writes = OSError("no space left on device")
+    with pytest.raises(StoreError):
+        served.engine.begin_commit()
+    served.journal.fail_writes = None
+    assert served.bodies == 0
+    assert served.engine.runtime("orders").size_bytes == 0
+
+
+@pytest.mark.parametrize("way", ["abandon", "dead_letter", "defer", "expire", "delete", "forward", "purge"])
+def test_i3_every_way_in_which_a_message_goes(served: Served, way: str) -> None:
+    engine = served.engine
+    queue = engine.receiver("orders")
+    header = section.Header(ttl_ms=60_000) if way == "expire" else None
+    served.send("orders", header=header, application_properties={"a": 1})
+    last = "orders"
+    if way in ("abandon", "dead_letter"):
+        for _ in range(2 if way == "abandon" else 1):
+            tags = served.receive("orders").tags
+            if way == "abandon":
+                queue.abandon(tags, {"b": 2})
+            else:
+                queue.dead_letter(tags, "because", "it is large")
+            served.commit()
+        last = "orders/$DeadLetterQueue"
+    elif way == "defer":
+        acquired = served.receive("orders")
+        queue.defer(acquired.tags)
+        served.commit()
+        served.tick()
+        assert served.bodies == 1
+        deferred = queue.receive_deferred(acquired.sequences, lock=False)
+        assert isinstance(deferred.payloads[0], Large)
+        last = ""
+    elif way == "expire":
+        served.clock.advance(61_000)
+        last = ""
+    elif way == "delete":
+        engine.delete_queue("orders")
+        last = ""
+    elif way == "purge":
+        assert queue.delete_batch(10) == 1
+        last = ""
+    elif way == "forward":
+        engine.create_queue("target", QueueDescription(max_message_size_in_kilobytes=102_400))
+        engine.update_queue("orders", QueueDescription(max_message_size_in_kilobytes=102_400, forward_to="target"))
+        last = "target"
+    served.commit()
+    for _ in range(3):
+        served.tick()
+    if last:
+        assert served.bodies == 1
+        acquired = served.receive(last, lock=False)
+        assert read(acquired.payloads[0])[1]["a"] == 1
+        del acquired
+        served.tick()
+    deferred = acquired = None
+    served.tick()
+    assert served.bodies == 0
+    served.restart()
+    assert not served.engine.blobs.is_used
+
+
+def test_copies_of_a_topic_share_a_body_and_actions_change_what_is_theirs(served: Served) -> None:
+    for name in ("a", "b"):
+        served.engine.create_subscription("news", name)
+    served.engine.delete_rule("news", "b", "$Default")
+    rule = RuleDescription(name="r", filter=TrueFilter(), action=SqlAction("SET x = 5; SET sys.Label = 'l'"))
+    served.engine.create_rule("news", "b", rule)
+    served.engine.update_topic("news", _with_size(served.engine.get_topic("news")))
+    served.send("news", application_properties={"a": 1})
+    assert (served.bodies, served.engine.blobs.disk_bytes) == (1, BODY_BYTES)
+    assert served.engine.runtime("news").size_bytes > 2 * BODY_BYTES
+    for name, expected in (("a", {"a": 1}), ("b", {"a": 1, "RuleName": "r", "x": 5})):
+        served.tick()
+        assert served.bodies == 1
+        acquired = served.receive(f"news/Subscriptions/{name}", lock=False)
+        assert read(acquired.payloads[0])[1] == expected
+        del acquired
+    served.tick()
+    assert (served.bodies, served.engine.blobs.disk_bytes) == (0, 0)
+
+
+def _with_size(description: Any) -> Any:
+    description.max_message_size_in_kilobytes = 102_400
+    return description
+
+
+def test_scheduled_ones_keep_their_body_until_they_are_due_and_after(served: Served) -> None:
+    due_ms = served.clock.wall_ms() + 60_000
+    from isthmus.amqp.types import Timestamp
+
+    served.send("orders", annotations={"x-opt-scheduled-enqueue-time": Timestamp(due_ms)})
+    served.tick()
+    assert (served.receive("orders"), served.bodies) == (None, 1)
+    served.clock.advance(60_000)
+    for _ in range(3):
+        served.tick()
+    acquired = served.receive("orders")
+    assert (acquired.payloads[0].blob.size_bytes, served.bodies) == (BODY_BYTES, 1)
+
+
+def test_bodies_count_to_the_quota_and_dead_ones_make_room(served: Served) -> None:
+    served.engine.update_queue(
+        "orders", QueueDescription(max_size_in_megabytes=3, max_message_size_in_kilobytes=102_400)
+    )
+    served.send("orders")
+    assert served.engine.runtime("orders").size_bytes >= BODY_BYTES
+    with pytest.raises(QuotaExceededError):
+        served.send("orders")
+    acquired = served.receive("orders")
+    served.engine.receiver("orders").complete(acquired.tags)
+    served.commit()
+    served.send("orders")
+    assert BODY_BYTES <= served.engine.runtime("orders").size_bytes < 2 * BODY_BYTES
+
+
+def test_many_references_are_looked_at_in_turns(served: Served) -> None:
+    """Messages that stay before those that go must not hide them."""
+    for _ in range(100):
+        served.send("orders")
+    queue = served.engine.receiver("orders")
+    tags = [tag for _ in range(100) for tag in served.receive("orders").tags]
+    queue.complete(tags[70:])
+    served.commit()
+    for _ in range(5):
+        served.tick()
+    assert served.bodies == 70
+    queue.complete(tags[:70])
+    served.commit()
+    for _ in range(5):
+        served.tick()
+    assert served.bodies == 0
+
+
+def test_a_transaction_that_is_rolled_back_gives_up_the_body(served: Served) -> None:
+    transaction = served.engine.transaction()
+    transaction.send(served.engine.sender("orders"), [served.upload()])
+    assert served.bodies == 1
+    transaction.rollback()
+    assert served.bodies == 0
+    transaction = served.engine.transaction()
+    transaction.send(served.engine.sender("orders"), [served.upload()])
+    transaction.commit()
+    served.commit()
+    served.tick()
+    assert (served.bodies, len(served.receive("orders").payloads)) == (1, 1)
