@@ -25,7 +25,7 @@ queues:
   first: {max_message_size_in_kilobytes: 102400, forward_to: second}
   second: {max_message_size_in_kilobytes: 102400}
   quota: {max_message_size_in_kilobytes: 102400, max_size_in_megabytes: 10}
-  small: {}
+  limited: {max_message_size_in_kilobytes: 3072}
 topics:
   news:
     max_message_size_in_kilobytes: 102400
@@ -94,11 +94,11 @@ def test_the_sdk_sends_and_receives_100_megabytes(ns: NamespaceProcess, client: 
 
 
 def test_one_over_the_limit_is_refused_and_leaves_nothing(ns: NamespaceProcess) -> None:
-    with connected(ns, "big") as client:
-        sender = Sender(client, "big").wait_ready()
-        sender.send([make_message(BODY + bytes(2 * MEGABYTE))])
+    with connected(ns, "limited") as client:
+        sender = Sender(client, "limited").wait_ready()
+        sender.send([make_message(MIDDLE)])
         client.wait_until(lambda: sender.settled == 1, 60, "an outcome")
-        assert "104857600" in str(sender.outcomes[0].error)
+        assert "3145728" in str(sender.outcomes[0].error)
     eventually(lambda: not bodies(ns))
 
 
