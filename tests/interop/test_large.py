@@ -13,9 +13,12 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSubQueue
 from azure.servicebus.exceptions import ServiceBusError
 
-from fault_client import AnsweredReceiver, connected, make_message, read_message
+from fault_client import AnsweredReceiver, Raw, connected, make_message, read_message
+from isthmus.amqp.frame import frame
+from isthmus.amqp.performative import Accepted, Source, Target, TransactionalState, Transfer
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.transport import Sender
+from transaction_client import attach_coordinator, declare, discharge, send_with_state
 
 CONFIG = """
 queues:
@@ -207,3 +210,48 @@ def test_bodies_count_to_the_quota(client: ServiceBusClient) -> None:
         for message in receiver.receive_messages(5, max_wait_time=5):
             receiver.complete_message(message)
         sender.send_messages(ServiceBusMessage(MIDDLE))
+
+
+def send_large_within(link: Any, payload: bytes, txn_id: bytes) -> int:
+    """Send a message over several frames in a transaction; its delivery id."""
+    session = link.amqp_session
+    delivery_id = int(session.next_delivery_id)
+    size = 60_000
+    for at in range(0, len(payload), size):
+        transfer = Transfer(
+            handle=link.handle,
+            delivery_id=delivery_id,
+            delivery_tag=delivery_id.to_bytes(4, "big"),
+            message_format=0,
+            more=at + size < len(payload),
+            state=TransactionalState(txn_id),
+        )
+        data = frame(session.channel, transfer)
+        piece = payload[at : at + size]
+        session.connection.write((len(data) + len(piece)).to_bytes(4, "big") + data[4:] + piece)
+        session.sent_frames(1)
+    session.remember_sent(link, delivery_id, 1, False)
+    link.credit -= 1
+    link.delivery_count += 1
+    return delivery_id
+
+
+def test_a_large_message_is_part_of_its_transaction(ns: NamespaceProcess, client: ServiceBusClient) -> None:
+    """Discharged in the same breath: what came before the discharge belongs to it, written or not."""
+    for fail in (True, False):
+        with Raw(ns).opened() as raw:
+            control = attach_coordinator(raw.session)
+            sender = raw.session.attach_sender("s", Target("big"), source=Source("me"))
+            raw.wait_until(lambda: control.credit and sender.credit)  # noqa: B023
+            txn_id = raw.outcome(declare(control)).txn_id
+            send_large_within(sender, make_message(MIDDLE), txn_id)
+            small = send_with_state(sender, make_message(b"behind"), TransactionalState(txn_id))
+            assert isinstance(raw.outcome(discharge(control, txn_id, fail=fail)), Accepted)
+            assert small
+    with client.get_queue_receiver("big", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver:
+        got: list[bytes] = []
+        while len(got) < 2:
+            got += [body_of(message) for message in receiver.receive_messages(2, max_wait_time=20)]
+        assert got == [MIDDLE, b"behind"]
+        assert receiver.peek_messages(5) == []
+    eventually(lambda: not bodies(ns))
