@@ -198,6 +198,25 @@ def test_settings_out_of_range_are_refused(description: QueueDescription, namesp
         namespace.engine.update_queue("q", description)
 
 
+@pytest.mark.parametrize(
+    ("setting", "low", "high"),
+    [
+        ("duplicate_detection_history_time_window_ms", 5_000, 604_800_000),
+        ("lock_duration_ms", 5_000, 300_000),
+        ("max_delivery_count", 1, 2**31 - 1),
+        ("max_size_in_megabytes", 1, 81_920),
+    ],
+)
+def test_the_ends_of_ranges_are_inside(setting: str, low: int, high: int, namespace: Any) -> None:
+    for number, value in enumerate((low, high)):
+        assert (
+            getattr(namespace.engine.create_queue(f"q{number}", QueueDescription(**{setting: value})), setting) == value
+        )
+    for value in (low - 1, high + 1):
+        with pytest.raises(InvalidArgumentError):
+            namespace.engine.create_queue("refused", QueueDescription(**{setting: value}))
+
+
 def test_what_is_fixed_stays(namespace: Any) -> None:
     namespace.engine.create_queue("q")
     with pytest.raises(InvalidArgumentError, match="RequiresDuplicateDetection"):
