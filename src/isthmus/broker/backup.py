@@ -12,22 +12,30 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from isthmus.entities import BlobFiles, Journal
 from isthmus.errors import InvalidArgumentError, StoreError
 from isthmus.store import BlobFolder, RocksJournal
 
-__all__ = ["LARGE_FOLDER", "back_up", "back_up_stopped", "copy_folder"]
+__all__ = ["FRAGMENTS_FOLDER", "LARGE_FOLDER", "back_up", "back_up_stopped", "copy_folder"]
 
 # Of the bodies of large messages, in the data folder.
 LARGE_FOLDER = "large"
+# Of the data folder: a store for each number below it.
+FRAGMENTS_FOLDER = "fragments"
 _PARTIAL = ".partial"
 
 
-def back_up(store: Journal, blobs: BlobFiles | None, data: Path, folder: Path) -> None:
+def back_up(
+    store: Journal,
+    blobs: BlobFiles | None,
+    data: Path,
+    folder: Path,
+    fragments: Mapping[str, Journal] | None = None,
+) -> None:
     """Copy a namespace that is open in this process; blocks, and may run beside its loop.
 
     Args:
@@ -35,12 +43,20 @@ def back_up(store: Journal, blobs: BlobFiles | None, data: Path, folder: Path) -
         blobs: the bodies of its large messages; None if it takes none.
         data: the data folder.
         folder: what to make; its parents are made as well.
+        fragments: the open stores of partitioned entities, by the names of their folders.
 
     Raises:
         InvalidArgumentError: the folder is there already, or cannot be made.
         StoreError: the disk refused; nothing of that name is left.
     """
     with _made_whole(folder, parent_mode=0o700) as partial:
+        # The catalog comes last: what it names that came after a fragment's copy is empty there, and nothing that was
+        # stored lies where a later entity would find it.
+        if fragments:
+            (partial / FRAGMENTS_FOLDER).mkdir(mode=0o700)
+            for name, journal in fragments.items():
+                journal.checkpoint(partial / FRAGMENTS_FOLDER / name)
+            _sync(partial / FRAGMENTS_FOLDER)
         with nullcontext() if blobs is None else blobs.kept():
             store.checkpoint(partial / "store")
             if blobs is not None:
@@ -57,11 +73,14 @@ def back_up_stopped(data: Path, folder: Path) -> None:
     """
     if not (data / "store" / "CURRENT").exists():
         raise StoreError(f"There is no namespace in '{data}': name its data folder.")
-    store = RocksJournal(data / "store")
-    try:
-        back_up(store, BlobFolder(data / LARGE_FOLDER), data, folder)
-    finally:
-        store.close()
+    with ExitStack() as stack:
+        store = RocksJournal(data / "store")
+        stack.callback(store.close)
+        fragments: dict[str, Journal] = {}
+        for each in sorted((data / FRAGMENTS_FOLDER).glob("*")):
+            journal = fragments[each.name] = RocksJournal(each)
+            stack.callback(journal.close)
+        back_up(store, BlobFolder(data / LARGE_FOLDER), data, folder, fragments)
 
 
 def copy_folder(source: Path, target: Path) -> None:

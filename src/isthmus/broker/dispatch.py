@@ -19,7 +19,7 @@ from collections import deque
 from isthmus.amqp.performative import Error
 from isthmus.broker.condition import amqp_error, refusal
 from isthmus.broker.outlet import Outlet
-from isthmus.entities import Queue
+from isthmus.entities import AnyPartitionedQueue, Queue
 from isthmus.errors import IsthmusError
 
 __all__ = ["Dispatch"]
@@ -40,7 +40,7 @@ class Dispatch:
         queue: its `add_listener` wakes the rounds.
     """
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue | AnyPartitionedQueue) -> None:
         self.queue = queue
         self._links: set[Outlet] = set()
         self._ready: deque[Outlet] = deque()

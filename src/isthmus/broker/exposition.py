@@ -24,6 +24,13 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _NAMESPACE = (
     ("uptime_seconds", "uptime_seconds", "gauge", "Seconds since the start."),
     ("healthy", "healthy", "gauge", "1 if the disk took the last group of changes."),
+    ("partition_stores", "partition_stores", "gauge", "Stores of partitioned entities."),
+    (
+        "partition_stores_down",
+        "partition_stores_down",
+        "gauge",
+        "Stores of partitioned entities that take nothing now.",
+    ),
     ("entities", "entities", "gauge", "Queues, topics and subscriptions."),
     ("connections", "connections", "gauge", "Open AMQP connections."),
     ("links", "links", "gauge", "Attached links."),

@@ -16,10 +16,12 @@ class Health(NamedTuple):
     Attributes:
         status: ``healthy``, ``unhealthy`` (the store refuses changes) or ``stopping``.
         reason: what is wrong; empty where nothing is.
+        partition_stores_down: stores of partitioned entities that take nothing now, while everything else is served.
     """
 
     status: str
     reason: str = ""
+    partition_stores_down: tuple[int, ...] = ()
 
     @property
     def is_ready(self) -> bool:

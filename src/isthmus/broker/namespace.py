@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,10 +28,12 @@ from isthmus.broker.limit import ConnectionLimits
 from isthmus.broker.outlet import Outlet
 from isthmus.broker.peer import Peer
 from isthmus.clock import Clock, SystemClock
-from isthmus.entities import Engine, Journal, Queue
+from isthmus.entities import AnyPartitionedQueue, Engine, FragmentStore, FragmentStores, Journal, Queue
 from isthmus.errors import EntityNotFoundError, StoreError
 
 __all__ = ["Namespace"]
+
+_log = logging.getLogger(__name__)
 
 # Heartbeats, token deadlines and expiry are counted in seconds.
 _PEER_TICK_SECONDS = 0.5
@@ -40,6 +43,8 @@ _ENGINE_TICK_SECONDS = 0.05
 _ENGINE_REST_SECONDS = 0.5
 # After a failure of the disk: how often to try it when no client does.
 _PROBE_SECONDS = 10.0
+# How often a store of fragments that is down is tried: its messages wait for it.
+_STORE_RETRY_SECONDS = 2.0
 # A $management request may carry one message of the largest size and what describes it.
 _REQUEST_ROOM_BYTES = 64 * 1024
 
@@ -93,8 +98,9 @@ class Namespace:
         self.hub_gate = HubGate(engine.hubs, clock)
         self.commits = CommitLoop(engine, store, self._on_committed)
         self.large = LargeDesk(engine.blobs)
+        self._store_commits: list[CommitLoop] = []
         self._loop = asyncio.get_running_loop()
-        self._dispatches: dict[Queue, Dispatch] = {}
+        self._dispatches: dict[Queue | AnyPartitionedQueue, Dispatch] = {}
         self._touched: set[Peer] = set()
         self._flushing = False
         self._timers: list[asyncio.TimerHandle] = []
@@ -102,6 +108,8 @@ class Namespace:
         self._engine_due_ms = 0
         self.every(_ENGINE_TICK_SECONDS, self._tick_engine)
         self.every(_PROBE_SECONDS, self._probe)
+        if engine.stores is not None:
+            self._take_over(engine.stores)
 
     def health(self) -> Health:
         """Whether clients are served in full, and what is wrong if not."""
@@ -109,7 +117,8 @@ class Namespace:
             return Health("stopping", "The namespace is stopping.")
         if not self.commits.is_healthy:
             return Health("unhealthy", f"The store refuses changes: {self.commits.failure}")
-        return HEALTHY
+        down = tuple(store.index for store in self.engine.stores or () if not store.is_up)
+        return HEALTHY._replace(partition_stores_down=down) if down else HEALTHY
 
     def has_entity(self, path: str) -> bool:
         """Whether an entity has this path."""
@@ -128,7 +137,7 @@ class Namespace:
             dispatch = self._dispatches[outlet.queue] = Dispatch(outlet.queue)
         dispatch.add(outlet)
 
-    def receivers(self, queue: Queue) -> int:
+    def receivers(self, queue: Queue | AnyPartitionedQueue) -> int:
         """How many links receive from a queue."""
         dispatch = self._dispatches.get(queue)
         return 0 if dispatch is None else dispatch.statistics()["links"]
@@ -160,10 +169,27 @@ class Namespace:
             self._flushing = True
             self._loop.call_soon(self._flush_touched)
 
+    def _take_over(self, stores: FragmentStores) -> None:
+        """Commit what the fragments of partitioned entities stage, each store's by itself."""
+        stores.on_opened = self._commit_store
+        stores.on_change = _tell_store
+        for store in stores:
+            if store.engine is not None:
+                self._commit_store(store)
+            else:
+                _tell_store(store)
+        self.every(_STORE_RETRY_SECONDS, stores.retry)
+
+    def _commit_store(self, store: FragmentStore) -> None:
+        assert store.engine is not None
+        assert store.journal is not None
+        self._store_commits.append(CommitLoop(store.engine, store.journal, self._on_committed))
+
     async def disconnect(self) -> None:
         """Acknowledge what is staged, and close the connections, which may go on sending meanwhile."""
-        with suppress(StoreError):  # logged, and told to the clients that it concerns
-            await self.commits.wait_durable()
+        for commits in (self.commits, *self._store_commits):
+            with suppress(StoreError):  # logged, and told to the clients that it concerns
+                await commits.wait_durable()
         for peer in list(self.peers):
             # The condition at which clients of the service connect again.
             peer.close(Error(Symbol("amqp:connection:forced"), "The namespace is stopping."))
@@ -174,7 +200,8 @@ class Namespace:
             timer.cancel()
         self._timers.clear()
         await self.disconnect()
-        await self.commits.close()
+        for commits in (self.commits, *self._store_commits):
+            await commits.close()
         self.large.close()
         for dispatch in self._dispatches.values():
             dispatch.close()
@@ -227,3 +254,12 @@ class Namespace:
             run()
 
         self._timers.append(self._loop.call_later(seconds, again))
+
+
+def _tell_store(store: FragmentStore) -> None:
+    if store.is_up:
+        _log.warning("partition store %d is up again", store.index)
+    else:
+        _log.error(
+            "partition store %d is down: its partitions are out of service: reason=%s", store.index, store.reason
+        )

@@ -143,7 +143,9 @@ class _Operator:
             await self._namespace.commits.wait_durable()
             # Shielded: a caller that hangs up must not leave a thread at work on what the next one removes.
             store, blobs = self._namespace.store, self._namespace.engine.blobs.files
-            making = asyncio.to_thread(back_up, store, blobs, self._backups.parent, folder)
+            stores = self._namespace.engine.stores
+            fragments = stores.journals() if stores is not None else {}
+            making = asyncio.to_thread(back_up, store, blobs, self._backups.parent, folder, fragments)
             await asyncio.shield(asyncio.ensure_future(making))
         seconds = time.monotonic() - began
         _log.info("back-up made: folder=%s seconds=%.3f by=%s", folder, seconds, grant.key_name)

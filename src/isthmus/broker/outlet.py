@@ -30,12 +30,12 @@ from isthmus.broker.condition import amqp_error, refusal
 from isthmus.broker.coordinator import Transactions
 from isthmus.broker.large import LARGE_BYTES, LargeDesk, Stream
 from isthmus.broker.request import text_map
-from isthmus.entities import Acquired, Payload, Queue, Transaction
+from isthmus.entities import Acquired, AnyPartitionedQueue, Payload, Queue, Transaction
 from isthmus.entities.run import runs_of
 from isthmus.entities.transaction import Ending
 from isthmus.errors import IsthmusError, LockLostError, NotAllowedError
 
-__all__ = ["Carrier", "Outlet"]
+__all__ = ["Carrier", "Outlet", "Verdict"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ _EXPECTED_BYTES = 16 * 1024
 _LOST = LockLostError("The lock supplied is invalid. Either the lock expired, or the message has already been removed.")
 
 
-class _Verdict(NamedTuple):
+class Verdict(NamedTuple):
     """What a delivery state means: the call on the queue, the state to echo, and whether that may go out at once."""
 
     settle: Callable[..., Sequence[bool]]
@@ -94,7 +94,14 @@ class Outlet:
         transactions: of the connection.
     """
 
-    def __init__(self, link: Link, path: str, queue: Queue, carrier: Carrier, transactions: Transactions) -> None:
+    def __init__(
+        self,
+        link: Link,
+        path: str,
+        queue: Queue | AnyPartitionedQueue,
+        carrier: Carrier,
+        transactions: Transactions,
+    ) -> None:
         self.link = link
         self.path = path
         self.queue = queue
@@ -105,7 +112,7 @@ class Outlet:
         self._deletes = link.snd_settle_mode == _PRESETTLED
         self._tokens: dict[int, bytes] = {}
         # Deliveries in open transactions; with what the client has settled each, if it has.
-        self._enlisted: dict[int, _Verdict | None] = {}
+        self._enlisted: dict[int, Verdict | None] = {}
         self._reserved = 0
         self._mean_bytes = _EXPECTED_BYTES
         self._delivered = 0
@@ -283,20 +290,20 @@ class Outlet:
     def _unreserve(self, box: list[Acquired]) -> None:
         self._reserved -= len(box[0].tags) if box else 0
 
-    def _verdict(self, state: Any, settled: bool) -> _Verdict | None:
+    def _verdict(self, state: Any, settled: bool) -> Verdict | None:
         """What a state asks for; None for one that is no outcome."""
         queue = self.queue
         if type(state) is Accepted:
-            return _Verdict(queue.complete, state)
+            return Verdict(queue.complete, state)
         if state is None and settled:
             return self._default_verdict()
         if isinstance(state, Released):
-            return _Verdict(lambda tokens, *_: queue.release(tokens), Released(), at_once=True)
+            return Verdict(lambda tokens, *_: queue.release(tokens), Released(), at_once=True)
         if isinstance(state, Modified):
             properties = text_map(state.message_annotations) or None
             settle = queue.defer if state.undeliverable_here else queue.abandon
             echo = Modified(state.delivery_failed, state.undeliverable_here)
-            return _Verdict(partial(_with_callbacks, settle, properties), echo)
+            return Verdict(partial(_with_callbacks, settle, properties), echo)
         if isinstance(state, Rejected):
             info = text_map(state.error.info if state.error is not None else None)
             reason = info.pop("DeadLetterReason", None)
@@ -305,17 +312,17 @@ class Outlet:
                 reason = reason if reason is not None else str(state.error.condition)
                 description = description if description is not None else state.error.description
             settle = partial(queue.dead_letter, reason=reason, description=description, properties=info or None)
-            return _Verdict(lambda tokens, done, bad: settle(tokens, on_durable=done, on_failed=bad), Rejected())
+            return Verdict(lambda tokens, done, bad: settle(tokens, on_durable=done, on_failed=bad), Rejected())
         return None
 
-    def _default_verdict(self) -> _Verdict:
+    def _default_verdict(self) -> Verdict:
         """What becomes of a delivery that the client settled without an outcome that counts."""
         source = self.link.source
         state = source.default_outcome if isinstance(source, Source) else None
         # An outcome of another kind stands for none, as it would in a disposition.
         return (self._verdict(state, False) if state is not None else None) or self._verdict(Released(), False)  # type: ignore[return-value]
 
-    def _settle(self, ids: Sequence[int], tokens: list[bytes], verdict: _Verdict, settled: bool) -> None:
+    def _settle(self, ids: Sequence[int], tokens: list[bytes], verdict: Verdict, settled: bool) -> None:
         flags: Sequence[bool] = ()
 
         def durable() -> None:
@@ -340,7 +347,7 @@ class Outlet:
                 _log.warning("settlement failed: entity=%r condition=%s", self.path, refusal(error).condition)
             failed(error)
 
-    def _enlist(self, ids: Sequence[int], tokens: list[bytes], verdict: _Verdict, txn_id: bytes, settled: bool) -> None:
+    def _enlist(self, ids: Sequence[int], tokens: list[bytes], verdict: Verdict, txn_id: bytes, settled: bool) -> None:
         """Let a transaction settle deliveries; the client is told the provisional outcome."""
 
         def on_end(ending: Ending) -> None:
@@ -367,7 +374,7 @@ class Outlet:
         if not settled:
             self._tell(ids, TransactionalState(txn_id, verdict.echo))
 
-    def _meet_enlisted(self, first: int, count: int, verdict: _Verdict, state: Any, settled: bool) -> None:
+    def _meet_enlisted(self, first: int, count: int, verdict: Verdict, state: Any, settled: bool) -> None:
         """The client disposed of deliveries, of which some are in a transaction that has not ended."""
         ids = [each for each in self._enlisted if (each - first) & _MASK32 < count]
         if settled:

@@ -57,10 +57,11 @@ from isthmus.broker.large import LargeDesk
 from isthmus.broker.management import MANAGEMENT_STYLE, MANAGEMENT_SUFFIX, Management
 from isthmus.broker.node import Answer, Requests
 from isthmus.broker.outlet import Outlet
+from isthmus.broker.partitioned import PartitionedIntake, PartitionedOutlet
 from isthmus.broker.request import Replies, Request, Respond, Style
 from isthmus.broker.session_attach import SessionOutlet, SessionWait, Wanted, wait_seconds, wanted_session
 from isthmus.broker.wire import Wire
-from isthmus.entities import Hold, Queue, SessionQueue, Topic
+from isthmus.entities import AnyPartitioned, Hold, Partitioned, PartitionedSessionQueue, Queue, SessionQueue, Topic
 from isthmus.entities.transfer import Transfer
 from isthmus.errors import (
     InvalidArgumentError,
@@ -369,7 +370,7 @@ class Peer:
         elif link.role is Role.RECEIVER:
             self._access.require(path, Right.SEND)
             onward = (link.properties or {}).get(_TRANSFER_DESTINATION)
-            destination: Queue | Topic | Transfer = (
+            destination: Queue | Topic | AnyPartitioned | Transfer = (
                 self._namespace.engine.sender(path) if onward is None else self._transfer(path, onward)
             )
             destination.check_sendable()
@@ -377,8 +378,9 @@ class Peer:
             link.accept(max_message_size=limit_bytes)
             # A message over the limit is rejected by itself; only one that is far over it costs the client its link.
             link.max_message_size_bytes = limit_bytes + _OVERSIZE_BYTES
+            kind = PartitionedIntake if isinstance(destination, Partitioned) else Intake
             desk = self.large if getattr(destination, "takes_bodies", False) else None
-            intake = Intake(link, path, destination, self._account, self._transactions, desk, self._account_large)
+            intake = kind(link, path, destination, self._account, self._transactions, desk, self._account_large)
             self._handlers[link] = intake
             intake.open()
         else:
@@ -404,7 +406,7 @@ class Peer:
         queue = self._namespace.engine.receiver(path)
         queue.check_stays()
         wanted = wanted_session(link.source)
-        if isinstance(queue, SessionQueue) and wanted is not None:
+        if isinstance(queue, SessionQueue | PartitionedSessionQueue) and wanted is not None:
             self._attach_session(link, path, queue, wanted)
             return
         if queue.requires_session:
@@ -420,11 +422,16 @@ class Peer:
         if self._namespace.receivers(queue) >= limit:
             raise QuotaExceededError(f"'{path}' has {limit} receivers, as many as it may have.")
         link.accept()
-        outlet = Outlet(link, path, queue, self, self._transactions)
+        if isinstance(queue, Queue):
+            outlet = Outlet(link, path, queue, self, self._transactions)
+        else:
+            outlet = PartitionedOutlet(link, path, queue, self, self._transactions)
         self._handlers[link] = outlet
         self._namespace.add_outlet(outlet)
 
-    def _attach_session(self, link: Link, path: str, queue: SessionQueue, wanted: Wanted) -> None:
+    def _attach_session(
+        self, link: Link, path: str, queue: SessionQueue | PartitionedSessionQueue, wanted: Wanted
+    ) -> None:
         """Give a session, or wait for one; the attach is answered when there is one, or when the time is over."""
 
         def granted(hold: Hold) -> None:

@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import partial
@@ -19,7 +20,7 @@ from typing import TypeVar
 from isthmus.broker.config import NamespaceConfig, SubscriptionConfig
 from isthmus.broker.keyring import merge_rules
 from isthmus.clock import SystemClock
-from isthmus.entities import Engine, Limits
+from isthmus.entities import Engine, FragmentStores, Limits
 from isthmus.entities.description import (
     DEFAULT_RULE_NAME,
     INFINITE_MS,
@@ -90,7 +91,8 @@ def _copy(engine: Engine, config: NamespaceConfig, limits: Limits) -> Engine:
     """An engine in memory with what stands now of what the file names, queues and topics crosswise."""
     journal = MemoryJournal()
     # What stands was made under other limits, maybe: it is copied without any, and then judged by those of today.
-    copy = Engine(journal, SystemClock(), limits=replace(limits, **_NO_LIMITS))
+    limits = replace(limits, partitions_per_entity=1, partition_stores=1)
+    copy = _engine_in_memory(journal, replace(limits, **_NO_LIMITS), partitioned=engine.stores is not None)
     for name in config.event_hubs:
         if (hub := engine.hubs.get(name)) is not None:
             copy.hubs.create(name, hub)
@@ -110,7 +112,13 @@ def _copy(engine: Engine, config: NamespaceConfig, limits: Limits) -> Engine:
                 for rule in engine.list_rules(name, sub):
                     copy.create_rule(name, sub, rule)
     copy.close()
-    return Engine(journal, SystemClock(), limits=limits)
+    return _engine_in_memory(journal, limits, partitioned=engine.stores is not None)
+
+
+def _engine_in_memory(journal: MemoryJournal, limits: Limits, *, partitioned: bool) -> Engine:
+    clock = SystemClock()
+    stores = FragmentStores(lambda _: MemoryJournal(), clock, limits, os.urandom) if partitioned else None
+    return Engine(journal, clock, limits=limits, stores=stores)
 
 
 def _targets(config: NamespaceConfig) -> Iterator[str]:

@@ -17,6 +17,7 @@ import gc
 import importlib
 import ipaddress
 import logging
+import os
 import resource
 import signal
 import sys
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isthmus.broker.backup import LARGE_FOLDER
+from isthmus.broker.backup import FRAGMENTS_FOLDER, LARGE_FOLDER
 from isthmus.broker.certificate import CertificateFiles, ensure_certificate, server_context
 from isthmus.broker.config import NamespaceConfig, load_config
 from isthmus.broker.entity_rules import EngineRules
@@ -39,7 +40,7 @@ from isthmus.broker.running import forget_running, tell_running
 from isthmus.broker.shell import Shell
 from isthmus.broker.sniff import Speech
 from isthmus.clock import SystemClock
-from isthmus.entities import Engine, Limits
+from isthmus.entities import Engine, FragmentStores, Limits
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.store import BlobFolder, RocksJournal
 
@@ -55,6 +56,8 @@ _KEY_LOOK_SECONDS = 2.0
 # Messages make no reference cycles; the collector looks for those of connections only, and seldom.
 _GC_THRESHOLD = (50_000, 20, 100)
 
+# Of a store's memory: that of one of the stores of fragments, which are four by default.
+_FRAGMENT_SHARE = 4
 # Connections and the store's files; as far as the system allows.
 _OPEN_FILES = 65_536
 
@@ -141,7 +144,8 @@ class Server:
         self._stack.callback(store.close)
         limits = config.limits
         blobs = BlobFolder(options.data / LARGE_FOLDER)
-        engine = Engine(store, clock, limits=limits, blob_files=blobs)
+        stores = FragmentStores(lambda index: _open_fragments(options.data, index), clock, limits, os.urandom)
+        engine = Engine(store, clock, limits=limits, blob_files=blobs, stores=stores)
         self._stack.callback(engine.close)
         self._keyring = self._open_keys(config, machine_clock)
         issuer = _load_issuer(config.jwt) if config.jwt is not None else None
@@ -269,6 +273,11 @@ class Server:
         if self._certificate is not None:
             described["ca_file"] = str(self._certificate.authority)
         return described
+
+
+def _open_fragments(data: Path, index: int) -> RocksJournal:
+    """A store of fragments. All of them together have the memory of one store of a namespace."""
+    return RocksJournal(data / FRAGMENTS_FOLDER / str(index), share=_FRAGMENT_SHARE)
 
 
 async def serve(namespaces: Sequence[Options], ready: Callable[[list[dict[str, Any]]], None]) -> None:

@@ -21,7 +21,7 @@ from isthmus.amqp.performative import Source
 from isthmus.amqp.types import Described, Long, Symbol
 from isthmus.broker.coordinator import Transactions
 from isthmus.broker.outlet import Carrier, Outlet
-from isthmus.entities import Hold, SessionQueue
+from isthmus.entities import Hold, PartitionedSessionQueue, SessionQueue
 from isthmus.errors import InvalidArgumentError, IsthmusError, OperationTimeoutError
 
 __all__ = [
@@ -139,7 +139,7 @@ class SessionWait:
 
     def __init__(
         self,
-        queue: SessionQueue,
+        queue: SessionQueue | PartitionedSessionQueue,
         holder: object,
         link_name: str,
         granted: Callable[[Hold], None],

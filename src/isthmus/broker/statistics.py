@@ -19,12 +19,14 @@ from itertools import chain
 from typing import Any
 
 from isthmus.broker.namespace import Namespace
-from isthmus.entities import Queue, SessionQueue
+from isthmus.entities import AnyPartitioned, PartitionedQueueBase, PartitionedSessionQueue, Queue, SessionQueue
 from isthmus.entities.hub import EventHub
 from isthmus.entities.intake import Intake
 
 __all__ = ["EntityRow", "NamespaceRow", "as_dict", "entity_rows", "namespace_row"]
 
+_QUEUES = (Queue, PartitionedQueueBase)
+_SESSIONS = (SessionQueue, PartitionedSessionQueue)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -85,6 +87,8 @@ class NamespaceRow:
         commit_operations: operations acknowledged by groups, so that operations / groups is the mean size of a group.
         waiting_bytes: taken from clients and not on disk yet.
         healthy: whether the disk took the last group.
+        partition_stores: stores of partitioned entities; 0 where there are none.
+        partition_stores_down: how many of them take nothing now.
     """
 
     name: str
@@ -102,6 +106,8 @@ class NamespaceRow:
     cpu_seconds: float
     store_bytes: int
     healthy: bool
+    partition_stores: int = 0
+    partition_stores_down: int = 0
 
 
 def entity_rows(namespace: Namespace) -> Iterator[EntityRow]:
@@ -112,11 +118,11 @@ def entity_rows(namespace: Namespace) -> Iterator[EntityRow]:
     )
 
 
-def entity_row(kind: str, member: Intake) -> EntityRow:
+def entity_row(kind: str, member: Intake | AnyPartitioned) -> EntityRow:
     """The row of one entity."""
-    dead = member.dead_letters if isinstance(member, Queue) else None
-    waiting = member.transfer_count if isinstance(member, Queue) else 0
-    lost = member.transfer_dead_letters if isinstance(member, Queue) else None
+    dead = member.dead_letters if isinstance(member, _QUEUES) else None
+    waiting = member.transfer_count if isinstance(member, _QUEUES) else 0
+    lost = member.transfer_dead_letters if isinstance(member, _QUEUES) else None
     return EntityRow(
         entity=member.path,
         kind=kind,
@@ -125,9 +131,9 @@ def entity_row(kind: str, member: Intake) -> EntityRow:
         dead_letter=dead.active_count if dead is not None else 0,
         scheduled=member.scheduled_count,
         deferred=member.deferred_count,
-        locked=member.locked_count if isinstance(member, Queue) else 0,
-        sessions=member.session_count if isinstance(member, SessionQueue) else 0,
-        held_sessions=member.held_count if isinstance(member, SessionQueue) else 0,
+        locked=member.locked_count if isinstance(member, _QUEUES) else 0,
+        sessions=member.session_count if isinstance(member, _SESSIONS) else 0,
+        held_sessions=member.held_count if isinstance(member, _SESSIONS) else 0,
         size_bytes=member.held_bytes + sum(each.held_bytes for each in (dead, lost) if each is not None),
         in_total=member.taken_total,
         out_total=member.delivered_total,
@@ -158,6 +164,8 @@ def namespace_row(namespace: Namespace) -> NamespaceRow:
     """The namespace now."""
     commits = namespace.commits
     classes, seconds, operations = commits.timing()
+    stores = list(namespace.engine.stores or ())
+    journals = [namespace.store, *(store.journal for store in stores if store.journal is not None)]
     peers = [peer.statistics() for peer in namespace.peers]
     counted = commits.statistics()
     return NamespaceRow(
@@ -174,8 +182,10 @@ def namespace_row(namespace: Namespace) -> NamespaceRow:
         commit_classes=tuple(classes),
         resident_bytes=_resident_bytes(),
         cpu_seconds=time.process_time(),
-        store_bytes=namespace.store.statistics()["size_bytes"] + namespace.engine.blobs.disk_bytes,
+        store_bytes=sum(journal.statistics()["size_bytes"] for journal in journals) + namespace.engine.blobs.disk_bytes,
         healthy=commits.is_healthy,
+        partition_stores=len(stores),
+        partition_stores_down=sum(not store.is_up for store in stores),
     )
 
 

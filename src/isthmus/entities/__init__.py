@@ -36,6 +36,11 @@ from isthmus.entities.error import (
     TransactionTimeoutError,
     UnknownTransactionError,
 )
+from isthmus.entities.fragment.entity import Partitioned
+from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue
+from isthmus.entities.fragment.queue import PartitionedQueue, PartitionedQueueBase, PartitionedSessionQueue
+from isthmus.entities.fragment.store import FragmentStore, FragmentStores
+from isthmus.entities.fragment.topic import PartitionedTopic
 from isthmus.entities.journal import Batch, Journal
 from isthmus.entities.limit import Limits
 from isthmus.entities.lock import Acquired
@@ -50,6 +55,8 @@ __all__ = [
     "DEFAULT_RULE_NAME",
     "INFINITE_MS",
     "Acquired",
+    "AnyPartitioned",
+    "AnyPartitionedQueue",
     "AuthorizationRule",
     "Batch",
     "Blob",
@@ -66,12 +73,19 @@ __all__ = [
     "EntityStatus",
     "FalseFilter",
     "Filter",
+    "FragmentStore",
+    "FragmentStores",
     "Hold",
     "InvalidMessageError",
     "Journal",
     "Large",
     "Limits",
     "Parameter",
+    "Partitioned",
+    "PartitionedQueue",
+    "PartitionedQueueBase",
+    "PartitionedSessionQueue",
+    "PartitionedTopic",
     "Payload",
     "Queue",
     "QueueDescription",

@@ -29,7 +29,6 @@ from isthmus.entities.description import (
 )
 from isthmus.entities.registry import HeldQueue, HeldSubscription, HeldTopic, Registry, described, rule_of
 from isthmus.entities.selection import compile_rule
-from isthmus.entities.topic import Topic
 from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError, QuotaExceededError
 
 __all__ = ["Administration"]
@@ -105,8 +104,7 @@ class Administration(Registry):
         made = replace(description or TopicDescription())
         self._check_description(made, name)
         entry = self._entry("topic", (name,), made)
-        topic = self._member(Topic, name, entry.number)
-        self._topics[key] = HeldTopic(entry, topic)
+        self._topics[key] = HeldTopic(entry, self._make_topic(entry))
         self._apply_topic(self._topics[key])
         self._stage(entry)
         return made
@@ -321,7 +319,7 @@ class Administration(Registry):
             if (kilobytes := description.max_message_size_in_kilobytes) is not None:
                 _check_range("MaxMessageSizeInKilobytes", kilobytes, 1, _LARGEST_MESSAGE_KILOBYTES)
             if description.enable_partitioning:
-                raise InvalidArgumentError("EnablePartitioning: this namespace has no partitioned entities.")
+                self._check_partitioning(name)
         if not isinstance(description, RuleDescription):
             _check_range("DefaultMessageTimeToLive (ms)", description.default_message_time_to_live_ms, 1, INFINITE_MS)
             low = limits.min_auto_delete_on_idle_ms
@@ -330,8 +328,33 @@ class Administration(Registry):
             _check_range("The length of UserMetadata", metadata, 0, most)
             _check_status(description)
 
+    def _check_partitioning(self, name: str) -> None:
+        """Refuse one more partitioned entity than the namespace may have.
+
+        Raises:
+            InvalidArgumentError: it has no stores for any.
+            QuotaExceededError: it has all that it may have.
+        """
+        if self._partitions.stores is None:
+            raise InvalidArgumentError("EnablePartitioning: this namespace has no partitioned entities.")
+        held: list[HeldQueue | HeldTopic] = [*self._queues.values(), *self._topics.values()]
+        partitioned = [each for each in held if each.entry.fragments and each.entry.names[0].lower() != name.lower()]
+        if len(partitioned) >= self._limits.max_partitioned_entities:
+            raise QuotaExceededError(
+                f"The namespace has {len(partitioned)} partitioned entities, as many as it may have."
+            )
+
     def _check_forwarding(self, description: QueueDescription | SubscriptionDescription, name: str) -> None:
         """Refuse targets that the service would, and put the others in the spelling in which they were created."""
+        topic = self._topics.get(name.lower())
+        is_partitioned = topic is not None and topic.entry.fragments
+        if (is_partitioned or getattr(description, "enable_partitioning", False)) and (
+            description.forward_to or description.forward_dead_lettered_messages_to
+        ):
+            raise InvalidArgumentError(
+                f"'{name}' is partitioned, and this namespace forwards nothing from partitioned entities; "
+                "leave ForwardTo and ForwardDeadLetteredMessagesTo unset."
+            )
         if description.forward_to and description.requires_session:
             raise InvalidArgumentError("ForwardTo: an entity that requires sessions cannot forward its messages.")
         description.forward_to = self._checked_target("ForwardTo", description.forward_to, name)
@@ -351,6 +374,10 @@ class Administration(Registry):
         if address.name == name.lower():
             raise InvalidArgumentError(f"{setting} is '{path}': an entity cannot forward messages to itself.")
         target = self._target(address.name)
+        if target is None and (address.name in self._queues or address.name in self._topics):
+            raise InvalidArgumentError(
+                f"{setting} is '{path}', which is partitioned; this namespace forwards nothing to partitioned entities."
+            )
         if target is None:
             raise InvalidArgumentError(f"{setting} is '{path}'; the entity to forward to does not exist.")
         return target.path

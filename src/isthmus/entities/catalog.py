@@ -34,6 +34,8 @@ class Entry:
         names: as written: (queue), (topic), (topic, subscription) or (topic, subscription, rule).
         number: of the entity; its dead-letter queue has the next. 0 for rules.
         transfer_number: of its transfer dead-letter queue; 0 if there never was one.
+        fragments: in how many a partitioned entity lies, each with numbers of its own from `number` on; 0 for others.
+        stores: over how many stores they are spread.
     """
 
     kind: str
@@ -43,20 +45,23 @@ class Entry:
     updated_at_ms: int
     description: Description
     transfer_number: int = 0
+    fragments: int = 0
+    stores: int = 0
 
     def pack(self) -> bytes:
         """The row's value."""
-        return json.dumps(
-            {
-                "kind": self.kind,
-                "names": self.names,
-                "number": self.number,
-                "created_at_ms": self.created_at_ms,
-                "updated_at_ms": self.updated_at_ms,
-                "description": dump(self.description).decode(),
-                "transfer_number": self.transfer_number,
-            }
-        ).encode()
+        row = {
+            "kind": self.kind,
+            "names": self.names,
+            "number": self.number,
+            "created_at_ms": self.created_at_ms,
+            "updated_at_ms": self.updated_at_ms,
+            "description": dump(self.description).decode(),
+            "transfer_number": self.transfer_number,
+        }
+        if self.fragments:
+            row |= {"fragments": self.fragments, "stores": self.stores}
+        return json.dumps(row).encode()
 
 
 def unpack_entry(value: bytes) -> Entry:
@@ -71,6 +76,8 @@ def unpack_entry(value: bytes) -> Entry:
         row["updated_at_ms"],
         description,
         row.get("transfer_number", 0),
+        row.get("fragments", 0),
+        row.get("stores", 0),
     )
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from isthmus.clock import Clock
 from isthmus.entities.administration import Administration
@@ -30,6 +31,9 @@ from isthmus.entities.description import (
     SubscriptionDescription,
     TopicDescription,
 )
+from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue
+from isthmus.entities.fragment.queue import PartitionedQueue, PartitionedSessionQueue
+from isthmus.entities.fragment.topic import PartitionedTopic
 from isthmus.entities.intake import Intake
 from isthmus.entities.journal import Journal
 from isthmus.entities.key import IDENTITY
@@ -44,7 +48,12 @@ from isthmus.entities.transaction import Transaction
 from isthmus.entities.transfer import Transfer
 from isthmus.errors import NotAllowedError
 
-__all__ = ["Commit", "Engine"]
+if TYPE_CHECKING:
+    from isthmus.entities.fragment.store import FragmentStores
+
+__all__ = ["AnyQueue", "Commit", "Engine"]
+
+AnyQueue = Queue | PartitionedQueue | PartitionedSessionQueue
 
 _AT_ONCE = 1000
 _HOUSEKEEPING_MS = 10_000
@@ -63,6 +72,7 @@ class Engine(Administration):
         limits: what is refused.
         random_bytes: source of lock tokens and message ids.
         blob_files: where bodies of large messages lie; None takes all messages as bytes.
+        stores: for the fragments of partitioned entities; None refuses those.
 
     Raises:
         StoreError: the store was written by another release in a form that this one does not know.
@@ -76,6 +86,7 @@ class Engine(Administration):
         limits: Limits = Limits(),  # noqa: B008 - frozen
         random_bytes: Callable[[int], bytes] = os.urandom,
         blob_files: BlobFiles | None = None,
+        stores: FragmentStores | None = None,
     ) -> None:
         self._commits: list[Commit] = []
         self._wakes: list[tuple[int, int, Queue]] = []
@@ -85,7 +96,7 @@ class Engine(Administration):
         # Receivers of before a restart have not come back yet: nothing is idle for longer than the engine runs.
         self._started_ms = clock.wall_ms()
         self._idle: set[Intake] = set()
-        super().__init__(store, clock, limits, random_bytes, self._wake, blob_files)
+        super().__init__(store, clock, limits, random_bytes, self._wake, blob_files, stores)
         self._staging.on_refused = self._fail
 
     @property
@@ -95,7 +106,12 @@ class Engine(Administration):
 
     # ---- entities by path
 
-    def sender(self, path: str) -> Queue | Topic:
+    @property
+    def stores(self) -> FragmentStores | None:
+        """The stores of fragments."""
+        return self._partitions.stores
+
+    def sender(self, path: str) -> Queue | Topic | AnyPartitioned:
         """What takes messages at a path, as an AMQP address has it.
 
         Raises:
@@ -103,13 +119,13 @@ class Engine(Administration):
             NotAllowedError: it takes no sends (a subscription, a dead-letter queue).
         """
         entry, member = self._find(path)
-        if isinstance(member, Topic):
+        if isinstance(member, Topic | PartitionedTopic):
             return member
-        if isinstance(member, Queue) and entry.kind == "queue" and member.dead_letters is not None:
+        if isinstance(member, AnyQueue) and entry.kind == "queue" and member.dead_letters is not None:
             return member
         raise NotAllowedError(f"'{member.path}' takes no sends; send to its queue or topic.")
 
-    def receiver(self, path: str) -> Queue:
+    def receiver(self, path: str) -> Queue | AnyPartitionedQueue:
         """What gives messages at a path.
 
         Raises:
@@ -117,7 +133,7 @@ class Engine(Administration):
             NotAllowedError: it gives none (a topic).
         """
         _, member = self._find(path)
-        if isinstance(member, Queue):
+        if isinstance(member, AnyQueue):
             return member
         raise NotAllowedError(f"'{member.path}' is a topic; receive from one of its subscriptions.")
 
@@ -129,6 +145,8 @@ class Engine(Administration):
             NotAllowedError: one of both takes no sends.
         """
         _, between = self._find(path)
+        if not isinstance(between, Intake) or not isinstance(self.sender(destination), Intake):
+            raise NotAllowedError("A partitioned entity takes no part in sending via another entity.")
         if isinstance(between, Queue) and between.dead_letters is None:
             raise NotAllowedError(f"'{between.path}' takes no sends; send to its queue or topic.")
         return Transfer(between, self.sender(destination).path, self._target, self._context)
@@ -162,7 +180,7 @@ class Engine(Administration):
             accessed_at_ms=member.accessed_at_ms,
         )
         runtime.message_count = member.active_count + member.scheduled_count + member.deferred_count
-        if isinstance(member, Queue):
+        if isinstance(member, AnyQueue):
             runtime.transfer_message_count = member.transfer_count
             runtime.active_message_count -= member.transfer_count
             if member.transfer_dead_letters is not None:
@@ -172,7 +190,7 @@ class Engine(Administration):
             if member.dead_letters is not None:
                 runtime.dead_letter_message_count = member.dead_letters.active_count
                 runtime.message_count += member.dead_letters.active_count
-        topic = self._topics.get(entry.names[0].lower()) if isinstance(member, Topic) else None
+        topic = self._topics.get(entry.names[0].lower()) if isinstance(member, Topic | PartitionedTopic) else None
         if topic is not None:
             filters = [rule_of(rule).filter for sub in topic.subscriptions.values() for rule in sub.rules.values()]
             runtime.subscription_count = len(topic.subscriptions)
@@ -180,9 +198,9 @@ class Engine(Administration):
             runtime.sql_filter_count = sum(isinstance(one, SqlFilter) for one in filters)
         return runtime
 
-    def members(self) -> list[tuple[str, Intake]]:
+    def members(self) -> list[tuple[str, Intake | AnyPartitioned]]:
         """Every queue, topic and subscription as it stands now: its kind and itself; dead-letter queues are with theirs."""
-        found: list[tuple[str, Intake]] = [("queue", held.queue) for held in self._queues.values()]
+        found: list[tuple[str, Intake | AnyPartitioned]] = [("queue", held.queue) for held in self._queues.values()]
         for topic in self._topics.values():
             found.append(("topic", topic.topic))
             found += [("subscription", held.queue) for held in topic.subscriptions.values()]
@@ -302,6 +320,8 @@ class Engine(Administration):
         for commit in list(self._commits):
             self.end_commit(commit)
         self._release_store()
+        if self.stores is not None:
+            self.stores.close()
 
     def _release_store(self) -> None:
         """Let go of every scan: a store with one alive does not close."""
@@ -339,6 +359,8 @@ class Engine(Administration):
         calendar = self._context.calendar
         waits = [calendar.next_due_ms, calendar.next_expiry_ms, self._wakes[0][0] if self._wakes else None]
         waits.append(self.hubs.due_ms)
+        if self.stores is not None:
+            waits.append(self.stores.tick(now))
         if self._numbers:
             waits.append(self._next_housekeeping_ms)
         return min((at_ms for at_ms in waits if at_ms is not None), default=None)
@@ -422,9 +444,9 @@ class Engine(Administration):
                     self.delete_topic(name)
 
 
-def _last_use(entry: Entry, member: Intake, now: int) -> int:
+def _last_use(entry: Entry, member: Intake | AnyPartitioned, now: int) -> int:
     """When an entity was last used; now, while a receiver waits or messages are scheduled."""
-    parts = [member, *([member.dead_letters] if isinstance(member, Queue) and member.dead_letters else [])]
-    if member.scheduled_count or any(isinstance(part, Queue) and part.has_listeners for part in parts):
+    parts = [member, *([member.dead_letters] if isinstance(member, AnyQueue) and member.dead_letters else [])]
+    if member.scheduled_count or any(isinstance(part, AnyQueue) and part.has_listeners for part in parts):
         return now
     return max(entry.created_at_ms, entry.updated_at_ms, *(part.accessed_at_ms for part in parts))

@@ -26,6 +26,7 @@ from isthmus.entities.calendar import Calendar
 from isthmus.entities.description import INFINITE_MS, EntityStatus
 from isthmus.entities.detection import Detection
 from isthmus.entities.error import InvalidMessageError
+from isthmus.entities.fragment.place import detection_id
 from isthmus.entities.journal import Batch
 from isthmus.entities.key import (
     DEFERRED,
@@ -51,7 +52,7 @@ from isthmus.errors import (
     QuotaExceededError,
 )
 
-__all__ = ["Context", "Intake", "Seen", "cursors"]
+__all__ = ["Context", "Intake", "Seen", "cursors", "fresh_state"]
 
 # Sequence number, record, and state as messages tell it.
 Seen = tuple[int, bytes, int]
@@ -67,6 +68,11 @@ def cursors(state: bytes) -> tuple[int, int, int, int]:
     """Of an entity's row in the store: last sequence number, head, active and deferred messages."""
     last, head, _, active_count, deferred_count, *_ = _STATE.unpack(state)
     return last, head, active_count, deferred_count
+
+
+def fresh_state(before_first: int) -> bytes:
+    """The row of an entity without messages whose first sequence number will be the next."""
+    return _STATE.pack(before_first, before_first + 1, before_first + 1, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Context:
@@ -118,6 +124,7 @@ class Intake:
         number: under which its messages lie in the store.
         is_deleted: whether it was deleted; every call then raises EntityNotFoundError.
         requires_session: whether every message must belong to a session.
+        is_fragment: whether it is a part of a partitioned entity.
         last: highest sequence number given out.
         committed: highest sequence number that receivers may see.
         taken_total, delivered_total, settled_total, expired_total: messages since the object was made: taken from
@@ -130,6 +137,7 @@ class Intake:
         self.number = number
         self.is_deleted = False
         self.requires_session = False
+        self.is_fragment = False
         self.taken_total = 0
         self.delivered_total = 0
         self.settled_total = 0
@@ -143,6 +151,11 @@ class Intake:
         self._heads = HeadCache(0)
         self._detection: Detection | None = None
         self._load(state)
+
+    @property
+    def context(self) -> Context:
+        """What it shares with the other entities in its store."""
+        return self._context
 
     def _load(self, state: bytes | None) -> None:
         self.last: int
@@ -402,8 +415,9 @@ class Intake:
         """The messages, with None for each duplicate; stages the ids for detection."""
         detection = self._detection
         if detection is not None:
-            flags = detection.fresh([parts.message_id for parts in messages], now_ms)
-            fresh = [parts.message_id for parts, is_new in zip(messages, flags, strict=True) if is_new]
+            ids = [detection_id(parts) if self.is_fragment else parts.message_id for parts in messages]
+            flags = detection.fresh(ids, now_ms)
+            fresh = [one for one, is_new in zip(ids, flags, strict=True) if is_new]
             if fresh:
                 detection.remember(fresh, now_ms)
             if len(fresh) < len(messages):
@@ -487,6 +501,12 @@ class Intake:
             self._unschedule(sequence, record, _due_ms(record))
         self._staging.touch(self)
         self._staging.promise(on_durable, on_failed)
+
+    def missing_scheduled(self, sequences: Sequence[int]) -> list[int]:
+        """Which of the sequence numbers are none of scheduled messages."""
+        self._check_open()
+        records = self._scheduled_records(sequences)
+        return [sequence for sequence in sequences if sequence not in records]
 
     def activate(self, due: Sequence[tuple[int, int]], now_ms: int) -> None:
         """Take scheduled messages whose time has come, given as (due ms, sequence number)."""

@@ -14,6 +14,7 @@ __all__ = [
     "COUNTER",
     "DEFERRED",
     "DETECTION",
+    "DOOMED",
     "DUE",
     "EXPIRY",
     "FORMAT",
@@ -25,6 +26,7 @@ __all__ = [
     "STATE",
     "after",
     "detection_key",
+    "doomed_key",
     "message_key",
     "message_span",
     "numbered_span",
@@ -38,6 +40,7 @@ __all__ = [
 FORMAT = b"\x00format"
 COUNTER = b"\x00counter"
 IDENTITY = b"\x00identity"
+DOOMED = b"\x00doomed"
 CATALOG, STATE = 0x01, 0x02
 MESSAGE, DEFERRED, SCHEDULED = 0x10, 0x11, 0x12
 DUE, EXPIRY = 0x20, 0x21
@@ -88,6 +91,11 @@ def session_key(number: int, session_id: str) -> bytes:
 def detection_key(number: int, generation: int) -> bytes:
     """What the keys of seen message ids of one generation begin with."""
     return _DETECTION.pack(DETECTION, number, generation)
+
+
+def doomed_key(number: int) -> bytes:
+    """Where it stands that a deleted partitioned entity has something left in its stores."""
+    return DOOMED + number.to_bytes(4, "big")
 
 
 def after(key: bytes) -> bytes:

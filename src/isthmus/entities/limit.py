@@ -28,6 +28,9 @@ class Limits:
         transaction_timeout_ms: from the first operation of a transaction to its discharge.
         live_tail_bytes: recently committed messages kept in memory, all entities together, so that live traffic
             is delivered without reading the disk.
+        partitions_per_entity: fragments of a partitioned entity that is made from now on.
+        partition_stores: over how many stores its fragments are spread.
+        max_partitioned_entities: queues and topics together.
         max_event_retention_ms: the longest age that an event hub may be asked to keep events to.
         hub_cache_bytes: as `live_tail_bytes`, of all event hubs together.
     """
@@ -58,6 +61,9 @@ class Limits:
     max_transaction_bytes: int = 16_777_216
     max_transactions_per_connection: int = 20
     transaction_timeout_ms: int = 120_000
+    partitions_per_entity: int = 16
+    partition_stores: int = 4
+    max_partitioned_entities: int = 100
     max_partitions_per_event_hub: int = 100
     max_consumer_groups_per_event_hub: int = 100
     max_event_retention_ms: int = 7_776_000_000

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from isthmus.clock import Clock
 from isthmus.entities.blob import BlobFiles
@@ -27,6 +27,9 @@ from isthmus.entities.description import (
     SubscriptionDescription,
     TopicDescription,
 )
+from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue, Partitions
+from isthmus.entities.fragment.queue import PartitionedQueueBase
+from isthmus.entities.fragment.topic import PartitionedTopic
 from isthmus.entities.hub.registry import EventHubs
 from isthmus.entities.intake import Context, Intake
 from isthmus.entities.journal import Journal
@@ -41,6 +44,9 @@ from isthmus.entities.topic import Topic
 from isthmus.entities.upgrade import ensure_format
 from isthmus.errors import EntityNotFoundError
 
+if TYPE_CHECKING:
+    from isthmus.entities.fragment.store import FragmentStores
+
 __all__ = ["HeldQueue", "HeldSubscription", "HeldTopic", "Registry", "described", "rule_of"]
 
 _DEAD_LETTER = "/$DeadLetterQueue"
@@ -54,7 +60,7 @@ class HeldSubscription:
     """A subscription: its row, its messages, its rules by lower-case name."""
 
     entry: Entry
-    queue: Queue
+    queue: Queue | AnyPartitionedQueue
     rules: dict[str, Entry] = field(default_factory=dict)
 
 
@@ -63,7 +69,7 @@ class HeldTopic:
     """A topic: its row, itself, its subscriptions by lower-case name."""
 
     entry: Entry
-    topic: Topic
+    topic: Topic | PartitionedTopic
     subscriptions: dict[str, HeldSubscription] = field(default_factory=dict)
 
 
@@ -72,7 +78,7 @@ class HeldQueue:
     """A queue: its row and its messages."""
 
     entry: Entry
-    queue: Queue
+    queue: Queue | AnyPartitionedQueue
 
 
 class Registry:
@@ -86,6 +92,7 @@ class Registry:
         random_bytes: Callable[[int], bytes],
         wake: Callable[[Queue, int], None],
         blob_files: BlobFiles | None = None,
+        stores: FragmentStores | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -99,6 +106,9 @@ class Registry:
         ensure_format(store, clock.wall_ms(), random_bytes)
         self._context = Context(self._staging, clock, limits, random_bytes, wake, self._transfer_of, blob_files)
         self._context.allocate = self._number
+        self._partitions = Partitions(stores, self._staging, limits, self._apply_partitioned)
+        if stores is not None:
+            stores.budget = self._context.budget
         self._next_number = 1
         self._load()
         self.hubs = EventHubs(self._staging, clock, limits, lambda name: name in self._queues or name in self._topics)
@@ -107,12 +117,14 @@ class Registry:
 
     def _load(self) -> None:
         self._next_number = int(self._store.get(COUNTER) or b"1")
+        self._partitions.begin_load()
         first = bytes((CATALOG,))
         for _, value in self._store.scan(first, after(first)):
             self._load_entry(unpack_entry(value))
         for topic in self._topics.values():
             for subscription in topic.subscriptions.values():
                 self._apply_subscription(topic, subscription)
+        self._partitions.end_load()
 
     def _load_entry(self, entry: Entry) -> None:
         names = [name.lower() for name in entry.names]
@@ -120,8 +132,7 @@ class Registry:
             self._queues[names[0]] = HeldQueue(entry, self._make_queue(entry))
             self._apply_queue(self._queues[names[0]])
         elif entry.kind == "topic":
-            topic = self._member(Topic, entry.names[0], entry.number)
-            self._topics[names[0]] = HeldTopic(entry, topic)
+            self._topics[names[0]] = HeldTopic(entry, self._make_topic(entry))
             self._load_transfer(entry)
             self._apply_topic(self._topics[names[0]])
         elif entry.kind == "subscription":
@@ -129,8 +140,15 @@ class Registry:
         else:
             self._topics[names[0]].subscriptions[names[1]].rules[names[2]] = entry
 
-    def _make_queue(self, entry: Entry) -> Queue:
+    def _make_topic(self, entry: Entry) -> Topic | PartitionedTopic:
+        if entry.fragments:
+            return self._partitions.topic(entry, entry.names[0])
+        return self._member(Topic, entry.names[0], entry.number)
+
+    def _make_queue(self, entry: Entry) -> Queue | AnyPartitionedQueue:
         path = "/Subscriptions/".join(entry.names)
+        if entry.fragments:
+            return self._partitions.queue(entry, path)
         sessions = getattr(entry.description, "requires_session", False)
         queue: Queue = self._member(SessionQueue if sessions else Queue, path, entry.number)
         queue.dead_letters = self._member(Queue, path + _DEAD_LETTER, entry.number + 1)
@@ -198,10 +216,10 @@ class Registry:
 
     # ---- lookup
 
-    def _find(self, path: str) -> tuple[Entry, Intake]:
+    def _find(self, path: str) -> tuple[Entry, Intake | AnyPartitioned]:
         address = parse_address(path)
         entry: Entry | None = None
-        member: Intake | None = None
+        member: Intake | AnyPartitioned | None = None
         topic = self._topics.get(address.name)
         if address.subscription is not None:
             subscription = topic.subscriptions.get(address.subscription) if topic else None
@@ -212,9 +230,9 @@ class Registry:
         elif address.name in self._queues:
             queue = self._queues[address.name]
             entry, member = queue.entry, queue.queue
-        if address.suffix == "dead-letter" and isinstance(member, Queue):
+        if address.suffix == "dead-letter" and isinstance(member, Queue | PartitionedQueueBase):
             member = member.dead_letters
-        elif address.suffix == "transfer" and entry is not None:
+        elif address.suffix == "transfer" and entry is not None and not entry.fragments:
             member = self._transfer(entry)
         elif address.suffix:
             member = None
@@ -223,12 +241,10 @@ class Registry:
         return entry, member
 
     def _target(self, path: str) -> Intake | None:
-        """The queue or topic that others may forward to under this path."""
-        queue = self._queues.get(path.lower())
-        if queue is not None:
-            return queue.queue
-        topic = self._topics.get(path.lower())
-        return topic.topic if topic is not None else None
+        """The queue or topic that others may forward to under this path; no partitioned one is."""
+        queue, topic = self._queues.get(path.lower()), self._topics.get(path.lower())
+        found = queue.queue if queue is not None else topic.topic if topic is not None else None
+        return found if isinstance(found, Intake) else None
 
     def _queue(self, name: str) -> HeldQueue:
         found = self._queues.get(name.lower())
@@ -263,9 +279,19 @@ class Registry:
         entry = Entry(kind, names, 0, now, now, description)
         if kind != "rule":
             count = 2 if kind == "topic" else 3
-            entry.number = self._number(count)
-            entry.transfer_number = entry.number + count - 1
+            self._partition(entry)
+            entry.number = self._number(count * max(1, entry.fragments))
+            entry.transfer_number = 0 if entry.fragments else entry.number + count - 1
         return entry
+
+    def _partition(self, entry: Entry) -> None:
+        """Lay down the fragments of a new partitioned entity; a subscription has its topic's."""
+        if entry.kind == "subscription":
+            topic = self._topics[entry.names[0].lower()].entry
+            entry.fragments, entry.stores = topic.fragments, topic.stores
+        elif getattr(entry.description, "enable_partitioning", False):
+            entry.fragments = self._limits.partitions_per_entity
+            entry.stores = min(entry.fragments, self._limits.partition_stores)
 
     def _stage(self, entry: Entry) -> None:
         self._staging.batch.put(catalog_key(entry.kind, *entry.names), entry.pack())
@@ -273,9 +299,12 @@ class Registry:
     def _unstage(self, entry: Entry) -> None:
         self._staging.batch.delete(catalog_key(entry.kind, *entry.names))
 
-    def _wipe(self, entry: Entry, *members: Intake | None) -> None:
+    def _wipe(self, entry: Entry, *members: Intake | AnyPartitioned | None) -> None:
+        if entry.fragments:
+            self._partitions.wipe(entry)
+            return
         for member in (*members, self._numbers.get(entry.transfer_number)):
-            if member is not None:
+            if isinstance(member, Intake):
                 member.wipe()
                 self._numbers.pop(member.number, None)
             if isinstance(member, Queue):
@@ -303,8 +332,19 @@ class Registry:
         self._apply_onward(queue.queue, settings.forward_to)
         self._apply_onward(queue.queue.dead_letters, settings.forward_dead_lettered_messages_to)
 
-    def _apply_onward(self, queue: Queue | None, path: str | None) -> None:
-        if queue is None:
+    def _apply_partitioned(self) -> None:
+        """Give the fragments of all partitioned entities their settings anew."""
+        for queue in self._queues.values():
+            if queue.entry.fragments:
+                self._apply_queue(queue)
+        for topic in self._topics.values():
+            if topic.entry.fragments:
+                self._apply_topic(topic)
+                for subscription in topic.subscriptions.values():
+                    self._apply_subscription(topic, subscription)
+
+    def _apply_onward(self, queue: Queue | AnyPartitionedQueue | None, path: str | None) -> None:
+        if not isinstance(queue, Queue):  # a partitioned one forwards nothing
             return
         queue.forward_to(Onward(path, self._target) if path else None)
         if path:
@@ -328,7 +368,7 @@ class Registry:
                 dead_letters_expired=False,
             )
 
-    def _apply_dead_letters(self, queue: Queue, status: EntityStatus) -> None:
+    def _apply_dead_letters(self, queue: Queue | AnyPartitionedQueue, status: EntityStatus) -> None:
         if queue.dead_letters is not None:
             queue.dead_letters.configure(
                 status=status if status == EntityStatus.DISABLED else EntityStatus.ACTIVE,
@@ -366,7 +406,7 @@ class Registry:
         self._apply_onward(subscription.queue.dead_letters, settings.forward_dead_lettered_messages_to)
         topic.topic.subscribe(
             subscription.entry.names[1].lower(),
-            subscription.queue,
+            subscription.queue,  # type: ignore[arg-type]  # both are partitioned, or none is
             Selection([rule_of(entry) for entry in subscription.rules.values()]),
             dead_letters_failures=settings.dead_lettering_on_filter_evaluation_exceptions,
         )

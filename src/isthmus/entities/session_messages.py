@@ -73,6 +73,7 @@ class SessionMessages(Queue):
         self.session = session
         self.is_retired = False
         self.requires_session = True
+        self.is_fragment = entity.is_fragment
         self.dead_letters = entity.dead_letters
         self._entity = entity
         # What the cursor has passed and the head has not: first one by one, then as it was read; and which of it is

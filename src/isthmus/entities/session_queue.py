@@ -56,6 +56,11 @@ class SessionQueue(SessionDirectory):
         self._end_holds()
         super().wipe()
 
+    def lose_holds(self) -> None:
+        """End every hold, since the store that the sessions are in cannot be reached."""
+        for hold in self._end_holds():
+            hold.on_lost()
+
     def _end_holds(self) -> list[Hold]:
         """Every hold is over; those that were."""
         holds, self._holds = list(self._holds), {}

@@ -15,12 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from isthmus.entities.blob import Payload
 from isthmus.entities.catalog import parse_address
 from isthmus.entities.error import TransactionRolledBackError, TransactionTimeoutError
-from isthmus.entities.intake import Context
+from isthmus.entities.fragment.entity import Partitioned
+from isthmus.entities.fragment.partitions import AnyPartitionedQueue
+from isthmus.entities.fragment.place import fragment_of
+from isthmus.entities.intake import Context, Intake
 from isthmus.entities.queue import Queue
 from isthmus.entities.record import Parts
 from isthmus.entities.staging import Callback, Failure
@@ -91,6 +94,8 @@ class Transaction:
         self._context = context
         self._operations: list[_Send | _Settlement] = []
         self._entity: str | None = None
+        # Of a partitioned entity, whose store is then the transaction's.
+        self._fragment: int | None = None
         self._count = 0
         self._held_bytes = 0
         self._tokens: set[bytes] = set()
@@ -101,7 +106,7 @@ class Transaction:
     def _next_deadline(self) -> float:
         return self._context.clock.monotonic() + self._context.limits.transaction_timeout_ms / 1000
 
-    def send(self, destination: Destination, payloads: Sequence[Payload]) -> None:
+    def send(self, destination: Destination | Partitioned[Any], payloads: Sequence[Payload]) -> None:
         """Add messages as one unit, in order.
 
         Raises (nothing is then added): what ``accept`` of the destination raises, and as `settle`.
@@ -111,11 +116,18 @@ class Transaction:
         limit = self._context.limits.max_transaction_bytes
         if self._held_bytes and self._held_bytes + size_bytes > limit:
             raise QuotaExceededError(f"The transaction's messages would be over {limit} bytes together.")
+        if isinstance(destination, Partitioned):
+            destination.check_sendable()
+            fragment: Intake = destination.placed(payloads, self._fragment)
+            self._check_fragment(fragment)
+            destination = fragment
         messages = destination.examine(payloads)
         self._add(destination.path, len(payloads), _Send(destination, messages))
         self._held_bytes += size_bytes
 
-    def settle(self, queue: Queue, tokens: Sequence[bytes], settle: Settle, on_end: OnEnd) -> None:
+    def settle(
+        self, queue: Queue | AnyPartitionedQueue, tokens: Sequence[bytes], settle: Settle, on_end: OnEnd
+    ) -> None:
         """Add the settlement of locked messages, which stay locked until the end.
 
         Args:
@@ -131,12 +143,34 @@ class Transaction:
             TransactionTimeoutError: it lasted too long.
         """
         self._check(queue.path, len(tokens))
+        if not isinstance(queue, Queue):
+            queue = queue.holder_of(tokens)
+        self._check_fragment(queue)
         if not self._tokens.isdisjoint(tokens) or not all(queue.holds(tokens)):
             raise LockLostError(
                 "The lock supplied is invalid. Either the lock expired, or the message has already been removed."
             )
         self._tokens.update(tokens)
         self._add(queue.path, len(tokens), _Settlement(queue, tokens, settle, on_end))
+
+    def _check_fragment(self, member: Intake) -> None:
+        """Refuse a fragment of a partitioned entity if another one is in the transaction.
+
+        Raises:
+            NotAllowedError: it is.
+        """
+        index = fragment_of(member.last)
+        if member.is_fragment and self._fragment not in (None, index):
+            raise NotAllowedError(
+                f"The transaction is on partition {self._fragment} of '{member.path}', this belongs to partition {index}. "
+                "All messages of a transaction on a partitioned entity have the same partition key or session."
+            )
+
+    def _join(self, member: object) -> None:
+        """What takes part is a fragment: its store is the transaction's."""
+        if isinstance(member, Intake) and member.is_fragment:
+            self._fragment = fragment_of(member.last)
+            self._context = member.context
 
     def doom(self, error: Exception) -> None:
         """Let it end in a roll-back: something failed whose sender waits for no answer."""
@@ -206,6 +240,7 @@ class Transaction:
         if not self._operations:
             self._entity = parse_address(path).name
             self.deadline = self._next_deadline()
+        self._join(operation.destination if isinstance(operation, _Send) else operation.queue)
         self._count += count
         self._operations.append(operation)
 

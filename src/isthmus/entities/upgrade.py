@@ -101,7 +101,8 @@ def _keep_rows(journal: Journal, batch: Batch, now_ms: int, random_bytes: Callab
     """Formats that only added: older rows have nothing of it.
 
     Format 3 counts hops in a forwarded message's record and numbers transfer dead-letter queues; format 4 has bodies of
-    large messages outside of their records, and rows that refer to them.
+    large messages outside of their records, and rows that refer to them, and names the fragments of partitioned
+    entities, whose messages lie in stores of their own.
     """
 
 

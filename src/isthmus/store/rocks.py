@@ -58,13 +58,15 @@ class RocksJournal:
 
     Args:
         folder: made if absent.
+        share: it takes this fraction of the memory of a store: one of so many.
 
     Raises:
         StoreError: another process has the folder open, or it holds no usable store.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, share: int = 1) -> None:
         self._folder = folder
+        self._share = share
         self._database: Any = None
         self._failed = ""
         # A database is neither closed nor opened anew below a checkpoint under way.
@@ -74,7 +76,7 @@ class RocksJournal:
     def _open(self) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._database = rocksdict.Rdict(str(self._folder), _options())
+            self._database = rocksdict.Rdict(str(self._folder), _options(self._share))
             self._failed = ""
         except Exception as error:
             text = str(error)
@@ -187,18 +189,18 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _options() -> rocksdict.Options:
+def _options(share: int) -> rocksdict.Options:
     options = rocksdict.Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_compression_type(rocksdict.DBCompressionType.none())
-    options.set_write_buffer_size(_MEMTABLE_BYTES)
+    options.set_write_buffer_size(_MEMTABLE_BYTES // share)
     options.set_max_write_buffer_number(_MEMTABLES)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(4)
     options.set_max_open_files(512)
     blocks = rocksdict.BlockBasedOptions()
     blocks.set_block_size(_BLOCK_BYTES)
-    blocks.set_block_cache(rocksdict.Cache(_CACHE_BYTES))
+    blocks.set_block_cache(rocksdict.Cache(_CACHE_BYTES // share))
     blocks.set_cache_index_and_filter_blocks(True)
     blocks.set_bloom_filter(10, False)
     options.set_block_based_table_factory(blocks)

@@ -206,8 +206,12 @@ class _Handler:
 
 
 def _told(health: Health) -> web.Response:
-    reason = {"reason": health.reason} if health.reason else {}
-    return web.json_response({"status": health.status, **reason}, status=200 if health.is_ready else 503)
+    told: dict[str, object] = {"status": health.status}
+    if health.reason:
+        told["reason"] = health.reason
+    if health.partition_stores_down:
+        told["partition_stores_down"] = list(health.partition_stores_down)
+    return web.json_response(told, status=200 if health.is_ready else 503)
 
 
 def _origin(http: web.Request) -> str:

@@ -15,7 +15,7 @@ from isthmus.amqp.types import Array, Int, Timestamp
 from isthmus.broker.condition import refusal
 from isthmus.broker.management.session import settling
 from isthmus.broker.request import Reply, Request, Respond, text_map
-from isthmus.entities import Acquired, Engine, Large, Payload, SessionQueue
+from isthmus.entities import Acquired, Engine, Large, PartitionedSessionQueue, Payload, SessionQueue
 from isthmus.errors import InvalidArgumentError, LockLostError, MessageNotFoundError, NotAllowedError
 
 __all__ = [
@@ -80,7 +80,7 @@ def cancel_scheduled(engine: Engine, entity: str, request: Request, respond: Res
 def renew_lock(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
     """renew-lock."""
     queue = engine.receiver(entity)
-    if isinstance(queue, SessionQueue):
+    if isinstance(queue, SessionQueue | PartitionedSessionQueue):
         raise NotAllowedError("Messages of a session are locked with their session; renew its lock.")
     until = queue.renew(_tokens(request))
     if None in until:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from isthmus.amqp.types import Array, Int, Timestamp
 from isthmus.broker.condition import refusal
 from isthmus.broker.request import Reply, Request, Respond
-from isthmus.entities import Engine, Hold, Queue, SessionQueue
+from isthmus.entities import AnyPartitionedQueue, Engine, Hold, PartitionedSessionQueue, Queue, SessionQueue
 from isthmus.errors import InvalidArgumentError, NotAllowedError
 
 __all__ = ["get_state", "held", "list_sessions", "renew_lock", "set_state", "settling"]
@@ -33,14 +33,14 @@ def held(engine: Engine, entity: str, request: Request) -> Hold:
         InvalidArgumentError: the request names none.
     """
     queue = engine.receiver(entity)
-    if not isinstance(queue, SessionQueue):
+    if not isinstance(queue, SessionQueue | PartitionedSessionQueue):
         raise NotAllowedError(f"The operation needs a session, and '{entity}' does not require sessions.")
     link_name = request.properties.get("associated-link-name")
     session_id = request.field("session-id", str)
     return queue.held_session(session_id, request.holder, link_name if isinstance(link_name, str) else "")
 
 
-def settling(engine: Engine, entity: str, request: Request) -> Queue:
+def settling(engine: Engine, entity: str, request: Request) -> Queue | AnyPartitionedQueue:
     """Where the messages lie that a request settles: the entity, or the session that it names.
 
     Raises:
@@ -48,7 +48,7 @@ def settling(engine: Engine, entity: str, request: Request) -> Queue:
         SessionLockLostError: the client does not hold it.
     """
     queue = engine.receiver(entity)
-    if not isinstance(queue, SessionQueue):
+    if not isinstance(queue, SessionQueue | PartitionedSessionQueue):
         return queue
     if request.field("session-id", str, optional=True) is None:
         raise InvalidArgumentError(f"'{entity}' requires sessions; the request must name its 'session-id'")
@@ -81,7 +81,7 @@ def list_sessions(engine: Engine, entity: str, request: Request, respond: Respon
     queue = engine.receiver(entity)
     ids: list[str] = []
     skip = max(0, request.field("skip", int, optional=True) or 0)
-    if isinstance(queue, SessionQueue):
+    if isinstance(queue, SessionQueue | PartitionedSessionQueue):
         updated_ms = request.field("last-updated-time", int, optional=True)
         if updated_ms is not None and updated_ms >= _FOREVER_MS:
             updated_ms = None

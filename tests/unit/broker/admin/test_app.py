@@ -137,7 +137,11 @@ async def test_health(served: Served) -> None:
     for health in (Health("unhealthy", "no room"), Health("stopping", "bye")):
         served.health = health
         response = await served.request("GET", "/health", token="")
-        assert (response.status, await response.json()) == (503, health._asdict())
+        told = {"status": health.status, "reason": health.reason}
+        assert (response.status, await response.json()) == (503, told)
+    served.health = HEALTHY._replace(partition_stores_down=(1, 3))
+    response = await served.request("GET", "/health", token="")
+    assert (response.status, await response.json()) == (200, {"status": "healthy", "partition_stores_down": [1, 3]})
     await served.put("/health", queue())
     assert title(await served.get("/health?api-version=2021-05")) == "health"
 

@@ -1,0 +1,393 @@
+"""A partitioned entity as its senders see it, and what all of its kinds have in common.
+
+What it is: the choice of a fragment for what is sent, scheduled messages, looks, and counts over all fragments. What it is
+not: checks of messages, which the fragment makes as any entity does; receiving (`queue`).
+Spec: SERVICE-BUS.md 5.10, W6.
+
+Invariants:
+    I1. What is taken as a unit goes to one fragment, and is all there or not there.
+    I2. A message with a key goes to its fragment or is refused; one without goes round fragments whose store is down.
+    I3. Nothing is taken before the catalog's row of the entity is durable: what was acknowledged has an entity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from isthmus.entities.blob import Payload
+from isthmus.entities.description import EntityStatus
+from isthmus.entities.error import InvalidMessageError
+from isthmus.entities.fragment.place import Keys, first_of, fragment_of, keys_of, place, runs
+from isthmus.entities.intake import Intake
+from isthmus.entities.limit import Limits
+from isthmus.entities.staging import Callback, Failure
+from isthmus.errors import (
+    EntityDisabledError,
+    EntityNotFoundError,
+    MessageNotFoundError,
+    ServerBusyError,
+    StoreError,
+)
+
+if TYPE_CHECKING:
+    from isthmus.entities.fragment.store import FragmentStore
+
+__all__ = ["Partitioned", "Slot"]
+
+_M = TypeVar("_M", bound=Intake)
+
+
+class Slot(Generic[_M]):
+    """The place of one fragment.
+
+    Attributes:
+        index: of the fragment.
+        store: where it lies.
+        member: the fragment; None as long as its store could not be opened.
+    """
+
+    __slots__ = ("index", "member", "store")
+
+    def __init__(self, index: int, store: FragmentStore) -> None:
+        self.index = index
+        self.store = store
+        self.member: _M | None = None
+
+    @property
+    def usable(self) -> _M | None:
+        """The fragment, if its store is up."""
+        return self.member if self.store.is_up else None
+
+
+class _Join:
+    """One callback for several commits: the last to end calls, with the first error if there was one."""
+
+    def __init__(self, count: int, on_durable: Callback | None, on_failed: Failure | None) -> None:
+        self._left = count
+        self._error: Exception | None = None
+        self._on_durable = on_durable
+        self._on_failed = on_failed
+
+    def durable(self) -> None:
+        self._end(None)
+
+    def failed(self, error: Exception) -> None:
+        self._end(error)
+
+    def _end(self, error: Exception | None) -> None:
+        self._error = self._error or error
+        self._left -= 1
+        if self._left:
+            return
+        if self._error is None:
+            if self._on_durable is not None:
+                self._on_durable()
+        elif self._on_failed is not None:
+            self._on_failed(self._error)
+
+
+class Partitioned(Generic[_M]):
+    """An entity in fragments.
+
+    Args:
+        path: canonical.
+        number: of its first fragment.
+        stores: of its fragments, in their order.
+        limits: of the namespace.
+
+    Attributes:
+        is_deleted: whether it was deleted.
+        is_standing: whether its row in the catalog is durable.
+        refused_total: deliveries that were refused; counted by the broker.
+    """
+
+    def __init__(self, path: str, number: int, stores: Sequence[FragmentStore], limits: Limits) -> None:
+        self.path = path
+        self.number = number
+        self.slots: list[Slot[_M]] = [Slot(index, store) for index, store in enumerate(stores)]
+        self.is_deleted = False
+        self.is_standing = False
+        self.requires_session = False
+        self.refused_total = 0
+        self.max_message_size_bytes = limits.max_message_size_bytes
+        self._limits = limits
+        self._status = EntityStatus.ACTIVE
+        self._settings: dict[str, Any] | None = None
+        self._detects = False
+        self._next = 0
+        self._when_standing: list[Callback] = []
+
+    # ---- coming and going
+
+    def stand(self) -> None:
+        """The entity's row is durable."""
+        self.is_standing = True
+        waiting, self._when_standing = self._when_standing, []
+        for call in waiting:
+            call()
+
+    def when_standing(self, call: Callable[[], None]) -> None:
+        """Call once the entity's row is durable; now, if it is."""
+        if self.is_standing:
+            call()
+        else:
+            self._when_standing.append(call)
+
+    def configure(self, **settings: Any) -> None:
+        """Take the settings of a description, for all fragments."""
+        self._settings = settings
+        self._status = settings["status"]
+        self.requires_session = settings.get("requires_session", False)
+        self.max_message_size_bytes = settings.get("max_message_size_bytes") or self._limits.max_message_size_bytes
+        self._detects = bool(settings.get("duplicate_window_ms"))
+        for slot in self.slots:
+            self.configure_slot(slot)
+
+    def configure_slot(self, slot: Slot[_M]) -> None:
+        """Give a fragment the settings of the whole."""
+        member: Any = slot.member
+        if member is not None and self._settings is not None:
+            member.configure(**self._settings)
+
+    @property
+    def _members(self) -> Iterator[_M]:
+        return (slot.member for slot in self.slots if slot.member is not None)
+
+    @property
+    def _usable(self) -> Iterator[_M]:
+        return (member for slot in self.slots if (member := slot.usable) is not None)
+
+    def _check_open(self) -> None:
+        if self.is_deleted:
+            raise EntityNotFoundError(self.path)
+        if not self.is_standing:
+            raise ServerBusyError(f"'{self.path}' is being created; try again in a moment.")
+
+    def _out(self, slot: Slot[_M]) -> ServerBusyError:
+        return ServerBusyError(
+            f"Partition {slot.index} of '{self.path}' is out of service: its store (store {slot.store.index}) is down. "
+            "Send messages without a partition key, or try again later."
+        )
+
+    def _member(self, index: int) -> _M:
+        """The fragment of an index.
+
+        Raises:
+            ServerBusyError: its store is down.
+        """
+        slot = self.slots[index]
+        member = slot.usable
+        if member is None:
+            raise self._out(slot)
+        return member
+
+    # ---- sending
+
+    def check_sendable(self) -> None:
+        """Refuse where no message would be taken, whatever it is.
+
+        Raises:
+            EntityNotFoundError: the entity was deleted.
+            EntityDisabledError: its status forbids sending.
+            ServerBusyError: it is being created.
+        """
+        self._check_open()
+        if self._status in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
+            raise EntityDisabledError(self.path, self._status)
+
+    def runs(self, payloads: Sequence[Payload]) -> list[int]:
+        """Lengths of the runs of messages that `accept` can take together."""
+        return runs(payloads, len(self.slots), by_message_id=self._detects)
+
+    def placed(self, payloads: Sequence[Payload], preferred: int | None = None) -> _M:
+        """The fragment that takes messages as a unit: that of the first one's key, else the next one in turn.
+
+        Args:
+            payloads: encoded messages.
+            preferred: the fragment of messages without a key, if one has been chosen for them.
+
+        Raises:
+            InvalidMessageError: their SessionIds or PartitionKeys differ, or one is no message.
+            ServerBusyError: the fragment's store is down; without a key, all stores are.
+        """
+        index = self._index([keys_of(payload) for payload in payloads])
+        if index is None:
+            index = preferred
+        return self._next_usable() if index is None else self._member(index)
+
+    def _index(self, keys: Sequence[Keys]) -> int | None:
+        if not keys:
+            return None
+        group = keys[0].group
+        for each in keys:
+            if each.group != group:
+                raise InvalidMessageError(
+                    "messages that are sent together to a partitioned entity have the same SessionId or PartitionKey; "
+                    f"these have {_named(group)} and {_named(each.group)}"
+                )
+        if group is None and self._detects:
+            group = keys[0].message_id
+        return None if group is None else place(group, len(self.slots))
+
+    def _next_usable(self) -> _M:
+        slots = self.slots
+        for _ in slots:
+            slot = slots[self._next]
+            self._next = (self._next + 1) % len(slots)
+            member = slot.usable
+            if member is not None:
+                return member
+        raise ServerBusyError(f"All stores of '{self.path}' are down; try again later.")
+
+    def accept(
+        self, payloads: Sequence[Payload], on_durable: Callback | None = None, on_failed: Failure | None = None
+    ) -> None:
+        """Take messages as one atomic unit, in order, in one fragment; callbacks and errors as for any entity.
+
+        Raises (nothing is then staged): as `Intake.accept` and `placed`.
+        """
+        self.check_sendable()
+        self.placed(payloads).accept(payloads, on_durable, on_failed)
+
+    def schedule(
+        self,
+        messages: Sequence[tuple[bytes, int]],
+        on_durable: Callback | None = None,
+        on_failed: Failure | None = None,
+    ) -> list[int]:
+        """As `Intake.schedule`. Messages of different keys go to their fragments, each fragment's as a unit."""
+        self.check_sendable()
+        free: _M | None = None
+        placed: dict[_M, list[int]] = {}
+        for at, (payload, _) in enumerate(messages):
+            index = self._index([keys_of(payload)])
+            if index is None:
+                member = free = free or self._next_usable()
+            else:
+                member = self._member(index)
+            placed.setdefault(member, []).append(at)
+        for member, places in placed.items():
+            member.examine([messages[at][0] for at in places])
+        join = _Join(len(placed), on_durable, on_failed)
+        sequences = [0] * len(messages)
+        for member, places in placed.items():
+            numbers = member.schedule([messages[at] for at in places], join.durable, join.failed)
+            for at, number in zip(places, numbers, strict=True):
+                sequences[at] = number
+        return sequences
+
+    def cancel_scheduled(
+        self, sequences: Sequence[int], on_durable: Callback | None = None, on_failed: Failure | None = None
+    ) -> None:
+        """As `Intake.cancel_scheduled`; each fragment's as a unit.
+
+        Raises:
+            MessageNotFoundError: one of them is not scheduled; none is dropped then.
+            ServerBusyError: the store of one of them is down.
+        """
+        self._check_open()
+        by_member = [(self._member(index), part) for index, part in self._by_fragment(sequences, "scheduled").items()]
+        for member, part in by_member:
+            missing = member.missing_scheduled(part)
+            if missing:
+                raise self._missing("scheduled", missing[0])
+        join = _Join(len(by_member), on_durable, on_failed)
+        for member, part in by_member:
+            member.cancel_scheduled(part, join.durable, join.failed)
+
+    def _by_fragment(self, sequences: Sequence[int], what: str) -> dict[int, list[int]]:
+        parts: dict[int, list[int]] = {}
+        for sequence in sequences:
+            index = fragment_of(sequence)
+            if not 0 <= index < len(self.slots):
+                raise self._missing(what, sequence)
+            parts.setdefault(index, []).append(sequence)
+        return parts
+
+    def _missing(self, what: str, sequence: int) -> MessageNotFoundError:
+        return MessageNotFoundError(f"'{self.path}' has no {what} message with sequence number {sequence}")
+
+    # ---- looking
+
+    def peek(self, from_sequence: int, count: int, session_id: str | None = None) -> list[Payload]:
+        """As `Intake.peek`: by sequence number, and so one fragment after the other. What is out is passed over."""
+        self._check_open()
+        found: list[Payload] = []
+        wanted = None if session_id is None else place(session_id, len(self.slots))
+        for slot in self.slots[max(0, fragment_of(from_sequence)) :]:
+            member = slot.usable
+            if member is None or wanted not in (None, slot.index):
+                continue
+            with suppress(StoreError):  # its store is down from now on
+                found += member.peek(max(from_sequence, first_of(slot.index)), count - len(found), session_id)
+            if len(found) >= count:
+                break
+        return found
+
+    def _sum(self, name: str) -> int:
+        return sum(getattr(member, name) for member in self._members)
+
+    @property
+    def active_count(self) -> int:
+        """Of all fragments, as are the other counts."""
+        return self._sum("active_count")
+
+    @property
+    def scheduled_count(self) -> int:
+        """Messages that are not due."""
+        return self._sum("scheduled_count")
+
+    @property
+    def deferred_count(self) -> int:
+        """Messages set aside."""
+        return self._sum("deferred_count")
+
+    @property
+    def size_bytes(self) -> int:
+        """As stored."""
+        return self._sum("size_bytes")
+
+    @property
+    def held_bytes(self) -> int:
+        """As stored; a large message is stored as any other."""
+        return self._sum("held_bytes")
+
+    @property
+    def taken_total(self) -> int:
+        """Messages taken from senders since the start."""
+        return self._sum("taken_total")
+
+    @property
+    def delivered_total(self) -> int:
+        """Messages handed to receivers since the start."""
+        return self._sum("delivered_total")
+
+    @property
+    def settled_total(self) -> int:
+        """Messages completed since the start."""
+        return self._sum("settled_total")
+
+    @property
+    def expired_total(self) -> int:
+        """Messages that expired since the start."""
+        return self._sum("expired_total")
+
+    @property
+    def last(self) -> int:
+        """How many sequence numbers were given out."""
+        return sum(slot.member.last - first_of(slot.index) for slot in self.slots if slot.member is not None)
+
+    @property
+    def accessed_at_ms(self) -> int:
+        """When any fragment was last used."""
+        return max((member.accessed_at_ms for member in self._members), default=0)
+
+    def stored_bytes(self) -> int:
+        """What counts towards the quota, of which each fragment has its own."""
+        return sum(member.stored_bytes() for member in self._members)
+
+
+def _named(group: str | None) -> str:
+    return "none" if group is None else f"'{group[:64]}'"

@@ -1,0 +1,253 @@
+"""The partitioned entities of a namespace: made, kept through failures, and removed from all of their stores.
+
+What it is: fragments found for an entity's row in the catalog, put in place when their store is there, and the removal of
+what deleted entities have left. What it is not: the catalog (`registry`), nor what an entity does.
+Spec: SERVICE-BUS.md 5.10; docs/explanation/partitions.md.
+
+Invariants:
+    I1. The catalog decides: an entity is there if and only if its row is, whatever its stores hold.
+    I2. What a deleted entity had goes after its deletion is durable, also from a store that was down at the time; until
+        it has gone everywhere, a row in the catalog's store says so.
+    I3. Objects that receivers hold stay the same ones through a reload.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from isthmus.entities.catalog import Entry
+from isthmus.entities.fragment.place import first_of
+from isthmus.entities.fragment.queue import PartitionedQueue, PartitionedSessionQueue
+from isthmus.entities.fragment.topic import PartitionedTopic
+from isthmus.entities.intake import Intake
+from isthmus.entities.key import DOOMED, after, doomed_key
+from isthmus.entities.limit import Limits
+from isthmus.entities.queue import Queue
+from isthmus.entities.session_queue import SessionQueue
+from isthmus.entities.staging import Staging
+from isthmus.entities.topic import Topic
+from isthmus.errors import StoreError
+
+if TYPE_CHECKING:
+    from isthmus.entities.fragment.store import FragmentEngine, FragmentStore, FragmentStores
+
+__all__ = ["AnyPartitioned", "AnyPartitionedQueue", "Partitions"]
+
+AnyPartitionedQueue = PartitionedQueue | PartitionedSessionQueue
+AnyPartitioned = AnyPartitionedQueue | PartitionedTopic
+
+_E = TypeVar("_E", PartitionedQueue, PartitionedSessionQueue, PartitionedTopic)
+_DEAD_LETTER = "/$DeadLetterQueue"
+
+
+class _Shape(NamedTuple):
+    """What there is of an entity in the stores.
+
+    Attributes:
+        number: of the first fragment.
+        kind: `topic`, `queue` or `sessions`.
+        fragments: how many.
+        stores: over how many stores they are spread, in turn.
+    """
+
+    number: int
+    kind: str
+    fragments: int
+    stores: int
+
+    @property
+    def step(self) -> int:
+        """From one fragment's number to the next one's."""
+        return numbers_of_fragment(self.kind)
+
+
+def _stays(error: Exception) -> None:
+    """What could not be removed is removed when the store is up again."""
+
+
+def numbers_of_fragment(kind: str) -> int:
+    """How many numbers of the catalog's counter each fragment takes: itself, a dead-letter queue, and one to spare."""
+    return 2 if kind == "topic" else 3
+
+
+class Partitions:
+    """The partitioned entities of one namespace.
+
+    Args:
+        stores: of fragments; None where the namespace has none.
+        staging: of the catalog's store.
+        limits: of the namespace.
+        settle: gives all partitioned entities their settings anew: a store was reloaded or opened.
+    """
+
+    def __init__(
+        self, stores: FragmentStores | None, staging: Staging, limits: Limits, settle: Callable[[], None]
+    ) -> None:
+        self.stores = stores
+        self._staging = staging
+        self._limits = limits
+        self._settle = settle
+        self._entities: dict[int, AnyPartitioned] = {}
+        self._shapes: dict[int, _Shape] = {}
+        self._loading: dict[int, AnyPartitioned] | None = None
+        # What is to be removed, by its number: which of its fragments have gone already.
+        self._doomed: dict[int, tuple[_Shape, set[int]]] = {}
+        if stores is not None:
+            stores.on_back = self._on_store
+
+    # ---- start and failure of the catalog's store
+
+    def begin_load(self) -> None:
+        """The catalog is about to be read."""
+        self._loading = {}
+        self._doomed.clear()
+
+    def end_load(self) -> None:
+        """It was read: what it does not name is gone, and what it says of deleted entities is done."""
+        loaded, self._loading = self._loading or {}, None
+        for number, entity in self._entities.items():
+            if number not in loaded:
+                self._drop(entity)
+        self._entities = loaded
+        self._shapes = {number: shape for number, shape in self._shapes.items() if number in loaded}
+        for entity in list(loaded.values()):
+            entity.stand()
+        for _, value in self._staging.journal.scan(DOOMED, after(DOOMED)):
+            shape = _Shape(*json.loads(value))
+            self._doomed[shape.number] = (shape, set())
+        self._sweep()
+
+    def _drop(self, entity: AnyPartitioned) -> None:
+        """The catalog has no row of an entity: one that never stood has nothing, of others it says what goes."""
+        entity.is_deleted = True
+        for slot in entity.slots:
+            if not entity.is_standing and slot.store.engine is not None and slot.member is not None:
+                if isinstance(slot.member, Queue) and slot.member.dead_letters is not None:
+                    slot.store.engine.forget(slot.member.dead_letters)
+                slot.store.engine.forget(slot.member)
+        if not isinstance(entity, PartitionedTopic):
+            entity.notify()
+
+    # ---- entities
+
+    def queue(self, entry: Entry, path: str) -> AnyPartitionedQueue:
+        """The queue or subscription of a row; it stands when the row is durable."""
+        sessions = bool(getattr(entry.description, "requires_session", False))
+        shape = _Shape(entry.number, "sessions" if sessions else "queue", entry.fragments, entry.stores)
+        kept = self._kept(shape)
+        if isinstance(kept, PartitionedQueue | PartitionedSessionQueue):
+            return kept
+        stores = self._stores_of(shape)
+        if sessions:
+            return self._made(shape, PartitionedSessionQueue(path, entry.number, stores, self._limits))
+        return self._made(shape, PartitionedQueue(path, entry.number, stores, self._limits))
+
+    def topic(self, entry: Entry, path: str) -> PartitionedTopic:
+        """The topic of a row; it stands when the row is durable."""
+        shape = _Shape(entry.number, "topic", entry.fragments, entry.stores)
+        kept = self._kept(shape)
+        if isinstance(kept, PartitionedTopic):
+            return kept
+        return self._made(shape, PartitionedTopic(path, entry.number, self._stores_of(shape), self._limits))
+
+    def _kept(self, shape: _Shape) -> AnyPartitioned | None:
+        if self._loading is None:
+            return None
+        kept = self._entities.get(shape.number)
+        if kept is not None:
+            kept.is_deleted = False
+            self._loading[shape.number] = kept
+            self._fill(shape, kept)
+        return kept
+
+    def _made(self, shape: _Shape, entity: _E) -> _E:
+        self._shapes[shape.number] = shape
+        if self._loading is None:
+            self._entities[shape.number] = entity
+            self._staging.promise(entity.stand, None)
+        else:
+            self._loading[shape.number] = entity
+        self._fill(shape, entity)
+        return entity
+
+    def _stores_of(self, shape: _Shape) -> list[FragmentStore]:
+        stores = self.stores
+        if stores is None:
+            raise StoreError("The store has partitioned entities, and nothing says where their fragments' stores are.")
+        return [stores.get(index % shape.stores) for index in range(shape.fragments)]
+
+    def _fill(self, shape: _Shape, entity: AnyPartitioned) -> None:
+        """Put fragments in place whose store is open."""
+        for slot in entity.slots:
+            if slot.store.engine is None or (slot.member is not None and not slot.member.is_deleted):
+                continue
+            member = self._member(shape, entity.path, slot.index, slot.store.engine)
+            entity.fill(slot, member)  # type: ignore[arg-type]  # of the shape's kind
+
+    @staticmethod
+    def _member(shape: _Shape, path: str, index: int, engine: FragmentEngine) -> Intake:
+        number, before_first = shape.number + shape.step * index, first_of(index)
+        if shape.kind == "topic":
+            return engine.member(Topic, path, number, before_first)
+        queue: Queue = engine.member(SessionQueue if shape.kind == "sessions" else Queue, path, number, before_first)
+        queue.dead_letters = engine.member(Queue, path + _DEAD_LETTER, number + 1, before_first)
+        queue.dead_letters.become_dead_letter_queue()
+        return queue
+
+    # ---- the end of entities
+
+    def wipe(self, entry: Entry) -> None:
+        """Stage the end of an entity, whose row is being removed: what it has goes when that is durable."""
+        entity, shape = self._entities[entry.number], self._shapes[entry.number]
+        entity.is_deleted = True
+        self._staging.batch.put(doomed_key(shape.number), json.dumps(shape).encode())
+        self._staging.promise(lambda: self._doom(shape), None)
+        if not isinstance(entity, PartitionedTopic):
+            entity.notify()
+
+    def _doom(self, shape: _Shape) -> None:
+        self._entities.pop(shape.number, None)
+        self._shapes.pop(shape.number, None)
+        self._doomed[shape.number] = (shape, set())
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove what deleted entities have in the stores that are up."""
+        stores = self.stores
+        if stores is None:
+            return
+        for shape, gone in list(self._doomed.values()):
+            for index in range(shape.fragments):
+                store = stores.get(index % shape.stores)
+                if index in gone or store.engine is None or not store.is_up:
+                    continue
+                member = self._member(shape, "", index, store.engine)
+                if isinstance(member, Queue) and member.dead_letters is not None:
+                    store.engine.discard(member.dead_letters)
+                store.engine.discard(member)
+                store.engine.promise(partial(self._removed, shape, index), _stays)
+
+    def _removed(self, shape: _Shape, index: int) -> None:
+        """A fragment's removal is durable."""
+        found = self._doomed.get(shape.number)
+        if found is None:
+            return
+        found[1].add(index)
+        if len(found[1]) == shape.fragments:
+            del self._doomed[shape.number]
+            self._staging.batch.delete(doomed_key(shape.number))
+
+    def _on_store(self, store: FragmentStore) -> None:
+        """A store has gone down, come up, or been opened."""
+        if store.is_up:
+            for number, entity in self._entities.items():
+                self._fill(self._shapes[number], entity)
+        self._settle()
+        for entity in list(self._entities.values()):
+            if not isinstance(entity, PartitionedTopic):
+                entity.notify()
+        if store.is_up:
+            self._sweep()

@@ -1,0 +1,124 @@
+"""Which fragment a message belongs to, and which one a sequence number or a lock token names.
+
+What it is: the keys of an encoded message, their hash, and the fragment in the top 16 bits of a sequence number. What it
+is not: the choice for messages without a key, which depends on the stores (`entity`).
+Spec: SERVICE-BUS.md 5.10.
+
+Invariants:
+    I1. A key always means the same fragment, as long as the entity stands: the hash is that of event hubs' partition
+        keys, which the service's SDKs share, and depends on nothing else.
+    I2. Sequence numbers of fragment n begin behind n * 2**48; fragment 0's are as those of an ordinary entity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from isthmus.amqp import codec, section
+from isthmus.entities.blob import Payload
+from isthmus.entities.error import InvalidMessageError
+from isthmus.entities.hub.placement import place
+from isthmus.entities.record import Parts
+
+__all__ = [
+    "FRAGMENT_BITS",
+    "Keys",
+    "detection_id",
+    "first_of",
+    "fragment_of",
+    "fragment_of_token",
+    "keys_of",
+    "place",
+    "runs",
+]
+
+FRAGMENT_BITS = 48
+_PARTITION_KEY = "x-opt-partition-key"
+_MALFORMED = (IndexError, codec.CodecError, ValueError)
+
+
+class Keys(NamedTuple):
+    """What a message says of its fragment.
+
+    Attributes:
+        group: its SessionId, or else its PartitionKey: what stays together; None if it has neither.
+        message_id: as text; None if it has none.
+    """
+
+    group: str | None
+    message_id: str | None
+
+
+def keys_of(payload: Payload) -> Keys:
+    """The keys of a message as its sender wrote it.
+
+    Raises:
+        InvalidMessageError: it is no message, or its PartitionKey differs from its SessionId.
+    """
+    assert isinstance(payload, bytes), "links to partitioned entities read large messages like all others"
+    try:
+        found = section.locate(payload)
+        properties = section.decode_properties(payload, found.properties) if found.properties[1] else {}
+        annotations = section.decode_map(payload, found.message_annotations) if found.message_annotations[1] else {}
+    except _MALFORMED:
+        raise InvalidMessageError("the payload is no AMQP message") from None
+    session_id = properties.get("group_id")
+    key = annotations.get(_PARTITION_KEY)
+    if session_id is not None and key is not None and str(key) != str(session_id):
+        raise InvalidMessageError(
+            f"the PartitionKey '{str(key)[:64]}' differs from the SessionId '{str(session_id)[:64]}'; a partitioned "
+            "entity takes a message only if they are equal, or one of them is not set"
+        )
+    group = session_id if session_id is not None else key
+    message_id = properties.get("message_id")
+    return Keys(None if group is None else str(group), None if message_id is None else str(message_id))
+
+
+def first_of(fragment: int) -> int:
+    """The number before a fragment's first sequence number."""
+    return fragment << FRAGMENT_BITS
+
+
+def fragment_of(sequence: int) -> int:
+    """The fragment of a sequence number."""
+    return sequence >> FRAGMENT_BITS
+
+
+def fragment_of_token(token: bytes) -> int:
+    """The fragment of a lock token, whose last eight bytes are the message's sequence number."""
+    return int.from_bytes(token[8:10], "big")
+
+
+def detection_id(parts: Parts) -> bytes:
+    """What duplicate detection compares in a fragment: the MessageId together with the PartitionKey."""
+    annotations = parts.head.annotations  # encoded keys and values in turn
+    at = 0
+    while at < len(annotations):
+        key, at = codec.decode(annotations, at)
+        value, at = codec.decode(annotations, at)
+        if key == _PARTITION_KEY and value is not None:
+            return parts.message_id + b"\0" + str(value).encode()
+    return parts.message_id
+
+
+def runs(payloads: Sequence[Payload], count: int, *, by_message_id: bool) -> list[int]:
+    """The lengths of the runs of messages that may go together: same key, or same fragment, or neither."""
+    lengths: list[int] = []
+    before: object = object()
+    for payload in payloads:
+        try:
+            keys = keys_of(payload)
+        except InvalidMessageError:
+            before = object()
+            lengths.append(1)
+            continue
+        here: object = keys.group
+        if here is None and by_message_id and keys.message_id is not None:
+            here = place(keys.message_id, count)
+        if lengths and here == before:
+            lengths[-1] += 1
+        else:
+            lengths.append(1)
+            before = here
+    return lengths

@@ -1,0 +1,379 @@
+"""A partitioned queue or subscription, and its dead-letter queue, as receivers see them.
+
+What it is: receivers draw from all fragments in turn; what they settle goes to the fragment that the lock token names;
+sessions are found in the fragment of their id. What it is not: locks and sessions themselves, which each fragment has.
+Spec: SERVICE-BUS.md 5.10, 5.2, 5.5.
+
+Invariants:
+    I1. Messages of a fragment come in its order; no fragment with messages is passed over twice in a row.
+    I2. One call settles in one fragment, so that it takes effect as a whole or not at all.
+    I3. A fragment whose store is down gives nothing and settles nothing; the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from isthmus.entities.description import EntityStatus
+from isthmus.entities.fragment.entity import Partitioned, Slot
+from isthmus.entities.fragment.place import fragment_of_token, place
+from isthmus.entities.limit import Limits
+from isthmus.entities.lock import Acquired
+from isthmus.entities.queue import Queue
+from isthmus.entities.session_hold import Hold
+from isthmus.entities.session_queue import SessionQueue
+from isthmus.entities.staging import Callback, Failure
+from isthmus.errors import EntityDisabledError, InvalidArgumentError, NotAllowedError, StoreError
+
+if TYPE_CHECKING:
+    from isthmus.entities.fragment.store import FragmentStore
+
+__all__ = ["PartitionedQueue", "PartitionedQueueBase", "PartitionedSessionQueue"]
+
+_Q = TypeVar("_Q", bound=Queue)
+_DEAD_LETTER = "/$DeadLetterQueue"
+
+
+class PartitionedQueueBase(Partitioned[_Q]):
+    """What partitioned entities that give messages have in common.
+
+    Attributes:
+        dead_letters: the dead-letter queue, in the same fragments; None for one that is itself one.
+        lock_duration_ms: of messages and sessions.
+        transfer_dead_letters: None: a partitioned entity forwards nothing.
+    """
+
+    def __init__(
+        self, path: str, number: int, stores: Sequence[FragmentStore], limits: Limits, *, is_dead: bool = False
+    ) -> None:
+        super().__init__(path, number, stores, limits)
+        self.lock_duration_ms = 60_000
+        self.dead_letters: PartitionedQueue | None = None
+        self.transfer_dead_letters: Queue | None = None
+        self._listeners: list[Callback] = []
+        self._turn = 0
+        if not is_dead:
+            self.dead_letters = PartitionedQueue(path + _DEAD_LETTER, number + 1, stores, limits, is_dead=True)
+
+    # ---- coming and going
+
+    def stand(self) -> None:
+        super().stand()
+        if self.dead_letters is not None:
+            self.dead_letters.stand()
+
+    def configure(self, **settings: Any) -> None:
+        self.lock_duration_ms = settings["lock_duration_ms"]
+        super().configure(**settings)
+
+    def fill(self, slot: Slot[_Q], member: _Q) -> None:
+        """Take up a fragment; its dead-letter queue is taken up with it."""
+        slot.member = member
+        for listener in self._listeners:
+            member.add_listener(listener)
+        self.configure_slot(slot)
+        if self.dead_letters is not None and member.dead_letters is not None:
+            self.dead_letters.fill(self.dead_letters.slots[slot.index], member.dead_letters)
+
+    # ---- receiving
+
+    def check_receivable(self) -> None:
+        """As `Queue.check_receivable`."""
+        self._check_open()
+        if self._status in (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED):
+            raise EntityDisabledError(self.path, self._status)
+
+    def check_stays(self) -> None:
+        """Refuse receivers where messages go on, which here they never do."""
+
+    @property
+    def has_available(self) -> bool:
+        """Whether `acquire` would find something."""
+        return any(member.has_available for member in self._usable)
+
+    def acquire(
+        self,
+        limit: int,
+        *,
+        lock: bool = True,
+        on_durable: Callback | None = None,
+        on_failed: Failure | None = None,
+    ) -> Acquired | None:
+        """As `Queue.acquire`, from the next fragment that has messages."""
+        self.check_receivable()
+        count = len(self.slots)
+        for step in range(count):
+            index = (self._turn + step) % count
+            member = self.slots[index].usable
+            if member is None or not member.has_available:
+                continue
+            try:
+                acquired = member.acquire(limit, lock=lock, on_durable=on_durable, on_failed=on_failed)
+            except StoreError:  # its store is down from now on
+                continue
+            if acquired is not None:
+                self._turn = (index + 1) % count
+                return acquired
+        return None
+
+    def receive_deferred(
+        self,
+        sequences: Sequence[int],
+        *,
+        lock: bool = True,
+        on_durable: Callback | None = None,
+        on_failed: Failure | None = None,
+    ) -> Acquired:
+        """As `Queue.receive_deferred`.
+
+        Raises:
+            InvalidArgumentError: messages of several partitions are to be deleted at once.
+        """
+        self.check_receivable()
+        by_fragment = self._by_fragment(sequences, "deferred")
+        if len(by_fragment) == 1:
+            ((index, part),) = by_fragment.items()
+            return self._member(index).receive_deferred(part, lock=lock, on_durable=on_durable, on_failed=on_failed)
+        if not lock:
+            raise InvalidArgumentError(
+                "The messages are of several partitions; receive-and-delete takes deferred messages of one at a time."
+            )
+        taken: list[tuple[_Q, Acquired]] = []
+        try:
+            for index, part in sorted(by_fragment.items()):
+                member = self._member(index)
+                taken.append((member, member.receive_deferred(part)))
+        except Exception:
+            for member, acquired in taken:
+                member.release(acquired.tags)
+            raise
+        return Acquired(
+            [tag for _, acquired in taken for tag in acquired.tags],
+            [payload for _, acquired in taken for payload in acquired.payloads],
+            [sequence for _, acquired in taken for sequence in acquired.sequences],
+            min(acquired.locked_until_ms for _, acquired in taken),
+        )
+
+    def delete_batch(
+        self,
+        limit: int,
+        before_ms: int | None = None,
+        on_durable: Callback | None = None,
+        on_failed: Failure | None = None,
+    ) -> int:
+        """Raises NotAllowedError, as the service does."""
+        raise NotAllowedError(f"'{self.path}' is partitioned; batch delete is not supported on partitioned entities.")
+
+    # ---- settling
+
+    def fragment_index(self, token: bytes) -> int:
+        """The fragment that a lock token names; any for a token that is none of this entity's."""
+        index = fragment_of_token(token)
+        return index if index < len(self.slots) else 0
+
+    def holder_of(self, tokens: Sequence[bytes]) -> _Q:
+        """The fragment of lock tokens.
+
+        Raises:
+            InvalidArgumentError: they are of several.
+            ServerBusyError: its store is down.
+        """
+        indexes = {self.fragment_index(token) for token in tokens}
+        if len(indexes) > 1:
+            raise InvalidArgumentError(
+                "The lock tokens are of messages of several partitions; settle and renew those of one at a time."
+            )
+        return self._member(indexes.pop() if indexes else 0)
+
+    def complete(
+        self, tokens: Sequence[bytes], on_durable: Callback | None = None, on_failed: Failure | None = None
+    ) -> list[bool]:
+        """As `Queue.complete`, as are the other settlements; errors as `holder_of`."""
+        self._check_open()
+        return self.holder_of(tokens).complete(tokens, on_durable, on_failed)
+
+    def abandon(
+        self,
+        tokens: Sequence[bytes],
+        properties: Mapping[str, Any] | None = None,
+        on_durable: Callback | None = None,
+        on_failed: Failure | None = None,
+    ) -> list[bool]:
+        """As `Queue.abandon`."""
+        self._check_open()
+        return self.holder_of(tokens).abandon(tokens, properties, on_durable, on_failed)
+
+    def release(self, tokens: Sequence[bytes]) -> list[bool]:
+        """As `Queue.release`."""
+        self._check_open()
+        return self.holder_of(tokens).release(tokens)
+
+    def defer(
+        self,
+        tokens: Sequence[bytes],
+        properties: Mapping[str, Any] | None = None,
+        on_durable: Callback | None = None,
+        on_failed: Failure | None = None,
+    ) -> list[bool]:
+        """As `Queue.defer`."""
+        self._check_open()
+        return self.holder_of(tokens).defer(tokens, properties, on_durable, on_failed)
+
+    def dead_letter(
+        self,
+        tokens: Sequence[bytes],
+        reason: str | None = None,
+        description: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        on_durable: Callback | None = None,
+        on_failed: Failure | None = None,
+    ) -> list[bool]:
+        """As `Queue.dead_letter`."""
+        self._check_open()
+        return self.holder_of(tokens).dead_letter(tokens, reason, description, properties, on_durable, on_failed)
+
+    def holds(self, tokens: Sequence[bytes]) -> list[bool]:
+        """As `Queue.holds`; errors as `holder_of`."""
+        return self.holder_of(tokens).holds(tokens)
+
+    def renew(self, tokens: Sequence[bytes]) -> list[int | None]:
+        """As `Queue.renew`; errors as `holder_of`."""
+        self._check_open()
+        return self.holder_of(tokens).renew(tokens)
+
+    # ---- listeners and counts
+
+    def add_listener(self, listener: Callback) -> None:
+        """As `Backlog.add_listener`, of all fragments."""
+        self._listeners.append(listener)
+        for member in self._members:
+            member.add_listener(listener)
+
+    def remove_listener(self, listener: Callback) -> None:
+        """Undo `add_listener`; no error if unknown."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+        for member in self._members:
+            member.remove_listener(listener)
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether anybody waits for messages."""
+        return bool(self._listeners)
+
+    def notify(self) -> None:
+        """Call the listeners."""
+        for listener in tuple(self._listeners):
+            listener()
+
+    @property
+    def locked_count(self) -> int:
+        """How many messages are locked now."""
+        return self._sum("locked_count")
+
+    @property
+    def holds_large(self) -> bool:
+        """Whether bodies lie outside of the stores, which they never do."""
+        return False
+
+    @property
+    def transfer_count(self) -> int:
+        """Messages that wait to go on: none."""
+        return 0
+
+
+class PartitionedQueue(PartitionedQueueBase[Queue]):
+    """A partitioned queue, subscription or dead-letter queue."""
+
+
+class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
+    """A partitioned entity that requires sessions; each session is in one fragment."""
+
+    def __init__(
+        self, path: str, number: int, stores: Sequence[FragmentStore], limits: Limits, *, is_dead: bool = False
+    ) -> None:
+        super().__init__(path, number, stores, limits, is_dead=is_dead)
+        self._waiters: dict[Callable[[], None], Callable[[], None]] = {}
+        self._session_turn = 0
+
+    def _fragment(self, session_id: str) -> SessionQueue:
+        return self._member(place(session_id, len(self.slots)))
+
+    def open_session(self, session_id: str, holder: object = None, link_name: str = "") -> Hold:
+        """As `SessionQueue.open_session`.
+
+        Raises:
+            ServerBusyError: the store of the session's fragment is down.
+        """
+        self.check_receivable()
+        return self._fragment(session_id).open_session(session_id, holder, link_name)
+
+    def next_session(self, holder: object = None, link_name: str = "") -> Hold | None:
+        """As `SessionQueue.next_session`, from the next fragment that has a free session."""
+        self.check_receivable()
+        count = len(self.slots)
+        for step in range(count):
+            index = (self._session_turn + step) % count
+            member = self.slots[index].usable
+            hold = member.next_session(holder, link_name) if member is not None else None
+            if hold is not None:
+                self._session_turn = (index + 1) % count
+                return hold
+        return None
+
+    def wait_for_session(self, on_free: Callable[[], None]) -> None:
+        """Call `on_free` once when `next_session` may find something."""
+
+        def once() -> None:
+            self.cancel_wait(on_free)
+            on_free()
+
+        self.cancel_wait(on_free)
+        self._waiters[on_free] = once
+        for member in self._usable:
+            member.wait_for_session(once)
+
+    def cancel_wait(self, on_free: Callable[[], None]) -> None:
+        """Undo `wait_for_session`; no error if it has been called."""
+        once = self._waiters.pop(on_free, None)
+        if once is not None:
+            for member in self._members:
+                member.cancel_wait(once)
+
+    def notify(self) -> None:
+        """Let those who wait look again."""
+        super().notify()
+        for once in list(self._waiters.values()):
+            once()
+
+    def held_session(self, session_id: str, holder: object = None, link_name: str = "") -> Hold:
+        """As `SessionQueue.held_session`."""
+        self._check_open()
+        return self._fragment(session_id).held_session(session_id, holder, link_name)
+
+    def list_sessions(self, updated_after_ms: int | None, skip: int, top: int) -> list[str]:
+        """As `SessionQueue.list_sessions`, of the fragments that are up."""
+        self._check_open()
+        ids = [each for member in self._usable for each in member.list_sessions(updated_after_ms, 0, skip + top)]
+        return sorted(ids)[skip : skip + top]
+
+    @property
+    def has_available(self) -> bool:
+        """Whether `next_session` may find something."""
+        return any(member.has_available for member in self._usable)
+
+    @property
+    def session_count(self) -> int:
+        """How many sessions have messages, a state or a receiver."""
+        return self._sum("session_count")
+
+    @property
+    def held_count(self) -> int:
+        """How many sessions a receiver has."""
+        return self._sum("held_count")
+
+    @property
+    def receiver_count(self) -> int:
+        """How many receivers have a session, or wait for one."""
+        return self.held_count + len(self._waiters)

@@ -1,0 +1,296 @@
+"""The stores of fragments: each with a disk, a group commit and a clockwork of its own.
+
+What it is: an engine without a catalog for each store, opened when the first fragment needs it; whether the store is up,
+and how it comes back. What it is not: which fragments there are, which the namespace's catalog says (`partitions`).
+Spec: SERVICE-BUS.md 5.10; docs/adr/0016-partitioned-entities.md.
+
+Invariants:
+    I1. A store that fails concerns nobody but its own fragments: nothing of it is raised into the namespace's clockwork.
+    I2. A store that is down is asked for nothing but whether it is back; it is up again after a commit was synced.
+    I3. A namespace without partitioned entities opens none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TypeVar
+
+from isthmus.clock import Clock
+from isthmus.entities.engine import Commit, Engine
+from isthmus.entities.intake import Intake, fresh_state
+from isthmus.entities.journal import Journal
+from isthmus.entities.key import COUNTER, state_key
+from isthmus.entities.limit import Limits
+from isthmus.entities.session_queue import SessionQueue
+from isthmus.entities.window import Budget
+from isthmus.errors import StoreError
+
+__all__ = ["FragmentEngine", "FragmentStore", "FragmentStores"]
+
+_M = TypeVar("_M", bound=Intake)
+# Fragments have their numbers from the namespace's counter; what a store numbers by itself (sessions) begins above.
+_FIRST_OWN_NUMBER = 1 << 31
+
+
+def _nothing() -> None:
+    """Nobody is told."""
+
+
+class FragmentEngine(Engine):
+    """The fragments in one store. Its catalog is empty: they are made and let go of by the namespace's.
+
+    Attributes:
+        is_up: whether fragments may be used; False from a failure until a commit was synced again.
+        reason: why it is down.
+        on_change: called when it has gone down or come up.
+    """
+
+    def __init__(self, journal: Journal, clock: Clock, limits: Limits, random_bytes: Callable[[int], bytes]) -> None:
+        self.is_up = True
+        self.reason = ""
+        self.on_change = _nothing
+        self._is_stale = False
+        self._first_numbers: dict[int, int] = {}
+        super().__init__(journal, clock, limits=limits, random_bytes=random_bytes)
+
+    # ---- fragments
+
+    def member(self, kind: type[_M], path: str, number: int, before_first: int) -> _M:
+        """The fragment of a number, as the store has it; the one that stands already, if one does.
+
+        Args:
+            kind: what it is.
+            path: of the whole entity.
+            number: from the namespace's counter.
+            before_first: the number before its first sequence number.
+        """
+        known = self._numbers.get(number)
+        if isinstance(known, kind):
+            return known
+        self._first_numbers[number] = before_first
+        member = kind(path, number, self._context, self._state_of(number))
+        member.is_fragment = True
+        self._numbers[number] = member
+        return member
+
+    def forget(self, member: Intake) -> None:
+        """Let go of a fragment under which nothing was stored."""
+        member.is_deleted = True
+        self._numbers.pop(member.number, None)
+
+    def discard(self, member: Intake) -> None:
+        """Stage the removal of all that a fragment has."""
+        member.wipe()
+        self._numbers.pop(member.number, None)
+
+    def share(self, budget: Budget) -> None:
+        """Keep new messages in memory within the namespace's bound instead of one of its own."""
+        self._context.budget = budget
+
+    def _state_of(self, number: int) -> bytes:
+        return self._store.get(state_key(number)) or fresh_state(self._first_numbers[number])
+
+    def _load(self) -> None:
+        self._next_number = int(self._store.get(COUNTER) or _FIRST_OWN_NUMBER)
+        for number, member in self._kept.items():
+            member.reload(self._state_of(number))
+            self._numbers[number] = member
+        self._kept = {}
+
+    # ---- down and up
+
+    def _fail(self, error: Exception) -> None:
+        self.is_up = self._is_stale = False
+        self.reason = str(error)
+        try:
+            super()._fail(error)
+        except StoreError as worse:
+            self._is_stale = True
+            self.reason = str(worse)
+            for member in self._numbers.values():
+                if isinstance(member, SessionQueue):
+                    member.lose_holds()
+        finally:
+            self.on_change()
+
+    def end_commit(self, commit: Commit) -> None:
+        is_current = commit in self._commits  # or it failed with an earlier one
+        super().end_commit(commit)
+        if is_current and not self.is_up:
+            self.is_up = True
+            self.reason = ""
+            self.on_change()
+
+    def retry(self) -> None:
+        """If it is down, try whether the disk works again; it is up when the commit that this stages is synced."""
+        if self.is_up:
+            return
+        try:
+            if self._is_stale:
+                self._store.reopen()
+                self._reload()
+                self._is_stale = False
+            self.probe()
+        except StoreError as error:
+            self.reason = str(error)
+
+    def tick(self, now_ms: int | None = None) -> int | None:
+        """As for any engine; a store that refuses is down, and raises nothing."""
+        if not self.is_up:
+            return None
+        try:
+            return super().tick(now_ms)
+        except StoreError:
+            return None
+
+
+class FragmentStore:
+    """One store of fragments, opened or not.
+
+    Attributes:
+        index: its place among the namespace's stores.
+        engine: None until it could be opened.
+        journal: likewise.
+        failures: how often it went down, or could not be opened.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.engine: FragmentEngine | None = None
+        self.journal: Journal | None = None
+        self.failures = 0
+        self._reason = ""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its fragments may be used."""
+        return self.engine is not None and self.engine.is_up
+
+    @property
+    def reason(self) -> str:
+        """Why it is down."""
+        return self._reason if self.engine is None else self.engine.reason
+
+    def refuse(self, error: StoreError) -> None:
+        """Note that it could not be opened."""
+        self.failures += 1
+        self._reason = str(error)
+
+    def open(self, journal: Journal, engine: FragmentEngine) -> None:
+        """Note that it is open."""
+        self.journal, self.engine, self._reason = journal, engine, ""
+
+
+class FragmentStores:
+    """The stores of fragments of one namespace.
+
+    Args:
+        open_journal: opens the store of an index, from 0; raises StoreError if it cannot.
+        clock: tells wall time.
+        limits: of the namespace.
+        random_bytes: source of lock tokens.
+
+    Attributes:
+        budget: the namespace's bound of messages in memory; set before the first store is opened.
+        on_opened: told of each store when it could be opened: its owner commits what it stages, as for any engine.
+        on_change: told of each store that has gone down or come up, or could not be opened.
+        on_back: told of the same before, so that the fragments are in order when others look.
+    """
+
+    def __init__(
+        self,
+        open_journal: Callable[[int], Journal],
+        clock: Clock,
+        limits: Limits,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._open_journal = open_journal
+        self._clock = clock
+        self._limits = limits
+        self._random_bytes = random_bytes
+        self._stores: dict[int, FragmentStore] = {}
+        self.budget: Budget | None = None
+        self.on_opened: Callable[[FragmentStore], None] = lambda store: None
+        self.on_change: Callable[[FragmentStore], None] = lambda store: None
+        self.on_back: Callable[[FragmentStore], None] = lambda store: None
+
+    def __iter__(self) -> Iterator[FragmentStore]:
+        return iter(list(self._stores.values()))
+
+    def get(self, index: int) -> FragmentStore:
+        """A store, opened if that can be done."""
+        store = self._stores.get(index)
+        if store is None:
+            store = self._stores[index] = FragmentStore(index)
+            self._open(store)
+            if not store.is_up:
+                self.on_change(store)
+        return store
+
+    def _open(self, store: FragmentStore) -> None:
+        journal: Journal | None = None
+        try:
+            journal = self._open_journal(store.index)
+            engine = FragmentEngine(journal, self._clock, self._limits, self._random_bytes)
+        except StoreError as error:
+            store.refuse(error)
+            if journal is not None:
+                _close(journal)
+            return
+        if self.budget is not None:
+            engine.share(self.budget)
+        engine.on_change = lambda: self._changed(store)
+        store.open(journal, engine)
+        self.on_opened(store)
+
+    def _changed(self, store: FragmentStore) -> None:
+        if not store.is_up:
+            store.failures += 1
+        self.on_back(store)
+        self.on_change(store)
+
+    def journals(self) -> dict[str, Journal]:
+        """The open stores by index, for a copy of all.
+
+        Raises:
+            StoreError: one is down, and a copy would lack what it holds.
+        """
+        journals: dict[str, Journal] = {}
+        for store in self._stores.values():
+            if store.journal is None or not store.is_up:
+                raise StoreError(f"The store {store.index} of partitioned entities is down, and cannot be copied now.")
+            journals[str(store.index)] = store.journal
+        return journals
+
+    def retry(self) -> None:
+        """Try the stores that are down."""
+        for store in list(self._stores.values()):
+            if store.engine is not None:
+                store.engine.retry()
+            else:
+                self._open(store)
+                if store.is_up:
+                    self.on_back(store)
+                    self.on_change(store)
+
+    def tick(self, now_ms: int) -> int | None:
+        """Do what time asks for in all of them; wall ms when to call again, None if nothing is waited for."""
+        dues = [store.engine.tick(now_ms) for store in self._stores.values() if store.engine is not None]
+        return min((due for due in dues if due is not None), default=None)
+
+    def close(self) -> None:
+        """Commit what is staged and close them; a store that is down has nothing to commit."""
+        for store in self._stores.values():
+            if store.engine is None or store.journal is None:
+                continue
+            if store.is_up:
+                with suppress(StoreError):  # told to those whom it concerns, as any failed commit
+                    store.engine.close()
+            _close(store.journal)
+        self._stores.clear()
+
+
+def _close(journal: Journal) -> None:
+    with suppress(StoreError):
+        journal.close()

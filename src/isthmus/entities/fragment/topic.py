@@ -1,0 +1,62 @@
+"""A partitioned topic: each of its fragments has a fragment of every subscription in the same store.
+
+What it is: what fans out to the topics of the fragments. What it is not: the copying of messages (`topic`).
+Spec: SERVICE-BUS.md 5.10.
+
+Invariants:
+    I1. A message and its copies are in fragments of one index, and so in one store and one commit.
+    I2. A subscription gets copies only when its own row in the catalog is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from isthmus.entities.fragment.entity import Partitioned, Slot
+from isthmus.entities.fragment.queue import PartitionedQueue, PartitionedSessionQueue
+from isthmus.entities.limit import Limits
+from isthmus.entities.queue import Queue
+from isthmus.entities.selection import Selection
+from isthmus.entities.topic import Topic
+
+if TYPE_CHECKING:
+    from isthmus.entities.fragment.store import FragmentStore
+
+__all__ = ["PartitionedTopic"]
+
+_Subscription = PartitionedQueue | PartitionedSessionQueue
+
+
+class PartitionedTopic(Partitioned[Topic]):
+    """Where publishers send."""
+
+    def __init__(self, path: str, number: int, stores: Sequence[FragmentStore], limits: Limits) -> None:
+        super().__init__(path, number, stores, limits)
+        self._subscriptions: dict[str, tuple[_Subscription, Selection, bool]] = {}
+
+    def fill(self, slot: Slot[Topic], member: Topic) -> None:
+        """Take up a fragment."""
+        slot.member = member
+        self.configure_slot(slot)
+
+    def subscribe(self, name: str, queue: _Subscription, selection: Selection, *, dead_letters_failures: bool) -> None:
+        """Add a subscription, or replace its rules; `name` in lower case."""
+        self._subscriptions[name] = (queue, selection, dead_letters_failures)
+        queue.when_standing(lambda: self._feed(name))
+
+    def _feed(self, name: str) -> None:
+        found = self._subscriptions.get(name)
+        if found is None:
+            return
+        queue, selection, dead_letters_failures = found
+        parts: list[Queue | None] = [slot.member for slot in queue.slots]
+        for slot, part in zip(self.slots, parts, strict=True):
+            if slot.member is not None and part is not None:
+                slot.member.subscribe(name, part, selection, dead_letters_failures=dead_letters_failures)
+
+    def unsubscribe(self, name: str) -> None:
+        """Take a subscription off; no error if unknown."""
+        self._subscriptions.pop(name, None)
+        for member in self._members:
+            member.unsubscribe(name)
