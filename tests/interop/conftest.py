@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from azure.servicebus import ServiceBusClient
+from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 
 from isthmus.testing.namespace import NamespaceProcess, namespace
 
@@ -47,6 +49,18 @@ topics:
 def served() -> Iterator[NamespaceProcess]:
     with namespace(config=ENTITIES) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def client(served: NamespaceProcess) -> Iterator[ServiceBusClient]:
+    with ServiceBusClient.from_connection_string(served.connection_string, retry_total=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def aclient(served: NamespaceProcess) -> AsyncIterator[AsyncServiceBusClient]:
+    async with AsyncServiceBusClient.from_connection_string(served.connection_string, retry_total=0) as client:
+        yield client
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -11,7 +11,6 @@ import pytest
 from azure.servicebus import (
     ServiceBusClient,
     ServiceBusMessage,
-    ServiceBusReceiveMode,
     ServiceBusSubQueue,
 )
 from azure.servicebus.exceptions import (
@@ -26,33 +25,12 @@ from azure.servicebus.exceptions import (
 from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleFilter
 
 from isthmus.testing.namespace import namespace
-
-DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
-
-
-@pytest.fixture(scope="module")
-def client(served):
-    with ServiceBusClient.from_connection_string(served.connection_string, retry_total=0) as client:
-        yield client
+from sdk_client import DELETE, bodies, receive
 
 
 def send(client, queue, *bodies, **properties):
     with client.get_queue_sender(queue) as sender:
         sender.send_messages([ServiceBusMessage(body, **properties) for body in bodies])
-
-
-def receive(receiver, count, wait=5.0):
-    found = []
-    while len(found) < count:
-        more = receiver.receive_messages(max_message_count=count - len(found), max_wait_time=wait)
-        if not more:
-            break
-        found += more
-    return found
-
-
-def bodies(messages):
-    return [b"".join(message.body).decode() for message in messages]
 
 
 def test_a_message_comes_as_it_was_sent(client):

@@ -6,17 +6,16 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusReceiveMode, TransportType
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, TransportType
 from azure.servicebus.aio import AutoLockRenewer, ServiceBusClient
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusAuthenticationError, ServiceBusError
 
-DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+from sdk_client import DELETE, areceive, bodies
 
 
 @pytest.fixture
-async def client(served):
-    async with ServiceBusClient.from_connection_string(served.connection_string, retry_total=0) as client:
-        yield client
+async def client(aclient):
+    return aclient
 
 
 async def send(client, queue, *bodies, **properties):
@@ -24,29 +23,15 @@ async def send(client, queue, *bodies, **properties):
         await sender.send_messages([ServiceBusMessage(body, **properties) for body in bodies])
 
 
-async def receive(receiver, count, wait=5.0):
-    found = []
-    while len(found) < count:
-        more = await receiver.receive_messages(max_message_count=count - len(found), max_wait_time=wait)
-        if not more:
-            break
-        found += more
-    return found
-
-
-def bodies(messages):
-    return [b"".join(message.body).decode() for message in messages]
-
-
 async def test_every_settlement(client):
     await send(client, "settled", "complete", "abandon", "defer", "bury")
     async with client.get_queue_receiver("settled") as receiver:
-        complete, abandon, defer, bury = await receive(receiver, 4)
+        complete, abandon, defer, bury = await areceive(receiver, 4)
         await receiver.complete_message(complete)
         await receiver.abandon_message(abandon)
         await receiver.defer_message(defer)
         await receiver.dead_letter_message(bury, reason="r", error_description="d")
-        [again] = await receive(receiver, 1)
+        [again] = await areceive(receiver, 1)
         assert (bodies([again]), again.delivery_count) == (["abandon"], 1)
         await receiver.complete_message(again)
         [deferred] = await receiver.receive_deferred_messages(defer.sequence_number)
@@ -54,7 +39,7 @@ async def test_every_settlement(client):
         await receiver.complete_message(deferred)
         assert await receiver.peek_messages() == []
     async with client.get_queue_receiver("settled", sub_queue="deadletter", receive_mode=DELETE) as receiver:
-        [buried] = await receive(receiver, 1)
+        [buried] = await areceive(receiver, 1)
     assert (buried.dead_letter_reason, buried.dead_letter_error_description) == ("r", "d")
 
 
@@ -67,7 +52,7 @@ async def test_batches_single_sends_and_many_receivers(client):
 
     async def take():
         async with client.get_queue_receiver("modes", receive_mode=DELETE) as receiver:
-            return bodies(await receive(receiver, 200, wait=1.5))
+            return bodies(await areceive(receiver, 200, wait=1.5))
 
     got = await asyncio.gather(*(take() for _ in range(4)))
     assert sorted(int(body) for bodies in got for body in bodies) == list(range(200))
@@ -96,7 +81,7 @@ async def test_scheduling_and_cancelling(client):
         async with client.get_queue_receiver("scheduled") as receiver:
             [peeked] = await receiver.peek_messages(max_message_count=5)
             assert peeked.sequence_number == kept
-            [message] = await receive(receiver, 1)
+            [message] = await areceive(receiver, 1)
             assert message.enqueued_time_utc >= due - timedelta(milliseconds=50)
             await receiver.complete_message(message)
 
@@ -106,7 +91,7 @@ async def test_a_topic_copies_to_its_subscriptions(client):
         await sender.send_messages(ServiceBusMessage("x", subject="EWR", application_properties={"weight": 11}))
     for name in ("all", "heavy", "ewr"):
         async with client.get_subscription_receiver("flights", name, receive_mode=DELETE) as receiver:
-            assert bodies(await receive(receiver, 1)) == ["x"]
+            assert bodies(await areceive(receiver, 1)) == ["x"]
 
 
 async def test_errors_are_those_of_the_service(client, served):
@@ -140,7 +125,7 @@ async def test_over_websocket(served):
         ) as client:
             await send(client, "websocket", *map(str, range(10)))
             async with client.get_queue_receiver("websocket") as receiver:
-                messages = await receive(receiver, 10)
+                messages = await areceive(receiver, 10)
                 for message in messages:
                     await receiver.complete_message(message)
         assert bodies(messages) == [str(number) for number in range(10)]
@@ -150,11 +135,11 @@ async def test_a_client_goes_on_after_a_restart(served):
     client = ServiceBusClient.from_connection_string(served.connection_string)
     async with client, client.get_queue_sender("many") as sender, client.get_queue_receiver("many") as receiver:
         await sender.send_messages([ServiceBusMessage("before"), ServiceBusMessage("during")])
-        [first] = await receive(receiver, 1)
+        [first] = await areceive(receiver, 1)
         await receiver.complete_message(first)
         await asyncio.to_thread(served.restart)
         await sender.send_messages(ServiceBusMessage("after"))
-        rest = await receive(receiver, 2)
+        rest = await areceive(receiver, 2)
         assert bodies(rest) == ["during", "after"]
         for message in rest:
             await receiver.complete_message(message)

@@ -12,13 +12,10 @@ import pytest
 from azure.servicebus import (
     NEXT_AVAILABLE_SESSION,
     AutoLockRenewer,
-    ServiceBusClient,
     ServiceBusMessage,
-    ServiceBusReceiveMode,
     ServiceBusSubQueue,
 )
 from azure.servicebus.aio import AutoLockRenewer as AsyncAutoLockRenewer
-from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     OperationTimeoutError,
@@ -29,8 +26,8 @@ from azure.servicebus.exceptions import (
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from isthmus.testing.namespace import namespace
+from sdk_client import DELETE, areceive, bodies, receive
 
-DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 ENTITIES = """
 limits: {min_lock_duration: 1s}
 queues:
@@ -53,18 +50,6 @@ def served():
         yield running
 
 
-@pytest.fixture(scope="module")
-def client(served):
-    with ServiceBusClient.from_connection_string(served.connection_string, retry_total=0) as client:
-        yield client
-
-
-@pytest.fixture
-async def aclient(served):
-    async with AsyncServiceBusClient.from_connection_string(served.connection_string, retry_total=0) as client:
-        yield client
-
-
 @pytest.fixture
 def session():
     return uuid.uuid4().hex
@@ -82,30 +67,6 @@ def send(client):
             senders[queue].send_messages([ServiceBusMessage(body, session_id=session) for body in bodies])
 
         yield send
-
-
-def receive(receiver, count, wait=5.0):
-    found = []
-    while len(found) < count:
-        more = receiver.receive_messages(max_message_count=count - len(found), max_wait_time=wait)
-        if not more:
-            break
-        found += more
-    return found
-
-
-async def areceive(receiver, count, wait=5.0):
-    found = []
-    while len(found) < count:
-        more = await receiver.receive_messages(max_message_count=count - len(found), max_wait_time=wait)
-        if not more:
-            break
-        found += more
-    return found
-
-
-def bodies(messages):
-    return [b"".join(message.body).decode() for message in messages]
 
 
 def test_a_session_comes_in_order_and_alone(client, session, send):
