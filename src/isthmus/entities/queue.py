@@ -539,6 +539,7 @@ class Queue(Relay):
         if start > last:
             return None
         expired: list[Pair] = []
+        held: list[int] = []
         left = None
         stored = self._staging.journal.scan(*message_span(MESSAGE, self.number, start, last))
         for looked_at, (key, record) in enumerate(stored):
@@ -546,9 +547,14 @@ class Queue(Relay):
             if looked_at == limit:
                 left = (sequence, last)
                 break
-            unread = sequence >= self._window.next
-            if (unread or sequence in self._returned) and 0 < expires_at_ms(record) <= now_ms:
-                expired.append((key, record))
+            if 0 < expires_at_ms(record) <= now_ms:
+                if sequence >= self._window.next or sequence in self._returned:
+                    expired.append((key, record))
+                else:
+                    held.append(sequence)
+        if held:
+            # The end of a lock ends such a life; a restart in between, which ends locks without a word, must not save it.
+            self._context.calendar.expire(now_ms + self.lock_duration_ms, self.number, held[0], held[-1])
         if not expired:
             return left
         front = self._window.next

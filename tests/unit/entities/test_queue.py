@@ -545,3 +545,22 @@ def test_passing_over_expired_messages_is_bounded_and_goes_on(namespace: Any, qu
         assert heard
     assert list(acquired.sequences) == [121]
     assert looks == 3
+
+
+@pytest.mark.parametrize("restart", ["clean", "kill"])
+def test_a_message_that_expired_while_it_was_locked_ends_after_a_restart(
+    namespace: Any, message: Make, restart: str
+) -> None:
+    namespace.engine.create_queue("q", QueueDescription(lock_duration_ms=5_000))
+    namespace.send("q", message("m", ttl_ms=1_500))
+    assert namespace.queue("q").acquire(1)
+    namespace.advance(3_000)
+    if restart == "clean":
+        namespace.engine.close()
+        namespace.start()
+    else:
+        namespace.crash()
+    assert namespace.queue("q").active_count == 1
+    namespace.advance(7_000)
+    assert namespace.queue("q").active_count == 0
+    assert namespace.queue("q").peek(0, 10) == []
