@@ -20,7 +20,7 @@ from isthmus.amqp.performative import Accepted, TransactionalState
 from isthmus.broker.coordinator import Transactions
 from isthmus.broker.inflow import CREDIT, Durable, Failed, Inflow, Refusing, wrap
 from isthmus.broker.large import LARGE_BYTES, LargeDesk, Upload
-from isthmus.entities import Partitioned, Payload, Transaction, envelope
+from isthmus.entities import Large, Partitioned, Payload, Transaction, envelope
 from isthmus.entities.transaction import Destination as Examined
 from isthmus.errors import IsthmusError, NotAllowedError
 
@@ -134,6 +134,8 @@ class Intake(Inflow):
 
     def _take_large(self, upload: Upload, event: Transfers) -> None:
         first, settled = event.first_delivery_id, event.settled
+        rejected = self._rejected
+        payload: Large | None = None
         try:
             payload = upload.payload()
             if event.state is None:
@@ -147,6 +149,8 @@ class Intake(Inflow):
                 payloads: list[Any] = [payload]
                 event.payloads = payloads
                 self.enlist(event)
+        if payload is not None and self._rejected > rejected:
+            payload.blob.let_go()
         if self.link.credit <= CREDIT // 2:
             self.link.grant(CREDIT)
         self._touch()

@@ -127,6 +127,10 @@ class Blob:
         self.size_bytes = size_bytes
         self._pin = pin
 
+    def let_go(self) -> None:
+        """Hold the body no longer; also where an error's traceback keeps the object alive until the next collection."""
+        self._pin = None
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Blob) and (other.number, other.size_bytes) == (self.number, self.size_bytes)
 
