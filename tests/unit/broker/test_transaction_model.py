@@ -6,11 +6,11 @@ Every discharge is followed by a power cut after each batch that the disk may ha
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -29,6 +29,7 @@ TIMEOUT_MS = 120_000
 MESSAGES = 6
 TRANSACTIONS = 3
 LINKS = ("link 1", "link 2")
+SETTLEMENTS = ("complete", "dead_letter", "defer", "abandon")
 # Place, whether deferred, deliveries: what a peek tells of a message.
 Shown = dict[str, tuple[str, bool, int]]
 
@@ -43,12 +44,13 @@ class Done:
     doomed: bool = False
     sent: list[str] = field(default_factory=list)
     settled: dict[str, str] = field(default_factory=dict)
+    settlements: int = 0
     endings: list[Ending] = field(default_factory=list)
     fate: str = "open"  # open, staged, done, undone, lost (with its connection)
 
     @property
     def count(self) -> int:
-        return len(self.sent) + len(self.settled)
+        return len(self.sent) + self.settlements
 
 
 class TransactionMachine(RuleBasedStateMachine):
@@ -145,45 +147,71 @@ class TransactionMachine(RuleBasedStateMachine):
             done.since_ms = self.now_ms
         return True
 
-    @precondition(lambda self: self.open)
+    def some(self, data: Any) -> Done:
+        """An open transaction; one more if there is none."""
+        if not self.open:
+            self.declare(LINKS[0])
+        return data.draw(st.sampled_from(self.open))
+
     @rule(data=st.data(), count=st.integers(1, 3), via=st.booleans())
     def send(self, data: Any, count: int, via: bool) -> None:
-        done = data.draw(st.sampled_from(self.open))
+        self.send_in(self.some(data), count, via)
+
+    def send_in(self, done: Done, count: int, via: bool) -> None:
         names = [self.name() for _ in range(count)]
         destination = self.engine.via("q", "next") if via else self.engine.sender("q")
         if self.add(done, count, lambda found: found.send(destination, [make(name) for name in names])):
             done.sent += names
 
-    @precondition(lambda self: self.open and self.tokens)
-    @rule(data=st.data(), what=st.sampled_from(["complete", "dead_letter", "defer", "abandon"]))
+    @rule(data=st.data(), what=st.sampled_from(SETTLEMENTS))
     def settle(self, data: Any, what: str) -> None:
-        done = data.draw(st.sampled_from(self.open))
+        self.settle_in(self.some(data), data, what)
+
+    def settle_in(self, done: Done, data: Any, what: str) -> None:
+        if not self.tokens:
+            self.fill(2)
+            self.receive(2)
+        if not self.tokens:
+            return  # all is locked, by receivers of before
         name = data.draw(st.sampled_from(sorted(self.tokens)))
         queue, token = self.queue, self.tokens[name]
         if self.add(done, 1, lambda found: found.settle(queue, [token], getattr(queue, what), done.endings.append)):
-            assert name not in done.settled
+            # Its first lock was lost, if it was settled here before.
+            done.doomed = done.doomed or name in done.settled
             done.settled[name] = what
+            done.settlements += 1
 
-    @precondition(lambda self: self.open)
     @rule(data=st.data())
     def doom(self, data: Any) -> None:
         """A settled transfer of it was refused."""
-        done = data.draw(st.sampled_from(self.open))
+        done = self.some(data)
         if not self.is_late(done):
             self.transactions.find(done.txn_id).doom(IsthmusError("refused"))
             done.doomed = True
 
-    @precondition(lambda self: self.open)
-    @rule(data=st.data(), then=st.sampled_from(["sync", "sync", "fail", "cut"]))
-    def discharge(self, data: Any, then: str) -> None:
-        done = data.draw(st.sampled_from(self.open))
+    @rule(
+        data=st.data(),
+        sends=st.lists(st.booleans(), max_size=2),
+        settles=st.lists(st.sampled_from(SETTLEMENTS), max_size=2),
+        wait_ms=st.sampled_from([0, 0, 0, LOCK_MS, TIMEOUT_MS]),
+        then=st.sampled_from(["sync", "sync", "fail", "cut"]),
+    )
+    def discharge(self, data: Any, sends: list[bool], settles: list[str], wait_ms: int, then: str) -> None:
+        """Adds something more, lets time pass, and commits."""
+        done = self.some(data)
+        for via in sends:
+            self.send_in(done, 1, via)
+        for what in settles:
+            self.settle_in(done, data, what)
+        if wait_ms:
+            self.wait(wait_ms)
         self.open.remove(done)
         self.commit()
         before = self.shown(self.engine)
         written = self.journal.unsynced_count
 
         def durable() -> None:
-            assert done.endings == [Ending.COMMITTED] * len(done.settled)
+            assert done.endings == [Ending.COMMITTED] * done.settlements
             done.fate = "done"
 
         try:
@@ -229,15 +257,14 @@ class TransactionMachine(RuleBasedStateMachine):
         expected = {
             "complete": None,
             "dead_letter": ("q/$DeadLetterQueue", False, deliveries),
-            "defer": (place, True, deliveries + 1),
+            "defer": (place, True, deliveries),
             "abandon": (place, False, deliveries + 1),
         }
         assert now == expected[what], (what, now, before)
 
-    @precondition(lambda self: self.open)
     @rule(data=st.data())
     def roll_back(self, data: Any) -> None:
-        done = data.draw(st.sampled_from(self.open))
+        done = self.some(data)
         self.open.remove(done)
         held = {name: self.queue.holds([token]) for name, token in self.tokens.items()}
         try:
@@ -259,7 +286,7 @@ class TransactionMachine(RuleBasedStateMachine):
             self.ended(done, "undone")
 
     def ended(self, done: Done, fate: str) -> None:
-        assert done.endings == [Ending.ROLLED_BACK] * len(done.settled), done
+        assert done.endings == [Ending.ROLLED_BACK] * done.settlements, done
         done.fate = fate
 
     # ---- time and failures
@@ -295,7 +322,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.look()
 
     def fail(self, done: Done) -> None:
-        assert done.endings == [Ending.FAILED] * len(done.settled)
+        assert done.endings == [Ending.FAILED] * done.settlements
         self.tokens.clear()
         self.look()
 
@@ -349,7 +376,5 @@ def name_of(payload: bytes) -> str:
     return str(section.decode_properties(payload, section.locate(payload).properties)["message_id"])
 
 
-TestTransactions = TransactionMachine.TestCase
-TestTransactions.settings = settings(
-    max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+def test_a_transaction_is_whole_or_nothing(run_model: Callable[[type[TransactionMachine], int], None]) -> None:
+    run_model(TransactionMachine, 18_000)
