@@ -8,6 +8,8 @@ Invariants:
     I1. A transaction is known on its connection only, and to nobody after its discharge.
     I2. A discharge is accepted only when what it committed is durable.
     I3. The end of the coordinator's link, session or connection rolls back what is not discharged; so does the time-out.
+    I4. A message sent to another entity than the transaction's takes part only if its link is on the AMQP session of the
+        first operation, and goes via the transaction's entity: so clients ask for transactions across entities.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from isthmus.amqp import CodecError, Link, Transfers, section
+from isthmus.amqp import AmqpSession, CodecError, Link, Transfers, section
 from isthmus.amqp.performative import Composite, Declare, Declared, Discharge, Rejected, decode
 from isthmus.broker.condition import amqp_error
 from isthmus.clock import Clock
 from isthmus.entities import Engine, Transaction, TransactionRolledBackError, TransactionTimeoutError
+from isthmus.entities.catalog import parse_address
 from isthmus.entities.error import UnknownTransactionError
+from isthmus.entities.transfer import Transfer
 from isthmus.errors import InvalidArgumentError, IsthmusError, NotAllowedError, QuotaExceededError
 
 __all__ = ["Coordinator", "Transactions"]
@@ -43,6 +47,9 @@ class Transactions:
         self._engine = engine
         self._clock = clock
         self._open: dict[bytes, tuple[Transaction, Coordinator]] = {}
+        # The AMQP session of the first operation of each, and the ways via its entity.
+        self._sessions: dict[bytes, AmqpSession] = {}
+        self._ways: dict[tuple[bytes, str], Transfer] = {}
         self._overdue: dict[bytes, TransactionTimeoutError] = {}
 
     def declare(self, owner: Coordinator) -> bytes:
@@ -58,8 +65,12 @@ class Transactions:
         self._open[txn_id] = (self._engine.transaction(), owner)
         return txn_id
 
-    def find(self, txn_id: bytes) -> Transaction:
+    def find(self, txn_id: bytes, amqp_session: AmqpSession | None = None) -> Transaction:
         """The open transaction of this id.
+
+        Args:
+            txn_id: as the client wrote it.
+            amqp_session: of the link whose operation is to take part.
 
         Raises:
             UnknownTransactionError: there is none.
@@ -71,18 +82,41 @@ class Transactions:
         found = self._open.get(txn_id)
         if found is None:
             raise UnknownTransactionError(txn_id.hex())
+        if amqp_session is not None and found[0].entity is None:
+            self._sessions[txn_id] = amqp_session
         return found[0]
+
+    def way(self, txn_id: bytes, path: str, amqp_session: AmqpSession) -> Transfer | None:
+        """How a message for an entity takes part in an open transaction on another one; None if no way leads there (I4).
+
+        Raises:
+            IsthmusError: as `Engine.via`.
+        """
+        home = self._open[txn_id][0].entity
+        if home in (None, parse_address(path).name) or self._sessions.get(txn_id) is not amqp_session:
+            return None
+        assert home is not None
+        known = self._ways.get((txn_id, path))
+        if known is None:
+            known = self._ways[txn_id, path] = self._engine.via(home, path)
+        return known
 
     def take(self, txn_id: bytes) -> Transaction:
         """As `find`; it is known to nobody from then on."""
         found = self.find(txn_id)
-        del self._open[txn_id]
+        self._close(txn_id)
         return found
+
+    def _close(self, txn_id: bytes) -> Transaction:
+        self._sessions.pop(txn_id, None)
+        for key in [key for key in self._ways if key[0] == txn_id]:
+            del self._ways[key]
+        return self._open.pop(txn_id)[0]
 
     def drop(self, owner: Coordinator) -> None:
         """Roll back what was declared on a link and not discharged."""
         for txn_id in [each for each, (_, link) in self._open.items() if link is owner]:
-            self._open.pop(txn_id)[0].rollback()
+            self._close(txn_id).rollback()
 
     def tick(self) -> None:
         """Roll back what has lasted too long."""
@@ -90,7 +124,7 @@ class Transactions:
             return
         now = self._clock.monotonic()
         for txn_id in [each for each, (one, _) in self._open.items() if one.deadline <= now]:
-            self._open.pop(txn_id)[0].rollback()
+            self._close(txn_id).rollback()
             while len(self._overdue) >= _REMEMBERED:
                 del self._overdue[next(iter(self._overdue))]
             self._overdue[txn_id] = TransactionTimeoutError(self._engine.limits.transaction_timeout_ms)

@@ -174,10 +174,12 @@ class Intake(Inflow):
         try:
             if not isinstance(state, TransactionalState):
                 raise NotAllowedError("A transfer's state can only name a transaction.")
-            found = self._transactions.find(state.txn_id)
+            amqp_session = self.link.amqp_session
+            found = self._transactions.find(state.txn_id, amqp_session)
+            way = self._transactions.way(state.txn_id, self._destination.path, amqp_session)
             for payload in event.payloads:
                 messages = envelope.unpack(payload) if event.message_format == BATCH_FORMAT else [payload]
-                found.send(self._destination, messages)
+                found.send(way or self._destination, messages)
         except IsthmusError as error:
             if found is not None and event.settled:
                 found.doom(error)

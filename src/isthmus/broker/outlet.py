@@ -355,7 +355,7 @@ class Outlet:
 
         found: Transaction | None = None
         try:
-            found = self._transactions.find(txn_id)
+            found = self._transactions.find(txn_id, self.link.amqp_session)
             if isinstance(verdict.echo, Rejected) and self.queue.dead_letters is None:
                 raise NotAllowedError(
                     f"'{self.queue.path}' has no dead-letter queue of its own; complete the message instead."

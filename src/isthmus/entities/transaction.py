@@ -103,6 +103,11 @@ class Transaction:
         self._ended = False
         self.deadline = self._next_deadline()
 
+    @property
+    def entity(self) -> str | None:
+        """Name of the entity that it is on; None before its first operation."""
+        return self._entity if self._operations else None
+
     def _next_deadline(self) -> float:
         return self._context.clock.monotonic() + self._context.limits.transaction_timeout_ms / 1000
 

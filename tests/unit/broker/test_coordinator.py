@@ -440,13 +440,46 @@ async def test_receive_and_send_via_in_one_transaction(broker: Any, control: Con
 
 
 async def test_a_second_entity_is_refused_unless_via(broker: Any, control: Control) -> None:
+    """As clients are that do not ask for more: each link has an AMQP session of its own."""
     broker.engine.create_queue("next")
-    first, second = control.client.sender("orders", "s1"), control.client.sender("next", "s2")
+    client = control.client
+    first = client.sender("orders", "s1")
+    second = client.connection.begin().attach_sender("s2", Target(address="next"), source=Source(address="me"))
+    client.pump()
     txn_id = await control.declare()
     await control.send(first, make("a"), txn_id)
-    assert condition(await control.send(second, make("b"), txn_id)) == "amqp:not-allowed"
+    second_id = send_with_state(second, make("b"), within(txn_id))
+    await client.settle()
+    answers = [e for e in client.seen(Disposed) if e.link is second and e.first == second_id]
+    assert condition(answers[-1].state) == "amqp:not-allowed"
     assert isinstance(await control.discharge(txn_id), Accepted)
     assert (held(broker), held(broker, "next")) == (["a"], [])
+
+
+@pytest.mark.parametrize("fail", [False, True])
+async def test_sends_to_other_entities_on_the_same_amqp_session_go_via_the_first_i4(
+    broker: Any, control: Control, fail: bool
+) -> None:
+    broker.engine.create_queue("next")
+    broker.engine.create_topic("news")
+    broker.engine.create_subscription("news", "all")
+    await put(broker, "in")
+    await put(broker, "far", queue="next")
+    client = control.client
+    receiver, other = client.receiver("orders", 1), client.receiver("next", 1, "r2")
+    (delivery,) = await delivered(control, receiver, 1)
+    (far,) = await delivered(control, other, 1)
+    to_next, to_news = client.sender("next", "s1"), client.sender("news", "s2")
+    txn_id = await control.declare()
+    await control.dispose(receiver, delivery, txn_id, Accepted())
+    for name in ("out", "out too"):
+        assert isinstance(await control.send(to_next, make(name), txn_id), TransactionalState)
+    assert isinstance(await control.send(to_news, make("told"), txn_id), TransactionalState)
+    assert condition(await control.dispose(other, far, txn_id, Accepted())) == "amqp:not-allowed"
+    assert isinstance(await control.discharge(txn_id, fail=fail), Accepted)
+    subscription = "news/Subscriptions/all"
+    found = held(broker), held(broker, "next"), held(broker, subscription)
+    assert found == ((["in"], ["far"], []) if fail else ([], ["far", "out", "out too"], ["told"]))
 
 
 async def test_unknown_ids_are_told(broker: Any, control: Control) -> None:
