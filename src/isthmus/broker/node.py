@@ -8,19 +8,22 @@ Invariants:
     I1. A request that can be read is accepted before it is answered: one SDK waits for that. One that cannot is rejected.
     I2. A reply without a link to go to is dropped; the client that takes no replies hears of its request by the outcome.
     I3. Replies that wait for credit hold no more than a request may, and one reply more.
+    I4. A request in a transaction that cannot take part is rejected and answered: clients wait for the one or the other.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from isthmus.amqp import CodecError, Link, Transfers
-from isthmus.amqp.performative import Rejected
+from isthmus.amqp.performative import Rejected, TransactionalState
 from isthmus.broker.condition import amqp_error, refusal
+from isthmus.broker.coordinator import Transactions
 from isthmus.broker.request import Replies, Reply, Request, Respond, Style, find_replies
-from isthmus.errors import InvalidArgumentError, NotAllowedError, QuotaExceededError
+from isthmus.entities import Transaction
+from isthmus.errors import InvalidArgumentError, IsthmusError, NotAllowedError, QuotaExceededError
 
 __all__ = ["Answer", "Requests"]
 
@@ -58,14 +61,24 @@ class Requests:
         style: how the node spells the properties of replies.
         answer: carries out a request.
         client: the connection.
+        transactions: of the connection, if requests may take part in them.
     """
 
-    def __init__(self, link: Link, node: str, style: Style, answer: Answer, client: _Client) -> None:
+    def __init__(
+        self,
+        link: Link,
+        node: str,
+        style: Style,
+        answer: Answer,
+        client: _Client,
+        transactions: Transactions | None = None,
+    ) -> None:
         self.link = link
         self.node = node
         self._style = style
         self._answer = answer
         self._client = client
+        self._transactions = transactions
 
     def open(self) -> None:
         """Grant the first credit."""
@@ -73,17 +86,12 @@ class Requests:
 
     def on_transfers(self, event: Transfers) -> None:
         """Answer requests."""
-        if event.state is not None:
-            # Carried out at once, it would not be undone by a roll-back.
-            error = NotAllowedError("Requests to a node cannot take part in a transaction; use the entity's links.")
-            self.link.dispose(event.first_delivery_id, event.first_delivery_id, Rejected(amqp_error(error)))
-            return
         for number, payload in enumerate(event.payloads):
-            self._take(payload, (event.first_delivery_id + number) & 0xFFFFFFFF, event.settled)
+            self._take(payload, (event.first_delivery_id + number) & 0xFFFFFFFF, event.settled, event.state)
         if self.link.credit <= _CREDIT // 2:
             self.link.grant(_CREDIT)
 
-    def _take(self, payload: bytes, delivery_id: int, settled: bool) -> None:
+    def _take(self, payload: bytes, delivery_id: int, settled: bool, state: Any) -> None:
         try:
             request = Request.decode(payload)
         except (CodecError, InvalidArgumentError) as error:
@@ -94,9 +102,28 @@ class Requests:
             if not settled:
                 self.link.dispose(delivery_id, delivery_id, Rejected(amqp_error(error)))
             return
+        try:
+            request.transaction = None if state is None else self._transaction(state)
+        except IsthmusError as error:
+            if not settled:
+                self.link.dispose(delivery_id, delivery_id, Rejected(amqp_error(error)))
+            status, condition, text = refusal(error)
+            self._respond(request, Reply(status, text, None, condition))
+            return
         if not settled:
             self.link.dispose(delivery_id, delivery_id)
         self._answer(request, lambda reply: self._respond(request, reply))
+
+    def _transaction(self, state: Any) -> Transaction:
+        """The transaction that a transfer's state names.
+
+        Raises:
+            NotAllowedError: requests to this node take part in none; carried out at once, a roll-back would not undo them.
+            IsthmusError: as `Transactions.find`.
+        """
+        if self._transactions is None or not isinstance(state, TransactionalState):
+            raise NotAllowedError("Requests to this node cannot take part in a transaction.")
+        return self._transactions.find(state.txn_id, self.link.amqp_session)
 
     def _respond(self, request: Request, reply: Reply) -> None:
         if reply.status >= 400:

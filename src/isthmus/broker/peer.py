@@ -475,7 +475,7 @@ class Peer:
             self,
         )
         limit_bytes = self._namespace.max_request_bytes
-        self._attach_node(link, path.lower(), MANAGEMENT_STYLE, management.answer, limit_bytes)
+        self._attach_node(link, path.lower(), MANAGEMENT_STYLE, management.answer, limit_bytes, self._transactions)
 
     def _attach_hub_management(self, link: Link) -> None:
         if not self._access.has_grant:
@@ -483,10 +483,18 @@ class Peer:
         management = self._namespace.hub_gate.management(self._access.require_any)
         self._attach_node(link, HUB_NODE, cbs.CBS_STYLE, management.answer, self._namespace.max_request_bytes)
 
-    def _attach_node(self, link: Link, node: str, style: Style, answer: Answer, limit_bytes: int) -> None:
+    def _attach_node(
+        self,
+        link: Link,
+        node: str,
+        style: Style,
+        answer: Answer,
+        limit_bytes: int,
+        transactions: Transactions | None = None,
+    ) -> None:
         if link.role is Role.RECEIVER:
             link.accept(max_message_size=limit_bytes)
-            requests = Requests(link, node, style, answer, self)
+            requests = Requests(link, node, style, answer, self, transactions)
             self._handlers[link] = requests
             requests.open()
         else:

@@ -21,6 +21,7 @@ from isthmus.amqp import Link, codec, section
 from isthmus.amqp.types import Int, Symbol
 from isthmus.broker.condition import amqp_error
 from isthmus.broker.large import LARGE_BYTES, LargeDesk, Rope, Stream, encode_rope
+from isthmus.entities import Transaction
 from isthmus.errors import InvalidArgumentError, IsthmusError
 
 __all__ = ["Replies", "Reply", "Request", "Respond", "Style", "find_replies"]
@@ -46,6 +47,7 @@ class Request:
         properties: all application properties.
         body: the decoded amqp-value; None where there is none.
         holder: the connection that it came on, where a node asks for it.
+        transaction: in which it is to be carried out; None for at once.
     """
 
     message_id: Any
@@ -54,6 +56,7 @@ class Request:
     properties: dict[Any, Any]
     body: Any
     holder: object = None
+    transaction: Transaction | None = None
 
     @classmethod
     def decode(cls, payload: bytes) -> Request:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.unit.broker.test_management import Node
 from tests.unit.broker.test_peer import put_token
 
 from isthmus.amqp import BATCH_FORMAT, Disposed, SentSettled, Transfers, section
@@ -20,7 +21,7 @@ from isthmus.amqp.performative import (
     Target,
     TransactionalState,
 )
-from isthmus.amqp.types import Symbol
+from isthmus.amqp.types import Array, Symbol
 from isthmus.entities import QueueDescription
 from isthmus.errors import StoreError
 from isthmus.transport.sender import envelope
@@ -612,7 +613,66 @@ async def test_a_coordinator_is_there_before_the_first_token(broker: Any) -> Non
     assert held(broker) == ["a"]
 
 
-async def test_a_request_to_a_node_takes_no_part(broker: Any, control: Control) -> None:
-    link = control.client.sender("orders/$management", "m")
+# ---- requests
+
+
+async def ask(node: Node, operation: str, body: dict[str, Any], txn_id: bytes) -> tuple[int, str]:
+    """A request to a node within a transaction: status and condition of the reply."""
+    request = section.encode_message(
+        body,
+        properties={"message_id": "asked", "reply_to": node.reply_to},
+        application_properties={"operation": f"com.microsoft:{operation}"},
+        value_body=True,
+    )
+    send_with_state(node.requests, request, within(txn_id))
+    await node.client.settle()
+    reply = node.client.payloads(node.replies)[-1]
+    sections = section.locate(reply)
+    assert section.decode_properties(reply, sections.properties)["correlation_id"] == "asked"
+    told = section.decode_map(reply, sections.application_properties)
+    return told["statusCode"], str(told.get("errorCondition", ""))
+
+
+@pytest.mark.parametrize("fail", [False, True])
+async def test_deferred_messages_are_settled_by_request_in_a_transaction(
+    broker: Any, control: Control, fail: bool
+) -> None:
+    await put(broker, "one")
+    receiver = control.client.receiver("orders", 1)
+    (delivery,) = await delivered(control, receiver, 1)
+    receiver.dispose(delivery, delivery, Modified(undeliverable_here=True), settled=True)
+    await control.client.settle()
+    node = Node(control.client, "orders")
+    _, body, _ = await node.ask("receive-by-sequence-number", {"sequence-numbers": Array(0x81, [1])})
+    tokens = Array(0x98, [body["messages"][0]["lock-token"]])
+    request = {"disposition-status": "completed", "lock-tokens": tokens}
     txn_id = await control.declare()
-    assert condition(await control.send(link, make("x"), txn_id)) == "amqp:not-allowed"
+    assert await ask(node, "update-disposition", request, txn_id) == (200, "")
+    assert await ask(node, "update-disposition", request, txn_id) == (410, "com.microsoft:message-lock-lost")
+    assert (await ask(node, "renew-lock", {"lock-tokens": tokens}, txn_id))[0] == 200
+    assert held(broker) == ["one"]
+    assert isinstance(await control.discharge(txn_id, fail=fail), Accepted)
+    assert held(broker) == (["one"] if fail else [])
+    status, _, _ = await node.ask("update-disposition", request)
+    assert status == (200 if fail else 410)
+    assert held(broker) == []
+
+
+async def test_what_cannot_take_part_is_refused_by_a_reply(broker: Any, control: Control) -> None:
+    """Clients wait for it: the Java SDK for minutes."""
+    node = Node(control.client, "orders")
+    txn_id = await control.declare()
+    assert await ask(node, "schedule-message", {"messages": []}, txn_id) == (400, "amqp:not-allowed")
+    assert await ask(node, "peek-message", {}, b"none") == (404, "amqp:transaction:unknown-id")
+    dead = Node(control.client, "orders/$DeadLetterQueue")
+    request = {"disposition-status": "suspended", "lock-tokens": Array(0x98, [])}
+    assert (await ask(dead, "update-disposition", request, txn_id))[0] == 400
+    requests, replies = put_token(control.client, broker.token("sb://host/orders"))
+    before = len(control.client.payloads(replies))
+    payload = section.encode_message(
+        "token", properties={"message_id": "t"}, application_properties={"operation": "put-token"}, value_body=True
+    )
+    assert condition(await control.send(requests, payload, txn_id)) == "amqp:not-allowed"
+    assert len(control.client.payloads(replies)) == before + 1
+    for _ in range(60):  # such requests use up no credit for good
+        await ask(node, "schedule-message", {"messages": []}, txn_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from isthmus.amqp import section
@@ -105,11 +106,32 @@ def receive_deferred(engine: Engine, entity: str, request: Request, respond: Res
 
 
 def update_disposition(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
-    """update-disposition."""
+    """update-disposition; in a transaction the reply tells what will become of the messages."""
     queue = settling(engine, entity, request)
     tokens = _tokens(request)
     status = request.field("disposition-status", str)
     properties = text_map(request.field("properties-to-modify", dict, optional=True)) or None
+    settle: Callable[..., list[bool]]
+    if status == "completed":
+        settle = queue.complete
+    elif status == "abandoned":
+        settle = partial(queue.abandon, properties=properties)
+    elif status in {"defered", "deferred"}:  # the service's own spelling has one r
+        settle = partial(queue.defer, properties=properties)
+    elif status == "suspended":
+        reason = request.field("deadletter-reason", str, optional=True)
+        description = request.field("deadletter-description", str, optional=True)
+        settle = partial(queue.dead_letter, reason=reason, description=description, properties=properties)
+        if request.transaction is not None and queue.dead_letters is None:
+            raise NotAllowedError(f"'{entity}' has no dead-letter queue of its own; complete the message instead.")
+    else:
+        raise InvalidArgumentError(
+            f"disposition-status is '{status[:32]}'; expected completed, abandoned, defered or suspended"
+        )
+    if request.transaction is not None:
+        request.transaction.settle(queue, tokens, settle, lambda ending: None)
+        respond(Reply())
+        return
     flags: list[bool] = []
 
     def durable() -> None:
@@ -119,20 +141,7 @@ def update_disposition(engine: Engine, entity: str, request: Request, respond: R
             failed(_lost())
 
     failed = _failed(respond)
-    if status == "completed":
-        flags.extend(queue.complete(tokens, durable, failed))
-    elif status == "abandoned":
-        flags.extend(queue.abandon(tokens, properties, durable, failed))
-    elif status in {"defered", "deferred"}:  # the service's own spelling has one r
-        flags.extend(queue.defer(tokens, properties, durable, failed))
-    elif status == "suspended":
-        reason = request.field("deadletter-reason", str, optional=True)
-        description = request.field("deadletter-description", str, optional=True)
-        flags.extend(queue.dead_letter(tokens, reason, description, properties, durable, failed))
-    else:
-        raise InvalidArgumentError(
-            f"disposition-status is '{status[:32]}'; expected completed, abandoned, defered or suspended"
-        )
+    flags.extend(settle(tokens, on_durable=durable, on_failed=failed))
 
 
 def delete_batch(engine: Engine, entity: str, request: Request, respond: Respond) -> None:

@@ -19,7 +19,7 @@ from isthmus.broker.keyring import Right
 from isthmus.broker.management import message, rule, session
 from isthmus.broker.request import Reply, Request, Respond, Style
 from isthmus.entities import Engine
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, NotAllowedError
 
 __all__ = ["MANAGEMENT_STYLE", "MANAGEMENT_SUFFIX", "Management"]
 
@@ -33,13 +33,15 @@ class _Operation(NamedTuple):
     right: Right
     run: Callable[[Engine, str, Request, Respond], None]
     changes_entity: bool = False
+    joins: bool = False
+    """Whether it may be asked for within a transaction; a renewal then takes effect at once, as elsewhere."""
 
 
 _OPERATIONS = {
     "peek-message": _Operation(Right.LISTEN, message.peek),
     "receive-by-sequence-number": _Operation(Right.LISTEN, message.receive_deferred),
-    "renew-lock": _Operation(Right.LISTEN, message.renew_lock),
-    "update-disposition": _Operation(Right.LISTEN, message.update_disposition),
+    "renew-lock": _Operation(Right.LISTEN, message.renew_lock, joins=True),
+    "update-disposition": _Operation(Right.LISTEN, message.update_disposition, joins=True),
     "batch-delete-messages": _Operation(Right.LISTEN, message.delete_batch),
     "schedule-message": _Operation(Right.SEND, message.schedule),
     "cancel-scheduled-message": _Operation(Right.SEND, message.cancel_scheduled),
@@ -48,7 +50,7 @@ _OPERATIONS = {
     "remove-rule": _Operation(Right.LISTEN, rule.remove, changes_entity=True),
     "enumerate-rules": _Operation(Right.LISTEN, rule.enumerate_rules),
     "get-message-sessions": _Operation(Right.LISTEN, session.list_sessions),
-    "renew-session-lock": _Operation(Right.LISTEN, session.renew_lock),
+    "renew-session-lock": _Operation(Right.LISTEN, session.renew_lock, joins=True),
     "get-session-state": _Operation(Right.LISTEN, session.get_state),
     "set-session-state": _Operation(Right.LISTEN, session.set_state),
 }
@@ -93,6 +95,10 @@ class Management:
         request.holder = self._holder
         try:
             self._require(operation.right)
+            if request.transaction is not None and not operation.joins:
+                raise NotAllowedError(
+                    f"'{request.operation}' cannot take part in a transaction; use the entity's links."
+                )
             if operation.changes_entity:
                 operation.run(self._engine, self._entity, request, lambda reply: self._defer(reply, respond))
             else:
