@@ -125,6 +125,18 @@ class SessionQueue(SessionDirectory):
             raise SessionLockLostError(self.path, session_id)
         return hold
 
+    def hold_on(self, holder: object, link_name: str) -> Hold:
+        """The hold that a link of a holder has.
+
+        Raises:
+            SessionLockLostError: it has none, or none any more.
+        """
+        self._check_open()
+        for hold in self._holds:
+            if hold.holder is holder and hold.link_name == link_name:
+                return hold
+        raise SessionLockLostError(self.path)
+
     def _grant(self, session: Session, holder: object, link_name: str) -> Hold:
         self._free.pop(session, None)
         hold = session.hold = Hold(self, session, self.messages_of(session), holder, link_name)

@@ -25,7 +25,7 @@ class Node:
         self.reply_to = name
         self.count = 0
 
-    async def ask(self, operation, body=None):
+    async def ask(self, operation, body=None, **properties):
         """(status, body, condition) of the reply."""
         before = len(self.client.payloads(self.replies))
         self.count += 1
@@ -34,7 +34,7 @@ class Node:
             section.encode_message(
                 body or {},
                 properties={"message_id": asked, "reply_to": self.reply_to},
-                application_properties={"operation": f"com.microsoft:{operation}"},
+                application_properties={"operation": f"com.microsoft:{operation}", **properties},
                 value_body=True,
             ),
             self.count.to_bytes(4, "big"),

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.broker.test_management import Node
 
 from isthmus.amqp import Transfers
-from isthmus.amqp.performative import Accepted, Source, Target
+from isthmus.amqp.performative import Accepted, Modified, Source, Target
 from isthmus.amqp.types import Array, Described, Int, Long, Symbol, Timestamp, UInt, ULong
 from isthmus.broker.session_attach import dotnet_ticks
 from isthmus.entities import QueueDescription, SubscriptionDescription
@@ -280,6 +280,34 @@ async def test_only_the_holder_speaks_for_a_session(broker, client, send, operat
     broker.clock.advance(LOCK_MS)
     broker.engine.tick()
     assert (await own.ask(operation, body))[::2] == (410, "com.microsoft:session-lock-lost")
+
+
+async def test_a_session_is_known_by_the_link_that_has_it(client, send, broker):
+    """The Go SDK receives deferred messages so."""
+    await send("a1", "b1")
+    first, second = attach(client, "a", "first"), attach(client, "b", "second")
+    await client.settle()
+    for link in (first, second):
+        [event] = [event for event in client.seen(Transfers) if event.link is link]
+        link.dispose(event.first_delivery_id, event.first_delivery_id, Modified(undeliverable_here=True))
+    await client.settle()
+    node = Node(client, "sessions")
+    wanted = {"sequence-numbers": Array(0x81, [1]), "receiver-settle-mode": UInt(1)}
+    named = {"associated-link-name": "first"}
+    assert (await node.ask("receive-by-sequence-number", wanted))[::2] == (400, "com.microsoft:argument-error")
+    status, body, _ = await node.ask("receive-by-sequence-number", wanted, **named)
+    assert status == 200
+    [found] = body["messages"]
+    status, _, condition = await node.ask("receive-by-sequence-number", wanted, **{"associated-link-name": "second"})
+    assert (status, condition) == (404, "com.microsoft:message-not-found")
+    settled = {"disposition-status": "completed", "lock-tokens": Array(0x98, [found["lock-token"]])}
+    assert (await node.ask("update-disposition", settled, **named))[0] == 200
+    first.detach()
+    client.pump()
+    lost = (410, "com.microsoft:session-lock-lost")
+    assert (await node.ask("receive-by-sequence-number", wanted, **named))[::2] == lost
+    other = Node(broker.client(), "sessions")
+    assert (await other.ask("receive-by-sequence-number", wanted, **{"associated-link-name": "second"}))[::2] == lost
 
 
 async def test_a_state_that_is_too_large(broker, client):

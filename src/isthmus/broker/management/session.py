@@ -44,13 +44,17 @@ def settling(engine: Engine, entity: str, request: Request) -> Queue | AnyPartit
     """Where the messages lie that a request settles: the entity, or the session that it names.
 
     Raises:
-        InvalidArgumentError: the entity requires sessions, and the request names none.
+        InvalidArgumentError: the entity requires sessions, and the request names neither one nor the link that has it.
         SessionLockLostError: the client does not hold it.
     """
     queue = engine.receiver(entity)
     if not isinstance(queue, SessionQueue | PartitionedSessionQueue):
         return queue
     if request.field("session-id", str, optional=True) is None:
+        # The Go SDK names the link on which it has the session, and not the session.
+        link_name = request.properties.get("associated-link-name")
+        if isinstance(link_name, str) and link_name:
+            return queue.hold_on(request.holder, link_name).messages
         raise InvalidArgumentError(f"'{entity}' requires sessions; the request must name its 'session-id'")
     return held(engine, entity, request).messages
 
