@@ -310,6 +310,18 @@ async def test_a_session_is_known_by_the_link_that_has_it(client, send, broker):
     assert (await other.ask("receive-by-sequence-number", wanted, **{"associated-link-name": "second"}))[::2] == lost
 
 
+async def test_a_peek_for_a_link_shows_the_session_that_it_has(client, send):
+    await send("a1", "b1", "a2")
+    attach(client, "a", "first", credit=0)
+    node = Node(client, "sessions")
+    asked = {"from-sequence-number": Long(0), "message-count": Int(10)}
+    counts = {}
+    for name in ("first", "other", ""):
+        _, body, _ = await node.ask("peek-message", asked, **{"associated-link-name": name})
+        counts[name] = len(body["messages"])
+    assert counts == {"first": 2, "other": 3, "": 3}
+
+
 async def test_a_state_that_is_too_large(broker, client):
     attach(client, "a")
     node = Node(client, "sessions")

@@ -14,7 +14,7 @@ from typing import Any
 from isthmus.amqp import section
 from isthmus.amqp.types import Array, Int, Timestamp
 from isthmus.broker.condition import refusal
-from isthmus.broker.management.session import settling
+from isthmus.broker.management.session import linked_session, settling
 from isthmus.broker.request import Reply, Request, Respond, text_map
 from isthmus.entities import Acquired, Engine, Large, PartitionedSessionQueue, Payload, SessionQueue
 from isthmus.errors import InvalidArgumentError, LockLostError, MessageNotFoundError, NotAllowedError
@@ -42,7 +42,10 @@ def peek(engine: Engine, entity: str, request: Request, respond: Respond) -> Non
     start = request.field("from-sequence-number", int)
     count = _count(request.field("message-count", int))
     source = _peekable(engine, entity)
-    payloads = _bounded(source.peek(start, count, request.field("session-id", str, optional=True)))
+    session_id = request.field("session-id", str, optional=True)
+    if session_id is None:
+        session_id = linked_session(source, request)
+    payloads = _bounded(source.peek(start, count, session_id))
     if payloads:
         respond(Reply(body={"messages": [{"message": payload} for payload in payloads]}))
     else:

@@ -14,9 +14,9 @@ from isthmus.amqp.types import Array, Int, Timestamp
 from isthmus.broker.condition import refusal
 from isthmus.broker.request import Reply, Request, Respond
 from isthmus.entities import AnyPartitionedQueue, Engine, Hold, PartitionedSessionQueue, Queue, SessionQueue
-from isthmus.errors import InvalidArgumentError, NotAllowedError
+from isthmus.errors import InvalidArgumentError, NotAllowedError, SessionLockLostError
 
-__all__ = ["get_state", "held", "list_sessions", "renew_lock", "set_state", "settling"]
+__all__ = ["get_state", "held", "linked_session", "list_sessions", "renew_lock", "set_state", "settling"]
 
 _STRING = 0xB1
 # What clients send for "with active messages": .NET's DateTime.MaxValue, which they round differently.
@@ -57,6 +57,17 @@ def settling(engine: Engine, entity: str, request: Request) -> Queue | AnyPartit
             return queue.hold_on(request.holder, link_name).messages
         raise InvalidArgumentError(f"'{entity}' requires sessions; the request must name its 'session-id'")
     return held(engine, entity, request).messages
+
+
+def linked_session(queue: object, request: Request) -> str | None:
+    """The session of the link that a request names; None if it names none that has a session."""
+    link_name = request.properties.get("associated-link-name")
+    if not isinstance(queue, SessionQueue | PartitionedSessionQueue) or not isinstance(link_name, str):
+        return None
+    try:
+        return queue.hold_on(request.holder, link_name).session_id
+    except SessionLockLostError:
+        return None
 
 
 def renew_lock(engine: Engine, entity: str, request: Request, respond: Respond) -> None:

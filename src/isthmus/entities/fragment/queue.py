@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from isthmus.entities.description import EntityStatus
@@ -24,7 +25,7 @@ from isthmus.entities.queue import Queue
 from isthmus.entities.session_hold import Hold
 from isthmus.entities.session_queue import SessionQueue
 from isthmus.entities.staging import Callback, Failure
-from isthmus.errors import EntityDisabledError, InvalidArgumentError, NotAllowedError, StoreError
+from isthmus.errors import EntityDisabledError, InvalidArgumentError, NotAllowedError, SessionLockLostError, StoreError
 
 if TYPE_CHECKING:
     from isthmus.entities.fragment.store import FragmentStore
@@ -351,6 +352,14 @@ class PartitionedSessionQueue(PartitionedQueueBase[SessionQueue]):
         """As `SessionQueue.held_session`."""
         self._check_open()
         return self._fragment(session_id).held_session(session_id, holder, link_name)
+
+    def hold_on(self, holder: object, link_name: str) -> Hold:
+        """As `SessionQueue.hold_on`, in the fragments that are up."""
+        self._check_open()
+        for member in self._usable:
+            with suppress(SessionLockLostError):
+                return member.hold_on(holder, link_name)
+        raise SessionLockLostError(self.path)
 
     def list_sessions(self, updated_after_ms: int | None, skip: int, top: int) -> list[str]:
         """As `SessionQueue.list_sessions`, of the fragments that are up."""
