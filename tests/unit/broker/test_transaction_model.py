@@ -347,8 +347,16 @@ class TransactionMachine(RuleBasedStateMachine):
         if self.engine.has_staged:
             self.commit()
         here = self.shown(self.engine)
+        # What one transaction sent another may have completed since.
+        consumed = {
+            name
+            for done in self.all
+            if done.fate in ("done", "staged")
+            for name, what in done.settled.items()
+            if what == "complete"
+        }
         for done in self.all:
-            arrived = {name in here for name in done.sent}
+            arrived = {name in here for name in done.sent if name not in consumed}
             gone = {
                 name not in here or here[name][0] != "q"
                 for name, what in done.settled.items()
