@@ -119,7 +119,6 @@ class RouteControl:
                 break
             peer = _Peer(Channel(sock))
             self._peers[peer.channel.fileno()] = peer
-            self._met = True
             if self._stopping:
                 self._ask(peer)
         for descriptor, peer in list(self._peers.items()):
@@ -129,6 +128,7 @@ class RouteControl:
             for kind, payload in received:
                 if kind == frames.STATS:
                     peer.hear(json.loads(payload))
+                    self._met = self._met or peer.is_lease or bool(peer.told.get("looking"))
             if peer.channel.closed:
                 if peer.is_lease:
                     self._settled_before += int(peer.told.get("settled", 0))

@@ -32,12 +32,21 @@ def report(channel: Channel, **values: Any) -> None:
     channel.flush()
 
 
-def test_a_route_is_ready_once_its_source_connects(control: RouteControl) -> None:
+def test_a_route_is_ready_once_its_source_looks(control: RouteControl) -> None:
     assert not control.sighting().ready
     source = connect(control)
+    assert not control.sighting().ready, "the source of the query whose turn it is not connects at once"
+    report(source, looking=True)
     assert control.sighting().ready
     assert not control.busy()
     source.close()
+
+
+def test_a_route_is_ready_once_it_has_a_lease(control: RouteControl) -> None:
+    lease = connect(control)
+    report(lease, lease="first/1/0", process=11, settled=0, state="running")
+    assert control.sighting().ready
+    lease.close()
 
 
 def test_i1_settled_messages_are_summed_over_leases_and_never_fall(control: RouteControl) -> None:

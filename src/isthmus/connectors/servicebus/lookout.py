@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import time
@@ -81,6 +82,7 @@ class Lookout:
         if self._turn is not None and options.turn != FIRST:
             self._rehearsal = 0  # its first lease begins early, and waits for its turn: that is rehearsal enough
         self._lead_seconds = FIRST_LEAD_SECONDS
+        self._told_looking = False
 
     # ---- looking
 
@@ -108,7 +110,9 @@ class Lookout:
                 return {"lease": lease + 1}
             if place is Place.WAIT:
                 self._next_look = now + FIRST_LOOK_SECONDS
-            elif now >= max(self._not_before, self._next_look):
+            else:
+                self._tell_looking()
+            if place is Place.LOOK and now >= max(self._not_before, self._next_look):
                 if self._look():
                     self._pause = FIRST_LOOK_SECONDS
                     return {"lease": lease + 1}
@@ -230,6 +234,13 @@ class Lookout:
         for kind, _ in control.receive():
             if kind == frames.STOP:
                 self._stopping = True
+
+    def _tell_looking(self) -> None:
+        """Tells the driver, once, that the source looks for messages: its workers stand, if they were rehearsed."""
+        if self._control is not None and not self._told_looking:
+            self._told_looking = True
+            self._control.send(frames.STATS, json.dumps({"looking": True}).encode())
+            self._control.flush()
 
     def close(self) -> None:
         """The query is over."""
