@@ -32,7 +32,12 @@ def _health(
 
     found = wait_ready(data, wait)
     if json_output:
-        print(json.dumps(found._asdict()))
+        told = found._asdict()
+        if not told["partition_stores_down"]:
+            del told["partition_stores_down"]
+        print(json.dumps(told))
     else:
         print(found.status + (f": {found.reason}" if found.reason else ""))
+        if found.partition_stores_down:
+            print(f"partition stores down: {', '.join(map(str, found.partition_stores_down))}")
     raise typer.Exit(0 if found.is_ready else 1)

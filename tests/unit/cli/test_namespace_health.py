@@ -63,9 +63,16 @@ def test_a_namespace_that_serves(ask):
     ("status", "body", "code", "told"),
     [
         (200, b'{"status": "healthy"}', 0, {"status": "healthy", "reason": ""}),
+        (
+            200,
+            b'{"status": "healthy", "partition_stores_down": [1, 3]}',
+            0,
+            {"status": "healthy", "reason": "", "partition_stores_down": [1, 3]},
+        ),
         (503, b'{"status": "unhealthy", "reason": "no room"}', 1, {"status": "unhealthy", "reason": "no room"}),
         (200, b"<html>", 1, None),
         (200, b"[]", 1, None),
+        (200, b'{"status": "healthy", "partition_stores_down": "all"}', 1, None),
     ],
 )
 def test_what_is_told_decides(ask, tmp_path, status, body, code, told):
