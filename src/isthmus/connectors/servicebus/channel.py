@@ -271,9 +271,13 @@ class Channel:
 
     def interest(self) -> int:
         """What to poll for."""
-        return select.POLLIN | (select.POLLOUT if self._out or self._runs else 0)
+        return select.POLLIN | (select.POLLOUT if self.has_queued() else 0)
 
     # ---- writing
+
+    def has_queued(self) -> bool:
+        """Whether anything waits to be written."""
+        return bool(self._out or self._runs)
 
     def settle(self, first: int, last: int) -> None:
         """Queues the completion of sequence numbers first to last."""

@@ -53,6 +53,11 @@ __all__ = ["Outlet", "RowRefusedError", "SourceGoneError", "TargetUnavailableErr
 
 ALIVE_SECONDS = 2.0
 DIAL_SECONDS = 0.05
+# What is settled is told so much later, together with what follows: the source then writes it to its disk at once, and what
+# arrives there meanwhile waits less.
+TELL_SECONDS = 0.008
+# Unless there is so much of it that it is written together anyhow.
+TELL_MESSAGES = 50
 # A reader listens before it connects to its source; where none has come by now, the rows are of another maker.
 DIAL_FOR_SECONDS = 30.0
 CHUNK = 500
@@ -116,6 +121,8 @@ class Outlet:
         self._source_ended = False
         self._closing = False
         self._said_at = 0.0
+        self._tell_at = 0.0
+        self._told = 0
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_write.setblocking(False)
         self._thread = threading.Thread(target=self._serve, name=f"outlet-{path}", daemon=True)
@@ -306,8 +313,18 @@ class Outlet:
             self._client.flush()
             if self._client.backlog_bytes:
                 self._wake()
-        if self._channel is not None:
-            self._channel.flush()
+        channel = self._channel
+        if channel is None or not channel.has_queued():
+            return
+        now = time.monotonic()
+        if now >= self._tell_at > 0 or self._under_way.acknowledged - self._told >= TELL_MESSAGES:
+            channel.flush()
+            self._told = self._under_way.acknowledged
+            self._tell_at = now + TELL_SECONDS if channel.has_queued() else 0.0
+        elif not self._tell_at:
+            self._tell_at = now + TELL_SECONDS
+            if threading.get_ident() != self._thread.ident:
+                self._wake()
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
@@ -339,7 +356,8 @@ class Outlet:
                 if self._trouble is not None:
                     due = min(due, self._next_try)
                 if self._channel is not None and not self._channel.closed:
-                    poll.register(self._channel, self._channel.interest())
+                    poll.register(self._channel, select.POLLIN)  # what is queued leaves at its time
+                    due = min(due, self._tell_at or due)
             ready = poll.poll(max(0.0, due - time.monotonic()) * 1000)
             if any(fd == self._wake_read.fileno() for fd, _ in ready):
                 self._wake_read.recv(4096)
