@@ -2,7 +2,8 @@
 
 What it is: the namespace's own rules with their key file, the rules of entities looked up where the engine keeps them,
 and the checks that the `$cbs` node, SASL PLAIN and the administration API share. What it is not: the enforcement; each
-link and each request asks `Grant.covers`.
+link and each request asks `Grant.covers`. Barely over 400 lines: the key file, its rotation and the checks are about the
+same rules and nothing else may see a key.
 Spec: service-bus-sas.md; SERVICE-BUS.md W4, 5.1.
 
 Invariants:
