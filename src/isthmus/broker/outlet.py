@@ -29,8 +29,8 @@ from isthmus.amqp import Link
 from isthmus.amqp.performative import Accepted, Modified, Rejected, Released, Source, TransactionalState
 from isthmus.broker.condition import amqp_error, refusal
 from isthmus.broker.coordinator import Transactions
-from isthmus.broker.large import LARGE_BYTES, LargeDesk, Stream
-from isthmus.broker.request import text_map
+from isthmus.broker.large import LARGE_BYTES, Stream
+from isthmus.broker.request import Way, text_map
 from isthmus.entities import Acquired, AnyPartitionedQueue, Payload, Queue, Transaction
 from isthmus.entities.run import runs_of
 from isthmus.entities.transaction import Ending
@@ -58,26 +58,8 @@ class Verdict(NamedTuple):
     at_once: bool = False
 
 
-class Carrier(Protocol):
-    """The connection below a link."""
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether it takes more bytes now."""
-        ...
-
-    def flush(self) -> None:
-        """Send what was written, now."""
-        ...
-
-    def touch(self) -> None:
-        """Send what was written once the turn is over."""
-        ...
-
-    @property
-    def large(self) -> LargeDesk:
-        """Where large messages come from."""
-        ...
+class Carrier(Way, Protocol):
+    """The connection below a link that receives."""
 
     def offer(self, outlet: Outlet) -> None:
         """A receiving link can take messages again."""
