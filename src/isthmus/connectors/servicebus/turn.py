@@ -23,6 +23,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from isthmus.errors import InvalidArgumentError
+
 __all__ = ["FIRST", "SECOND", "Place", "Turn", "prepare_turns"]
 
 FIRST = "first"
@@ -63,9 +65,14 @@ class Turn:
     Args:
         folder: made by `prepare_turns`.
         name: FIRST or SECOND.
+
+    Raises:
+        InvalidArgumentError: nobody prepared the folder.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
+        if not (folder / _HOLDER).is_file():
+            raise InvalidArgumentError(f"turns: '{folder}' was not prepared; start both queries by start_turns")
         self._folder = folder
         self._name = name
         self._holder: int | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.connectors.servicebus.turn import FIRST, SECOND, Place, Turn, prepare_turns
+from isthmus.errors import InvalidArgumentError
 
 LEAD = 1.0
 HOLD = """
@@ -114,3 +115,8 @@ def test_a_run_that_starts_again_begins_with_the_first(folder: Path, first: Turn
     second.leave()
     prepare_turns(folder)
     assert first.place(LEAD) is Place.LOOK
+
+
+def test_a_folder_that_nobody_prepared_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"nowhere' was not prepared; start both queries by start_turns"):
+        Turn(tmp_path / "nowhere", FIRST)
