@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.unit.entities.model_time import come_to_rest
 
 from isthmus.amqp import section
 from isthmus.entities import Acquired, Engine, Queue, QueueDescription
@@ -339,12 +340,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def settle_time(self) -> None:
-        for _ in range(100):
-            next_ms = self.engine.tick()
-            if next_ms is None or next_ms > self.now:
-                break
-        else:
-            raise AssertionError("tick never comes to rest")
+        come_to_rest(self.engine, self.now)
         for one in self.model.live("locked", "locked-deferred").values():
             if one.locked_until_ms <= self.now:
                 self.fail_delivery(one)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.unit.entities.model_time import come_to_rest
 
 from isthmus.amqp import section
 from isthmus.entities import Engine, Hold, QueueDescription, SessionQueue
@@ -351,12 +352,7 @@ class SessionQueueMachine(RuleBasedStateMachine):
     @rule()
     def settle_time(self) -> None:
         self.lost.clear()
-        for _ in range(100):
-            next_ms = self.engine.tick()
-            if next_ms is None or next_ms > self.now:
-                break
-        else:
-            raise AssertionError("tick never comes to rest")
+        come_to_rest(self.engine, self.now)
         over = {session for session, hold in self.holds.items() if hold.locked_until_ms <= self.now}
         assert self.lost == over
         for session in over:

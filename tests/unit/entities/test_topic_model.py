@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.unit.entities.model_time import come_to_rest
 
 from isthmus.amqp import section
 from isthmus.entities import (
@@ -345,12 +346,7 @@ class TopicMachine(RuleBasedStateMachine):
 
     @rule()
     def settle_time(self) -> None:
-        for _ in range(100):
-            next_ms = self.engine.tick()
-            if next_ms is None or next_ms > self.now:
-                break
-        else:
-            raise AssertionError("tick never comes to rest")
+        come_to_rest(self.engine, self.now)
         for subscription in self.model.subscriptions.values():
             for one in subscription.live("locked").values():
                 if one.locked_until_ms <= self.now:
