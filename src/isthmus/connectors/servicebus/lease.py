@@ -20,7 +20,8 @@ Invariants:
     I2. However a lease ends, messages that were not settled are released, or settled by their lock token over a new
         connection when the first was lost.
     I3. In an ordered lease nothing is handed on while an earlier message is locked by someone else.
-    I4. No credit is held before the lease has its turn, while the target is away, while the sink is silent, or after a lease began to end.
+    I4. No credit is held before the lease has its turn, while the target is away, while the sink is silent, or after a
+        lease began to end.
 """
 
 from __future__ import annotations
