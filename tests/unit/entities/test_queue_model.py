@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.entities.model_time import come_to_rest
+from tests.unit.entities.model_time import come_to_rest, ended_by_a_look
 
 from isthmus.amqp import section
 from isthmus.entities import Acquired, Engine, Queue, QueueDescription
@@ -232,6 +232,8 @@ class QueueMachine(RuleBasedStateMachine):
                 assert len(numbers) == min(limit, len(expected))
         if acquired:
             self.check(acquired, expected, "locked" if lock else "gone")
+        for one in ended_by_a_look(self.queue, available, self.now):
+            self.end_life(one)
 
     def some_tokens(self, data: st.DataObject) -> list[bytes]:
         held = [one.token for one in self.model.live("locked", "locked-deferred").values()]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.entities.model_time import come_to_rest
+from tests.unit.entities.model_time import come_to_rest, ended_by_a_look
 
 from isthmus.amqp import section
 from isthmus.entities import Engine, Hold, QueueDescription, SessionQueue
@@ -262,12 +262,14 @@ class SessionQueueMachine(RuleBasedStateMachine):
     @rule(data=st.data(), limit=st.integers(1, 10), lock=st.booleans())
     def acquire(self, data: st.DataObject, limit: int, lock: bool) -> None:
         hold = self.some_hold(data)
+        available = self.model.live("available", session=hold.session_id)
         acquired = hold.messages.acquire(limit, lock=lock)
+        for ended in ended_by_a_look(self.queue, available, self.now):
+            self.end_life(ended)
         numbers = list(acquired.sequences) if acquired else []
         if self.model.live("returning", session=hold.session_id):
             assert not numbers
             return
-        available = self.model.live("available", session=hold.session_id)
         expected = {n: one for n, one in available.items() if not 0 < one.expires_ms <= self.now}
         assert numbers == list(expected)[: len(numbers)]
         assert bool(numbers) == bool(expected)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.entities.model_time import come_to_rest
+from tests.unit.entities.model_time import come_to_rest, ended_by_a_look
 
 from isthmus.amqp import section
 from isthmus.entities import (
@@ -304,6 +304,8 @@ class TopicMachine(RuleBasedStateMachine):
             assert section.decode_header(message, sections.header).delivery_count == one.count
             one.state, one.token = ("locked", acquired.tags[at]) if lock else ("gone", b"")
             one.locked_until_ms = acquired.locked_until_ms
+        for ended in ended_by_a_look(self.queue(name), available, self.now):
+            self.end_life(ended)
 
     @precondition(lambda self: any(one.live("locked") for one in self.model.subscriptions.values()))
     @rule(data=st.data(), how=st.sampled_from(["complete", "abandon", "release", "dead_letter"]))
