@@ -410,14 +410,23 @@ def test_nothing_is_done_without_a_token(
     with connected(ns, "untouched") as client:
         Sender(client, "untouched").wait_ready().send_all([make_message(b"mark", "mark")])
     before, entities = standing(ns), entities_of(ns)
+    process = psutil.Process(ns.pid)
+    assault(ns, talks, 400, seed)
+    time.sleep(0.5)
+    held = process.memory_info().rss
     count = count_of(long_count) // 2
-    for part in range(PARTS):
+    for part in range(1, PARTS + 1):
         assault(ns, talks, count // PARTS, seed + 100 * part)
         assert standing(ns) == before
         assert entities_of(ns) == entities
         works(ns, "normal")
-        print(f"{(part + 1) * (count // PARTS)} said, nothing changed")
-    counted(f"{count} mutated conversations without a token change nothing", f"nothing changed, seed {seed}")
+        grown = process.memory_info().rss - held
+        print(f"{part * (count // PARTS)} said, nothing changed, grown by {grown >> 20} MiB")
+    counted(
+        f"{count} mutated conversations without a token change nothing, grown by less than {GROWTH_LIMIT_BYTES >> 20} MiB",
+        f"nothing changed, grown by {grown >> 20} MiB from {held >> 20}, seed {seed}",
+    )
+    assert grown < GROWTH_LIMIT_BYTES
 
 
 def standing(ns: NamespaceProcess) -> list[Any]:
