@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fault_client import Raw, connected, look, make_message, read_message
-from isthmus.amqp import Transfers
+from isthmus.amqp import Transfers, codec
 from isthmus.amqp.performative import Accepted, Source, Target
-from isthmus.amqp.types import Symbol
+from isthmus.amqp.section import decode_map, encode_message, locate
+from isthmus.amqp.types import Symbol, Timestamp
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.transport import Sender
 from transaction_client import attach_coordinator, declare, discharge, send_with_state, within
@@ -24,14 +25,16 @@ queues:
 """
 ROUNDS = 20
 SEEDS = 1000
+DUE_MS = 4_000_000_000_000
 VIA = {Symbol("com.microsoft:transfer-destination-address"): "next"}
 
 
 @dataclass
 class Unit:
-    """One transaction: a message of `work` completed, two sent there, one sent via it."""
+    """One transaction: a message of `work` completed, two sent there, one sent via it, one scheduled, one cancelled."""
 
     seed: bytes
+    cancelled: bytes = b""
     sent: list[bytes] = field(default_factory=list)
     fate: str = "open"  # open, asked, done, undone
 
@@ -43,19 +46,46 @@ def run(ns: NamespaceProcess, units: list[Unit], name: str) -> None:
         sender = client.session.attach_sender("s", Target("work"), source=Source("me"))
         via = client.session.attach_sender("v", Target("work"), source=Source("me"), properties=VIA)
         receiver = client.session.attach_receiver("r", Source("work"), target=Target("me"), rcv_settle_mode=1)
-        client.wait_until(lambda: control.credit and sender.credit and via.credit)
+        asking = client.session.attach_sender("m", Target("work/$management"), source=Source("me"))
+        told = client.session.attach_receiver("mr", Source("work/$management"), target=Target("me"))
+        told.grant(1 << 20)
+        client.wait_until(lambda: control.credit and sender.credit and via.credit and asking.credit)
+
+        def ask(operation: str, body: dict[str, Any], txn_id: bytes | None) -> Any:
+            """As the Java SDK asks: settled, with the transaction in the state of the request's transfer."""
+            client.events.clear()
+            request = encode_message(
+                body,
+                properties={"message_id": "asked", "reply_to": "me"},
+                application_properties={"operation": f"com.microsoft:{operation}"},
+                value_body=True,
+            )
+            send_with_state(asking, request, None if txn_id is None else within(txn_id), settled=True)
+            (payload,) = client.wait_until(lambda: [e for e in client.of(Transfers) if e.link is told])[0].payloads
+            found = locate(payload)
+            assert decode_map(payload, found.application_properties)["statusCode"] == 200
+            return codec.decode(payload, found.body[0] + 3)[0]
+
+        def later(body: bytes) -> dict[str, Any]:
+            payload = make_message(body, annotations={"x-opt-scheduled-enqueue-time": Timestamp(DUE_MS)})
+            return {"messages": [{"message-id": "m", "message": payload}]}
+
         try:
             for number in range(SEEDS):
                 client.events.clear()
                 receiver.grant(1)
                 arrived: Any = client.wait_until(lambda: [e for e in client.of(Transfers) if e.link is receiver])[0]
-                unit = Unit(read_message(arrived.payloads[0]).body)
+                unit = Unit(read_message(arrived.payloads[0]).body, f"{name}-{number}-off".encode())
+                cancelled = ask("schedule-message", later(unit.cancelled), None)["sequence-numbers"]
                 units.append(unit)
                 txn_id = client.outcome(declare(control)).txn_id
                 for place, link in enumerate((sender, sender, via)):
                     body = f"{name}-{number}-{place}".encode()
                     unit.sent.append(body)
                     client.outcome(send_with_state(link, make_message(body), within(txn_id)))
+                unit.sent.append(f"{name}-{number}-later".encode())
+                ask("schedule-message", later(unit.sent[-1]), txn_id)
+                ask("cancel-scheduled-message", {"sequence-numbers": cancelled}, txn_id)
                 receiver.dispose(
                     arrived.first_delivery_id, arrived.first_delivery_id, within(txn_id, Accepted()), settled=False
                 )
@@ -87,7 +117,7 @@ def test_a_transaction_is_whole_or_nothing_after_every_kill(tmp_path: Path, long
             here = set(found)
             assert len(found) == len(here), "doubled"
             for unit in units:
-                states = {body in here for body in unit.sent} | {unit.seed not in here}
+                states = {body in here for body in unit.sent} | {unit.seed not in here, unit.cancelled not in here}
                 if unit.fate == "done":
                     assert states == {True}, unit
                 elif unit.fate == "asked":

@@ -464,25 +464,44 @@ class Intake:
 
     # ---- scheduled messages
 
+    def reserve(self, count: int, on_durable: Callback | None = None, on_failed: Failure | None = None) -> list[int]:
+        """Give numbers to messages that may be scheduled later; once that is durable nothing else ever gets them."""
+        numbers = list(range(self.last + 1, self.last + 1 + count))
+        self.last += count
+        self._staging.touch(self)
+        self._staging.promise(on_durable, on_failed)
+        return numbers
+
+    def enter_scheduled(self, messages: Sequence[tuple[int, Parts, int]], now_ms: int) -> None:
+        """Stage (reserved number, message that `examine` has passed, due wall ms)."""
+        accepted = self._fresh([parts for _, parts, _ in messages], now_ms)
+        self.accessed_at_ms = now_ms
+        self.taken_total += len(messages)
+        for parts, (sequence, _, due_ms) in zip(accepted, messages, strict=True):
+            if parts is not None:
+                self._put_scheduled(sequence, parts, due_ms, now_ms)
+        self._staging.touch(self)
+
     def _schedule(self, messages: Sequence[tuple[Parts | None, int]], now_ms: int) -> list[int]:
         """Stage scheduled messages; their numbers. A dropped duplicate (None) has one too, under which nothing is."""
-        batch, calendar = self._staging.batch, self._context.calendar
         sequences = []
         for parts, due_ms in messages:
             self.last += 1
             sequences.append(self.last)
-            if parts is None:
-                continue
-            self.scheduled_count += 1
-            scheduled = with_annotation(parts, "x-opt-scheduled-enqueue-time", Timestamp(due_ms))
-            record = build(scheduled, self.last, now_ms, 0)
-            self.size_bytes += len(record)
-            batch.put(message_key(SCHEDULED, self.number, self.last), record)
-            if parts.blob is not None:
-                self._context.blobs.refer(self.number, self.last, parts.blob, self._quota_number)
-            calendar.schedule(due_ms, self.number, self.last)
+            if parts is not None:
+                self._put_scheduled(self.last, parts, due_ms, now_ms)
         self._staging.touch(self)
         return sequences
+
+    def _put_scheduled(self, sequence: int, parts: Parts, due_ms: int, now_ms: int) -> None:
+        self.scheduled_count += 1
+        scheduled = with_annotation(parts, "x-opt-scheduled-enqueue-time", Timestamp(due_ms))
+        record = build(scheduled, sequence, now_ms, 0)
+        self.size_bytes += len(record)
+        self._staging.batch.put(message_key(SCHEDULED, self.number, sequence), record)
+        if parts.blob is not None:
+            self._context.blobs.refer(self.number, sequence, parts.blob, self._quota_number)
+        self._context.calendar.schedule(due_ms, self.number, sequence)
 
     def cancel_scheduled(
         self, sequences: Sequence[int], on_durable: Callback | None = None, on_failed: Failure | None = None

@@ -1,4 +1,4 @@
-"""One transaction: sends and settlements that take effect together, or not at all.
+"""One transaction: sends, settlements and schedules that take effect together, or not at all.
 
 What it is: a list of what is to be done, held in memory until it is committed, and the commit itself: everything is
 checked, then staged in one batch of the store. What it is not: who may use it, and its name on the wire (the broker's).
@@ -6,7 +6,7 @@ Spec: SERVICE-BUS.md 5.7, W12; docs/explanation/transactions.md.
 
 Invariants:
     I1. Before `commit` nothing is staged: a roll-back, and a kill, leave the entities as they were. Messages settled in
-        the transaction stay locked.
+        the transaction stay locked. Of messages to be scheduled the numbers are reserved, under which nothing is.
     I2. `commit` stages all or raises and stages nothing; what it stages is one batch, which the store writes whole.
     I3. A transaction ends once; everything after that is refused.
 """
@@ -27,7 +27,13 @@ from isthmus.entities.intake import Context, Intake
 from isthmus.entities.queue import Queue
 from isthmus.entities.record import Parts
 from isthmus.entities.staging import Callback, Failure
-from isthmus.errors import IsthmusError, LockLostError, NotAllowedError, QuotaExceededError
+from isthmus.errors import (
+    IsthmusError,
+    LockLostError,
+    MessageNotFoundError,
+    NotAllowedError,
+    QuotaExceededError,
+)
 
 __all__ = ["Destination", "Ending", "Transaction"]
 
@@ -80,6 +86,19 @@ class _Settlement(NamedTuple):
     on_end: OnEnd
 
 
+class _Scheduling(NamedTuple):
+    destination: Intake
+    messages: list[tuple[int, Parts, int]]
+
+
+class _Cancellation(NamedTuple):
+    destination: Intake
+    sequences: list[int]
+
+
+_Operation = _Send | _Settlement | _Scheduling | _Cancellation
+
+
 class Transaction:
     """One transaction, from its declaration to its discharge.
 
@@ -92,13 +111,14 @@ class Transaction:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._operations: list[_Send | _Settlement] = []
+        self._operations: list[_Operation] = []
         self._entity: str | None = None
         # Of a partitioned entity, whose store is then the transaction's.
         self._fragment: int | None = None
         self._count = 0
         self._held_bytes = 0
         self._tokens: set[bytes] = set()
+        self._cancelled: set[int] = set()
         self._doom: Exception | None = None
         self._ended = False
         self.deadline = self._next_deadline()
@@ -116,19 +136,79 @@ class Transaction:
 
         Raises (nothing is then added): what ``accept`` of the destination raises, and as `settle`.
         """
-        self._check(destination.path, len(payloads))
+        size_bytes = self._check_room(destination.path, payloads)
+        if isinstance(destination, Partitioned):
+            destination = self._placed(destination, payloads)
+        messages = destination.examine(payloads)
+        self._add(destination.path, len(payloads), _Send(destination, messages))
+        self._held_bytes += size_bytes
+
+    def schedule(
+        self,
+        destination: Intake | Partitioned[Any],
+        messages: Sequence[tuple[bytes, int]],
+        on_durable: Callback,
+        on_failed: Failure,
+    ) -> list[int]:
+        """Add (payload, due wall ms) pairs as one unit, to be scheduled.
+
+        Returns:
+            The numbers that they will have while scheduled. Tell them in `on_durable`, which does not wait for the end
+            of the transaction: from then on nothing else gets them, even if it is rolled back.
+
+        Raises (nothing is then added): as `send`.
+        """
+        payloads = [payload for payload, _ in messages]
+        size_bytes = self._check_room(destination.path, payloads)
+        if isinstance(destination, Partitioned):
+            destination = self._placed(destination, payloads)
+        examined = destination.examine(payloads)
+
+        def failed(error: Exception) -> None:
+            self.doom(error)  # the numbers may come to be another message's
+            on_failed(error)
+
+        numbers = destination.reserve(len(examined), on_durable, failed)
+        due = [due_ms for _, due_ms in messages]
+        operation = _Scheduling(destination, list(zip(numbers, examined, due, strict=True)))
+        self._add(destination.path, len(examined), operation)
+        self._held_bytes += size_bytes
+        return numbers
+
+    def cancel_scheduled(self, destination: Intake | Partitioned[Any], sequences: Sequence[int]) -> None:
+        """Add the cancellation of scheduled messages, which stay scheduled until the end; due earlier, they go their way,
+        and a commit fails.
+
+        Raises (nothing is then added):
+            MessageNotFoundError: one is not scheduled (by this transaction is not yet), or cancelled in it already.
+            InvalidArgumentError: they are of several fragments of a partitioned entity.
+            IsthmusError: as `settle`.
+        """
+        sequences = list(dict.fromkeys(sequences))
+        self._check(destination.path, len(sequences))
+        holder = destination.scheduled_in(sequences) if isinstance(destination, Partitioned) else destination
+        self._check_fragment(holder)
+        missing = [each for each in sequences if each in self._cancelled] or holder.missing_scheduled(sequences)
+        if missing:
+            raise MessageNotFoundError(f"'{holder.path}' has no scheduled message with sequence number {missing[0]}")
+        self._cancelled.update(sequences)
+        self._add(holder.path, len(sequences), _Cancellation(holder, sequences))
+
+    def _check_room(self, path: str, payloads: Sequence[Payload]) -> int:
+        """Refuse messages that the transaction cannot take; their bytes."""
+        self._check(path, len(payloads))
         size_bytes = sum(map(len, payloads))
         limit = self._context.limits.max_transaction_bytes
         if self._held_bytes and self._held_bytes + size_bytes > limit:
             raise QuotaExceededError(f"The transaction's messages would be over {limit} bytes together.")
-        if isinstance(destination, Partitioned):
-            destination.check_sendable()
-            fragment: Intake = destination.placed(payloads, self._fragment)
-            self._check_fragment(fragment)
-            destination = fragment
-        messages = destination.examine(payloads)
-        self._add(destination.path, len(payloads), _Send(destination, messages))
-        self._held_bytes += size_bytes
+        return size_bytes
+
+    def _placed(self, destination: Partitioned[Any], payloads: Sequence[Payload]) -> Intake:
+        """The fragment that takes messages, which is to be the transaction's."""
+        destination.check_sendable()
+        fragment: Intake = destination.placed(payloads, self._fragment)
+        self._check_fragment(fragment)
+        return fragment
 
     def settle(
         self, queue: Queue | AnyPartitionedQueue, tokens: Sequence[bytes], settle: Settle, on_end: OnEnd
@@ -211,6 +291,10 @@ class Transaction:
                 for one in operations:
                     if isinstance(one, _Send):
                         one.destination.enter(one.messages, now_ms)
+                    elif isinstance(one, _Scheduling):
+                        one.destination.enter_scheduled(one.messages, now_ms)
+                    elif isinstance(one, _Cancellation):
+                        one.destination.cancel_scheduled(one.sequences)
                     else:
                         one.settle(one.tokens)
                 staging.promise(durable, failed)
@@ -222,7 +306,7 @@ class Transaction:
         """Do nothing of it; no error if it has ended."""
         _tell(self._end(), Ending.ROLLED_BACK)
 
-    def _end(self) -> list[_Send | _Settlement]:
+    def _end(self) -> list[_Operation]:
         self._ended = True
         operations, self._operations = self._operations, []
         return operations
@@ -241,11 +325,11 @@ class Transaction:
         if self._count + count > limit:
             raise QuotaExceededError(f"The transaction would hold {self._count + count} messages; {limit} are allowed.")
 
-    def _add(self, path: str, count: int, operation: _Send | _Settlement) -> None:
+    def _add(self, path: str, count: int, operation: _Operation) -> None:
         if not self._operations:
             self._entity = parse_address(path).name
             self.deadline = self._next_deadline()
-        self._join(operation.destination if isinstance(operation, _Send) else operation.queue)
+        self._join(operation.queue if isinstance(operation, _Settlement) else operation.destination)
         self._count += count
         self._operations.append(operation)
 
@@ -261,6 +345,12 @@ class Transaction:
         for one in self._operations:
             if isinstance(one, _Send):
                 together.setdefault(one.destination, []).extend(one.messages)
+            elif isinstance(one, _Scheduling):
+                together.setdefault(one.destination, []).extend(parts for _, parts, _ in one.messages)
+            elif isinstance(one, _Cancellation):
+                error = _uncancellable(one)
+                if error is not None:
+                    return error
             elif not all(one.queue.holds(one.tokens)):
                 return LockLostError(f"a lock on a message of '{one.queue.path}' was lost")
         for destination, messages in together.items():
@@ -270,7 +360,18 @@ class Transaction:
         return None
 
 
-def _tell(operations: Sequence[_Send | _Settlement], ending: Ending) -> None:
+def _uncancellable(one: _Cancellation) -> IsthmusError | None:
+    """Why scheduled messages cannot be cancelled any more."""
+    try:
+        missing = one.destination.missing_scheduled(one.sequences)
+    except IsthmusError as error:  # the entity has gone, or cannot be read
+        return error
+    if not missing:
+        return None
+    return MessageNotFoundError(f"message {missing[0]} of '{one.destination.path}' is not scheduled any more")
+
+
+def _tell(operations: Sequence[_Operation], ending: Ending) -> None:
     """Tell those who settled in a transaction what became of it."""
     for one in operations:
         if isinstance(one, _Settlement):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.unit.broker.test_management import Node
 from tests.unit.broker.test_peer import put_token
 
-from isthmus.amqp import BATCH_FORMAT, Disposed, SentSettled, Transfers, section
+from isthmus.amqp import BATCH_FORMAT, Disposed, SentSettled, Transfers, codec, section
 from isthmus.amqp.performative import (
     Accepted,
     Declared,
@@ -21,7 +22,7 @@ from isthmus.amqp.performative import (
     Target,
     TransactionalState,
 )
-from isthmus.amqp.types import Array, Symbol
+from isthmus.amqp.types import Array, Symbol, Timestamp
 from isthmus.entities import QueueDescription
 from isthmus.errors import StoreError
 from isthmus.transport.sender import envelope
@@ -616,21 +617,168 @@ async def test_a_coordinator_is_there_before_the_first_token(broker: Any) -> Non
 # ---- requests
 
 
-async def ask(node: Node, operation: str, body: dict[str, Any], txn_id: bytes) -> tuple[int, str]:
+async def ask(
+    node: Node, operation: str, body: dict[str, Any], txn_id: bytes, *, settled: bool = False
+) -> tuple[int, str]:
     """A request to a node within a transaction: status and condition of the reply."""
+    told, _ = await ask_for(node, operation, body, txn_id, settled=settled)
+    return told["statusCode"], str(told.get("errorCondition", ""))
+
+
+async def ask_for(
+    node: Node, operation: str, body: dict[str, Any], txn_id: bytes, *, settled: bool = False
+) -> tuple[dict[str, Any], Any]:
+    """As the Java SDK asks, whose requests come settled: application properties and body of the reply."""
     request = section.encode_message(
         body,
         properties={"message_id": "asked", "reply_to": node.reply_to},
         application_properties={"operation": f"com.microsoft:{operation}"},
         value_body=True,
     )
-    send_with_state(node.requests, request, within(txn_id))
+    before = len(node.client.payloads(node.replies))
+    send_with_state(node.requests, request, within(txn_id), settled=settled)
     await node.client.settle()
+    assert len(node.client.payloads(node.replies)) == before + 1
     reply = node.client.payloads(node.replies)[-1]
     sections = section.locate(reply)
     assert section.decode_properties(reply, sections.properties)["correlation_id"] == "asked"
-    told = section.decode_map(reply, sections.application_properties)
-    return told["statusCode"], str(told.get("errorCondition", ""))
+    value, _ = codec.decode(reply, sections.body[0] + 3)
+    return {str(key): value for key, value in section.decode_map(reply, sections.application_properties).items()}, value
+
+
+def later(broker: Any, *names: str, ms: int = 60_000, **properties: Any) -> dict[str, Any]:
+    """A request to schedule."""
+    due = Timestamp(broker.clock.wall_ms() + ms)
+    payloads = [
+        section.encode_message(
+            b"x", properties={"message_id": name, **properties}, annotations={"x-opt-scheduled-enqueue-time": due}
+        )
+        for name in names
+    ]
+    return {"messages": [{"message-id": name, "message": one} for name, one in zip(names, payloads, strict=True)]}
+
+
+def off(*numbers: int) -> dict[str, Any]:
+    """A request to cancel."""
+    return {"sequence-numbers": Array(0x81, list(numbers))}
+
+
+async def schedule(node: Node, request: dict[str, Any], txn_id: bytes, *, settled: bool = False) -> list[int]:
+    told, body = await ask_for(node, "schedule-message", request, txn_id, settled=settled)
+    assert told["statusCode"] == 200
+    return list(body["sequence-numbers"])
+
+
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("fail", [False, True])
+@pytest.mark.parametrize("entity", ["orders", "flights"])
+async def test_messages_are_scheduled_in_a_transaction(
+    broker: Any, control: Control, entity: str, fail: bool, settled: bool
+) -> None:
+    """The numbers come at once, the messages with the discharge."""
+    scheduled = partial(getattr, broker.engine.sender(entity), "scheduled_count")
+    node, link = Node(control.client, entity), control.client.sender(entity)
+    txn_id = await control.declare()
+    await control.send(link, make("now"), txn_id)
+    numbers = await schedule(node, later(broker, "a", "b"), txn_id, settled=settled)
+    await node.ask("schedule-message", later(broker, "beside"))
+    assert scheduled() == 1
+    assert isinstance(await control.discharge(txn_id, fail=fail), Accepted)
+    assert scheduled() == (1 if fail else 3)
+    status, _, _ = await node.ask("cancel-scheduled-message", off(*numbers))
+    assert status == (404 if fail else 200)
+    assert scheduled() == 1
+
+
+@pytest.mark.parametrize("fail", [False, True])
+async def test_scheduled_messages_are_cancelled_in_a_transaction(broker: Any, control: Control, fail: bool) -> None:
+    node = Node(control.client, "orders")
+    _, body, _ = await node.ask("schedule-message", later(broker, "a", "b"))
+    first, second = body["sequence-numbers"]
+    txn_id = await control.declare()
+    not_found = 404, "com.microsoft:message-not-found"
+    own = await schedule(node, later(broker, "own"), txn_id)
+    assert await ask(node, "cancel-scheduled-message", off(first, 1000), txn_id) == not_found
+    assert await ask(node, "cancel-scheduled-message", off(*own), txn_id) == not_found
+    assert await ask(node, "cancel-scheduled-message", off(first, first), txn_id, settled=True) == (200, "")
+    assert await ask(node, "cancel-scheduled-message", off(first, second), txn_id) == not_found
+    assert held(broker) == ["a", "b"]
+    assert isinstance(await control.discharge(txn_id, fail=fail), Accepted)
+    assert held(broker) == (["a", "b"] if fail else ["b", "own"])
+
+
+async def test_a_message_that_is_due_before_its_cancellation_is_committed_rolls_back_all(
+    broker: Any, control: Control
+) -> None:
+    node = Node(control.client, "orders")
+    _, body, _ = await node.ask("schedule-message", later(broker, "a", ms=1_000))
+    txn_id = await control.declare()
+    assert await ask(node, "cancel-scheduled-message", off(*body["sequence-numbers"]), txn_id) == (200, "")
+    await schedule(node, later(broker, "b"), txn_id)
+    broker.clock.advance(2_000)
+    broker.engine.tick()
+    assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
+    await control.client.settle()
+    assert held(broker) == ["a"]
+    assert broker.engine.runtime("orders").scheduled_message_count == 0
+
+
+async def test_what_is_scheduled_in_a_transaction_comes_when_it_is_due_and_once(broker: Any, control: Control) -> None:
+    broker.engine.create_queue("once", QueueDescription(requires_duplicate_detection=True))
+    node = Node(control.client, "once")
+    txn_id = await control.declare()
+    numbers = await schedule(node, later(broker, "a", "a"), txn_id)
+    past = await schedule(node, later(broker, "b", ms=-1), txn_id)
+    assert isinstance(await control.discharge(txn_id), Accepted)
+    await node.ask("schedule-message", later(broker, "a"))
+    broker.engine.tick()
+    await control.client.settle()
+    assert broker.engine.receiver("once").active_count == 1
+    broker.clock.advance(60_000)
+    broker.engine.tick()
+    await control.client.settle()
+    assert held(broker, "once") == ["b", "a"]
+    assert len({*numbers, *past}) == 3
+
+
+async def test_numbers_are_told_once_nothing_else_can_get_them(broker: Any, control: Control) -> None:
+    """Not even after a kill that ended the transaction: a cancellation must never hit another message."""
+    node = Node(control.client, "orders")
+    txn_id = await control.declare()
+    syncs = broker.store.syncs
+    (number,) = await schedule(node, later(broker, "a"), txn_id)
+    assert broker.store.syncs == syncs + 1
+    await control.discharge(txn_id, fail=True)
+    await put(broker, "other")
+    assert broker.engine.sender("orders").last == number + 1
+
+
+async def test_numbers_that_the_disk_refuses_end_their_transaction(broker: Any, control: Control) -> None:
+    node, link = Node(control.client, "orders"), control.client.sender("orders")
+    txn_id = await control.declare()
+    await control.send(link, make("now"), txn_id)
+    broker.store.error = StoreError("the disk is gone")
+    assert (await ask(node, "schedule-message", later(broker, "a"), txn_id))[0] >= 500
+    broker.store.error = None
+    assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
+    assert held(broker) == []
+
+
+async def test_scheduling_keeps_the_limits_of_a_transaction(broker: Any, control: Control) -> None:
+    broker.engine.create_queue("other")
+    node, other = Node(control.client, "orders"), Node(control.client, "other")
+    _, body, _ = await node.ask("schedule-message", later(broker, "old"))
+    txn_id = await control.declare()
+    await schedule(node, later(broker, *map(str, range(99))), txn_id)
+    over = 403, "amqp:resource-limit-exceeded"
+    assert (await ask(node, "schedule-message", later(broker, "a", "b"), txn_id)) == over
+    assert (await ask(other, "schedule-message", later(broker, "a"), txn_id)) == (400, "amqp:not-allowed")
+    assert (await ask(other, "cancel-scheduled-message", off(1), txn_id)) == (400, "amqp:not-allowed")
+    assert (await ask(node, "schedule-message", {"messages": []}, txn_id))[0] == 400
+    assert (await ask(node, "cancel-scheduled-message", off(*body["sequence-numbers"]), txn_id)) == (200, "")
+    assert (await ask(node, "cancel-scheduled-message", off(*body["sequence-numbers"]), txn_id)) == over
+    assert isinstance(await control.discharge(txn_id), Accepted)
+    assert broker.engine.runtime("orders").scheduled_message_count == 99
 
 
 @pytest.mark.parametrize("fail", [False, True])
@@ -662,7 +810,7 @@ async def test_what_cannot_take_part_is_refused_by_a_reply(broker: Any, control:
     """Clients wait for it: the Java SDK for minutes."""
     node = Node(control.client, "orders")
     txn_id = await control.declare()
-    assert await ask(node, "schedule-message", {"messages": []}, txn_id) == (400, "amqp:not-allowed")
+    assert await ask(node, "peek-message", {}, txn_id) == (400, "amqp:not-allowed")
     assert await ask(node, "peek-message", {}, b"none") == (404, "amqp:transaction:unknown-id")
     dead = Node(control.client, "orders/$DeadLetterQueue")
     request = {"disposition-status": "suspended", "lock-tokens": Array(0x98, [])}
@@ -675,4 +823,4 @@ async def test_what_cannot_take_part_is_refused_by_a_reply(broker: Any, control:
     assert condition(await control.send(requests, payload, txn_id)) == "amqp:not-allowed"
     assert len(control.client.payloads(replies)) == before + 1
     for _ in range(60):  # such requests use up no credit for good
-        await ask(node, "schedule-message", {"messages": []}, txn_id)
+        await ask(node, "peek-message", {}, txn_id)

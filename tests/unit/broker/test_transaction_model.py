@@ -19,7 +19,7 @@ from isthmus.broker.coordinator import Transactions
 from isthmus.entities import Engine, Limits, QueueDescription, TransactionRolledBackError, TransactionTimeoutError
 from isthmus.entities.error import UnknownTransactionError
 from isthmus.entities.transaction import Ending
-from isthmus.errors import IsthmusError, LockLostError, QuotaExceededError, StoreError
+from isthmus.errors import IsthmusError, LockLostError, MessageNotFoundError, QuotaExceededError, StoreError
 from isthmus.store import MemoryJournal
 from isthmus.testing.clock import ManualClock
 
@@ -30,8 +30,9 @@ MESSAGES = 6
 TRANSACTIONS = 3
 LINKS = ("link 1", "link 2")
 SETTLEMENTS = ("complete", "dead_letter", "defer", "abandon")
-# Place, whether deferred, deliveries: what a peek tells of a message.
-Shown = dict[str, tuple[str, bool, int]]
+ACTIVE, DEFERRED, SCHEDULED = range(3)
+# Place, state, deliveries, sequence number: what a peek tells of a message.
+Shown = dict[str, tuple[str, int, int, int]]
 
 
 @dataclass
@@ -45,12 +46,13 @@ class Done:
     sent: list[str] = field(default_factory=list)
     settled: dict[str, str] = field(default_factory=dict)
     settlements: int = 0
+    cancelled: list[str] = field(default_factory=list)
     endings: list[Ending] = field(default_factory=list)
     fate: str = "open"  # open, staged, done, undone, lost (with its connection)
 
     @property
     def count(self) -> int:
-        return len(self.sent) + self.settlements
+        return len(self.sent) + self.settlements + len(self.cancelled)
 
 
 class TransactionMachine(RuleBasedStateMachine):
@@ -60,6 +62,8 @@ class TransactionMachine(RuleBasedStateMachine):
         self.journal = MemoryJournal()
         self.count = 0
         self.all: list[Done] = []
+        # Numbers that clients were told, with the message that each is of.
+        self.told: dict[int, str] = {}
         self.start()
         self.engine.create_queue("next", QueueDescription(requires_duplicate_detection=detects))
         self.engine.create_queue("q", QueueDescription(lock_duration_ms=LOCK_MS, max_delivery_count=100))
@@ -114,6 +118,12 @@ class TransactionMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.tokens)))
         self.queue.abandon([self.tokens.pop(name)])
 
+    @rule(delay_ms=st.sampled_from([1, LOCK_MS, TIMEOUT_MS]), count=st.integers(1, 3))
+    def schedule_outside(self, delay_ms: int, count: int) -> None:
+        due_ms = self.clock.wall_ms() + delay_ms
+        self.engine.sender("q").schedule([(make(self.name()), due_ms) for _ in range(count)])
+        self.commit()
+
     # ---- in transactions
 
     @rule(link=st.sampled_from(LINKS))
@@ -139,7 +149,7 @@ class TransactionMachine(RuleBasedStateMachine):
         except QuotaExceededError:
             assert done.count + count > MESSAGES
             return False
-        except LockLostError:
+        except (LockLostError, MessageNotFoundError):
             return False
         assert not self.is_late(done)
         assert done.count + count <= MESSAGES
@@ -162,6 +172,44 @@ class TransactionMachine(RuleBasedStateMachine):
         destination = self.engine.via("q", "next") if via else self.engine.sender("q")
         if self.add(done, count, lambda found: found.send(destination, [make(name) for name in names])):
             done.sent += names
+
+    @rule(data=st.data(), count=st.integers(1, 3), delay_ms=st.sampled_from([-1, 1, LOCK_MS, TIMEOUT_MS]))
+    def schedule(self, data: Any, count: int, delay_ms: int) -> None:
+        """The numbers are told once they are durable, and are nobody else's then, whatever becomes of the transaction."""
+        done, due_ms = self.some(data), self.clock.wall_ms() + delay_ms
+        names = [self.name() for _ in range(count)]
+        numbers: list[int] = []
+
+        def told() -> None:
+            assert self.told.keys().isdisjoint(numbers)
+            self.told |= dict(zip(numbers, names, strict=True))
+
+        def refused(_: Exception) -> None:
+            done.doomed = True
+
+        def add(found: Any) -> None:
+            messages = [(make(name), due_ms) for name in names]
+            numbers.extend(found.schedule(self.engine.sender("q"), messages, told, refused))
+
+        if self.add(done, count, add):
+            done.sent += names
+
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def cancel(self, data: Any, count: int) -> None:
+        self.cancel_in(self.some(data), data, count)
+
+    def cancel_in(self, done: Done, data: Any, count: int) -> None:
+        """Cancels what is or was scheduled."""
+        here = self.shown(self.engine)
+        known = sorted({number for _, state, _, number in here.values() if state == SCHEDULED} | self.told.keys())
+        if not known:
+            return
+        numbers = data.draw(st.lists(st.sampled_from(known), unique=True, min_size=1, max_size=count))
+        names = [name for name, (_, state, _, number) in here.items() if state == SCHEDULED and number in numbers]
+        if self.add(done, len(numbers), lambda found: found.cancel_scheduled(self.engine.sender("q"), numbers)):
+            assert len(names) == len(numbers)
+            assert not set(names) & set(done.cancelled)
+            done.cancelled += names
 
     @rule(data=st.data(), what=st.sampled_from(SETTLEMENTS))
     def settle(self, data: Any, what: str) -> None:
@@ -193,16 +241,21 @@ class TransactionMachine(RuleBasedStateMachine):
         data=st.data(),
         sends=st.lists(st.booleans(), max_size=2),
         settles=st.lists(st.sampled_from(SETTLEMENTS), max_size=2),
+        cancels=st.integers(0, 2),
         wait_ms=st.sampled_from([0, 0, 0, LOCK_MS, TIMEOUT_MS]),
         then=st.sampled_from(["sync", "sync", "fail", "cut"]),
     )
-    def discharge(self, data: Any, sends: list[bool], settles: list[str], wait_ms: int, then: str) -> None:
+    def discharge(
+        self, data: Any, sends: list[bool], settles: list[str], cancels: int, wait_ms: int, then: str
+    ) -> None:
         """Adds something more, lets time pass, and commits."""
         done = self.some(data)
         for via in sends:
             self.send_in(done, 1, via)
         for what in settles:
             self.settle_in(done, data, what)
+        if cancels:
+            self.cancel_in(done, data, cancels)
         if wait_ms:
             self.wait(wait_ms)
         self.open.remove(done)
@@ -217,12 +270,14 @@ class TransactionMachine(RuleBasedStateMachine):
         try:
             self.transactions.take(done.txn_id).commit(durable, lambda _: None)
         except (TransactionRolledBackError, TransactionTimeoutError):
-            assert self.is_late(done) or done.doomed or done.settled
+            overtaken = any(name not in before or before[name][1] != SCHEDULED for name in done.cancelled)
+            assert self.is_late(done) or done.doomed or done.settled or overtaken
             assert not self.engine.has_staged
             self.ended(done, "undone")
             return
         assert not self.is_late(done)
         assert not done.doomed
+        assert all(before[name][1] == SCHEDULED for name in done.cancelled)
         assert self.journal.unsynced_count == written
         done.fate = "staged"
         for name in done.settled:
@@ -249,18 +304,19 @@ class TransactionMachine(RuleBasedStateMachine):
                 effects.add(now.get(name) != before[name])
                 if now.get(name) != before[name]:
                     self.check_settled(what, now.get(name), before[name])
+            effects |= {name not in now for name in done.cancelled}
             assert len(effects) <= 1, (keep, done)
 
     @staticmethod
-    def check_settled(what: str, now: tuple[str, bool, int] | None, before: tuple[str, bool, int]) -> None:
-        place, _, deliveries = before
+    def check_settled(what: str, now: tuple[str, int, int, int] | None, before: tuple[str, int, int, int]) -> None:
+        place, _, deliveries, _ = before
         expected = {
             "complete": None,
-            "dead_letter": ("q/$DeadLetterQueue", False, deliveries),
-            "defer": (place, True, deliveries),
-            "abandon": (place, False, deliveries + 1),
+            "dead_letter": ("q/$DeadLetterQueue", ACTIVE, deliveries),
+            "defer": (place, DEFERRED, deliveries),
+            "abandon": (place, ACTIVE, deliveries + 1),
         }
-        assert now == expected[what], (what, now, before)
+        assert (now and now[:3]) == expected[what], (what, now, before)
 
     @rule(data=st.data())
     def roll_back(self, data: Any) -> None:
@@ -337,8 +393,9 @@ class TransactionMachine(RuleBasedStateMachine):
                 sections = section.locate(payload)
                 annotations = section.decode_map(payload, sections.message_annotations)
                 count = section.decode_header(payload, sections.header).delivery_count
-                deferred = any(str(key) == "x-opt-message-state" and value == 1 for key, value in annotations.items())
-                here[name] = (place, deferred, int(count))
+                told = {str(key): value for key, value in annotations.items()}
+                state, number = int(told.get("x-opt-message-state", ACTIVE)), int(told["x-opt-sequence-number"])
+                here[name] = (place, state, int(count), number)
         return here
 
     @rule()
@@ -347,21 +404,23 @@ class TransactionMachine(RuleBasedStateMachine):
         if self.engine.has_staged:
             self.commit()
         here = self.shown(self.engine)
-        # What one transaction sent another may have completed since.
+        for name, (place, _, _, number) in here.items():
+            assert place != "q" or self.told.get(number, name) == name
+        # What one transaction sent another may have completed or cancelled since.
         consumed = {
             name
             for done in self.all
             if done.fate in ("done", "staged")
             for name, what in done.settled.items()
             if what == "complete"
-        }
+        } | {name for done in self.all if done.fate in ("done", "staged") for name in done.cancelled}
         for done in self.all:
             arrived = {name in here for name in done.sent if name not in consumed}
             gone = {
                 name not in here or here[name][0] != "q"
                 for name, what in done.settled.items()
                 if what in ("complete", "dead_letter")
-            }
+            } | {name not in here for name in done.cancelled}
             if done.fate == "done":
                 assert arrived <= {True}
                 assert gone <= {True}

@@ -610,6 +610,31 @@ class TestTransactions:
         assert [body for body, _ in found] == ["b", "c"]
         assert {fragment_of(sequence) for _, sequence in found} == {place("k", FRAGMENTS)}
 
+    def test_scheduling_and_cancelling_are_of_one_fragment(self, held: Stores) -> None:
+        queue, due_ms = held.engine.sender("q"), held.clock.wall_ms() + 60_000
+        other = next(f"o{n}" for n in range(100) if place(f"o{n}", FRAGMENTS) != place("k", FRAGMENTS))
+        old, elsewhere = queue.schedule([(message("a", key="k"), due_ms), (message("b", key=other), due_ms)])
+        held.commit()
+        transaction = held.engine.transaction()
+        transaction.cancel_scheduled(queue, [old])
+        (new,) = transaction.schedule(queue, [(message("c"), due_ms)], lambda: None, lambda _: None)
+        assert fragment_of(new) == place("k", FRAGMENTS)
+        with pytest.raises(NotAllowedError, match="same partition key"):
+            transaction.schedule(queue, [(message("d", key=other), due_ms)], lambda: None, lambda _: None)
+        with pytest.raises(NotAllowedError, match="same partition key"):
+            transaction.cancel_scheduled(queue, [elsewhere])
+        with pytest.raises(InvalidArgumentError, match="several partitions"):
+            transaction.cancel_scheduled(queue, [old, elsewhere])
+        with pytest.raises(MessageNotFoundError):
+            transaction.cancel_scheduled(queue, [1 << 62])
+        transaction.commit()
+        held.commit()
+        held.crash()
+        queue = held.engine.sender("q")
+        with pytest.raises(MessageNotFoundError):
+            queue.cancel_scheduled([old])
+        queue.cancel_scheduled([new, elsewhere])
+
     def test_a_roll_back_leaves_everything(self, held: Stores) -> None:
         transaction = held.engine.transaction()
         transaction.send(held.engine.sender("q"), [message("b", key="k")])

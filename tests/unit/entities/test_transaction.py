@@ -99,3 +99,58 @@ def test_the_messages_of_a_transaction_are_bounded_together(namespace: Any, mess
     transaction.commit()
     namespace.commit()
     assert count(namespace, "q") == 1
+
+
+def test_reserved_numbers_are_nobody_elses_after_a_kill(namespace: Any, message: Any) -> None:
+    namespace.engine.create_queue("q")
+    namespace.commit()
+    told: list[str] = []
+    transaction = namespace.engine.transaction()
+    due_ms = namespace.clock.wall_ms() + 60_000
+    messages = [(message("a"), due_ms), (message("b"), due_ms)]
+    numbers = transaction.schedule(namespace.queue("q"), messages, lambda: told.append("told"), lambda _: None)
+    namespace.engine.begin_commit()
+    assert told == []
+    namespace.crash()
+    assert namespace.queue("q").last == 0
+    transaction = namespace.engine.transaction()
+    numbers = transaction.schedule(namespace.queue("q"), messages, lambda: told.append("told"), lambda _: None)
+    namespace.commit()
+    assert told == ["told"]
+    namespace.crash()
+    namespace.send("q", message("c"))
+    assert namespace.queue("q").acquire(1).sequences[0] > max(numbers)
+    assert count(namespace, "q") == 1
+
+
+def test_scheduling_and_cancelling_are_in_the_batch_of_the_commit_i2(namespace: Any, message: Any) -> None:
+    namespace.engine.create_queue("q")
+    queue, due_ms = namespace.queue("q"), namespace.clock.wall_ms() + 60_000
+    (old,) = queue.schedule([(message("old"), due_ms)])
+    namespace.commit()
+    transaction = namespace.engine.transaction()
+    (new,) = transaction.schedule(queue, [(message("new"), due_ms)], lambda: None, lambda _: None)
+    transaction.cancel_scheduled(queue, [old])
+    namespace.commit()
+    transaction.commit()
+    assert namespace.journal.unsynced_count == 0
+    namespace.engine.begin_commit()
+    assert namespace.journal.unsynced_count == 1
+    assert queue.missing_scheduled([old, new]) == [old]
+    namespace.crash()
+    assert namespace.queue("q").missing_scheduled([old, new]) == [new]
+
+
+def test_a_commit_finds_its_entity_gone(namespace: Any, message: Any) -> None:
+    for name in ("p", "q"):
+        namespace.engine.create_queue(name)
+    queue, due_ms = namespace.queue("q"), namespace.clock.wall_ms() + 60_000
+    (old,) = queue.schedule([(message("old"), due_ms)])
+    namespace.commit()
+    cancelling, scheduling = namespace.engine.transaction(), namespace.engine.transaction()
+    cancelling.cancel_scheduled(queue, [old])
+    scheduling.schedule(queue, [(message("new"), due_ms)], lambda: None, lambda _: None)
+    namespace.engine.delete_queue("q")
+    for transaction in (cancelling, scheduling):
+        with pytest.raises(TransactionRolledBackError, match="'q'"):
+            transaction.commit()

@@ -53,7 +53,7 @@ def peek(engine: Engine, entity: str, request: Request, respond: Respond) -> Non
 
 
 def schedule(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
-    """schedule-message."""
+    """schedule-message; in a transaction the reply tells the numbers that the messages will have."""
     destination = engine.sender(entity)
     messages = []
     for item in request.field("messages", list):
@@ -72,13 +72,21 @@ def schedule(engine: Engine, entity: str, request: Request, respond: Respond) ->
     def durable() -> None:
         respond(Reply(body={"sequence-numbers": Array(_LONG, sequences)}))
 
-    sequences.extend(destination.schedule(messages, durable, _failed(respond)))
+    schedule = (
+        destination.schedule if request.transaction is None else partial(request.transaction.schedule, destination)
+    )
+    sequences.extend(schedule(messages, durable, _failed(respond)))
 
 
 def cancel_scheduled(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
-    """cancel-scheduled-message."""
+    """cancel-scheduled-message; in a transaction the reply tells what will become of the messages."""
     sequences = _numbers(request, "sequence-numbers")
-    engine.sender(entity).cancel_scheduled(sequences, lambda: respond(Reply()), _failed(respond))
+    destination = engine.sender(entity)
+    if request.transaction is not None:
+        request.transaction.cancel_scheduled(destination, sequences)
+        respond(Reply())
+        return
+    destination.cancel_scheduled(sequences, lambda: respond(Reply()), _failed(respond))
 
 
 def renew_lock(engine: Engine, entity: str, request: Request, respond: Respond) -> None:

@@ -43,8 +43,8 @@ _OPERATIONS = {
     "renew-lock": _Operation(Right.LISTEN, message.renew_lock, joins=True),
     "update-disposition": _Operation(Right.LISTEN, message.update_disposition, joins=True),
     "batch-delete-messages": _Operation(Right.LISTEN, message.delete_batch),
-    "schedule-message": _Operation(Right.SEND, message.schedule),
-    "cancel-scheduled-message": _Operation(Right.SEND, message.cancel_scheduled),
+    "schedule-message": _Operation(Right.SEND, message.schedule, joins=True),
+    "cancel-scheduled-message": _Operation(Right.SEND, message.cancel_scheduled, joins=True),
     # Rules are changed with Listen here and with Manage by the administration API, as the service has it.
     "add-rule": _Operation(Right.LISTEN, rule.add, changes_entity=True),
     "remove-rule": _Operation(Right.LISTEN, rule.remove, changes_entity=True),

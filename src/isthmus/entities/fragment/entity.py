@@ -26,6 +26,7 @@ from isthmus.entities.staging import Callback, Failure
 from isthmus.errors import (
     EntityDisabledError,
     EntityNotFoundError,
+    InvalidArgumentError,
     MessageNotFoundError,
     ServerBusyError,
     StoreError,
@@ -296,6 +297,22 @@ class Partitioned(Generic[_M]):
         join = _Join(len(by_member), on_durable, on_failed)
         for member, part in by_member:
             member.cancel_scheduled(part, join.durable, join.failed)
+
+    def scheduled_in(self, sequences: Sequence[int]) -> _M:
+        """The fragment of scheduled messages.
+
+        Raises:
+            InvalidArgumentError: they are of several.
+            MessageNotFoundError: one is of none.
+            ServerBusyError: its store is down.
+        """
+        self._check_open()
+        indexes = list(self._by_fragment(sequences, "scheduled"))
+        if len(indexes) > 1:
+            raise InvalidArgumentError(
+                "The sequence numbers are of messages of several partitions; in a transaction, cancel those of one."
+            )
+        return self._member(indexes[0])
 
     def _by_fragment(self, sequences: Sequence[int], what: str) -> dict[int, list[int]]:
         parts: dict[int, list[int]] = {}
