@@ -7,16 +7,19 @@ the routes' own connections, which their workers open.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Self
 
+from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
+from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.option import SourceOptions
+from isthmus.errors import IsthmusError
 from isthmus.replication.audit import Peek
 from isthmus.topology.model import Endpoint, Federation, NamespaceRef
 from isthmus.transport import Client, Management
 
-__all__ = ["Reach", "namespace_options"]
+__all__ = ["Reach", "name_places", "namespace_options"]
 
 CA_FILE_VARIABLE = "ISTHMUS_CA_FILE"
 CONNECT_TIMEOUT_SECONDS = 10.0
@@ -27,6 +30,28 @@ def namespace_options(namespace: NamespaceRef) -> dict[str, str]:
     options = namespace.options()
     ca_file = os.environ.get(CA_FILE_VARIABLE, "")
     return options if "ca_file" in options or not ca_file else options | {"ca_file": ca_file}
+
+
+def name_places(text: str, federation: Federation, aliases: Iterable[str]) -> str:
+    """A text about connections, with the alias of a namespace before its host and port: ``jfk (10.0.0.7:5671): refused``.
+
+    Args:
+        text: the text.
+        federation: where the namespaces are.
+        aliases: of those that the text may be about.
+    """
+    for alias in aliases:
+        options = federation.namespaces[alias].options()
+        place = options.get("host", "")
+        if not place:
+            try:
+                parsed = ConnectionString.parse(resolve(options["connection"]))
+            except IsthmusError:
+                continue
+            place = f"{parsed.host}:{parsed.data_port}"
+        if place in text:
+            return text.replace(place, f"{alias} ({place})", 1)
+    return text
 
 
 class Reach:

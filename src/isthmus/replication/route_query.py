@@ -9,19 +9,24 @@ Invariants:
     I2. Each route has a checkpoint folder of its own, which stays over restarts.
     I3. The count of moved messages is that of settlements at the source, told by the lease itself over the control
         channel; it never falls.
+    I4. Where one of two queries ends, the lease of the other is asked to end, and counts as running until it has: to stop
+        it in the midst of its messages would leave their locks to expire, and who comes next would wait for that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isthmus.replication.reach import namespace_options
+from isthmus.replication.reach import name_places, namespace_options
 from isthmus.replication.route_control import RouteControl
 from isthmus.replication.sighting import Sighting
+from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 from isthmus.replication.transform import apply_steps, find_step
 from isthmus.replication.turns import start_turns
 from isthmus.topology.model import Federation, Route
@@ -35,6 +40,16 @@ __all__ = ["RouteQuery", "RouteSettings", "sink_options", "source_options", "sta
 FORMAT = "servicebus"
 # What a query's status says from the begin of a micro-batch to the commit of the sink (MicroBatchExecution).
 _PROCESSING = "Processing new data"
+# How long a lease may take to end after the route's other query has ended.
+FAREWELL_SECONDS = 10.0
+# What Spark says where the process at the other end of a socket to a worker has ended.
+_WORKER_GONE = (
+    "Python worker exited unexpectedly",
+    "java.io.EOFException",
+    "java.io.IOException: Connection reset by peer",
+    "java.io.IOException: Broken pipe",
+    "java.net.SocketException",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +106,7 @@ def start_route(spark: SparkSession, route: Route, federation: Federation, setti
     """Start a route's query.
 
     Raises:
+        SparkGoneError: Spark has ended.
         InvalidArgumentError: a step is not found, or an option is of no use.
     """
     steps = [find_step(name) for name in settings.steps]
@@ -110,7 +126,11 @@ def start_route(spark: SparkSession, route: Route, federation: Federation, setti
 
     try:
         one_lease = settings.available_now or source.get("settle") == "commit" or int(source.get("partitions", "1")) > 1
-        return RouteQuery(route, [start({}, checkpoint)] if one_lease else start_turns(checkpoint, start), control)
+        with calling_spark():
+            queries = [start({}, checkpoint)] if one_lease else start_turns(checkpoint, start)
+        ends = (route.source.alias, route.target.alias)
+        # Told twice a second while a target is away, and the namespace's place may lie in a vault.
+        return RouteQuery(route, queries, control, lru_cache(16)(lambda text: name_places(text, federation, ends)))
     except BaseException:
         control.close()
         raise
@@ -123,25 +143,46 @@ class RouteQuery:
         route: what it moves.
         queries: its streaming query, or the two that take turns.
         control: what its leases tell and are told.
+        told: makes what they tell fit for an operator.
     """
 
-    def __init__(self, route: Route, queries: Sequence[StreamingQuery], control: RouteControl) -> None:
+    def __init__(
+        self,
+        route: Route,
+        queries: Sequence[StreamingQuery],
+        control: RouteControl,
+        told: Callable[[str], str] = str,
+    ) -> None:
         self.route = route
         self._queries = queries
         self._control = control
+        self._told = told
+        self._farewell_until = 0.0
 
     def is_active(self) -> bool:
-        """Whether it runs; where one of two queries does not, the route does not."""
-        return all(query.isActive for query in self._queries)
+        """Whether it runs. Where one of two queries has ended the route has, once the other has given back what it held.
+
+        Raises:
+            SparkGoneError: Spark has ended.
+        """
+        with calling_spark():
+            active = [query for query in self._queries if query.isActive]
+            if len(active) == len(self._queries):
+                return True
+            if active and not self._farewell_until:
+                self._farewell_until = time.monotonic() + FAREWELL_SECONDS
+                self._control.stop("the other query of the route has ended")
+            return time.monotonic() < self._farewell_until and self._under_way(active)
 
     def failure(self) -> str:
         """Why the route failed; empty where it did not."""
         errors = [error for query in self._queries if (error := query.exception()) is not None]
-        return cause_of(str(errors[0])) if errors else ""
+        return self._told(cause_of(str(errors[0]))) if errors else ""
 
     def sighting(self) -> Sighting:
         """What the leases told last."""
-        return self._control.sighting()
+        seen = self._control.sighting()
+        return replace(seen, held=self._told(seen.held)) if seen.held else seen
 
     def drain(self) -> None:
         """Asks the lease to end, and no other to start."""
@@ -149,16 +190,22 @@ class RouteQuery:
 
     def drained(self) -> bool:
         """Whether no lease is under way, and Spark has noted the end of the last."""
-        if not self.is_active():
+        try:
+            with calling_spark():
+                return not (self.is_active() and self._under_way(self._queries))
+        except SparkGoneError:
             return True
-        states = [query.status for query in self._queries]
-        processing = any(status["isDataAvailable"] or status["message"] == _PROCESSING for status in states)
-        return not (self._control.busy() or processing)
+
+    def _under_way(self, queries: Sequence[StreamingQuery]) -> bool:
+        states = [query.status for query in queries if query.isActive]
+        return self._control.busy() or any(
+            status["isDataAvailable"] or status["message"] == _PROCESSING for status in states
+        )
 
     def stop(self) -> None:
         """Stops its queries."""
         try:
-            with ExitStack() as stack:
+            with calling_spark(), ExitStack() as stack:
                 for query in self._queries:
                     stack.callback(query.stop)
         finally:
@@ -171,5 +218,10 @@ def cause_of(text: str) -> str:
     named = [line for line in lines if line.startswith("isthmus.") and ": " in line]
     if named:
         return named[-1].partition(": ")[2]
+    if any(word in text for word in _WORKER_GONE):
+        return (
+            "a Python worker of the route was killed, or crashed (out of memory?); messages that it had not settled come "
+            "again once their locks have expired"
+        )
     errors = [line for line in lines if "Error: " in line or "Exception: " in line]
     return (errors[-1] if errors else lines[0] if lines else "the query failed without a word")[:500]

@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from enum import StrEnum
 
@@ -138,7 +139,7 @@ class Condition:
     def text(self, now: float) -> str:
         """The condition in a few words, e.g. ``failed, retry in 12 s``."""
         if self._phase is Phase.FAILED:
-            return f"failed, retry in {max(0.0, self.retry_at - now):.0f} s"
+            return f"failed, retry in {math.ceil(max(0.0, self.retry_at - now))} s"
         if self._phase is Phase.CLAIMED:
             return f"claimed by {self._detail}" if self._detail else str(self._phase)
         return f"{self._phase}: {self._detail}" if self._detail else str(self._phase)

@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from typing import Any
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.replication.reach import Reach
 from isthmus.replication.route_query import RouteSettings, start_route
-from isthmus.replication.spark_session import create_spark_session
+from isthmus.replication.spark_gone import SparkGoneError, calling_spark
+from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.supervisor.claim import ClaimKeeper
 from isthmus.supervisor.status import Footprint, StatusFile, describe
 from isthmus.supervisor.supervisor import Settings, Supervisor
@@ -97,6 +99,7 @@ def run_federation(
 
     Raises:
         TaskClaimedError: another run moves a task.
+        SparkGoneError: Spark's Java process has ended.
         InvalidArgumentError: there is no such task.
     """
     if options.task and options.task not in federation.tasks:
@@ -109,6 +112,7 @@ def run_federation(
     try:
         _decide(claims, stop)
         watch.start()
+        log.info("starting Spark; its own log is %s", options.folder / LOG_FILE)
         spark = create_spark_session(
             "isthmus",
             routes=len(chosen),
@@ -134,7 +138,8 @@ def run_federation(
             run.tell(supervisor, "ended", at_once=True)
             return ended_well
         finally:
-            spark.stop()
+            with suppress(SparkGoneError), calling_spark():
+                spark.stop()
     finally:
         watch.close()
         claims.close()

@@ -26,8 +26,10 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from isthmus.clock import Clock, SystemClock
+from isthmus.connectors.secret import scrub
 from isthmus.errors import IsthmusError
 from isthmus.replication.sighting import Backlog, Sighting
+from isthmus.replication.spark_gone import SparkGoneError
 from isthmus.supervisor.condition import Condition, Phase
 from isthmus.topology.model import Route
 from isthmus.transport.backoff import Backoff
@@ -187,6 +189,9 @@ class Supervisor:
 
         Returns:
             Whether every route ended as it should.
+
+        Raises:
+            SparkGoneError: no route can run any more in this process.
         """
         try:
             while not stop.is_set() and not self.finished():
@@ -241,10 +246,14 @@ class Supervisor:
         now = self.clock.monotonic()
         if now < slot.due_at or self._starting(now) >= self.settings.starts_at_once:
             return
+        if slot.failures_in_a_row:
+            log.info("route %s starts again", slot.route.name)
         slot.condition.starting(now)
         slot.started_at = now
         try:
             slot.running = self._start(slot.route)
+        except SparkGoneError:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the other routes go on and this one is tried again
             self._fail(slot, _one_line(error))
 
@@ -269,6 +278,7 @@ class Supervisor:
                 self._fail(slot, f"nothing moved for {stuck_seconds:.0f} s though messages wait")
             return
         failure = running.failure()
+        _quietly(running.stop, slot)  # what is left of it must not meet what is started next
         slot.running = None
         if failure:
             self._fail(slot, failure)
@@ -278,7 +288,7 @@ class Supervisor:
             self._fail(slot, "the query ended without being asked to")
 
     def _fail(self, slot: _Slot, error: str) -> None:
-        now = self.clock.monotonic()
+        now, error = self.clock.monotonic(), scrub(error)
         if slot.condition.has_moved_since_start() or now - slot.started_at >= self.settings.steady_seconds:
             slot.backoff.reset()
             slot.failures_in_a_row = 0

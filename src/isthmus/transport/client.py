@@ -310,10 +310,12 @@ class Client:
                 self._want_write = True
                 return
             except OSError as error:
-                self._lost(ConnectionLostError(f"{self.endpoint.host}: {error.strerror or error}"))
+                self._lost(ConnectionLostError(f"{self.endpoint.host}:{self.endpoint.port}: {error.strerror or error}"))
                 return
             if not data:
-                self._lost(ConnectionLostError(f"{self.endpoint.host}: the peer closed the connection"))
+                self._lost(
+                    ConnectionLostError(f"{self.endpoint.host}:{self.endpoint.port}: the peer closed the connection")
+                )
                 return
             self._dispatch(self.connection.receive(data, time.monotonic()))
             if not (isinstance(sock, ssl.SSLSocket) and sock.pending()):
@@ -334,7 +336,7 @@ class Client:
             except OSError as error:
                 if error.errno in (errno.EPIPE, errno.ECONNRESET) and self._drain_last_words():
                     return
-                self._lost(ConnectionLostError(f"{self.endpoint.host}: {error.strerror or error}"))
+                self._lost(ConnectionLostError(f"{self.endpoint.host}:{self.endpoint.port}: {error.strerror or error}"))
                 return
             if count == len(view):
                 self._pending.popleft()
@@ -377,7 +379,7 @@ class Client:
             elif isinstance(event, Opened):
                 self._opened = True
             elif isinstance(event, SaslRefused):
-                self._lost(UnauthorizedError(f"{self.endpoint.host}: {event.reason}"))
+                self._lost(UnauthorizedError(f"{self.endpoint.host}:{self.endpoint.port}: {event.reason}"))
             elif isinstance(event, Closed):
                 self._on_closed(event)
 
@@ -397,10 +399,10 @@ class Client:
         error = event.error
         self._write()
         self._lost(
-            ConnectionLostError(f"{self.endpoint.host}: the connection was closed")
+            ConnectionLostError(f"{self.endpoint.host}:{self.endpoint.port}: the connection was closed")
             if error is None
             else ConnectionLostError(
-                f"{self.endpoint.host}: {error.description or error.condition} ({error.condition})"
+                f"{self.endpoint.host}:{self.endpoint.port}: {error.description or error.condition} ({error.condition})"
             )
         )
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from isthmus.errors import InvalidArgumentError
-from isthmus.replication.route_query import RouteSettings, cause_of, sink_options, source_options
+from isthmus.replication import route_query
+from isthmus.replication.route_query import RouteQuery, RouteSettings, cause_of, sink_options, source_options
+from isthmus.replication.spark_gone import SparkGoneError
 from isthmus.replication.transform import apply_steps, find_step
 from isthmus.topology import read
 from isthmus.topology.route import routes
@@ -78,9 +83,109 @@ isthmus.connectors.servicebus.lease.LeaseError: 'q': the sink failed: jfk: conne
     assert cause_of("") == "the query failed without a word"
 
 
+@pytest.mark.parametrize(
+    "report",
+    [
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting ...",
+        "Job aborted due to stage failure\nCaused by: java.io.IOException: Connection reset by peer\n  at sun.nio.ch",
+    ],
+)
+def test_a_killed_worker_is_called_that(report: str) -> None:
+    assert cause_of(report).startswith("a Python worker of the route was killed, or crashed")
+
+
 def test_steps_are_found_and_applied_in_order() -> None:
     assert find_step("os.path:basename")("/a/b") == "b"  # type: ignore[arg-type]
     assert apply_steps("/a/b", [find_step("os.path:dirname"), find_step("os.path:dirname")]) == "/"  # type: ignore[arg-type]
+
+
+@dataclass
+class FakeQuery:
+    isActive: bool = True  # noqa: N815 - Spark's name
+    status: dict[str, Any] = field(default_factory=lambda: {"isDataAvailable": False, "message": "Waiting"})
+
+    def exception(self) -> Exception | None:
+        return None if self.isActive else RuntimeError("isthmus.errors.LeaseError: the sink went away")
+
+    def stop(self) -> None:
+        self.isActive = False
+
+
+class FakeControl:
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.lease = True
+
+    def busy(self) -> bool:
+        return self.lease
+
+    def stop(self, why: str) -> None:
+        self.asked.append(why)
+
+    def close(self) -> None:
+        self.lease = False
+
+
+def pair() -> tuple[RouteQuery, FakeQuery, FakeQuery, FakeControl]:
+    first, second, control = FakeQuery(), FakeQuery(), FakeControl()
+    route = routes(read(TEXT))[0]
+    return RouteQuery(route, [first, second], control), first, second, control  # type: ignore[list-item, arg-type]
+
+
+def test_i4_where_one_query_ends_the_other_is_asked_to_give_back_what_it_has() -> None:
+    running, first, _, control = pair()
+    assert running.is_active()
+    assert control.asked == []
+    first.isActive = False
+    assert running.is_active(), "the lease of the other is under way"
+    assert running.is_active()
+    assert control.asked == ["the other query of the route has ended"]
+    control.lease = False
+    assert not running.is_active()
+    assert running.failure() == "the sink went away"
+
+
+def test_i4_a_query_whose_lease_is_about_to_begin_is_waited_for() -> None:
+    running, first, second, control = pair()
+    first.isActive = control.lease = False
+    second.status["isDataAvailable"] = True
+    assert running.is_active()
+    second.isActive = False
+    assert not running.is_active()
+
+
+def test_i4_a_lease_that_does_not_end_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_query, "FAREWELL_SECONDS", 0.0)
+    running, first, _, control = pair()
+    first.isActive = False
+    assert not running.is_active()
+    assert control.lease
+
+
+class GoneQuery(FakeQuery):
+    @property
+    def isActive(self) -> bool:  # type: ignore[override] # noqa: N802 - Spark's name
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    @isActive.setter
+    def isActive(self, value: bool) -> None:  # noqa: N802 - Spark's name
+        """What a dead process is told does not matter."""
+
+
+def test_a_route_whose_spark_is_gone_says_so_and_has_nothing_to_drain() -> None:
+    control = FakeControl()
+    running = RouteQuery(routes(read(TEXT))[0], [GoneQuery()], control)  # type: ignore[list-item, arg-type]
+    with pytest.raises(SparkGoneError, match="Java process has ended"):
+        running.is_active()
+    assert running.drained()
+
+
+def test_a_route_has_ended_where_both_queries_have() -> None:
+    running, first, second, control = pair()
+    first.isActive = second.isActive = False
+    assert not running.is_active()
+    assert running.drained()
+    assert control.asked == []
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from isthmus.replication.sighting import Sighting
+from isthmus.replication.spark_gone import SparkGoneError
 from isthmus.supervisor.condition import Phase
 from isthmus.supervisor.supervisor import ClaimState, ClaimView, Settings, Supervisor
 from isthmus.testing.clock import ManualClock
@@ -162,6 +163,16 @@ def test_i3_a_route_that_moved_starts_from_the_first_delay_again() -> None:
     assert bench.steps_until_start() <= 1.1
 
 
+def test_what_is_left_of_a_failed_route_is_stopped_before_it_is_started_again() -> None:
+    bench = Bench(("a", "b"), retry_first_seconds=1.0)
+    bench.step()
+    bench.started["a"][0].fail("boom")
+    bench.step()
+    assert bench.journal == ["stop a"]
+    bench.steps_until_start()
+    assert bench.journal == ["stop a"]
+
+
 def test_a_query_that_ends_unasked_is_a_failure() -> None:
     bench = Bench()
     bench.step()
@@ -206,6 +217,16 @@ def test_i4_a_start_that_takes_too_long_holds_up_nobody() -> None:
     bench.supervisor.step()
     bench.step(10.5)
     assert len(bench.started["b"]) == 1
+
+
+def test_where_spark_is_gone_the_run_ends_and_says_so() -> None:
+    bench = Bench(("a", "b"), step_seconds=0.0)
+    bench.step()
+    bench.refuse["a"] = SparkGoneError()
+    bench.started["a"][0].fail("boom")
+    with pytest.raises(SparkGoneError, match="start it again"):
+        bench.supervisor.run(threading.Event(), lambda: bench.clock.advance(1000))
+    assert "drain b" in bench.journal
 
 
 def test_i5_all_drain_before_any_stops() -> None:

@@ -55,8 +55,13 @@ class _Standing:
 def prepare_turns(folder: Path) -> None:
     """Make the folder of a route's turns, before either query starts; the first one looks first."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / _HOLDER).write_bytes(_NOTE.pack(0, 0.0))
-    (folder / _NEXT).touch()
+    # In place: workers that outlived their driver may still hold the locks and read the note, which is never cut short.
+    descriptor = os.open(folder / _HOLDER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(descriptor, _NOTE.pack(0, 0.0), 0)
+    finally:
+        os.close(descriptor)
+    (folder / _NEXT).touch(mode=0o600)
 
 
 class Turn:

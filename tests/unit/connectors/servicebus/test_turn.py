@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -114,6 +115,30 @@ def test_a_run_that_starts_again_begins_with_the_first(folder: Path, first: Turn
     second.take(later())
     second.leave()
     prepare_turns(folder)
+    assert first.place(LEAD) is Place.LOOK
+
+
+def test_who_looks_while_a_run_starts_again_reads_a_whole_note(folder: Path, second: Turn) -> None:
+    over = threading.Event()
+
+    def prepare() -> None:
+        while not over.is_set():
+            prepare_turns(folder)
+
+    thread = threading.Thread(target=prepare)
+    thread.start()
+    try:
+        assert {second.place(LEAD) for _ in range(2000)} == {Place.WAIT}
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_run_that_starts_again_stands_next_to_a_worker_that_is_left(folder: Path, first: Turn, second: Turn) -> None:
+    second.take(later())
+    prepare_turns(folder)
+    assert (first.place(LEAD), Turn(folder, SECOND).place(LEAD)) == (Place.WAIT, Place.STAND_NEXT)
+    second.leave()
     assert first.place(LEAD) is Place.LOOK
 
 
