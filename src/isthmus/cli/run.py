@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import sys
 import threading
@@ -61,6 +62,7 @@ def run(
     _handle_signals(stop)
     show = _Lines(as_json=as_json) if as_json or not sys.stdout.isatty() else _Screen()
     with show:
+        _log_to_stderr()
         ended_well = run_federation(federation, options, stop, on_status=show, on_started=lambda: _handle_signals(stop))
     if not ended_well:
         raise typer.Exit(1)
@@ -70,6 +72,15 @@ def _handle_signals(stop: threading.Event) -> None:
     """Ctrl-C and SIGTERM ask for a clean end."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
+
+
+def _log_to_stderr() -> None:
+    """With time and level, and without what Spark's bridge to Java says of each call that its end broke off."""
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S%z"
+    )
+    logging.getLogger("isthmus").setLevel(logging.INFO)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 
 class _Screen:

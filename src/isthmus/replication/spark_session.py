@@ -27,7 +27,7 @@ from isthmus.errors import InvalidArgumentError
 from isthmus.replication.java import Java, find_java
 from isthmus.replication.worker_environment import make_shareable
 
-__all__ = ["create_spark_session"]
+__all__ = ["LOG_FILE", "STDERR_FILE", "create_spark_session"]
 
 # What a lease's sink receives at once; the larger, the less Python and Arrow work per message, the smaller, the less a
 # paced message waits behind. 256 KiB is where the rate stopped rising with 1 KiB messages.
@@ -44,6 +44,10 @@ _COMPILER = "-XX:TieredStopAtLevel=1"
 # Spark's default starts a process for each file that it writes to a local disk, and writes a checksum beside each: a third
 # of the time that a lease change takes. This one renames in the process.
 _CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+# In the work directory: what Spark says of its errors.
+LOG_FILE = "spark.log"
+# Beside it: what its Java process and the Python workers write to their standard error, tracebacks of those that were cut off.
+STDERR_FILE = "spark-stderr.log"
 _LOG_CONFIGURATION = Path(__file__).parent / "log4j2.properties"
 _SECRET_NAMES = r"(?i)secret|password|token|credential|access[.]?key|shared[.]?access|connection"
 _SECRET_TEXTS = r"(?i)(SharedAccessKey|SharedAccessSignature|sig|AccountKey|password)=[^;&\s\"']+"
@@ -64,7 +68,7 @@ def create_spark_session(
     Args:
         name: the application's name.
         routes: how many routes will run at once.
-        work_directory: where Spark keeps its temporary files; made if absent. The caller removes it.
+        work_directory: where Spark keeps its temporary files and its logs; made if absent. The caller removes it.
         driver_memory_mib: heap of the Java virtual machine.
         arrow_batch_bytes: the size at which Spark hands an Arrow batch to a Python worker.
         options: further settings of Spark; they win over those set here.
@@ -90,6 +94,7 @@ def create_spark_session(
             f"-Djava.io.tmpdir={temporary}",
             f"-Dderby.system.home={temporary}",
             f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}",
+            f"-Disthmus.spark.log={work_directory.absolute() / LOG_FILE}",
         )
     )
     defaults = {
@@ -119,8 +124,18 @@ def create_spark_session(
         builder = builder.config(key, value)
     with _environment(machine, _spark_home(temporary / "home")):
         session = builder.getOrCreate()
+    _redirect_stderr(session, work_directory / STDERR_FILE)
     make_shareable(session, "servicebus")
     return session
+
+
+def _redirect_stderr(session: SparkSession, file: Path) -> None:
+    """Takes the standard error of Java, and of the workers that it starts from now on, off the terminal."""
+    virtual_machine = session._jvm
+    assert virtual_machine is not None
+    os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+    stream = virtual_machine.java.io.FileOutputStream(str(file.absolute()), True)
+    virtual_machine.System.setErr(virtual_machine.java.io.PrintStream(stream, True))
 
 
 def _spark_home(folder: Path) -> Path:
