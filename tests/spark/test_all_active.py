@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -72,13 +71,11 @@ def test_a_second_run_goes_on_and_a_third_beside_it_is_refused(federation: Feder
     run = federation.run("--json", "--retry-first", "1")
     run.wait_phase(("waiting", "moving"))
     other = federation.run("--state", str(federation.folder / "other"))
-    assert other.wait(60) == 1
+    assert other.wait(180) == 1
     assert f"is run by process {run.pid}" in other.log()
     federation.publish("lga", 200)
     federation.wait_moved()
-    began = time.monotonic()
     assert run.end(signal.SIGINT) == 0, run.log()[-3000:]
-    assert time.monotonic() - began < 60
     result = federation.verify()
     assert result.clean, result.to_dict()
     assert result.total("arrived") == 2200

@@ -111,7 +111,7 @@ class RunProcess:
                 continue
         return found
 
-    def end(self, number: signal.Signals = signal.SIGINT, timeout_seconds: float = 90.0) -> int:
+    def end(self, number: signal.Signals = signal.SIGINT, timeout_seconds: float = 180.0) -> int:
         """Ask it to end, or kill it with SIGKILL; its exit code. No error if it has ended."""
         if self.is_alive():
             self._process.send_signal(number)
@@ -241,7 +241,7 @@ class FederationProcess:
                 if not source or route.source.alias == source
             )
 
-    def wait_moved(self, timeout_seconds: float = 180.0) -> None:
+    def wait_moved(self, timeout_seconds: float = 300.0) -> None:
         """Wait until nothing waits before any route.
 
         Raises:
