@@ -20,6 +20,9 @@ _STYLES = {
     "done": "green",
 }
 
+# A failure that the route has recovered from is shown for so long.
+RECENT_SECONDS = 600
+
 
 def route_table(routes: Sequence[dict[str, Any]], title: str = "") -> Table:
     """The routes of a status document."""
@@ -32,6 +35,8 @@ def route_table(routes: Sequence[dict[str, Any]], title: str = "") -> Table:
         state = Text(route["state"], style=_STYLES.get(route["phase"], ""))
         if route["last_error"] and route["phase"] in {"failed", "starting", "pending"}:
             state.append(f"\n{route['last_error']}", style="dim")
+        elif route["last_error"] and route["last_error_seconds_ago"] <= RECENT_SECONDS:
+            state.append(f"\nfailed {_age(route['last_error_seconds_ago'])} ago: {route['last_error']}", style="dim")
         table.add_row(
             Text(route["name"]),
             state,
