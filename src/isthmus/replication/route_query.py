@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -205,7 +205,8 @@ class RouteQuery:
     def stop(self) -> None:
         """Stops its queries."""
         try:
-            with calling_spark(), ExitStack() as stack:
+            # What has ended with Java need not be stopped.
+            with suppress(SparkGoneError), calling_spark(), ExitStack() as stack:
                 for query in self._queries:
                     stack.callback(query.stop)
         finally:
