@@ -179,6 +179,8 @@ def _event_hub(engine: Engine, name: str, wanted: EventHubDescription, rules: li
     if current is None:
         engine.hubs.create(name, wanted)
         return True
+    # A file says nothing of these.
+    wanted = replace(wanted, consumer_group_metadata=current.consumer_group_metadata)
     if wanted != current:
         engine.hubs.update(name, wanted)
     return wanted != current

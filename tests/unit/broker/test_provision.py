@@ -149,6 +149,10 @@ def test_event_hubs_are_made_and_brought_in_line(engine: Engine) -> None:
     with pytest.raises(ConfigError, match="can become more and not fewer"):
         provision(engine, read_config(file, "file"))
     assert len(hub.partitions) == 3
+    described = replace(engine.hubs.row("telemetry").description, consumer_group_metadata={"g": "mine"})
+    engine.hubs.update("telemetry", described)
+    assert provision(engine, read_config(more, "file")) == []
+    assert hub.description.consumer_group_metadata == {"g": "mine"}
     rights = "event_hubs: {telemetry: {partition_count: 3, authorization_rules: {reader: {rights: [Listen]}}}}"
     provision(engine, read_config(rights, "file"))
     description = engine.hubs.get("telemetry")

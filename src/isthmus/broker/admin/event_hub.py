@@ -116,16 +116,19 @@ class EventHubOperations:
     def _put_group(self, request: Request, node: Node) -> Answer:
         at = request.address
         row, hub = self._hubs.row(at.entity), self._hubs.find(at.entity)
-        if node.find_text("UserMetadata"):
-            raise InvalidArgumentError("UserMetadata of consumer groups is not kept by this namespace; leave it out.")
         stands = hub is not None and _has(hub, at.group)
+        groups = row.description.consumer_groups
         if request.if_match is None:
             if stands:
                 raise EntityExistsError(at.path)
-            groups = [*row.description.consumer_groups, at.group]
-            self._hubs.update(at.entity, replace(row.description, consumer_groups=groups))
+            groups = [*groups, at.group]
         elif not stands:
             raise EntityNotFoundError(at.path)
+        metadata = dict(row.description.consumer_group_metadata)
+        metadata.pop(at.group.lower(), None)
+        if (text := node.find_text(_METADATA.name)) is not None:
+            metadata[at.group.lower()] = _METADATA.parse(text)
+        self._hubs.update(at.entity, replace(row.description, consumer_groups=groups, consumer_group_metadata=metadata))
         return self._group(request, self._hubs.row(at.entity), at.group, changed=True)
 
     def _hub(self, request: Request, row: HubRow, *, changed: bool = False) -> Answer:
@@ -141,13 +144,16 @@ class EventHubOperations:
         return Answer(status_of(request, changed), body, updated_at_ms=row.updated_at_ms)
 
     def _group(self, request: Request, row: HubRow, name: str, *, changed: bool = False) -> Answer:
-        times = text_element("CreatedAt", atom.format_time(row.created_at_ms))
-        times += text_element("UpdatedAt", atom.format_time(row.updated_at_ms))
+        parts = text_element("CreatedAt", atom.format_time(row.created_at_ms))
+        parts += text_element("UpdatedAt", atom.format_time(row.updated_at_ms))
+        metadata = row.description.consumer_group_metadata.get(name.lower())
+        if metadata is not None:
+            parts += text_element(_METADATA.name, metadata)
         body = atom.entry(
             request.origin,
             f"{row.name}/ConsumerGroups/{name}",
             name,
-            _described("ConsumerGroupDescription", times),
+            _described("ConsumerGroupDescription", parts),
             published_ms=row.created_at_ms,
             updated_ms=row.updated_at_ms,
         )

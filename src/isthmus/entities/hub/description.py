@@ -29,6 +29,7 @@ class EventHubDescription:
         message_retention_ms: age in ms at which events may be removed.
         partition_retention_in_megabytes: size at which a partition's oldest events may be removed; None is without end.
         consumer_groups: besides ``$Default``.
+        consumer_group_metadata: UserMetadata of consumer groups, ``$Default`` included, by lower-case name.
         max_message_size_in_kilobytes: of one transfer, a batch as a whole; None takes the namespace's limit.
     """
 
@@ -40,6 +41,7 @@ class EventHubDescription:
     authorization_rules: list[AuthorizationRule] = field(default_factory=list)
     user_metadata: str | None = None
     max_message_size_in_kilobytes: int | None = None
+    consumer_group_metadata: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

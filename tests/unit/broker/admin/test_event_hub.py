@@ -28,6 +28,7 @@ RULE = (
     "<AuthorizationRules><AuthorizationRule><Rights><AccessRights>Send</AccessRights></Rights>"
     "<KeyName>device</KeyName><PrimaryKey>p</PrimaryKey></AuthorizationRule></AuthorizationRules>"
 )
+METADATA = "<UserMetadata>%s</UserMetadata>"
 
 
 class Api:
@@ -137,7 +138,9 @@ def test_an_update_replaces_and_keeps_what_only_this_namespace_knows_i1(api):
         ("/hub/consumergroups/$default", "ConsumerGroupDescription", "", None, EntityExistsError, 409),
         ("/hub/consumergroups/h", "ConsumerGroupDescription", "", "*", EntityNotFoundError, 404),
         ("/queue/consumergroups/h", "ConsumerGroupDescription", "", None, EntityNotFoundError, 404),
-        ("/hub/consumergroups/h", "ConsumerGroupDescription", "<UserMetadata>m</UserMetadata>", None, InvalidArgumentError, 400),
+        ("/hub/consumergroups/h", "ConsumerGroupDescription", METADATA % ("m" * 1025), None, InvalidArgumentError, 400),
+        ("/hub/consumergroups/g", "ConsumerGroupDescription", METADATA % ("m" * 1025), "*", InvalidArgumentError, 400),
+        ("/a", "EventHubDescription", METADATA % ("m" * 1025), None, InvalidArgumentError, 400),
         ("/hub/consumergroups/" + "h" * 51, "ConsumerGroupDescription", "", None, InvalidArgumentError, 400),
     ],
 )  # fmt: skip
@@ -177,6 +180,30 @@ def test_consumer_groups(api):
         api.operations.delete(api.request("/hub/consumergroups/audit"))
     with pytest.raises(NotAllowedError):
         api.operations.delete(api.request("/hub/consumergroups/$Default"))
+
+
+def test_user_metadata_of_consumer_groups(api):
+    api.put("/hub")
+    kind = "ConsumerGroupDescription"
+    api.put("/hub/consumergroups/Audit", METADATA % "mine &amp; yours", kind)
+    api.put("/hub/consumergroups/other", "", kind)
+    api.put("/hub/consumergroups/$Default", METADATA % "all", kind, if_match="*")
+    api.put("/hub", METADATA % "of the hub", if_match="*")
+    api.engine.begin_commit()
+    api.store.sync()
+    api.engine = Engine(api.store, api.clock)
+    api.operations = Operations(api.engine, api.clock, "ewr", 1 << 20)
+    assert api.shown("/hub/consumergroups/audit")["UserMetadata"] == "mine & yours"
+    assert api.shown("/hub/consumergroups/$default")["UserMetadata"] == "all"
+    assert "UserMetadata" not in api.shown("/hub/consumergroups/other")
+    shown = [entry.find("content").children[0] for entry in api.get("/hub/consumergroups").find_all("entry")]
+    assert [each.find_text("UserMetadata") for each in shown] == ["all", "mine & yours", None]
+    api.put("/hub/consumergroups/other", METADATA % "new", kind, if_match="*")
+    api.put("/hub/consumergroups/audit", "", kind, if_match="*")
+    assert "UserMetadata" not in api.shown("/hub/consumergroups/Audit")
+    api.operations.delete(api.request("/hub/consumergroups/other"))
+    api.put("/hub/consumergroups/other", "", kind)
+    assert api.engine.hubs.get("hub").consumer_group_metadata == {"$default": "all"}
 
 
 def test_one_group_too_many_is_a_quota(api):
