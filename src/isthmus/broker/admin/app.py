@@ -77,7 +77,7 @@ def build_admin_app(
     operations = Operations(engine, clock, namespace_name, limits.max_message_size_bytes)
     handler = _Handler(operations, authority, clock, token_clock or SystemClock(), namespace_name, commit, health)
     app = web.Application(client_max_size=DOCUMENT_LIMIT_BYTES)
-    app.router.add_route("*", "/{path:.*}", handler.handle)
+    app.router.add_route("*", r"/{path:(?s:.*)}", handler.handle)  # line ends as well: all is answered here
     app.on_response_prepare.append(_sign)
     return app
 

@@ -492,6 +492,15 @@ async def test_i3_an_unforeseen_error_is_answered(served: Served, monkeypatch: p
     assert "/secret/path" not in detail
 
 
+async def test_i3_a_path_with_line_ends_is_answered_as_any_other(served: Served) -> None:
+    for path in ("/%0aapi-version=2021-05", "/a%0D%0Ab", "/%0a", "/q%E2%80%A8"):
+        for method in ("GET", "POST", "PUT", "DELETE"):
+            assert (await refusal(await served.request(method, path, token="x")))[0] in (400, 401)
+            response = await served.request(method, path, entry(queue()))
+            assert read(await response.read()).name in ("Error", "feed")
+    assert served.engine.list_queues() == []
+
+
 async def test_i4_logs_hold_no_token_and_no_key(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     rules = (
