@@ -6,7 +6,6 @@ What it is: the lookup by path and by name. What it is not: any check of a key o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 from isthmus.entities import AuthorizationRule, Engine
 
@@ -32,8 +31,5 @@ class EngineRules:
     def named(self, key_name: str) -> Iterator[tuple[str, AuthorizationRule]]:
         """Every entity's rule of that name, with the entity's canonical path."""
         engine = self._engine
-        queues = ((name, description.authorization_rules) for name, description in engine.list_queues())
-        topics = ((name, description.authorization_rules) for name, description in engine.list_topics())
-        hubs = ((name, engine.hubs.row(name).description.authorization_rules) for name in engine.hubs.names())
-        for name, rules in chain(queues, topics, hubs):
-            yield from ((name.lower(), rule) for rule in rules if rule.key_name == key_name)
+        for path in (*engine.key_names.having(key_name), *engine.hubs.key_names.having(key_name)):
+            yield from ((path, rule) for rule in self.of(path) if rule.key_name == key_name)

@@ -81,6 +81,7 @@ class Administration(Registry):
         """
         queue = self._queue(name)
         del self._queues[name.lower()]
+        self.key_names.remove(name)
         self._unstage(queue.entry)
         self._wipe(queue.entry, queue.queue, queue.queue.dead_letters)
 
@@ -127,6 +128,7 @@ class Administration(Registry):
         for subscription in list(topic.subscriptions):
             self.delete_subscription(name, subscription)
         del self._topics[name.lower()]
+        self.key_names.remove(name)
         self._unstage(topic.entry)
         self._wipe(topic.entry, topic.topic)
 

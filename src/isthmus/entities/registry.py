@@ -35,6 +35,7 @@ from isthmus.entities.hub.registry import EventHubs
 from isthmus.entities.intake import Context, Intake
 from isthmus.entities.journal import Journal
 from isthmus.entities.key import CATALOG, COUNTER, after, state_key
+from isthmus.entities.key_name import KeyNames
 from isthmus.entities.limit import Limits
 from isthmus.entities.onward import Onward
 from isthmus.entities.queue import Queue
@@ -83,7 +84,13 @@ class HeldQueue:
 
 
 class Registry:
-    """The entities of a namespace by name and by number. Arguments as for `engine.Engine`."""
+    """The entities of a namespace by name and by number. Arguments as for `engine.Engine`.
+
+    Attributes:
+        limits: what is refused.
+        key_names: which queues and topics have an authorization rule of a name.
+        hubs: the event hubs.
+    """
 
     def __init__(
         self,
@@ -111,6 +118,7 @@ class Registry:
         if stores is not None:
             stores.budget = self._context.budget
         self._next_number = 1
+        self.key_names = KeyNames()
         self._load()
         self.hubs = EventHubs(self._staging, clock, limits, lambda name: name in self._queues or name in self._topics)
 
@@ -203,6 +211,7 @@ class Registry:
         self._numbers = {}
         self._queues.clear()
         self._topics.clear()
+        self.key_names.clear()
         self._forwarding.clear()
         self._context.calendar.reload()
         self._context.blobs.load()
@@ -315,6 +324,7 @@ class Registry:
 
     def _apply_queue(self, queue: HeldQueue) -> None:
         settings = described(queue.entry, QueueDescription)
+        self.key_names.put(queue.entry.names[0], settings.authorization_rules)
         size = settings.max_message_size_in_kilobytes
         window = settings.duplicate_detection_history_time_window_ms
         queue.queue.configure(
@@ -381,6 +391,7 @@ class Registry:
 
     def _apply_topic(self, topic: HeldTopic) -> None:
         settings = described(topic.entry, TopicDescription)
+        self.key_names.put(topic.entry.names[0], settings.authorization_rules)
         size = settings.max_message_size_in_kilobytes
         window = settings.duplicate_detection_history_time_window_ms
         topic.topic.configure(

@@ -22,6 +22,7 @@ from isthmus.entities.hub.description import DEFAULT_CONSUMER_GROUP, EventHubDes
 from isthmus.entities.hub.hub import EventHub
 from isthmus.entities.hub.key import COUNTER, hub_key, hub_span
 from isthmus.entities.hub.partition import Partition
+from isthmus.entities.key_name import KeyNames
 from isthmus.entities.limit import Limits
 from isthmus.entities.staging import Staging
 from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError, QuotaExceededError
@@ -42,6 +43,7 @@ class EventHubs:
 
     Attributes:
         due_ms: wall time of the next look at retention; None while there are no hubs.
+        key_names: which hubs have an authorization rule of a name.
     """
 
     def __init__(self, staging: Staging, clock: Clock, limits: Limits, is_taken: Callable[[str], bool]) -> None:
@@ -57,6 +59,7 @@ class EventHubs:
         self._kept_hubs: dict[str, EventHub] = {}
         self._kept_partitions: dict[int, Partition] = {}
         self._next_number = 1
+        self.key_names = KeyNames()
         self.due_ms: int | None = None
         self._load()
 
@@ -74,6 +77,7 @@ class EventHubs:
         gone, known = self._hubs, dict(self._partitions)
         self._cache.clear()
         self._rows, self._hubs, self._partitions = {}, {}, {}
+        self.key_names.clear()
         self._kept_hubs, self._kept_partitions = gone, known
         self._load()
         for name, hub in gone.items():
@@ -91,6 +95,7 @@ class EventHubs:
         hub.description = row.description
         hub.partitions = [self._partition(row, index) for index in range(len(row.numbers))]
         self._hubs[key] = hub
+        self.key_names.put(row.name, row.description.authorization_rules)
         self.due_ms = self.due_ms or 0
         return hub
 
@@ -199,6 +204,7 @@ class EventHubs:
         """
         row = self.row(name)
         del self._rows[name.lower()]
+        self.key_names.remove(name)
         hub = self._hubs.pop(name.lower())
         hub.is_deleted = True
         for partition in hub.partitions:
@@ -239,6 +245,10 @@ class EventHubs:
                 f"{limits.max_consumer_groups_per_event_hub}."
             )
         description.consumer_groups = groups
+        described = {name: text for name, text in description.consumer_group_metadata.items() if name in seen}
+        for text in (description.user_metadata or "", *described.values()):
+            _check_range("UserMetadata (characters)", len(text), 0, limits.max_user_metadata_characters)
+        description.consumer_group_metadata = described
 
     # ---- time
 
