@@ -21,10 +21,11 @@ from typing import Any
 
 import pytest
 
-from fault_client import connected, look, make_message
+from fault_client import connected, look, make_message, read_message
 from isthmus.amqp import Error
-from isthmus.amqp.performative import Rejected
-from isthmus.amqp.types import Symbol
+from isthmus.amqp.performative import Modified, Rejected
+from isthmus.amqp.section import encode_message
+from isthmus.amqp.types import Symbol, Timestamp
 from isthmus.errors import IsthmusError
 from isthmus.operations.statistics import ask_statistics
 from isthmus.operations.target import find_target
@@ -34,10 +35,16 @@ from isthmus.transport import Receiver, Sender
 COMMAND = [sys.executable, "-c", "from isthmus.cli.app import main; main()", "namespace"]
 CONFIG = """
 limits: {min_lock_duration: 1s}
-queues: {source: {lock_duration: 1s, max_delivery_count: 100000}, target: {}}
+queues:
+  source: {lock_duration: 1s, max_delivery_count: 100000}
+  target: {}
+  sessions: {requires_session: true, lock_duration: 1s, max_delivery_count: 100000}
 """
 MESSAGES = 3000
 ROUNDS = 40
+SESSIONS = 20
+ACTIVE, DEFERRED, SCHEDULED = range(3)
+DUE_MS = 4_000_000_000_000
 
 
 @pytest.fixture
@@ -164,3 +171,78 @@ def test_purge_o3(ns: NamespaceProcess, long_count: Callable[[int], int]) -> Non
         assert max(found.values()) == 1
     finish(words)
     assert bodies(ns, "source") == Counter(kept)
+
+
+def fill_sessions(ns: NamespaceProcess) -> dict[bytes, int]:
+    """Messages in sessions, of all states; the state of each."""
+    states = {b"%d" % n: {1: DEFERRED, 2: SCHEDULED}.get(n // SESSIONS % 5, ACTIVE) for n in range(MESSAGES)}
+    messages = []
+    for body, state in states.items():
+        number = int(body)
+        messages.append(
+            encode_message(
+                body,
+                properties={"message_id": str(number), "group_id": f"s{number % SESSIONS}"},
+                annotations={"x-opt-scheduled-enqueue-time": Timestamp(DUE_MS)} if state == SCHEDULED else None,
+                application_properties={"number": number},
+            )
+        )
+    with connected(ns, "sessions") as client:
+        Sender(client, "sessions").wait_ready().send_all(messages, batch=100)
+        for number in range(SESSIONS):
+            receiver = Receiver(client, "sessions", in_session=True, session_id=f"s{number}").wait_attached()
+            count = sum(state != SCHEDULED and int(body) % SESSIONS == number for body, state in states.items())
+            receiver.grant(count)
+            while count:
+                client.wait_until(lambda receiver=receiver: receiver.arrived, 20, "messages")
+                for run in receiver.take():
+                    for place, payload in enumerate(run.payloads):
+                        if states[read_message(payload).body] == DEFERRED:
+                            receiver.dispose(
+                                run.first_id + place, run.first_id + place, Modified(undeliverable_here=True)
+                            )
+                    count -= len(run.payloads)
+            receiver.close()
+        client.wait_until(
+            lambda: counted("deferred", "sessions") == list(states.values()).count(DEFERRED), 20, "all set aside"
+        )
+    return states
+
+
+def states_of(ns: NamespaceProcess) -> dict[bytes, int]:
+    """Of what stands in the sessions."""
+    with connected(ns, "sessions") as client:
+        found = [(seen.body, seen.state) for seen in look(client, "sessions")]
+    assert len(dict(found)) == len(found), "doubled"
+    return dict(found)
+
+
+def test_purge_of_sessions_o3(ns: NamespaceProcess, long_count: Callable[[int], int]) -> None:
+    choose = seeded()
+    states = fill_sessions(ns)
+    assert states_of(ns) == states
+    kept = {body: state for body, state in states.items() if int(body) % 3 == 0}
+    words = ["purge", "sessions", "--filter", "number % 3 <> 0", "--yes"]
+
+    def gone() -> int:
+        return MESSAGES - sum(counted(kind, "sessions") for kind in ("active", "deferred", "scheduled"))
+
+    for turn in range(long_count(ROUNDS)):
+        with suppress(IsthmusError):
+            interrupt(ns, words, gone, choose, broker=turn % 2 == 1)
+        found = states_of(ns)
+        assert kept.items() <= found.items()
+        assert found.items() <= states.items()
+    finish(words)
+    assert states_of(ns) == kept
+    # Nobody has a session any more, and each gives what was left in it.
+    with connected(ns, "sessions") as client:
+        for number in range(SESSIONS):
+            receiver = Receiver(client, "sessions", in_session=True, session_id=f"s{number}").wait_attached()
+            wanted = {body for body, state in kept.items() if state == ACTIVE and int(body) % SESSIONS == number}
+            receiver.grant(len(wanted))
+            here: set[bytes] = set()
+            while here != wanted:
+                client.wait_until(lambda receiver=receiver: receiver.arrived, 20, "what was left")
+                here |= {read_message(payload).body for run in receiver.take() for payload in run.payloads}
+            receiver.close()
