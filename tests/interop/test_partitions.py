@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from isthmus.broker.backup import back_up_stopped
+from isthmus.operations.backup import back_up_anyhow
 from isthmus.testing.namespace import namespace
 
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
@@ -40,6 +42,15 @@ topics:
       all: {}
       heavy: {rules: {heavy: {filter: "weight > 10"}}}
       sessions: {requires_session: true}
+"""
+
+
+WITH_WAYS = """
+limits: {partitions_per_entity: 8, partition_stores: 3}
+queues:
+  last: {}
+  middle: {enable_partitioning: true, forward_to: last}
+  first: {forward_to: middle}
 """
 
 
@@ -72,6 +83,15 @@ def receive(receiver, count, seconds=5):
     until = time.monotonic() + seconds
     while len(found) < count and time.monotonic() < until:
         found += receiver.receive_messages(max_message_count=count - len(found), max_wait_time=1)
+    return found
+
+
+def peek_all(receiver):
+    found = []
+    while part := receiver.peek_messages(
+        max_message_count=500, sequence_number=found[-1].sequence_number + 1 if found else 1
+    ):
+        found += part
     return found
 
 
@@ -269,14 +289,76 @@ def test_the_administration_makes_counts_and_removes_them(served, client):
         made.enable_partitioning = False
         with pytest.raises(Exception, match="EnablePartitioning"):
             admin.update_queue(made)
-        with pytest.raises(Exception, match="partitioned"):
-            admin.create_queue("away", forward_to="made")
-        with pytest.raises(Exception, match="partitioned"):
-            admin.create_queue("away", enable_partitioning=True, forward_to="kept")
         admin.delete_queue("made")
         admin.create_queue("made", enable_partitioning=True)
         with client.get_queue_receiver("made") as receiver:
             assert receiver.peek_messages(max_message_count=10) == []
+
+
+def test_forwarding_and_sending_via(served, client):
+    with ServiceBusAdministrationClient.from_connection_string(
+        served.admin_connection_string, connection_verify=str(served.ca_file)
+    ) as admin:
+        admin.create_queue("last")
+        admin.create_queue("middle", enable_partitioning=True, forward_to="last")
+        admin.create_queue("first", forward_to="middle")
+        send(client, "first", *(ServiceBusMessage(str(number), partition_key=str(number % 3)) for number in range(12)))
+        with client.get_queue_receiver("last", receive_mode=DELETE) as receiver:
+            found = receive(receiver, 12)
+        assert sorted(int(str(each)) for each in found) == list(range(12))
+        for key in "012":
+            numbers = [int(str(each)) for each in found if each.partition_key == key]
+            assert numbers == sorted(numbers)
+        with pytest.raises(ServiceBusError, match="auto-forwarding"), client.get_queue_receiver("middle") as receiver:
+            receiver.receive_messages(max_wait_time=1)
+        for name in ("first", "middle"):
+            assert admin.get_queue_runtime_properties(name).total_message_count == 0
+        admin.delete_queue("last")
+        send(client, "first", ServiceBusMessage("lost", partition_key="k"))
+        until = time.monotonic() + 5
+        while not admin.get_queue_runtime_properties("middle").transfer_dead_letter_message_count:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    with client.get_queue_receiver(
+        "middle", sub_queue=ServiceBusSubQueue.TRANSFER_DEAD_LETTER, receive_mode=DELETE
+    ) as receiver:
+        assert [str(each) for each in receive(receiver, 1)] == ["lost"]
+
+
+def test_a_back_up_while_messages_cross_has_each_once(tmp_path):
+    """Taken while a sender sends: what was acknowledged before it began is in it, everything once at most."""
+    stop, sent = threading.Event(), []
+    with namespace(data=tmp_path / "data", config=WITH_WAYS) as served:
+
+        def work():
+            with connected(served) as own, own.get_queue_sender("first") as sender:
+                while not stop.is_set():
+                    sender.send_messages([ServiceBusMessage(f"{len(sent)}", partition_key=str(len(sent) % 5))])
+                    sent.append(len(sent))
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            copies = []
+            for _ in range(4):
+                time.sleep(0.3)
+                before = len(sent)
+                copies.append((before, tmp_path / f"copy{before}"))
+                assert back_up_anyhow(served.data, copies[-1][1]), "a running process makes it"
+        finally:
+            stop.set()
+            worker.join()
+    assert len(sent) > 50
+    for before, copy in copies:
+        with namespace(data=copy, config=WITH_WAYS) as served, connected(served) as client:
+            with client.get_queue_receiver("last") as receiver:
+                found = []
+                until = time.monotonic() + 20
+                while len(found) < before and time.monotonic() < until:
+                    found = peek_all(receiver)
+            numbers = [int(str(each)) for each in found]
+            assert len(numbers) == len(set(numbers))
+            assert set(range(before)) <= set(numbers)
 
 
 def test_what_was_taken_stands_after_a_restart_also_of_a_back_up(tmp_path):

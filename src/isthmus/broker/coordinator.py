@@ -21,7 +21,13 @@ from isthmus.amqp import AmqpSession, CodecError, Link, Transfers, section
 from isthmus.amqp.performative import Composite, Declare, Declared, Discharge, Rejected, decode
 from isthmus.broker.condition import amqp_error
 from isthmus.clock import Clock
-from isthmus.entities import Engine, Transaction, TransactionRolledBackError, TransactionTimeoutError
+from isthmus.entities import (
+    Engine,
+    PartitionedTransfer,
+    Transaction,
+    TransactionRolledBackError,
+    TransactionTimeoutError,
+)
 from isthmus.entities.catalog import parse_address
 from isthmus.entities.error import UnknownTransactionError
 from isthmus.entities.transfer import Transfer
@@ -49,7 +55,7 @@ class Transactions:
         self._open: dict[bytes, tuple[Transaction, Coordinator]] = {}
         # The AMQP session of the first operation of each, and the ways via its entity.
         self._sessions: dict[bytes, AmqpSession] = {}
-        self._ways: dict[tuple[bytes, str], Transfer] = {}
+        self._ways: dict[tuple[bytes, str], Transfer | PartitionedTransfer] = {}
         self._overdue: dict[bytes, TransactionTimeoutError] = {}
 
     def declare(self, owner: Coordinator) -> bytes:
@@ -86,7 +92,7 @@ class Transactions:
             self._sessions[txn_id] = amqp_session
         return found[0]
 
-    def way(self, txn_id: bytes, path: str, amqp_session: AmqpSession) -> Transfer | None:
+    def way(self, txn_id: bytes, path: str, amqp_session: AmqpSession) -> Transfer | PartitionedTransfer | None:
         """How a message for an entity takes part in an open transaction on another one; None if no way leads there (I4).
 
         Raises:

@@ -20,7 +20,7 @@ from isthmus.amqp.performative import Accepted, TransactionalState
 from isthmus.broker.coordinator import Transactions
 from isthmus.broker.inflow import CREDIT, Durable, Failed, Inflow, Refusing, wrap
 from isthmus.broker.large import LARGE_BYTES, LargeDesk, Upload
-from isthmus.entities import Large, Partitioned, Payload, Transaction, envelope
+from isthmus.entities import Large, Partitioned, PartitionedTransfer, Payload, Transaction, envelope
 from isthmus.entities.transaction import Destination as Examined
 from isthmus.errors import IsthmusError, NotAllowedError
 
@@ -58,7 +58,7 @@ class Intake(Inflow):
         self,
         link: Link,
         path: str,
-        destination: Destination | Partitioned[Any],
+        destination: Destination | Partitioned[Any] | PartitionedTransfer,
         account: Callable[[int], None],
         transactions: Transactions,
         large: LargeDesk | None = None,

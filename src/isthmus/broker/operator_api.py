@@ -50,6 +50,9 @@ _BACKUP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # Entities looked at before others get their turn: some 2 ms.
 _ROWS_AT_ONCE = 500
 
+# How often it is looked whether deliveries between stores have ended before a copy.
+_QUIET_SECONDS = 0.002
+
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -142,14 +145,30 @@ class _Operator:
             began = time.monotonic()
             await self._namespace.commits.wait_durable()
             # Shielded: a caller that hangs up must not leave a thread at work on what the next one removes.
-            store, blobs = self._namespace.store, self._namespace.engine.blobs.files
+            store, blobs, data = self._namespace.store, self._namespace.engine.blobs.files, self._backups.parent
             stores = self._namespace.engine.stores
             fragments = stores.journals() if stores is not None else {}
-            making = asyncio.to_thread(back_up, store, blobs, self._backups.parent, folder, fragments)
+            making = self._copied(lambda: back_up(store, blobs, data, folder, fragments))
             await asyncio.shield(asyncio.ensure_future(making))
         seconds = time.monotonic() - began
         _log.info("back-up made: folder=%s seconds=%.3f by=%s", folder, seconds, grant.key_name)
         return web.json_response({"folder": str(folder.resolve()), "seconds": seconds})
+
+    async def _copied(self, copy: Callable[[], None]) -> None:
+        """Copy in a thread. Nothing crosses from one store to another meanwhile: the stores are copied one after the other,
+        and what had left one copy must not be missing in the other.
+        """
+        handover = self._namespace.engine.handover
+        if handover is None:
+            await asyncio.to_thread(copy)
+            return
+        handover.hold()
+        try:
+            while not handover.is_quiet:  # noqa: ASYNC110 - a delivery ends within a sync, and copies are rare
+                await asyncio.sleep(_QUIET_SECONDS)
+            await asyncio.to_thread(copy)
+        finally:
+            handover.go_on()
 
     async def _rows(self) -> list[EntityRow]:
         rows: list[EntityRow] = []

@@ -18,7 +18,7 @@ from isthmus.amqp import Link
 from isthmus.broker.coordinator import Transactions
 from isthmus.broker.intake import Intake
 from isthmus.broker.outlet import Carrier, Outlet, Verdict
-from isthmus.entities import AnyPartitioned, AnyPartitionedQueue
+from isthmus.entities import AnyPartitioned, AnyPartitionedQueue, PartitionedTransfer
 
 __all__ = ["PartitionedIntake", "PartitionedOutlet"]
 
@@ -26,7 +26,7 @@ __all__ = ["PartitionedIntake", "PartitionedOutlet"]
 class PartitionedIntake(Intake):
     """One link on which a client sends to a partitioned entity; arguments as for `Intake`."""
 
-    _destination: AnyPartitioned
+    _destination: AnyPartitioned | PartitionedTransfer
 
     def _take_run(self, payloads: list[bytes], first: int, settled: bool) -> None:
         at = 0

@@ -61,7 +61,16 @@ from isthmus.broker.partitioned import PartitionedIntake, PartitionedOutlet
 from isthmus.broker.request import Replies, Request, Respond, Style
 from isthmus.broker.session_attach import SessionOutlet, SessionWait, Wanted, wait_seconds, wanted_session
 from isthmus.broker.wire import Wire
-from isthmus.entities import AnyPartitioned, Hold, Partitioned, PartitionedSessionQueue, Queue, SessionQueue, Topic
+from isthmus.entities import (
+    AnyPartitioned,
+    Hold,
+    Partitioned,
+    PartitionedSessionQueue,
+    PartitionedTransfer,
+    Queue,
+    SessionQueue,
+    Topic,
+)
 from isthmus.entities.transfer import Transfer
 from isthmus.errors import (
     InvalidArgumentError,
@@ -370,7 +379,7 @@ class Peer:
         elif link.role is Role.RECEIVER:
             self._access.require(path, Right.SEND)
             onward = (link.properties or {}).get(_TRANSFER_DESTINATION)
-            destination: Queue | Topic | AnyPartitioned | Transfer = (
+            destination: Queue | Topic | AnyPartitioned | Transfer | PartitionedTransfer = (
                 self._namespace.engine.sender(path) if onward is None else self._transfer(path, onward)
             )
             destination.check_sendable()
@@ -378,7 +387,7 @@ class Peer:
             link.accept(max_message_size=limit_bytes)
             # A message over the limit is rejected by itself; only one that is far over it costs the client its link.
             link.max_message_size_bytes = limit_bytes + _OVERSIZE_BYTES
-            kind = PartitionedIntake if isinstance(destination, Partitioned) else Intake
+            kind = PartitionedIntake if isinstance(destination, Partitioned | PartitionedTransfer) else Intake
             desk = self.large if getattr(destination, "takes_bodies", False) else None
             intake = kind(link, path, destination, self._account, self._transactions, desk, self._account_large)
             self._handlers[link] = intake
@@ -387,7 +396,7 @@ class Peer:
             self._access.require(path, Right.LISTEN)
             self._attach_outlet(link, path)
 
-    def _transfer(self, path: str, onward: object) -> Transfer:
+    def _transfer(self, path: str, onward: object) -> Transfer | PartitionedTransfer:
         """The way via an entity to where a link's property says."""
         if not isinstance(onward, str) or not onward:
             raise InvalidArgumentError(f"'{_TRANSFER_DESTINATION}' names no address.")

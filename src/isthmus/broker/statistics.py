@@ -126,7 +126,7 @@ def entity_row(kind: str, member: Intake | AnyPartitioned) -> EntityRow:
     return EntityRow(
         entity=member.path,
         kind=kind,
-        active=member.active_count - waiting,
+        active=member.active_count - waiting + (member.leaving_count if waiting else 0),
         transfer=waiting + (lost.active_count if lost is not None else 0),
         dead_letter=dead.active_count if dead is not None else 0,
         scheduled=member.scheduled_count,

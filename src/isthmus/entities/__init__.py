@@ -41,6 +41,7 @@ from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQ
 from isthmus.entities.fragment.queue import PartitionedQueue, PartitionedQueueBase, PartitionedSessionQueue
 from isthmus.entities.fragment.store import FragmentStore, FragmentStores
 from isthmus.entities.fragment.topic import PartitionedTopic
+from isthmus.entities.fragment.transfer import PartitionedTransfer
 from isthmus.entities.journal import Batch, Journal
 from isthmus.entities.limit import Limits
 from isthmus.entities.lock import Acquired
@@ -86,6 +87,7 @@ __all__ = [
     "PartitionedQueueBase",
     "PartitionedSessionQueue",
     "PartitionedTopic",
+    "PartitionedTransfer",
     "Payload",
     "Queue",
     "QueueDescription",

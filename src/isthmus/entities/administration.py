@@ -348,15 +348,6 @@ class Administration(Registry):
 
     def _check_forwarding(self, description: QueueDescription | SubscriptionDescription, name: str) -> None:
         """Refuse targets that the service would, and put the others in the spelling in which they were created."""
-        topic = self._topics.get(name.lower())
-        is_partitioned = topic is not None and topic.entry.fragments
-        if (is_partitioned or getattr(description, "enable_partitioning", False)) and (
-            description.forward_to or description.forward_dead_lettered_messages_to
-        ):
-            raise InvalidArgumentError(
-                f"'{name}' is partitioned, and this namespace forwards nothing from partitioned entities; "
-                "leave ForwardTo and ForwardDeadLetteredMessagesTo unset."
-            )
         if description.forward_to and description.requires_session:
             raise InvalidArgumentError("ForwardTo: an entity that requires sessions cannot forward its messages.")
         description.forward_to = self._checked_target("ForwardTo", description.forward_to, name)
@@ -376,10 +367,6 @@ class Administration(Registry):
         if address.name == name.lower():
             raise InvalidArgumentError(f"{setting} is '{path}': an entity cannot forward messages to itself.")
         target = self._target(address.name)
-        if target is None and (address.name in self._queues or address.name in self._topics):
-            raise InvalidArgumentError(
-                f"{setting} is '{path}', which is partitioned; this namespace forwards nothing to partitioned entities."
-            )
         if target is None:
             raise InvalidArgumentError(f"{setting} is '{path}'; the entity to forward to does not exist.")
         return target.path

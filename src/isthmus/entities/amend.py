@@ -26,6 +26,7 @@ from isthmus.entities.record import (
 
 __all__ = [
     "Stored",
+    "annotation_of",
     "annotations_section",
     "as_new",
     "delivery_count",
@@ -93,6 +94,18 @@ def take_apart(record: bytes) -> Stored:
     head = Head(header, ttl_ms, delivery, record[own:rest], count)
     own_rest, blob = rest_of(record, rest)
     return Stored(Parts(head, own_rest, b"", blob), sequence, enqueued_ms, enqueue_sequence, hops)
+
+
+def annotation_of(parts: Parts, name: str) -> Any:
+    """The sender's message annotation of that name; None if there is none."""
+    annotations = parts.head.annotations  # encoded keys and values in turn
+    at = 0
+    while at < len(annotations):
+        key, at = codec.decode(annotations, at)
+        value, at = codec.decode(annotations, at)
+        if key == name:
+            return value
+    return None
 
 
 def with_annotation(parts: Parts, name: str, value: Any) -> Parts:

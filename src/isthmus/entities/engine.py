@@ -32,13 +32,16 @@ from isthmus.entities.description import (
     SubscriptionDescription,
     TopicDescription,
 )
+from isthmus.entities.fragment.crossing import ways
 from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue
 from isthmus.entities.fragment.queue import PartitionedQueue, PartitionedSessionQueue
 from isthmus.entities.fragment.topic import PartitionedTopic
+from isthmus.entities.fragment.transfer import PartitionedTransfer
 from isthmus.entities.intake import Intake
 from isthmus.entities.journal import Journal
 from isthmus.entities.key import IDENTITY
 from isthmus.entities.limit import Limits
+from isthmus.entities.onward import Target
 from isthmus.entities.queue import Queue
 from isthmus.entities.registry import described, rule_of
 from isthmus.entities.runtime import Runtime
@@ -138,7 +141,7 @@ class Engine(Administration):
             return member
         raise NotAllowedError(f"'{member.path}' is a topic; receive from one of its subscriptions.")
 
-    def via(self, path: str, destination: str) -> Transfer:
+    def via(self, path: str, destination: str) -> Transfer | PartitionedTransfer:
         """What takes messages at a path that are to go on to another queue or topic.
 
         Raises:
@@ -146,11 +149,15 @@ class Engine(Administration):
             NotAllowedError: one of both takes no sends.
         """
         _, between = self._find(path)
-        if not isinstance(between, Intake) or not isinstance(self.sender(destination), Intake):
-            raise NotAllowedError("A partitioned entity takes no part in sending via another entity.")
-        if isinstance(between, Queue) and between.dead_letters is None:
+        if isinstance(between, AnyQueue) and between.dead_letters is None:
             raise NotAllowedError(f"'{between.path}' takes no sends; send to its queue or topic.")
-        return Transfer(between, self.sender(destination).path, self._target, self._context)
+        to = self.sender(destination).path
+        if isinstance(between, Intake):
+            return Transfer(between, to, self._way_via(between), self._context)
+        return PartitionedTransfer(between, to, self._target, self._way_via)
+
+    def _way_via(self, between: Intake) -> Callable[[str], Target | None]:
+        return ways(between, self._target, is_via=True)
 
     def transaction(self) -> Transaction:
         """A transaction, declared now."""
@@ -183,14 +190,16 @@ class Engine(Administration):
         runtime.message_count = member.active_count + member.scheduled_count + member.deferred_count
         if isinstance(member, AnyQueue):
             runtime.transfer_message_count = member.transfer_count
-            runtime.active_message_count -= member.transfer_count
+            runtime.active_message_count -= member.transfer_count - member.leaving_count
+            runtime.message_count += member.leaving_count
             if member.transfer_dead_letters is not None:
                 runtime.transfer_dead_letter_message_count = member.transfer_dead_letters.active_count
                 runtime.message_count += member.transfer_dead_letters.active_count
             runtime.locked_message_count = member.locked_count
             if member.dead_letters is not None:
-                runtime.dead_letter_message_count = member.dead_letters.active_count
-                runtime.message_count += member.dead_letters.active_count
+                dead = member.dead_letters.active_count + member.dead_letters.leaving_count
+                runtime.dead_letter_message_count = dead
+                runtime.message_count += dead
         topic = self._topics.get(entry.names[0].lower()) if isinstance(member, Topic | PartitionedTopic) else None
         if topic is not None:
             filters = [rule_of(rule).filter for sub in topic.subscriptions.values() for rule in sub.rules.values()]
@@ -315,6 +324,8 @@ class Engine(Administration):
         Raises:
             StoreError: the store refused.
         """
+        if self.handover is not None:
+            self.handover.hold()
         self.begin_commit()
         if self._commits:
             self._store.sync()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isthmus.amqp import codec, section
 from isthmus.amqp.types import Timestamp
@@ -52,6 +52,9 @@ from isthmus.errors import (
     QuotaExceededError,
 )
 
+if TYPE_CHECKING:
+    from isthmus.entities.fragment.handover import Outbox
+
 __all__ = ["Context", "Intake", "Seen", "cursors", "fresh_state"]
 
 # Sequence number, record, and state as messages tell it.
@@ -84,7 +87,9 @@ class Context:
         "budget",
         "calendar",
         "clock",
+        "leaving",
         "limits",
+        "outbox",
         "random_bytes",
         "sessions",
         "staging",
@@ -114,6 +119,9 @@ class Context:
         self.allocate: Callable[[int], int] = lambda count: 0
         self.sessions: dict[int, Any] = {}
         self.budget = Budget(limits.live_tail_bytes)
+        # What is on its way to other stores, by the number of its source: messages and bytes.
+        self.leaving: dict[int, tuple[int, int]] = {}
+        self.outbox: Outbox | None = None
 
 
 class Intake:
@@ -127,6 +135,7 @@ class Intake:
         is_fragment: whether it is a part of a partitioned entity.
         last: highest sequence number given out.
         committed: highest sequence number that receivers may see.
+        leaving_count, leaving_bytes: messages that have left for another store and have not arrived there.
         taken_total, delivered_total, settled_total, expired_total: messages since the object was made: taken from
             senders, handed to receivers, completed (or deleted at delivery), ended by their time to live.
         refused_total: deliveries that were refused; counted by the broker, which knows what one delivery was.
@@ -177,6 +186,7 @@ class Intake:
         ) = _STATE.unpack(state) if state else (0, 1, 1, 0, 0, 0, 0, 0, 0, 0)
         self._may_expire = bool(flags & 1)
         self.committed = self.last
+        self.leaving_count, self.leaving_bytes = self._context.leaving.get(self.number, (0, 0))
 
     def stage_state(self, batch: Batch) -> None:
         """See `staging.Member`."""
@@ -233,7 +243,7 @@ class Intake:
     def stored_bytes(self) -> int:
         """What counts towards the quota: messages as their senders wrote them, without what the broker adds to each."""
         count: int = self.active_count + self.deferred_count + self.scheduled_count
-        return self.held_bytes - count * OVERHEAD_BYTES
+        return self.held_bytes - count * OVERHEAD_BYTES + self.leaving_bytes
 
     @property
     def takes_bodies(self) -> bool:

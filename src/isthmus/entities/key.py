@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 
 __all__ = [
+    "ARRIVED",
     "CATALOG",
     "COUNTER",
     "DEFERRED",
@@ -19,20 +20,26 @@ __all__ = [
     "EXPIRY",
     "FORMAT",
     "IDENTITY",
+    "LANE",
+    "LEAVING",
     "MESSAGE",
     "REFERENCE",
     "SCHEDULED",
     "SESSION",
     "STATE",
     "after",
+    "arrived_key",
     "detection_key",
     "doomed_key",
+    "lane_key",
+    "leaving_key",
     "message_key",
     "message_span",
     "numbered_span",
     "pack_timed",
     "session_key",
     "state_key",
+    "unpack_leaving",
     "unpack_message",
     "unpack_timed",
 ]
@@ -47,11 +54,14 @@ DUE, EXPIRY = 0x20, 0x21
 DETECTION = 0x30
 SESSION = 0x40
 REFERENCE = 0x50
+LEAVING, LANE, ARRIVED = 0x80, 0x81, 0x82
 
 _MESSAGE = struct.Struct(">BIQ")
 _TIMED = struct.Struct(">BQIQ")
 _NUMBERED = struct.Struct(">BI")
 _DETECTION = struct.Struct(">BIQ")
+_LANE = struct.Struct(">BH")
+_LEAVING = struct.Struct(">BHQ")
 
 message_key = _MESSAGE.pack  # (table, entity number, sequence number)
 pack_timed = _TIMED.pack  # (table, wall ms or bucket, entity number, sequence number)
@@ -96,6 +106,27 @@ def detection_key(number: int, generation: int) -> bytes:
 def doomed_key(number: int) -> bytes:
     """Where it stands that a deleted partitioned entity has something left in its stores."""
     return DOOMED + number.to_bytes(4, "big")
+
+
+def leaving_key(to: int, place: int) -> bytes:
+    """Where a message lies that is on its way to another store: the store's place among all, and its own in the line."""
+    return _LEAVING.pack(LEAVING, to, place)
+
+
+def unpack_leaving(key: bytes) -> tuple[int, int]:
+    """(other store, place in the line) of such a key."""
+    _, to, place = _LEAVING.unpack(key)
+    return to, place
+
+
+def lane_key(to: int) -> bytes:
+    """Where the last place in the line to another store stands."""
+    return _LANE.pack(LANE, to)
+
+
+def arrived_key(source: int) -> bytes:
+    """Where it stands which place in another store's line has arrived here."""
+    return _LANE.pack(ARRIVED, source)
 
 
 def after(key: bytes) -> bytes:

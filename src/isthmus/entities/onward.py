@@ -1,7 +1,7 @@
 """Where an entity's messages go on to: the target of ForwardTo or ForwardDeadLetteredMessagesTo.
 
-What it is: one hop. The messages are staged at the target in the batch in which they leave, or would have entered, their
-source, so that no kill finds them at both or at neither. What it is not: what becomes of messages that the target does
+What it is: one hop. The messages are staged at the target, or in the line to its store, in the batch in which they leave,
+or would have entered, their source, so that no kill finds them at both or at neither. What it is not: what becomes of messages that the target does
 not take (`relay`).
 Spec: SERVICE-BUS.md 5.6, W14.
 
@@ -13,9 +13,9 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from isthmus.entities.error import SessionRequiredError, TooManyHopsError
-from isthmus.entities.intake import Intake
+from isthmus.entities.error import InvalidMessageError, SessionRequiredError, TooManyHopsError
 from isthmus.entities.record import Parts
 from isthmus.errors import (
     EntityDisabledError,
@@ -25,7 +25,7 @@ from isthmus.errors import (
     QuotaExceededError,
 )
 
-__all__ = ["MAX_HOPS", "Onward", "reason_of"]
+__all__ = ["MAX_HOPS", "Onward", "Target", "reason_of"]
 
 # The service's own: a message passes four hops, and is dead-lettered where it would need a fifth.
 MAX_HOPS = 4
@@ -37,9 +37,27 @@ _REASONS: tuple[tuple[type[IsthmusError], str], ...] = (
     (QuotaExceededError, "QuotaExceeded"),
     (MessageTooLargeError, "MessageSizeExceeded"),
     (SessionRequiredError, "Session ID is null"),
+    (InvalidMessageError, "InvalidMessage"),
 )
 # What every message of a group is refused for alike.
 _COMMON = (EntityDisabledError, EntityNotFoundError)
+
+
+class Target(Protocol):
+    """What takes forwarded messages: a queue or topic in the source's store, or the way to one in others."""
+
+    @property
+    def takes_sends(self) -> bool:
+        """As `Intake.takes_sends`."""
+        ...
+
+    def refusal_of(self, messages: Sequence[Parts]) -> IsthmusError | None:
+        """As `Intake.refusal_of`."""
+        ...
+
+    def accept_moved(self, messages: Sequence[Parts], origins: Sequence[int], now_ms: int, hops: int) -> None:
+        """As `Intake.accept_moved`."""
+        ...
 
 
 class Onward:
@@ -52,7 +70,7 @@ class Onward:
 
     __slots__ = ("_find", "path")
 
-    def __init__(self, path: str, find: Callable[[str], Intake | None]) -> None:
+    def __init__(self, path: str, find: Callable[[str], Target | None]) -> None:
         self.path = path
         self._find = find
 

@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,6 +29,9 @@ from isthmus.entities.description import (
     SubscriptionDescription,
     TopicDescription,
 )
+from isthmus.entities.fragment.crossing import ways
+from isthmus.entities.fragment.entity import Partitioned
+from isthmus.entities.fragment.handover import Handover, Outbox
 from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue, Partitions
 from isthmus.entities.fragment.queue import PartitionedQueueBase
 from isthmus.entities.fragment.topic import PartitionedTopic
@@ -44,10 +48,10 @@ from isthmus.entities.session_queue import SessionQueue
 from isthmus.entities.staging import Staging
 from isthmus.entities.topic import Topic
 from isthmus.entities.upgrade import ensure_format
-from isthmus.errors import EntityNotFoundError
+from isthmus.errors import EntityNotFoundError, StoreError
 
 if TYPE_CHECKING:
-    from isthmus.entities.fragment.store import FragmentStores
+    from isthmus.entities.fragment.store import FragmentStore, FragmentStores
 
 __all__ = ["HeldQueue", "HeldSubscription", "HeldTopic", "Registry", "described", "rule_of"]
 
@@ -90,7 +94,11 @@ class Registry:
         limits: what is refused.
         key_names: which queues and topics have an authorization rule of a name.
         hubs: the event hubs.
+        outbox: what leaves the store for others.
+        handover: what delivers it; None where there are no others.
     """
+
+    _outbox_index = 0
 
     def __init__(
         self,
@@ -110,21 +118,33 @@ class Registry:
         self._topics: dict[str, HeldTopic] = {}
         self._numbers: dict[int, Intake] = {}
         self._kept: dict[int, Intake] = {}
-        self._forwarding: set[Queue] = set()
+        # What forwards, and the store of fragments that it is in; None is the catalog's.
+        self._forwarding: dict[Queue, FragmentStore | None] = {}
         ensure_format(store, clock.wall_ms(), random_bytes)
         self._context = Context(self._staging, clock, limits, random_bytes, wake, self._transfer_of, blob_files)
         self._context.allocate = self._number
+        self.outbox = self._context.outbox = Outbox(
+            self._outbox_index,
+            self._context,
+            lambda number: self._numbers.get(number),  # noqa: PLW0108 - a reload makes a new dictionary
+        )
         self._partitions = Partitions(stores, self._staging, limits, self._apply_partitioned)
+        self.handover: Handover | None = None
         if stores is not None:
             stores.budget = self._context.budget
+            self.handover = Handover(self.outbox, stores, self._partitions.whole)
+            self.handover.on_left = self._partitions.sweep
         self._next_number = 1
         self.key_names = KeyNames()
         self._load()
         self.hubs = EventHubs(self._staging, clock, limits, lambda name: name in self._queues or name in self._topics)
+        if self.handover is not None:
+            self.handover.pump()
 
     # ---- start and failure
 
     def _load(self) -> None:
+        self.outbox.load()
         self._next_number = int(self._store.get(COUNTER) or b"1")
         self._partitions.begin_load()
         first = bytes((CATALOG,))
@@ -242,7 +262,9 @@ class Registry:
             entry, member = queue.entry, queue.queue
         if address.suffix == "dead-letter" and isinstance(member, Queue | PartitionedQueueBase):
             member = member.dead_letters
-        elif address.suffix == "transfer" and entry is not None and not entry.fragments:
+        elif address.suffix == "transfer" and isinstance(member, Partitioned):
+            member = member.transfer_dead_letters
+        elif address.suffix == "transfer" and entry is not None:
             member = self._transfer(entry)
         elif address.suffix:
             member = None
@@ -250,11 +272,10 @@ class Registry:
             raise EntityNotFoundError(path)
         return entry, member
 
-    def _target(self, path: str) -> Intake | None:
-        """The queue or topic that others may forward to under this path; no partitioned one is."""
+    def _target(self, path: str) -> Intake | AnyPartitioned | None:
+        """The queue or topic that others may forward to under this path."""
         queue, topic = self._queues.get(path.lower()), self._topics.get(path.lower())
-        found = queue.queue if queue is not None else topic.topic if topic is not None else None
-        return found if isinstance(found, Intake) else None
+        return queue.queue if queue is not None else topic.topic if topic is not None else None
 
     def _queue(self, name: str) -> HeldQueue:
         found = self._queues.get(name.lower())
@@ -311,6 +332,8 @@ class Registry:
 
     def _wipe(self, entry: Entry, *members: Intake | AnyPartitioned | None) -> None:
         if entry.fragments:
+            for whole in members:
+                self._apply_onward(whole, None)
             self._partitions.wipe(entry)
             return
         for member in (*members, self._numbers.get(entry.transfer_number)):
@@ -318,7 +341,7 @@ class Registry:
                 member.wipe()
                 self._numbers.pop(member.number, None)
             if isinstance(member, Queue):
-                self._forwarding.discard(member)
+                self._forwarding.pop(member, None)
 
     # ---- settings at work
 
@@ -353,20 +376,34 @@ class Registry:
                 self._apply_topic(topic)
                 for subscription in topic.subscriptions.values():
                     self._apply_subscription(topic, subscription)
+        self._pump()
 
-    def _apply_onward(self, queue: Queue | AnyPartitionedQueue | None, path: str | None) -> None:
-        if not isinstance(queue, Queue):  # a partitioned one forwards nothing
-            return
-        queue.forward_to(Onward(path, self._target) if path else None)
+    def _apply_onward(self, queue: Intake | AnyPartitioned | None, path: str | None) -> None:
+        if isinstance(queue, Queue):
+            self._forward(queue, None, path)
+        elif isinstance(queue, PartitionedQueueBase):
+            queue.onward_path = path
+            for slot in queue.slots:
+                if slot.member is not None:
+                    self._forward(slot.member, slot.store, path)
+
+    def _forward(self, queue: Queue, store: FragmentStore | None, path: str | None) -> None:
+        queue.forward_to(Onward(path, ways(queue, self._target)) if path else None)
         if path:
-            self._forwarding.add(queue)
+            self._forwarding[queue] = store
         else:
-            self._forwarding.discard(queue)
+            self._forwarding.pop(queue, None)
 
     def _pump(self) -> None:
-        """Let what waits to be forwarded try again: a setting has changed, or time has passed."""
-        for queue in list(self._forwarding):
-            queue.retry()
+        """Let what waits to be forwarded try again: a setting has changed, time has passed, or a store is back."""
+        for queue, store in list(self._forwarding.items()):
+            if store is None:
+                queue.retry()
+            elif store.is_up:
+                with suppress(StoreError):  # its store is down from now on
+                    queue.retry()
+        if self.handover is not None:
+            self.handover.pump()
 
     def _apply_transfer(self, entry: Entry) -> None:
         queue = self._numbers.get(entry.transfer_number)
@@ -388,6 +425,18 @@ class Registry:
                 max_delivery_count=self._limits.max_delivery_count,
                 dead_letters_expired=False,
             )
+        if isinstance(queue, PartitionedQueueBase):
+            self._apply_transfer_of(queue, queue.lock_duration_ms)
+
+    def _apply_transfer_of(self, whole: AnyPartitioned, lock_duration_ms: int) -> None:
+        if whole.transfer_dead_letters is not None:
+            whole.transfer_dead_letters.configure(
+                status=EntityStatus.ACTIVE,
+                default_ttl_ms=INFINITE_MS,
+                lock_duration_ms=lock_duration_ms,
+                max_delivery_count=self._limits.max_delivery_count,
+                dead_letters_expired=False,
+            )
 
     def _apply_topic(self, topic: HeldTopic) -> None:
         settings = described(topic.entry, TopicDescription)
@@ -401,6 +450,8 @@ class Registry:
             max_message_size_bytes=size << 10 if size else None,
             duplicate_window_ms=window if settings.requires_duplicate_detection else 0,
         )
+        if isinstance(topic.topic, PartitionedTopic):
+            self._apply_transfer_of(topic.topic, 60_000)
 
     def _apply_subscription(self, topic: HeldTopic, subscription: HeldSubscription) -> None:
         settings = described(subscription.entry, SubscriptionDescription)

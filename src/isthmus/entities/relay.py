@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from isthmus.entities.amend import Stored, as_new, take_apart
 from isthmus.entities.backlog import Backlog, sequences_of
 from isthmus.entities.description import EntityStatus
-from isthmus.entities.error import SessionRequiredError, TooManyHopsError
+from isthmus.entities.error import InvalidMessageError, SessionRequiredError, TooManyHopsError
 from isthmus.entities.intake import Context
 from isthmus.entities.key import unpack_message
 from isthmus.entities.onward import Onward, reason_of
@@ -39,7 +39,7 @@ __all__ = ["Relay"]
 _GROUP = 1000
 _GROUP_BYTES = 8 << 20
 # Why a dead letter never goes on to this target: it must not keep those behind it from being looked at.
-_NEVER = (TooManyHopsError, SessionRequiredError)
+_NEVER = (TooManyHopsError, SessionRequiredError, InvalidMessageError)
 
 
 class Relay(Backlog):
@@ -83,7 +83,8 @@ class Relay(Backlog):
     @property
     def transfer_count(self) -> int:
         """Active messages that wait to go on; dead letters that wait so are dead letters still."""
-        return self.active_count if self.onward is not None and self.dead_letters is not None else 0
+        waiting = self.active_count if self.onward is not None and self.dead_letters is not None else 0
+        return waiting + self.leaving_count
 
     @property
     def _may_move(self) -> bool:
@@ -109,7 +110,7 @@ class Relay(Backlog):
         sources = numbers if origins is None else origins
         failed = self.onward.move(messages, sources, now_ms, hops)
         for place, error in failed:
-            self._set_aside(Stored(messages[place], numbers[place], now_ms, sources[place], hops), error)
+            self.set_aside(Stored(messages[place], numbers[place], now_ms, sources[place], hops), error)
 
     def pass_numbers(self, count: int) -> range:
         numbers = range(self.last + 1, self.last + 1 + count)
@@ -173,7 +174,7 @@ class Relay(Backlog):
                 if error is None or self.dead_letters is not None:
                     gone.append(pair)
                     if error is not None:
-                        self._set_aside(stored, error)
+                        self.set_aside(stored, error)
                     continue
                 sequence = unpack_message(pair[0])
                 if isinstance(error, _NEVER):
@@ -185,8 +186,8 @@ class Relay(Backlog):
             self._remove(sequences_of(gone), sum(len(record) for _, record in gone))
         return blocked
 
-    def _set_aside(self, stored: Stored, error: IsthmusError) -> None:
-        """Stage a message that could not go on where somebody will look for it."""
+    def set_aside(self, stored: Stored, error: IsthmusError) -> None:
+        """Stage a message that could not go on where somebody will look for it; not for dead-letter queues."""
         if isinstance(error, EntityNotFoundError):
             queue = self._context.transfer_dead_letters(self)
         else:

@@ -23,10 +23,12 @@ from isthmus.entities.error import TransactionRolledBackError, TransactionTimeou
 from isthmus.entities.fragment.entity import Partitioned
 from isthmus.entities.fragment.partitions import AnyPartitionedQueue
 from isthmus.entities.fragment.place import fragment_of
+from isthmus.entities.fragment.transfer import PartitionedTransfer
 from isthmus.entities.intake import Context, Intake
 from isthmus.entities.queue import Queue
 from isthmus.entities.record import Parts
 from isthmus.entities.staging import Callback, Failure
+from isthmus.entities.transfer import Transfer
 from isthmus.errors import (
     IsthmusError,
     LockLostError,
@@ -131,7 +133,9 @@ class Transaction:
     def _next_deadline(self) -> float:
         return self._context.clock.monotonic() + self._context.limits.transaction_timeout_ms / 1000
 
-    def send(self, destination: Destination | Partitioned[Any], payloads: Sequence[Payload]) -> None:
+    def send(
+        self, destination: Destination | Partitioned[Any] | PartitionedTransfer, payloads: Sequence[Payload]
+    ) -> None:
         """Add messages as one unit, in order.
 
         Raises (nothing is then added): what ``accept`` of the destination raises, and as `settle`.
@@ -139,6 +143,10 @@ class Transaction:
         size_bytes = self._check_room(destination.path, payloads)
         if isinstance(destination, Partitioned):
             destination = self._placed(destination, payloads)
+        elif isinstance(destination, PartitionedTransfer):
+            destination.check_sendable()
+            destination = destination.placed(payloads, self._fragment)
+            self._check_fragment(destination.between)
         messages = destination.examine(payloads)
         self._add(destination.path, len(payloads), _Send(destination, messages))
         self._held_bytes += size_bytes
@@ -253,6 +261,8 @@ class Transaction:
 
     def _join(self, member: object) -> None:
         """What takes part is a fragment: its store is the transaction's."""
+        if isinstance(member, Transfer):
+            member = member.between
         if isinstance(member, Intake) and member.is_fragment:
             self._fragment = fragment_of(member.last)
             self._context = member.context

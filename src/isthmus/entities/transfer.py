@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from isthmus.entities.amend import Stored
 from isthmus.entities.blob import Payload
 from isthmus.entities.intake import Context, Intake
-from isthmus.entities.onward import reason_of
+from isthmus.entities.onward import Target, reason_of
 from isthmus.entities.record import Parts
 from isthmus.entities.staging import Callback, Failure
 from isthmus.errors import EntityDisabledError, EntityNotFoundError, IsthmusError
@@ -34,13 +34,18 @@ class Transfer:
         context: of the namespace's entities.
     """
 
-    def __init__(self, via: Intake, path: str, find: Callable[[str], Intake | None], context: Context) -> None:
+    def __init__(self, via: Intake, path: str, find: Callable[[str], Target | None], context: Context) -> None:
         self.path = via.path
         self.refused_total = 0
         self._via = via
         self._to = path
         self._find = find
         self._context = context
+
+    @property
+    def between(self) -> Intake:
+        """The entity between."""
+        return self._via
 
     @property
     def is_deleted(self) -> bool:

@@ -27,12 +27,14 @@ from isthmus.errors import (
     EntityDisabledError,
     EntityNotFoundError,
     InvalidArgumentError,
+    IsthmusError,
     MessageNotFoundError,
     ServerBusyError,
     StoreError,
 )
 
 if TYPE_CHECKING:
+    from isthmus.entities.fragment.queue import PartitionedQueue
     from isthmus.entities.fragment.store import FragmentStore
 
 __all__ = ["Partitioned", "Slot"]
@@ -102,7 +104,11 @@ class Partitioned(Generic[_M]):
         is_deleted: whether it was deleted.
         is_standing: whether its row in the catalog is durable.
         refused_total: deliveries that were refused; counted by the broker.
+        transfer_dead_letters: the transfer dead-letter queue, in the same fragments; None for a dead-letter queue.
     """
+
+    # From one fragment's number to the next one's.
+    _STEP = 3
 
     def __init__(self, path: str, number: int, stores: Sequence[FragmentStore], limits: Limits) -> None:
         self.path = path
@@ -112,6 +118,7 @@ class Partitioned(Generic[_M]):
         self.is_standing = False
         self.requires_session = False
         self.refused_total = 0
+        self.transfer_dead_letters: PartitionedQueue | None = None
         self.max_message_size_bytes = limits.max_message_size_bytes
         self._limits = limits
         self._status = EntityStatus.ACTIVE
@@ -125,6 +132,8 @@ class Partitioned(Generic[_M]):
     def stand(self) -> None:
         """The entity's row is durable."""
         self.is_standing = True
+        if self.transfer_dead_letters is not None:
+            self.transfer_dead_letters.stand()
         waiting, self._when_standing = self._when_standing, []
         for call in waiting:
             call()
@@ -216,7 +225,49 @@ class Partitioned(Generic[_M]):
         index = self._index([keys_of(payload) for payload in payloads])
         if index is None:
             index = preferred
+        return self.chosen(index)
+
+    def chosen(self, index: int | None) -> _M:
+        """The fragment of an index, or the next one in turn; errors as `placed`."""
         return self._next_usable() if index is None else self._member(index)
+
+    # ---- messages that another entity forwards
+
+    @property
+    def takes_sends(self) -> bool:
+        """As `Intake.takes_sends`."""
+        return not self.is_deleted and self._status not in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED)
+
+    def refusal(self) -> IsthmusError | None:
+        """Why no message would be taken, whatever it is; None if some would."""
+        if self.is_deleted:
+            return EntityNotFoundError(self.path)
+        return None if self.takes_sends else EntityDisabledError(self.path, self._status)
+
+    def number_of(self, index: int) -> int:
+        """The number of a fragment."""
+        return self.number + self._STEP * index
+
+    def index_of(self, keys: Keys) -> int | None:
+        """The fragment of a message's keys; None where each may take it.
+
+        Raises:
+            InvalidMessageError: the keys contradict each other.
+        """
+        return self._index([keys])
+
+    def free_index(self, store: int) -> int:
+        """The fragment for messages without a key that come from a store: one in it, else the next one that is up.
+
+        Args:
+            store: its place among all stores, the catalog's first.
+        """
+        slots = self.slots
+        turn = [*range(self._next, len(slots)), *range(self._next)]
+        up = [index for index in turn if slots[index].usable is not None] or turn
+        index: int = next((index for index in up if slots[index].store.index + 1 == store), up[0])
+        self._next = (index + 1) % len(slots)
+        return index
 
     def _index(self, keys: Sequence[Keys]) -> int | None:
         if not keys:
@@ -395,6 +446,11 @@ class Partitioned(Generic[_M]):
     def last(self) -> int:
         """How many sequence numbers were given out."""
         return sum(slot.member.last - first_of(slot.index) for slot in self.slots if slot.member is not None)
+
+    @property
+    def leaving_count(self) -> int:
+        """Messages that are on their way to other stores."""
+        return self._sum("leaving_count")
 
     @property
     def accessed_at_ms(self) -> int:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from isthmus.entities.catalog import Entry
 from isthmus.entities.fragment.place import first_of
-from isthmus.entities.fragment.queue import PartitionedQueue, PartitionedSessionQueue
+from isthmus.entities.fragment.queue import TRANSFER, PartitionedQueue, PartitionedSessionQueue
 from isthmus.entities.fragment.topic import PartitionedTopic
 from isthmus.entities.intake import Intake
 from isthmus.entities.key import DOOMED, after, doomed_key
@@ -64,12 +64,20 @@ class _Shape(NamedTuple):
         return numbers_of_fragment(self.kind)
 
 
+def _parts(member: Intake, engine: FragmentEngine) -> list[Intake]:
+    """A fragment and its dead-letter queues."""
+    parts: list[Intake] = [member, engine.transfers[member.number]]
+    if isinstance(member, Queue) and member.dead_letters is not None:
+        parts.append(member.dead_letters)
+    return parts
+
+
 def _stays(error: Exception) -> None:
     """What could not be removed is removed when the store is up again."""
 
 
 def numbers_of_fragment(kind: str) -> int:
-    """How many numbers of the catalog's counter each fragment takes: itself, a dead-letter queue, and one to spare."""
+    """How many numbers of the catalog's counter each fragment takes: itself and its dead-letter queues."""
     return 2 if kind == "topic" else 3
 
 
@@ -125,9 +133,8 @@ class Partitions:
         entity.is_deleted = True
         for slot in entity.slots:
             if not entity.is_standing and slot.store.engine is not None and slot.member is not None:
-                if isinstance(slot.member, Queue) and slot.member.dead_letters is not None:
-                    slot.store.engine.forget(slot.member.dead_letters)
-                slot.store.engine.forget(slot.member)
+                for part in _parts(slot.member, slot.store.engine):
+                    slot.store.engine.forget(part)
         if not isinstance(entity, PartitionedTopic):
             entity.notify()
 
@@ -186,16 +193,31 @@ class Partitions:
                 continue
             member = self._member(shape, entity.path, slot.index, slot.store.engine)
             entity.fill(slot, member)  # type: ignore[arg-type]  # of the shape's kind
+            if entity.transfer_dead_letters is not None:
+                transfer = slot.store.engine.transfers[member.number]
+                entity.transfer_dead_letters.fill(entity.transfer_dead_letters.slots[slot.index], transfer)
 
     @staticmethod
     def _member(shape: _Shape, path: str, index: int, engine: FragmentEngine) -> Intake:
         number, before_first = shape.number + shape.step * index, first_of(index)
+        transfer = engine.member(Queue, path + TRANSFER, number + shape.step - 1, before_first)
+        transfer.become_dead_letter_queue()
+        engine.transfers[number] = transfer
         if shape.kind == "topic":
             return engine.member(Topic, path, number, before_first)
         queue: Queue = engine.member(SessionQueue if shape.kind == "sessions" else Queue, path, number, before_first)
         queue.dead_letters = engine.member(Queue, path + _DEAD_LETTER, number + 1, before_first)
         queue.dead_letters.become_dead_letter_queue()
+        queue.transfer_dead_letters = transfer
         return queue
+
+    def whole(self, number: int) -> AnyPartitioned | None:
+        """The entity that a fragment's number belongs to; None if none that stands has it."""
+        for first, entity in self._entities.items():
+            shape = self._shapes[first]
+            if first <= number < first + shape.step * shape.fragments:
+                return entity
+        return None
 
     # ---- the end of entities
 
@@ -224,11 +246,17 @@ class Partitions:
                 store = stores.get(index % shape.stores)
                 if index in gone or store.engine is None or not store.is_up:
                     continue
-                member = self._member(shape, "", index, store.engine)
-                if isinstance(member, Queue) and member.dead_letters is not None:
-                    store.engine.discard(member.dead_letters)
-                store.engine.discard(member)
+                parts = _parts(self._member(shape, "", index, store.engine), store.engine)
+                if any(part.leaving_count for part in parts):
+                    continue  # what is on its way arrives first
+                for part in parts:
+                    store.engine.discard(part)
                 store.engine.promise(partial(self._removed, shape, index), _stays)
+
+    def sweep(self) -> None:
+        """Messages of what was deleted may have arrived elsewhere: what waited for that can go."""
+        if self._doomed:
+            self._sweep()
 
     def _removed(self, shape: _Shape, index: int) -> None:
         """A fragment's removal is durable."""

@@ -12,10 +12,11 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from isthmus.amqp import codec, section
+from isthmus.entities.amend import annotation_of
 from isthmus.entities.blob import Payload
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.hub.placement import place
@@ -29,12 +30,15 @@ __all__ = [
     "fragment_of",
     "fragment_of_token",
     "keys_of",
+    "keys_of_parts",
     "place",
     "runs",
+    "via_key_of",
 ]
 
 FRAGMENT_BITS = 48
 _PARTITION_KEY = "x-opt-partition-key"
+_VIA_PARTITION_KEY = "x-opt-via-partition-key"
 _MALFORMED = (IndexError, codec.CodecError, ValueError)
 
 
@@ -63,8 +67,36 @@ def keys_of(payload: Payload) -> Keys:
         annotations = section.decode_map(payload, found.message_annotations) if found.message_annotations[1] else {}
     except _MALFORMED:
         raise InvalidMessageError("the payload is no AMQP message") from None
+    return _keys(properties, annotations.get(_PARTITION_KEY))
+
+
+def keys_of_parts(parts: Parts) -> Keys:
+    """The keys of a message that another entity forwards; errors as `keys_of`."""
+    try:
+        found = section.locate(parts.rest).properties
+        properties = section.decode_properties(parts.rest, found) if found[1] else {}
+    except _MALFORMED:
+        raise InvalidMessageError("the message's properties cannot be read") from None
+    return _keys(properties, annotation_of(parts, _PARTITION_KEY))
+
+
+def via_key_of(payload: Payload) -> str | None:
+    """What decides on the fragment that a message goes via; None if nothing does.
+
+    Raises:
+        InvalidMessageError: it is no message.
+    """
+    assert isinstance(payload, bytes), "links to partitioned entities read large messages like all others"
+    try:
+        found = section.locate(payload).message_annotations
+        key = section.decode_map(payload, found).get(_VIA_PARTITION_KEY) if found[1] else None
+    except _MALFORMED:
+        raise InvalidMessageError("the payload is no AMQP message") from None
+    return None if key is None else str(key)
+
+
+def _keys(properties: Mapping[str, Any], key: Any) -> Keys:
     session_id = properties.get("group_id")
-    key = annotations.get(_PARTITION_KEY)
     if session_id is not None and key is not None and str(key) != str(session_id):
         raise InvalidMessageError(
             f"the PartitionKey '{str(key)[:64]}' differs from the SessionId '{str(session_id)[:64]}'; a partitioned "
@@ -92,14 +124,8 @@ def fragment_of_token(token: bytes) -> int:
 
 def detection_id(parts: Parts) -> bytes:
     """What duplicate detection compares in a fragment: the MessageId together with the PartitionKey."""
-    annotations = parts.head.annotations  # encoded keys and values in turn
-    at = 0
-    while at < len(annotations):
-        key, at = codec.decode(annotations, at)
-        value, at = codec.decode(annotations, at)
-        if key == _PARTITION_KEY and value is not None:
-            return parts.message_id + b"\0" + str(value).encode()
-    return parts.message_id
+    key = annotation_of(parts, _PARTITION_KEY)
+    return parts.message_id if key is None else parts.message_id + b"\0" + str(key).encode()
 
 
 def runs(payloads: Sequence[Payload], count: int, *, by_message_id: bool) -> list[int]:

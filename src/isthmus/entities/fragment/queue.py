@@ -30,10 +30,11 @@ from isthmus.errors import EntityDisabledError, InvalidArgumentError, NotAllowed
 if TYPE_CHECKING:
     from isthmus.entities.fragment.store import FragmentStore
 
-__all__ = ["PartitionedQueue", "PartitionedQueueBase", "PartitionedSessionQueue"]
+__all__ = ["TRANSFER", "PartitionedQueue", "PartitionedQueueBase", "PartitionedSessionQueue"]
 
 _Q = TypeVar("_Q", bound=Queue)
 _DEAD_LETTER = "/$DeadLetterQueue"
+TRANSFER = "/$Transfer/$DeadLetterQueue"
 
 
 class PartitionedQueueBase(Partitioned[_Q]):
@@ -42,7 +43,7 @@ class PartitionedQueueBase(Partitioned[_Q]):
     Attributes:
         dead_letters: the dead-letter queue, in the same fragments; None for one that is itself one.
         lock_duration_ms: of messages and sessions.
-        transfer_dead_letters: None: a partitioned entity forwards nothing.
+        onward_path: of the entity that messages go on to; None: they stay.
     """
 
     def __init__(
@@ -51,11 +52,12 @@ class PartitionedQueueBase(Partitioned[_Q]):
         super().__init__(path, number, stores, limits)
         self.lock_duration_ms = 60_000
         self.dead_letters: PartitionedQueue | None = None
-        self.transfer_dead_letters: Queue | None = None
+        self.onward_path: str | None = None
         self._listeners: list[Callback] = []
         self._turn = 0
         if not is_dead:
             self.dead_letters = PartitionedQueue(path + _DEAD_LETTER, number + 1, stores, limits, is_dead=True)
+            self.transfer_dead_letters = PartitionedQueue(path + TRANSFER, number + 2, stores, limits, is_dead=True)
 
     # ---- coming and going
 
@@ -86,7 +88,16 @@ class PartitionedQueueBase(Partitioned[_Q]):
             raise EntityDisabledError(self.path, self._status)
 
     def check_stays(self) -> None:
-        """Refuse receivers where messages go on, which here they never do."""
+        """Refuse receivers where messages go on.
+
+        Raises:
+            NotAllowedError: the entity forwards.
+        """
+        if self.onward_path is not None:
+            raise NotAllowedError(
+                f"Cannot create a message receiver on an entity with auto-forwarding enabled: '{self.path}' forwards to "
+                f"'{self.onward_path}'."
+            )
 
     @property
     def has_available(self) -> bool:
@@ -103,6 +114,7 @@ class PartitionedQueueBase(Partitioned[_Q]):
     ) -> Acquired | None:
         """As `Queue.acquire`, from the next fragment that has messages."""
         self.check_receivable()
+        self.check_stays()
         count = len(self.slots)
         for step in range(count):
             index = (self._turn + step) % count
@@ -280,8 +292,8 @@ class PartitionedQueueBase(Partitioned[_Q]):
 
     @property
     def transfer_count(self) -> int:
-        """Messages that wait to go on: none."""
-        return 0
+        """As `Relay.transfer_count`."""
+        return self._sum("transfer_count")
 
 
 class PartitionedQueue(PartitionedQueueBase[Queue]):

@@ -22,6 +22,7 @@ from isthmus.entities.intake import Intake, fresh_state
 from isthmus.entities.journal import Journal
 from isthmus.entities.key import COUNTER, state_key
 from isthmus.entities.limit import Limits
+from isthmus.entities.queue import Queue
 from isthmus.entities.session_queue import SessionQueue
 from isthmus.entities.window import Budget
 from isthmus.errors import StoreError
@@ -40,13 +41,21 @@ def _nothing() -> None:
 class FragmentEngine(Engine):
     """The fragments in one store. Its catalog is empty: they are made and let go of by the namespace's.
 
+    Args:
+        index: of its outbox among those of all stores; the other arguments as for `Engine`.
+
     Attributes:
+        transfers: the transfer dead-letter queues, by the numbers of those whose they are.
         is_up: whether fragments may be used; False from a failure until a commit was synced again.
         reason: why it is down.
         on_change: called when it has gone down or come up.
     """
 
-    def __init__(self, journal: Journal, clock: Clock, limits: Limits, random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, journal: Journal, clock: Clock, limits: Limits, random_bytes: Callable[[int], bytes], index: int
+    ) -> None:
+        self._outbox_index = index
+        self.transfers: dict[int, Queue] = {}
         self.is_up = True
         self.reason = ""
         self.on_change = _nothing
@@ -91,7 +100,11 @@ class FragmentEngine(Engine):
     def _state_of(self, number: int) -> bytes:
         return self._store.get(state_key(number)) or fresh_state(self._first_numbers[number])
 
+    def _transfer_of(self, member: Intake) -> Queue:
+        return self.transfers[member.number]
+
     def _load(self) -> None:
+        self.outbox.load()
         self._next_number = int(self._store.get(COUNTER) or _FIRST_OWN_NUMBER)
         for number, member in self._kept.items():
             member.reload(self._state_of(number))
@@ -193,6 +206,7 @@ class FragmentStores:
 
     Attributes:
         budget: the namespace's bound of messages in memory; set before the first store is opened.
+        on_engine: told of each store when it could be opened, before `on_opened`.
         on_opened: told of each store when it could be opened: its owner commits what it stages, as for any engine.
         on_change: told of each store that has gone down or come up, or could not be opened.
         on_back: told of the same before, so that the fragments are in order when others look.
@@ -211,6 +225,7 @@ class FragmentStores:
         self._random_bytes = random_bytes
         self._stores: dict[int, FragmentStore] = {}
         self.budget: Budget | None = None
+        self.on_engine: Callable[[FragmentStore], None] = lambda store: None
         self.on_opened: Callable[[FragmentStore], None] = lambda store: None
         self.on_change: Callable[[FragmentStore], None] = lambda store: None
         self.on_back: Callable[[FragmentStore], None] = lambda store: None
@@ -232,7 +247,7 @@ class FragmentStores:
         journal: Journal | None = None
         try:
             journal = self._open_journal(store.index)
-            engine = FragmentEngine(journal, self._clock, self._limits, self._random_bytes)
+            engine = FragmentEngine(journal, self._clock, self._limits, self._random_bytes, store.index + 1)
         except StoreError as error:
             store.refuse(error)
             if journal is not None:
@@ -242,6 +257,7 @@ class FragmentStores:
             engine.share(self.budget)
         engine.on_change = lambda: self._changed(store)
         store.open(journal, engine)
+        self.on_engine(store)
         self.on_opened(store)
 
     def _changed(self, store: FragmentStore) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isthmus.entities.fragment.entity import Partitioned, Slot
-from isthmus.entities.fragment.queue import PartitionedQueue, PartitionedSessionQueue
+from isthmus.entities.fragment.queue import TRANSFER, PartitionedQueue, PartitionedSessionQueue
 from isthmus.entities.limit import Limits
 from isthmus.entities.queue import Queue
 from isthmus.entities.selection import Selection
@@ -31,8 +31,11 @@ _Subscription = PartitionedQueue | PartitionedSessionQueue
 class PartitionedTopic(Partitioned[Topic]):
     """Where publishers send."""
 
+    _STEP = 2
+
     def __init__(self, path: str, number: int, stores: Sequence[FragmentStore], limits: Limits) -> None:
         super().__init__(path, number, stores, limits)
+        self.transfer_dead_letters = PartitionedQueue(path + TRANSFER, number + 1, stores, limits, is_dead=True)
         self._subscriptions: dict[str, tuple[_Subscription, Selection, bool]] = {}
 
     def fill(self, slot: Slot[Topic], member: Topic) -> None:

@@ -1,0 +1,171 @@
+"""The way from one entity to a queue or topic, some or all of which is in another store.
+
+What it is: a target as one source sees it: which of its fragments takes what, what goes there at once since it is in
+the source's own store, and what has to stand in line for another one. What it is not: the line (`handover`).
+Spec: SERVICE-BUS.md 5.6, 5.10; docs/explanation/forwarding.md.
+
+Invariants:
+    I1. Messages of one key keep their order; those without a key go, together, to a fragment in the source's store if
+        there is one that is up, since that takes no second store.
+    I2. What the target would refuse is refused here, so that its source can tell why; the target is asked again when
+        messages arrive from a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from isthmus.entities.fragment.entity import Partitioned
+from isthmus.entities.fragment.handover import Outbox
+from isthmus.entities.fragment.place import keys_of_parts
+from isthmus.entities.intake import Intake
+from isthmus.entities.onward import Target
+from isthmus.entities.record import Parts, size_of
+from isthmus.errors import InvalidArgumentError, IsthmusError, MessageTooLargeError
+
+__all__ = ["Crossing", "ways"]
+
+
+class _End(NamedTuple):
+    """Where messages go.
+
+    Attributes:
+        to: place of the store among all.
+        number: of the queue or topic there.
+        member: itself; None as long as its store could not be opened.
+        is_here: whether it can take messages in the source's own batch.
+    """
+
+    to: int
+    number: int
+    member: Intake | None
+    is_here: bool
+
+
+class Crossing:
+    """A target as one source sees it.
+
+    Args:
+        source: what messages leave.
+        outbox: of its store.
+        target: the queue or topic.
+        is_via: whether messages are sent via the source.
+    """
+
+    def __init__(self, source: Intake, outbox: Outbox, target: Intake | Partitioned[Any], *, is_via: bool) -> None:
+        self.target = target
+        self._source = source
+        self._outbox = outbox
+        self._is_via = is_via
+        # What was asked for last, and where it goes: `refusal_of` and `accept_moved` must not choose differently.
+        self._asked: Sequence[Parts] = ()
+        self._ends: dict[_End, list[int]] = {}
+
+    @property
+    def takes_sends(self) -> bool:
+        """Whether the target stands and its status lets messages in."""
+        return self.target.takes_sends
+
+    def refusal_of(self, messages: Sequence[Parts]) -> IsthmusError | None:
+        """As `Intake.refusal_of`; of fragments whose store could not be opened, what is known without it."""
+        target = self.target
+        refusal = target.refusal() if isinstance(target, Partitioned) else None
+        if refusal is not None:
+            return refusal
+        largest = max(map(size_of, messages))
+        if largest > target.max_message_size_bytes:
+            return MessageTooLargeError(largest, target.max_message_size_bytes)
+        try:
+            ends = self._choose(messages)
+        except InvalidArgumentError as error:
+            return error
+        for end, places in ends.items():
+            if end.member is None:
+                continue
+            # A body that lies in a file is taken out of it on the way.
+            refusal = end.member.refusal_of([messages[place]._replace(blob=None) for place in places])
+            if refusal is not None:
+                return refusal
+        return None
+
+    def accept_moved(self, messages: Sequence[Parts], origins: Sequence[int], now_ms: int, hops: int) -> None:
+        """As `Intake.accept_moved`, in the batch of the source's store."""
+        ends = self._choose(messages)
+        self._asked, self._ends = (), {}
+        whole = [self._whole(parts) for parts in messages]  # reads files: before anything is staged
+        for end, places in ends.items():
+            parts = [whole[place] for place in places]
+            own = [origins[place] for place in places]
+            if end.is_here and end.member is not None:
+                end.member.accept_moved(parts, own, now_ms, hops)
+                continue
+            self._outbox.stage(
+                end.to, end.number, self.target.path, self._source, parts, own, now_ms, hops, is_via=self._is_via
+            )
+
+    def _choose(self, messages: Sequence[Parts]) -> dict[_End, list[int]]:
+        """Per end the places of the messages that go there, in order.
+
+        Raises:
+            InvalidMessageError: one has keys that contradict each other.
+        """
+        if messages is self._asked:
+            return self._ends
+        target = self.target
+        ends: dict[_End, list[int]] = {}
+        if isinstance(target, Intake):
+            ends = {_End(0, target.number, target, is_here=False): list(range(len(messages)))}
+        else:
+            free: int | None = None
+            for place, parts in enumerate(messages):
+                index = target.index_of(keys_of_parts(parts))
+                if index is None:
+                    index = free = target.free_index(self._outbox.index) if free is None else free
+                ends.setdefault(self._end(target, index), []).append(place)
+        self._asked, self._ends = messages, ends
+        return ends
+
+    def _end(self, target: Partitioned[Any], index: int) -> _End:
+        slot = target.slots[index]
+        to = slot.store.index + 1
+        is_here = to == self._outbox.index and target.is_standing and slot.usable is not None
+        return _End(to, target.number_of(index), slot.member, is_here)
+
+    def _whole(self, parts: Parts) -> Parts:
+        """The message with its body, which another store cannot refer to."""
+        if parts.blob is None:
+            return parts
+        files = self._outbox.context.blobs.files
+        assert files is not None
+        reader = files.open(parts.blob.number)
+        try:
+            return parts._replace(rest=parts.rest + reader.read(0, parts.blob.size_bytes), blob=None)
+        finally:
+            reader.close()
+
+
+def ways(
+    source: Intake, find: Callable[[str], Intake | Partitioned[Any] | None], *, is_via: bool = False
+) -> Callable[[str], Target | None]:
+    """How messages of a source find the queue or topic that has a path.
+
+    Args:
+        source: what they leave.
+        find: what has a path now; None if nothing has.
+        is_via: whether they are sent via the source.
+    """
+    outbox = source.context.outbox
+    assert outbox is not None
+    known: Crossing | None = None
+
+    def look(path: str) -> Target | None:
+        nonlocal known
+        target = find(path)
+        if target is None or (isinstance(target, Intake) and not outbox.index):
+            return target
+        if known is None or known.target is not target:
+            known = Crossing(source, outbox, target, is_via=is_via)
+        return known
+
+    return look

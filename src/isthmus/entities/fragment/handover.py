@@ -1,0 +1,480 @@
+"""Messages on their way from one store to another: each arrives once, whatever is killed or fails on either side.
+
+What it is: the line in which messages stand in the store that they leave, their delivery into the other store, and what
+becomes of those that are not taken there. What it is not: which messages go where (`crossing`), nor forwarding within one
+store, which is one batch (`onward`).
+Spec: SERVICE-BUS.md 5.6, 5.10; docs/explanation/forwarding.md.
+A little over 400 lines: what is written on one side is only right because of what is written on the other.
+
+Invariants:
+    I1. A message leaves its source and enters the line in one batch of the source's store.
+    I2. Its arrival, and the place in the line up to which all have arrived, are one batch of the other store: what is
+        behind that place has not arrived, what is not behind it has.
+    I3. It leaves the line only after its arrival is durable; what is refused leaves it for a dead-letter queue in one batch.
+    I4. A line keeps its order, and no place in it is given twice, restarts and restored back-ups or not.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from isthmus.entities.amend import Stored, annotation_of, take_apart
+from isthmus.entities.fragment.entity import Partitioned
+from isthmus.entities.intake import Context, Intake
+from isthmus.entities.key import LANE, LEAVING, after, arrived_key, lane_key, leaving_key, unpack_leaving
+from isthmus.entities.onward import reason_of
+from isthmus.entities.queue import Queue
+from isthmus.entities.record import OVERHEAD_BYTES, Parts, build
+from isthmus.errors import EntityNotFoundError, IsthmusError, StoreError
+
+if TYPE_CHECKING:
+    from isthmus.entities.fragment.store import FragmentStore, FragmentStores
+    from isthmus.entities.journal import Batch
+
+__all__ = ["Handover", "Leaving", "Outbox"]
+
+# Of a message in the line: the target's number, the source's, whether it was sent via it, and the length of the target's path.
+_ROW = struct.Struct(">IIBH")
+# Messages delivered in one commit, and how large they may be together, as for moves within a store (`relay`).
+_GROUP = 1000
+_GROUP_BYTES = 8 << 20
+# From so many on a group leaves the line as a range: each range makes scans of the store dearer.
+_LONG_RUN = 512
+# Places are counted from the wall time at the start on, in ms, so that a line which lost its last places with the power,
+# or was restored from an older back-up, gives none of them again.
+_PLACES_PER_MS_BITS = 16
+
+
+class Leaving(NamedTuple):
+    """One message in the line.
+
+    Attributes:
+        place: in the line.
+        target: number of the queue or topic in the other store.
+        path: of the whole entity that the target belongs to.
+        source: number of the entity that it left.
+        is_via: whether it was sent via the source.
+        stored: the message, with the hops that it has made when it arrives.
+        size_bytes: of its record.
+    """
+
+    place: int
+    target: int
+    path: str
+    source: int
+    is_via: bool
+    stored: Stored
+    size_bytes: int
+
+
+def _unpack(key: bytes, row: bytes) -> Leaving:
+    target, source, is_via, length = _ROW.unpack_from(row)
+    start = _ROW.size + length
+    path = row[_ROW.size : start].decode()
+    stored = take_apart(row[start:])
+    return Leaving(unpack_leaving(key)[1], target, path, source, bool(is_via), stored, len(row) - start)
+
+
+class Outbox:
+    """What leaves one store.
+
+    Args:
+        index: the store's place among all: 0 for the catalog's, n + 1 for the store n of fragments.
+        context: of the entities in the store.
+        find: the entity with a number in the store; None if there is none.
+
+    Attributes:
+        handover: what delivers; None as long as nobody does.
+    """
+
+    def __init__(self, index: int, context: Context, find: Callable[[int], Intake | None]) -> None:
+        self.index = index
+        self.context = context
+        self.staging = context.staging
+        self.find = find
+        self.handover: Handover | None = None
+        self._lanes: dict[int, _Lane] = {}
+
+    @property
+    def lanes(self) -> Iterator[_Lane]:
+        """The lines to other stores."""
+        return iter(list(self._lanes.values()))
+
+    def load(self) -> None:
+        """Take from the store what is on its way, before the entities are loaded."""
+        journal, leaving = self.staging.journal, self.context.leaving
+        leaving.clear()
+        waiting: dict[int, int] = {}
+        for key, row in journal.scan(bytes([LEAVING]), bytes([LEAVING + 1])):
+            one = _unpack(key, row)
+            to = unpack_leaving(key)[0]
+            waiting[to] = waiting.get(to, 0) + 1
+            self.count(one.source, 1, one.size_bytes)
+        known = {int.from_bytes(key[1:], "big") for key, _ in journal.scan(bytes([LANE]), bytes([LANE + 1]))}
+        for to in {*known, *self._lanes}:
+            self._lane(to).load(waiting.get(to, 0))
+
+    def _lane(self, to: int) -> _Lane:
+        lane = self._lanes.get(to)
+        if lane is None:
+            lane = self._lanes[to] = _Lane(self, to)
+            lane.load(0)
+        return lane
+
+    def stage(
+        self,
+        to: int,
+        target: int,
+        path: str,
+        source: Intake,
+        messages: Sequence[Parts],
+        origins: Sequence[int],
+        now_ms: int,
+        hops: int,
+        *,
+        is_via: bool,
+    ) -> None:
+        """Stage messages in the line to another store; they are delivered when that is durable.
+
+        Args:
+            to: the other store.
+            target: number of the queue or topic there.
+            path: of the whole entity.
+            source: what they leave.
+            messages: in order; none has its body outside of the store.
+            origins: per message the sequence number where it first entered.
+            now_ms: wall time.
+            hops: how often they were forwarded, this time included.
+            is_via: whether they are sent via the source.
+        """
+        lane = self._lane(to)
+        encoded = path.encode()
+        front = _ROW.pack(target, source.number, is_via, len(encoded)) + encoded
+        put = self.staging.batch.put
+        for parts, origin in zip(messages, origins, strict=True):
+            lane.last += 1
+            record = build(parts, 0, now_ms, 0, origin, hops)
+            put(leaving_key(to, lane.last), front + record)
+            self.count(source.number, 1, len(record))
+        lane.waiting += len(messages)
+        self.staging.touch(lane)
+
+    def count(self, source: int, messages: int, size_bytes: int) -> None:
+        """Count messages that came into a line, or left it."""
+        leaving = self.context.leaving
+        before = leaving.get(source, (0, 0))
+        now = before[0] + messages, before[1] + messages * (size_bytes - OVERHEAD_BYTES)
+        if now[0]:
+            leaving[source] = now
+        else:
+            leaving.pop(source, None)
+        member = self.find(source)
+        if member is not None:
+            member.leaving_count, member.leaving_bytes = now
+
+    def take_back(self, messages: Sequence[Leaving], error: IsthmusError) -> None:
+        """Stage messages that the target did not take where somebody will look for them; of a source that has gone,
+        nowhere.
+        """
+        source = self.find(messages[0].source)
+        if source is None or source.is_deleted:
+            return
+        for one in messages:
+            hops = one.stored.hops - (not one.is_via)
+            stored = one.stored._replace(sequence=one.stored.origin, hops=hops)
+            if one.is_via:
+                dead_letters: Queue = self.context.transfer_dead_letters(source)
+                dead_letters.store_dead([stored], source.path, reason_of(error), str(error))
+            elif isinstance(source, Queue) and source.dead_letters is not None:
+                source.set_aside(stored, error)
+            elif isinstance(source, Queue):
+                before = annotation_of(stored.parts, "x-opt-deadletter-source")
+                source.store_dead([stored], str(before), None, None)
+
+
+class _Lane:
+    """The line from one store to another.
+
+    Attributes:
+        to: the other store.
+        last: the last place given out.
+        waiting: messages in the line.
+        is_busy: whether a delivery is under way.
+    """
+
+    def __init__(self, outbox: Outbox, to: int) -> None:
+        self.to = to
+        self.last = 0
+        self.waiting = 0
+        self.is_busy = False
+        self._outbox = outbox
+        self._durable = 0
+        # Up to which place all have arrived, durably; None as long as the other store has not said so.
+        self._arrived: int | None = None
+
+    def load(self, waiting: int) -> None:
+        """Go back to what the store holds."""
+        staging = self._outbox.staging
+        now = self._outbox.context.clock.wall_ms() << _PLACES_PER_MS_BITS
+        stored = int.from_bytes(staging.journal.get(lane_key(self.to)) or b"", "big")
+        self.last = self._durable = max(stored, now, self.last)
+        self.waiting = waiting
+        if not self.is_busy:
+            self._arrived = None
+
+    def stage_state(self, batch: Batch) -> None:
+        """See `staging.Member`."""
+        batch.put(lane_key(self.to), self.last.to_bytes(8, "big"))
+
+    def seal(self) -> int:
+        """See `staging.Member`."""
+        return self.last
+
+    def publish(self, sealed: Any) -> None:
+        """See `staging.Member`."""
+        self._durable = max(self._durable, sealed)
+        self.pump()
+
+    def pump(self) -> None:
+        """Go on delivering, if there is something and both stores are up."""
+        handover = self._outbox.handover
+        if self.is_busy or not self.waiting or handover is None or not handover.may_deliver(self._outbox.index):
+            return
+        other = handover.outbox(self.to)
+        if other is None:
+            return
+        self.is_busy = True
+        try:
+            self._go_on(other, handover)
+        except StoreError:
+            # The store that refused has told all whom it concerns, and is tried again in its time.
+            self._stop()
+
+    def _go_on(self, other: Outbox, handover: Handover) -> None:
+        if self._arrived is None:
+            self._ask(other)
+            return
+        rows = self._next_rows(self._arrived)
+        if not rows or not self._deliver(rows, other, handover):
+            self.is_busy = False
+
+    def _stop(self) -> None:
+        self.is_busy = False
+        self._arrived = None
+
+    def _failed(self, error: Exception) -> None:
+        self._stop()
+
+    # ---- where the other store stands
+
+    def _ask(self, other: Outbox) -> None:
+        """What the other store says may not be durable yet: it is, when it has been said again."""
+        key = arrived_key(self._outbox.index)
+        place = other.staging.journal.get(key) or bytes(8)
+        other.staging.batch.put(key, place)
+        other.staging.promise(partial(self._asked, int.from_bytes(place, "big")), self._failed)
+
+    def _asked(self, place: int) -> None:
+        self.last = max(self.last, place)
+        self._arrive(place, self._rows_between(0, place))
+
+    def _arrive(self, place: int, rows: Sequence[Leaving]) -> None:
+        """All up to a place have arrived, these the last of them."""
+        self._arrived = place
+        try:
+            self._remove(rows)
+        except StoreError:
+            self._stop()
+            return
+        self.is_busy = False
+        self.pump()
+
+    # ---- the line
+
+    def _rows_between(self, behind: int, through: int) -> list[Leaving]:
+        self._outbox.staging.write()
+        span = leaving_key(self.to, behind + 1), after(leaving_key(self.to, through))
+        return [_unpack(*pair) for pair in self._outbox.staging.journal.scan(*span)]
+
+    def _next_rows(self, behind: int) -> list[Leaving]:
+        """The next ones that stand in the line durably."""
+        rows: list[Leaving] = []
+        size = 0
+        span = leaving_key(self.to, behind + 1), after(leaving_key(self.to, self._durable))
+        for pair in self._outbox.staging.journal.scan(*span):
+            rows.append(_unpack(*pair))
+            size += rows[-1].size_bytes
+            if len(rows) == _GROUP or size >= _GROUP_BYTES:
+                break
+        return rows
+
+    def _remove(self, rows: Sequence[Leaving]) -> None:
+        """Stage that messages have left the line."""
+        if not rows:
+            return
+        batch = self._outbox.staging.batch
+        if len(rows) >= _LONG_RUN:
+            batch.delete_range(leaving_key(self.to, rows[0].place), after(leaving_key(self.to, rows[-1].place)))
+        else:
+            for one in rows:
+                batch.delete(leaving_key(self.to, one.place))
+        self.waiting -= len(rows)
+        for one in rows:
+            self._outbox.count(one.source, -1, one.size_bytes)
+        if self._outbox.handover is not None:
+            self._outbox.handover.on_left()
+
+    # ---- delivery
+
+    def _deliver(self, rows: Sequence[Leaving], other: Outbox, handover: Handover) -> bool:
+        """Stage messages at their targets, up to the first one that is not taken; whether anything is under way then."""
+        groups = [list(group) for _, group in groupby(rows, key=lambda one: (one.target, one.stored.hops))]
+        if not handover.is_ready(self.to, groups[0][0].target, self.pump):
+            return False
+        taken: list[Leaving] = []
+        error: IsthmusError | None = None
+        with other.staging.atomic():
+            for group in groups:
+                if taken and not handover.is_ready(self.to, group[0].target, self.pump):
+                    break
+                error = self._enter(group, other, handover, taken)
+                if error is not None:
+                    break
+            if taken:
+                place = taken[-1].place
+                other.staging.batch.put(arrived_key(self._outbox.index), place.to_bytes(8, "big"))
+                other.staging.promise(partial(self._arrive, place, taken), self._failed)
+        if not taken and error is not None:
+            self._take_back(rows, error, other, handover)
+        return True
+
+    def _enter(
+        self, group: Sequence[Leaving], other: Outbox, handover: Handover, taken: list[Leaving]
+    ) -> IsthmusError | None:
+        """Stage messages of one target, all or those before the first that it refuses; why it does."""
+        error = _refusal(group, other, handover, self.to)
+        if error is None:
+            target = other.find(group[0].target)
+            assert target is not None
+            parts = [one.stored.parts for one in group]
+            origins = [one.stored.origin for one in group]
+            target.accept_moved(parts, origins, self._outbox.context.clock.wall_ms(), group[0].stored.hops)
+            taken += group
+            return None
+        if len(group) == 1:
+            return error
+        return next(filter(None, (self._enter([one], other, handover, taken) for one in group)), None)
+
+    def _take_back(self, rows: Sequence[Leaving], error: IsthmusError, other: Outbox, handover: Handover) -> None:
+        """What is refused goes where it is looked for. Nothing behind it arrives before that is durable: places that
+        have arrived are told by the last of them.
+        """
+        staging = self._outbox.staging
+        refused: list[tuple[Leaving, IsthmusError]] = []
+        why: IsthmusError | None = error
+        for one in rows:
+            if refused:
+                why = _refusal([one], other, handover, self.to)
+            if why is None:
+                break
+            refused.append((one, why))
+        gone = [one for one, _ in refused]
+        with staging.atomic():
+            for one, reason in refused:
+                self._outbox.take_back([one], reason)
+            self._remove(gone)
+            staging.promise(partial(self._arrive, gone[-1].place, ()), self._failed)
+
+
+def _refusal(group: Sequence[Leaving], other: Outbox, handover: Handover, to: int) -> IsthmusError | None:
+    """Why a target would not take messages together; None if it would."""
+    target = other.find(group[0].target)
+    if target is None or target.is_deleted or not handover.stands(to, group[0].target):
+        return EntityNotFoundError(group[0].path)
+    return target.refusal_of([one.stored.parts for one in group])
+
+
+class Handover:
+    """The deliveries between all stores of a namespace.
+
+    Args:
+        main: what leaves the catalog's store.
+        stores: of fragments.
+        whole: the partitioned entity that a number in a store of fragments belongs to; None if there is none.
+
+    Attributes:
+        on_left: called when messages have left a line.
+    """
+
+    def __init__(self, main: Outbox, stores: FragmentStores, whole: Callable[[int], Partitioned[Any] | None]) -> None:
+        self._main = main
+        self._stores = stores
+        self._whole = whole
+        self._holds = 0
+        self.on_left: Callable[[], None] = lambda: None
+        main.handover = self
+        stores.on_engine = self._add
+
+    def _add(self, store: FragmentStore) -> None:
+        assert store.engine is not None
+        store.engine.outbox.handover = self
+
+    def outbox(self, index: int) -> Outbox | None:
+        """That of a store; None if it is down."""
+        if not index:
+            return self._main
+        store = self._stores.get(index - 1)
+        return store.engine.outbox if store.engine is not None and store.is_up else None
+
+    def may_deliver(self, index: int) -> bool:
+        """Whether a store's messages may leave it now."""
+        return not self._holds and self.outbox(index) is not None
+
+    def stands(self, to: int, number: int) -> bool:
+        """Whether the entity that has a number in a store is in the catalog."""
+        if not to:
+            return True
+        whole = self._whole(number)
+        return whole is not None and not whole.is_deleted
+
+    def is_ready(self, to: int, number: int, call: Callable[[], None]) -> bool:
+        """Whether the row of that entity is durable; `call` is called once it is."""
+        whole = self._whole(number) if to else None
+        if whole is None or whole.is_standing:
+            return True
+        whole.when_standing(call)
+        return False
+
+    @property
+    def _lanes(self) -> Iterator[_Lane]:
+        yield from self._main.lanes
+        for store in self._stores:
+            if store.engine is not None:
+                yield from store.engine.outbox.lanes
+
+    def pump(self) -> None:
+        """Let everything that stands in a line try again."""
+        for lane in self._lanes:
+            lane.pump()
+
+    def hold(self) -> None:
+        """Begin no more deliveries, until `go_on`: a copy of all stores is right when none is under way."""
+        self._holds += 1
+
+    def go_on(self) -> None:
+        """Undo one `hold`."""
+        self._holds -= 1
+        self.pump()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no delivery is under way."""
+        return not any(lane.is_busy for lane in self._lanes)
+
+    def statistics(self) -> dict[str, int]:
+        """Messages on their way between stores."""
+        return {"crossing_messages": sum(lane.waiting for lane in self._lanes)}

@@ -1,0 +1,114 @@
+"""Sending via a partitioned entity to another one.
+
+What it is: the choice of the fragment that messages go via: that of their via-partition-key, else that of the transaction
+they belong to, else the next one in turn. What it is not: the way on from there (`isthmus.entities.transfer`).
+Spec: SERVICE-BUS.md 5.6, 5.7, 5.10.
+
+Invariants:
+    I1. The PartitionKey of a message chooses its fragment at the destination, and has no say between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from isthmus.entities.blob import Payload
+from isthmus.entities.error import InvalidMessageError
+from isthmus.entities.fragment.entity import Partitioned
+from isthmus.entities.fragment.place import place, via_key_of
+from isthmus.entities.intake import Intake
+from isthmus.entities.onward import Target
+from isthmus.entities.staging import Callback, Failure
+from isthmus.entities.transfer import Transfer
+from isthmus.errors import EntityNotFoundError
+
+__all__ = ["PartitionedTransfer"]
+
+
+class PartitionedTransfer:
+    """The way to a destination via a partitioned entity.
+
+    Args:
+        via: the entity between.
+        path: of the destination.
+        find: the queue or topic that has a path now; None if there is none.
+        ways: how messages of a fragment find it.
+    """
+
+    def __init__(
+        self,
+        via: Partitioned[Any],
+        path: str,
+        find: Callable[[str], object | None],
+        ways: Callable[[Intake], Callable[[str], Target | None]],
+    ) -> None:
+        self.path = via.path
+        self.refused_total = 0
+        self._via = via
+        self._to = path
+        self._find = find
+        self._ways = ways
+        self._transfers: dict[Intake, Transfer] = {}
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the entity between was deleted."""
+        return self._via.is_deleted
+
+    @property
+    def max_message_size_bytes(self) -> int:
+        """Of one message."""
+        return self._via.max_message_size_bytes
+
+    def check_sendable(self) -> None:
+        """As `Transfer.check_sendable`."""
+        self._via.check_sendable()
+        if self._find(self._to) is None:
+            raise EntityNotFoundError(self._to)
+
+    def runs(self, payloads: Sequence[Payload]) -> list[int]:
+        """Lengths of the runs of messages that `accept` can take together."""
+        lengths: list[int] = []
+        before: object = object()
+        for payload in payloads:
+            try:
+                here: object = via_key_of(payload)
+            except InvalidMessageError:
+                here = object()
+            if lengths and here == before:
+                lengths[-1] += 1
+            else:
+                lengths.append(1)
+                before = here
+        return lengths
+
+    def placed(self, payloads: Sequence[Payload], preferred: int | None = None) -> Transfer:
+        """The way via the fragment that takes messages as a unit.
+
+        Args:
+            payloads: encoded messages.
+            preferred: the fragment of messages without a key, if one has been chosen for them.
+
+        Raises:
+            InvalidMessageError: their keys differ, or one is no message.
+            ServerBusyError: the fragment's store is down; without a key, all stores are.
+        """
+        keys = {via_key_of(payload) for payload in payloads}
+        if len(keys) > 1:
+            raise InvalidMessageError(
+                "messages that are sent together via a partitioned entity have the same TransactionPartitionKey"
+            )
+        key = next(iter(keys), None)
+        member: Intake = self._via.chosen(preferred if key is None else place(key, len(self._via.slots)))
+        transfer = self._transfers.get(member)
+        if transfer is None:
+            transfer = self._transfers[member] = Transfer(member, self._to, self._ways(member), member.context)
+        return transfer
+
+    def accept(
+        self, payloads: Sequence[Payload], on_durable: Callback | None = None, on_failed: Failure | None = None
+    ) -> None:
+        """As `Transfer.accept`, via one fragment; raises as `placed`, too."""
+        self.check_sendable()
+        self.placed(payloads).accept(payloads, on_durable, on_failed)
