@@ -280,24 +280,28 @@ class _Lane:
 
     def _asked(self, place: int) -> None:
         self.last = max(self.last, place)
-        self._arrive(place, self._rows_between(0, place))
-
-    def _arrive(self, place: int, rows: Sequence[Leaving]) -> None:
-        """All up to a place have arrived, these the last of them."""
-        self._arrived = place
         try:
-            self._remove(rows)
+            rows = self._rows_through(place)
         except StoreError:
             self._stop()
             return
+        self._arrive(place, rows)
+
+    def _arrive(self, place: int, rows: Sequence[Leaving]) -> None:
+        """All up to a place have arrived, these the last of them."""
+        handover = self._outbox.handover
+        if handover is None or handover.outbox(self._outbox.index) is None:
+            self._stop()  # the other store is asked again, once this one is back
+            return
+        self._arrived = place
+        self._remove(rows)
         self.is_busy = False
         self.pump()
 
     # ---- the line
 
-    def _rows_between(self, behind: int, through: int) -> list[Leaving]:
-        self._outbox.staging.write()
-        span = leaving_key(self.to, behind + 1), after(leaving_key(self.to, through))
+    def _rows_through(self, place: int) -> list[Leaving]:
+        span = leaving_key(self.to, 0), after(leaving_key(self.to, place))
         return [_unpack(*pair) for pair in self._outbox.staging.journal.scan(*span)]
 
     def _next_rows(self, behind: int) -> list[Leaving]:
