@@ -27,6 +27,7 @@ queues:
   closed: {max_message_size_in_kilobytes: 1}
   short: {lock_duration: 1s}
   sessions: {requires_session: true, lock_duration: 2s}
+  spread: {enable_partitioning: true, lock_duration: 1s}
 topics:
   flights: {subscriptions: {all: {}}}
 """
@@ -348,6 +349,37 @@ def test_export_with_removal_removes_what_is_in_the_file(operator, tmp_path):
     with MessageReader(file) as reader:
         assert [state for state, _ in reader] == [0] * 5 + [2]
     assert operator.count("work") == 15
+
+
+def test_partitions_are_exported_removed_and_imported(operator, tmp_path):
+    with operator.client.get_queue_sender("spread") as sender:
+        for n in range(60):
+            sender.send_messages(
+                ServiceBusMessage(
+                    f"{n}", message_id=f"m{n}", partition_key=f"k{n % 7}", application_properties={"number": n}
+                )
+            )
+    with operator.client.get_queue_receiver("spread") as receiver:
+        for message in receiver.receive_messages(max_message_count=5, max_wait_time=5):
+            receiver.defer_message(message)
+    file = tmp_path / "spread.messages"
+    [done] = operator.run("export", "spread", file, "--filter", "number >= 30", "--remove")
+    assert done["written"] == done["removed"] >= 25
+    assert done["left"] == 0
+    assert operator.count("spread") == 60 - done["removed"]
+    [back] = operator.run("import", file, "spread")
+    assert back["sent"] == done["written"]
+    assert operator.count("spread") == 60
+    with operator.client.get_queue_receiver("spread") as receiver:
+        seen = receiver.peek_messages(max_message_count=100)
+    by_key: dict[str, set[int]] = {}
+    for message in seen:
+        by_key.setdefault(message.partition_key, set()).add(message.sequence_number >> 48)
+        assert message.partition_key == f"k{int(str(message)) % 7}"
+    assert len(by_key) == 7
+    assert all(len(fragments) == 1 for fragments in by_key.values())
+    [done] = operator.run("purge", "spread", "--yes")
+    assert (done["removed"], done["left"]) == (60, 0)
 
 
 def test_a_damaged_file_is_told_and_what_stands_before_is_sent(operator, tmp_path):

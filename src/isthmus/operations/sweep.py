@@ -25,6 +25,7 @@ from isthmus.transport import Client, Management, Receiver
 
 __all__ = ["Taken", "sweep"]
 
+_PARTITION_BITS = 48
 _WINDOW = 500
 _WINDOW_BYTES = 8 << 20
 _RENEWED_AT_ONCE = 500
@@ -69,11 +70,13 @@ def sweep(
         return 0
     receiver = Receiver(client, path, in_session=session_id is not None, session_id=session_id).wait_attached()
     pass_ = _Pass(client, path, receiver, session_id)
-    last = max(last for _, last in wanted)
+    # By partition, whose number is in the top 16 bits: their messages come in turn, each partition's in order.
+    lasts: dict[int, int] = {}
+    for _, last in wanted:
+        lasts[last >> _PARTITION_BITS] = max(last, lasts.get(last >> _PARTITION_BITS, 0))
     completed = 0
-    seen_last = False
     heard_at = time.monotonic()
-    while wanted and not seen_last and time.monotonic() - heard_at < quiet_seconds:
+    while wanted and lasts and time.monotonic() - heard_at < quiet_seconds:
         if receiver.error is not None:
             raise receiver.error
         if receiver.credit < pass_.window // 2:
@@ -85,7 +88,8 @@ def sweep(
             for number, (tag, payload) in enumerate(zip(run.tags, run.payloads, strict=True)):
                 taken = Taken((run.first_id + number) & 0xFFFFFFFF, bytes(tag), payload)
                 sequence = sequence_of(payload)
-                seen_last = seen_last or sequence >= last
+                if sequence >= lasts.get(sequence >> _PARTITION_BITS, sequence + 1):
+                    del lasts[sequence >> _PARTITION_BITS]
                 if sequence in wanted:
                     wanted.discard(sequence, sequence)
                     chosen.append(taken)
@@ -113,13 +117,14 @@ class _Pass:
         self._session_id = session_id
         self._receiver = receiver
         self._management = Management(client, path)
-        self._held: dict[int, bytes] = {}
+        # Lock tokens by delivery, and the partition of each.
+        self._held: dict[int, tuple[bytes, int]] = {}
         self._lock_seconds = _DEFAULT_LOCK_SECONDS
         self._renewed_at = time.monotonic()
 
     def hold(self, taken: Taken) -> None:
         """Keep a message's lock."""
-        self._held[taken.delivery_id] = taken.tag
+        self._held[taken.delivery_id] = taken.tag, sequence_of(taken.payload) >> _PARTITION_BITS
 
     def learn(self, payloads: Sequence[bytes]) -> None:
         """How long locks last, and how many messages fit into memory."""
@@ -139,12 +144,15 @@ class _Pass:
         if self._session_id is not None:
             self._management.renew_session(self._session_id)
             return
-        tokens = list(self._held.values())
-        for start in range(0, len(tokens), _RENEWED_AT_ONCE):
-            try:
-                self._management.renew(tokens[start : start + _RENEWED_AT_ONCE])
-            except LockLostError:
-                continue  # it comes again, and is held again
+        by_partition: dict[int, list[bytes]] = {}
+        for tag, partition in self._held.values():
+            by_partition.setdefault(partition, []).append(tag)
+        for tokens in by_partition.values():  # one request renews those of one only
+            for start in range(0, len(tokens), _RENEWED_AT_ONCE):
+                try:
+                    self._management.renew(tokens[start : start + _RENEWED_AT_ONCE])
+                except LockLostError:
+                    continue  # it comes again, and is held again
 
     def release(self) -> None:
         """Let everything go that was held or is still on its way."""
@@ -153,7 +161,7 @@ class _Pass:
         self._client.wait_until(lambda: receiver.drained or receiver.error is not None, 30.0, "drain")
         for run in receiver.take():
             for number, tag in enumerate(run.tags):
-                self._held[(run.first_id + number) & 0xFFFFFFFF] = bytes(tag)
+                self._held[(run.first_id + number) & 0xFFFFFFFF] = bytes(tag), 0
         _dispose(receiver, sorted(self._held), Released())
         self._held.clear()
         self._client.flush()
