@@ -357,6 +357,9 @@ class Intake:
         detection = self._detection
         if detection is not None:
             ids = [message_id_of(parts) for parts in messages]
+            if self.is_fragment:
+                named = zip(messages, ids, strict=True)
+                ids = [detection_id(parts._replace(message_id=message_id)) for parts, message_id in named]
             flags = detection.fresh(ids, now_ms)
             detection.remember([one for one, is_new in zip(ids, flags, strict=True) if is_new], now_ms)
             messages = [parts for parts, is_new in zip(messages, flags, strict=True) if is_new]

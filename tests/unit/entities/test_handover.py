@@ -112,6 +112,21 @@ class TestForwarding:
         send(held, "p", message("stays"))
         assert drain(held, "p") == ["stays"]
 
+    def test_the_target_detects_duplicates_as_of_any_sender(self, held: Stores) -> None:
+        settings = QueueDescription(enable_partitioning=True, requires_duplicate_detection=True)
+        held.engine.create_queue("once", settings)
+        held.engine.create_queue("in", QueueDescription(forward_to="once"))
+        held.commit()
+        send(held, "once", message("a", message_id="1", key="k"), message("b", message_id="2"))
+        send(
+            held,
+            "in",
+            message("c", message_id="1", key="k"),
+            message("d", message_id="1"),
+            message("e", message_id="2"),
+        )
+        assert sorted(drain(held, "once")) == ["a", "b", "d"]
+
     def test_the_first_sequence_number_goes_with_them(self, held: Stores) -> None:
         forward(held, "plain", "p")
         send(held, "plain", message("a"), message("b"))
