@@ -55,6 +55,14 @@ class BlobWriter(Protocol):
         """
         ...
 
+    def settle(self) -> None:
+        """Have the disk take what was written, and wait until it has; this makes nothing durable.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        ...
+
     def sync(self) -> None:
         """Make all that was written durable, with its name.
 

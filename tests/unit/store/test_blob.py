@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import threading
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.errors import StoreError
-from isthmus.store import BlobFolder
+from isthmus.store import BlobFolder, blob
 
 
 def write(folder: BlobFolder, number: int, *parts: bytes) -> None:
@@ -33,6 +35,38 @@ def test_a_body_is_read_as_it_was_written(tmp_path: Path) -> None:
     reader.close()
     assert (folder.numbers(), folder.size_bytes) == ([300], len(whole))
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "large").iterdir()} == {0o600}
+
+
+def test_what_is_settled_piece_by_piece_is_whole_with_or_without_the_system_s_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    fdatasync = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda file: (synced.append(file), fdatasync(file))[1])
+    pieces = [os.urandom(300_000) for _ in range(6)]
+    for number, call in enumerate((blob._sync_file_range, None, lambda *_: -1)):
+        monkeypatch.setattr(blob, "_sync_file_range", call)
+        ctypes.set_errno(errno.ENOSYS)
+        writer = BlobFolder(tmp_path / "large").create(number)
+        for piece in pieces:
+            writer.write((piece,))
+            writer.settle()
+        assert len(synced) == 6 * number  # none where the system can do with less
+        writer.sync()
+        writer.close()
+        synced.pop()
+        reader = BlobFolder(tmp_path / "large").open(number)
+        assert reader.read(0, 1_800_000) == b"".join(pieces)
+        reader.close()
+
+
+def test_a_disk_that_refuses_while_it_settles_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = BlobFolder(tmp_path / "large").create(1)
+    writer.write((b"x",))
+    monkeypatch.setattr(blob, "_sync_file_range", lambda *_: ctypes.set_errno(errno.EIO) or -1)
+    with pytest.raises(StoreError, match="Input/output error"):
+        writer.settle()
+    writer.close()
 
 
 def test_a_removed_body_is_gone_and_another_cannot_be_read(tmp_path: Path) -> None:

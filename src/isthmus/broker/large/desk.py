@@ -73,9 +73,9 @@ class LargeDesk:
             self._remover.submit(work)
         # Otherwise it is an orphan at the next start.
 
-    def call_soon(self, run: Callable[[], None]) -> None:
-        """Call at the next turn of the loop."""
-        self._loop.call_soon(run)
+    def call_later(self, seconds: float, run: Callable[[], None]) -> None:
+        """Call after a rest, in a later turn of the loop."""
+        self._loop.call_later(seconds, run)
 
     def _do(self, pool: ThreadPoolExecutor, work: Callable[[], _T], done: Callable[[Future[_T]], None]) -> Future[_T]:
         if self._is_closed:

@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -21,9 +22,11 @@ from isthmus.errors import IsthmusError, StoreError
 
 __all__ = ["Upload"]
 
-# The disk gets to work while the message still comes, and a sync of somebody else's messages finds little of it to wait
-# for.
-_SYNC_BYTES = 512 << 10
+# What is given to the disk in one go while the message still comes: a sync of somebody else's messages finds no more of
+# it to wait for.
+_SLICE_BYTES = 512 << 10
+# After each slice the disk is others' for so long.
+_REST_SECONDS = 0.002
 
 
 class Upload:
@@ -57,7 +60,7 @@ class Upload:
         self._payload: Large | None = None
         # The thread's:
         self._writer: BlobWriter | None = None
-        self._unsynced_bytes = 0
+        self._unsettled_bytes = 0
 
     def add(self, parts: list[bytes]) -> None:
         """Take the next pieces of the encoded message."""
@@ -180,12 +183,18 @@ class Upload:
         writer = self._writer
         if writer is None:
             writer = self._writer = self._files.create(self._number)
+        due: list[bytes] = []
         for part in parts:
-            writer.write((part,))
-            self._unsynced_bytes += len(part)
-            if self._unsynced_bytes >= _SYNC_BYTES:
-                writer.sync()
-                self._unsynced_bytes = 0
+            due.append(part)
+            self._unsettled_bytes += len(part)
+            if self._unsettled_bytes >= _SLICE_BYTES:
+                writer.write(due)
+                writer.settle()
+                if not is_last:  # perhaps the loop waits: see `finish_now`
+                    time.sleep(_REST_SECONDS)
+                due, self._unsettled_bytes = [], 0
+        if due:
+            writer.write(due)
         if is_last:
             writer.sync()
             writer.close()
