@@ -14,10 +14,12 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 from azure.servicebus.exceptions import ServiceBusError
 
 from fault_client import AnsweredReceiver, Raw, connected, make_message, read_message
+from isthmus.amqp import BATCH_FORMAT
 from isthmus.amqp.frame import frame
 from isthmus.amqp.performative import Accepted, Source, Target, TransactionalState, Transfer
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.transport import Sender
+from isthmus.transport.sender import envelope
 from transaction_client import attach_coordinator, declare, discharge, send_with_state
 
 CONFIG = """
@@ -103,6 +105,28 @@ def test_one_over_the_limit_is_refused_and_leaves_nothing(ns: NamespaceProcess) 
         client.wait_until(lambda: sender.settled == 1, 60, "an outcome")
         assert "3145728" in str(sender.outcomes[0].error)
     eventually(lambda: not bodies(ns))
+
+
+def test_a_batch_holds_a_megabyte_where_messages_may_be_larger(ns: NamespaceProcess, client: ServiceBusClient) -> None:
+    with client.get_queue_sender("limited") as sender, client.get_queue_receiver("limited") as receiver:
+        batch = sender.create_message_batch()
+        assert batch.max_size_in_bytes == MEGABYTE
+        with pytest.raises(ValueError, match="larger than the size limit"):
+            sender.create_message_batch(max_size_in_bytes=MEGABYTE + 1)
+        for _ in range(10):
+            batch.add_message(ServiceBusMessage(MIDDLE[:100_000]))
+        sender.send_messages(batch)
+        got = 0
+        while got < 10:
+            for message in receiver.receive_messages(max_message_count=10, max_wait_time=20):
+                receiver.complete_message(message)
+                got += 1
+    with connected(ns, "limited") as raw:
+        own = Sender(raw, "limited").wait_ready()
+        own.send([envelope([make_message(MIDDLE[:500_000])] * 3)], message_format=BATCH_FORMAT)
+        raw.wait_until(lambda: own.settled == 1, 60, "an outcome")
+        assert str(MEGABYTE) in str(own.outcomes[0].error)
+    assert not bodies(ns)
 
 
 def test_the_order_of_a_link_holds_with_large_messages_in_between(client: ServiceBusClient) -> None:

@@ -22,9 +22,12 @@ from isthmus.broker.inflow import CREDIT, Durable, Failed, Inflow, Refusing, wra
 from isthmus.broker.large import LARGE_BYTES, LargeDesk, Upload
 from isthmus.entities import Large, Partitioned, PartitionedTransfer, Payload, Transaction, envelope
 from isthmus.entities.transaction import Destination as Examined
-from isthmus.errors import IsthmusError, NotAllowedError
+from isthmus.errors import IsthmusError, MessageTooLargeError, NotAllowedError
 
-__all__ = ["CREDIT", "Destination", "Intake"]
+__all__ = ["BATCH_BYTES", "CREDIT", "Destination", "Intake"]
+
+# An envelope is taken in one turn of the loop; the service's limit, however large an entity's messages may be.
+BATCH_BYTES = 1 << 20
 
 
 class Destination(Examined, Refusing, Protocol):
@@ -165,7 +168,7 @@ class Intake(Inflow):
         self._destination.accept(payloads, durable, failed)
 
     def store_batch(self, envelope_bytes: bytes, durable: Durable, failed: Failed, /) -> None:
-        self._destination.accept(envelope.unpack(envelope_bytes), durable, failed)
+        self._destination.accept(_unpack(envelope_bytes), durable, failed)
 
     def enlist(self, event: Transfers) -> None:
         """Take a delivery into the transaction that its state names; deliveries with a state come alone."""
@@ -178,7 +181,7 @@ class Intake(Inflow):
             found = self._transactions.find(state.txn_id, amqp_session)
             way = self._transactions.way(state.txn_id, self._destination.path, amqp_session)
             for payload in event.payloads:
-                messages = envelope.unpack(payload) if event.message_format == BATCH_FORMAT else [payload]
+                messages = _unpack(payload) if event.message_format == BATCH_FORMAT else [payload]
                 found.send(way or self._destination, messages)
         except IsthmusError as error:
             if found is not None and event.settled:
@@ -188,3 +191,16 @@ class Intake(Inflow):
         if not event.settled:
             last = first + len(event.payloads) - 1
             self.link.dispose(wrap(first), wrap(last), TransactionalState(state.txn_id, Accepted()))
+
+
+def _unpack(payload: bytes) -> list[bytes]:
+    """The messages of an envelope.
+
+    Raises:
+        MessageTooLargeError: there are many, and the envelope is too large.
+        InvalidMessageError: it is none.
+    """
+    messages = envelope.unpack(payload)
+    if len(payload) > BATCH_BYTES and len(messages) > 1:
+        raise MessageTooLargeError(len(payload), BATCH_BYTES)
+    return messages

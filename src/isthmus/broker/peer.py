@@ -43,7 +43,7 @@ from isthmus.amqp import (
 )
 from isthmus.amqp.performative import Coordinator as CoordinatorTarget
 from isthmus.amqp.performative import Source, Target
-from isthmus.amqp.types import Symbol
+from isthmus.amqp.types import Symbol, ULong
 from isthmus.broker import cbs
 from isthmus.broker.access import Access
 from isthmus.broker.condition import INTERNAL_TEXT, amqp_error, refusal
@@ -51,7 +51,7 @@ from isthmus.broker.coordinator import Coordinator, Transactions
 from isthmus.broker.hub import HUB_NODE, HubOutlet
 from isthmus.broker.idle import IdleWatch
 from isthmus.broker.inflow import Inflow
-from isthmus.broker.intake import Intake
+from isthmus.broker.intake import BATCH_BYTES, Intake
 from isthmus.broker.keyring import Right
 from isthmus.broker.large import LargeDesk
 from isthmus.broker.management import MANAGEMENT_STYLE, MANAGEMENT_SUFFIX, Management
@@ -103,6 +103,7 @@ _LARGE_TOGETHER_BYTES = 64 << 20
 # By how much a message may be over the limit and still be read to its end, to be rejected.
 _OVERSIZE_BYTES = 16 << 20
 _TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
+_MAX_BATCH_SIZE = Symbol("com.microsoft:max-message-batch-size")
 _LOCAL_TRANSACTIONS = "amqp:local-transactions"
 # A declare or discharge is some 60 bytes.
 _DISCHARGE_BYTES = 4096
@@ -384,7 +385,8 @@ class Peer:
             )
             destination.check_sendable()
             limit_bytes = destination.max_message_size_bytes
-            link.accept(max_message_size=limit_bytes)
+            told = {_MAX_BATCH_SIZE: ULong(BATCH_BYTES)} if limit_bytes > BATCH_BYTES else None
+            link.accept(max_message_size=limit_bytes, properties=told)
             # A message over the limit is rejected by itself; only one that is far over it costs the client its link.
             link.max_message_size_bytes = limit_bytes + _OVERSIZE_BYTES
             kind = PartitionedIntake if isinstance(destination, Partitioned | PartitionedTransfer) else Intake

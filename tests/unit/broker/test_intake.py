@@ -4,7 +4,8 @@ import asyncio
 
 from isthmus.amqp import BATCH_FORMAT, Disposed
 from isthmus.amqp.performative import Accepted, Rejected, TransactionalState
-from isthmus.broker.intake import CREDIT
+from isthmus.broker.intake import BATCH_BYTES, CREDIT
+from isthmus.entities import QueueDescription
 from isthmus.errors import StoreError
 
 
@@ -45,6 +46,27 @@ async def test_one_sync_serves_many_sends_i1(broker, message):
     await client.settle()
     assert outcomes(client) == [(n, Accepted) for n in range(500)]
     assert broker.store.syncs == before + 1
+
+
+async def test_an_envelope_has_a_limit_of_its_own_however_large_messages_may_be(broker, message):
+    broker.engine.create_queue("big", QueueDescription(max_message_size_in_kilobytes=102_400))
+    client = broker.client()
+    link, small = client.sender("big"), client.sender("orders", name="small")
+    assert link.properties == {"com.microsoft:max-message-batch-size": BATCH_BYTES}
+    assert small.properties is None
+    one = message("x" * (BATCH_BYTES // 2 - 200))
+    largest = envelope([one, one])
+    link.send(largest, b"1", message_format=BATCH_FORMAT)
+    await client.settle()
+    link.send(largest + envelope([message("x" * 400)]), b"2", message_format=BATCH_FORMAT)
+    await client.settle()
+    assert BATCH_BYTES - 500 < len(largest) <= BATCH_BYTES
+    assert outcomes(client) == [(0, Accepted), (1, Rejected)]
+    error = client.seen(Disposed)[-1].state.error
+    assert (error.condition, str(BATCH_BYTES) in error.description) == ("amqp:link:message-size-exceeded", True)
+    link.send(envelope([message("x" * 2 * BATCH_BYTES)]), b"3", message_format=BATCH_FORMAT)
+    await client.settle()
+    assert outcomes(client)[2:] == [(2, Accepted)]  # one message is no batch
 
 
 async def test_a_batch_is_taken_whole_and_in_order_i2(broker, message):
