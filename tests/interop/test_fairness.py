@@ -171,11 +171,16 @@ NOISE_SECONDS = 0.02
 
 
 @pytest.mark.parametrize("load", [slow_consumers, synced_writes, large_messages])
-def test_one_client_holds_up_nobody_else(ns, load):
-    """p99 of the others is at most three times what it is without."""
+def test_one_client_holds_up_nobody_else(ns, load, long_count, counted):
+    """p99 of the others is at most three times what it is without, in every round."""
+    rounds = long_count(20)
+    seen: list[tuple[float, float]] = []
     round_trips(ns, 0.5)
-    without = p99(round_trips(ns, 2.0))
-    with load(ns):
-        beside = p99(round_trips(ns, 2.0))
-    print(f"{load.__name__}: p99 {1000 * without:.1f} ms without, {1000 * beside:.1f} ms beside it")
-    assert beside <= 3 * max(without, NOISE_SECONDS)
+    for _ in range(rounds):
+        without = p99(round_trips(ns, 2.0))
+        with load(ns):
+            beside = p99(round_trips(ns, 2.0))
+        seen.append((without, beside))
+    told = ", ".join(f"{1000 * without:.1f} -> {1000 * beside:.1f}" for without, beside in seen)
+    counted(f"{rounds} times p99 of others beside {load.__name__}, at most threefold", f"ms: {told}")
+    assert all(beside <= 3 * max(without, NOISE_SECONDS) for without, beside in seen), told

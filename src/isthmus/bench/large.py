@@ -1,12 +1,13 @@
 """How long large messages hold up everybody else in the namespace.
 
 What it is: a client that sends small messages at a steady rate and receives them, in spells without and spells with
-another client that sends, receives and completes the largest messages, one after the other. As a process
+another client that sends, receives and completes the largest messages, one after the other. In a third kind of spell that
+other client does the same in a namespace of its own: what processors and disk of the machine have to do with it. As a process
 (`python -m isthmus.bench.large BYTES QUEUE`, connection string in BENCH_LOAD) it is that other client. What it is not: a
 measurement of the network.
 
 Invariants:
-    I1. Both kinds of spell are measured in one run, in turn, against one process.
+    I1. All kinds of spell are measured in one run, in turn, against one process.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ _SPARE_SECONDS = 20.0
 def measure_large(
     folder: Path, rate: float, seconds: float, *, rounds: int = 3, size_bytes: int = LARGEST_BYTES
 ) -> dict[str, object]:
-    """Times from send to receipt of small messages, without and with large ones under way.
+    """Times from send to receipt of small messages, without large ones, with large ones under way, and with such elsewhere.
 
     Args:
-        folder: where the namespace keeps its data.
+        folder: where the namespaces keep their data.
         rate: small messages per second.
         seconds: length of each spell.
         rounds: how many spells of either kind.
@@ -56,9 +57,10 @@ def measure_large(
     """
     without: list[float] = []
     beside: list[float] = []
+    elsewhere: list[float] = []
     by_round: list[dict[str, float]] = []
     carried = 0
-    with namespace(folder, config=_CONFIG) as served:
+    with namespace(folder / "here", config=_CONFIG) as served, namespace(folder / "there", config=_CONFIG) as other:
         resident_before = _resident_bytes(served)
         peak = 0
         for _ in range(rounds):
@@ -67,9 +69,14 @@ def measure_large(
                 busy = _spell(served, rate, seconds)
                 peak = max(peak, _resident_bytes(served))
             carried += done[0]
-            by_round.append({f"without_{k}": v for k, v in _told(quiet).items()} | _told(busy))
+            with _large_client(other, size_bytes):
+                apart = _spell(served, rate, seconds)
+            figures = {f"without_{k}": v for k, v in _told(quiet).items()} | _told(busy)
+            figures["p99_ratio"] = round(figures["p99_ms"] / figures["without_p99_ms"], 2)
+            by_round.append(figures | {f"elsewhere_{k}": v for k, v in _told(apart).items()})
             without += quiet
             beside += busy
+            elsewhere += apart
     if not carried:
         raise OperationTimeoutError("no large message went through")
     base, shown = _told(without), _told(beside)
@@ -85,6 +92,7 @@ def measure_large(
         "without_max_ms": base["max_ms"],
         **shown,
         "p99_ratio": round(shown["p99_ms"] / base["p99_ms"], 2),
+        **{f"elsewhere_{k}": v for k, v in _told(elsewhere).items()},
         "by_round": {str(number): values for number, values in enumerate(by_round, 1)},
         "resident_bytes_before": resident_before,
         "resident_bytes": peak,
