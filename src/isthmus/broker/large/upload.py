@@ -26,7 +26,7 @@ __all__ = ["Upload"]
 # it to wait for.
 _SLICE_BYTES = 512 << 10
 # After each slice the disk is others' for so long.
-_REST_SECONDS = 0.002
+_REST_SECONDS = 0.001
 
 
 class Upload:
