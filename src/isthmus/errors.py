@@ -40,6 +40,7 @@ __all__ = [
     "SessionLockedError",
     "StoreError",
     "UnauthorizedError",
+    "UnsupportedError",
 ]
 
 
@@ -135,6 +136,12 @@ class NotAllowedError(IsthmusError):
     """The operation does not fit the entity, e.g. a plain receiver on an entity that requires sessions."""
 
     code = "not-allowed"
+
+
+class UnsupportedError(IsthmusError):
+    """The protocol has it and the namespace does not, e.g. a selector on a queue."""
+
+    code = "unsupported"
 
 
 class ProtocolError(IsthmusError):

@@ -37,6 +37,7 @@ from isthmus.errors import (
     SessionLockLostError,
     StoreError,
     UnauthorizedError,
+    UnsupportedError,
 )
 
 __all__ = ["INTERNAL_TEXT", "Refusal", "amqp_error", "refusal"]
@@ -67,6 +68,7 @@ _TABLE: tuple[tuple[type[IsthmusError], int, str], ...] = (
     (MessageTooLargeError, 400, "amqp:link:message-size-exceeded"),
     (QuotaExceededError, 403, "amqp:resource-limit-exceeded"),
     (NotAllowedError, 400, "amqp:not-allowed"),
+    (UnsupportedError, 400, "amqp:not-implemented"),
     (ArgumentOutOfRangeError, 400, "com.microsoft:argument-out-of-range"),
     (InvalidArgumentError, 400, "com.microsoft:argument-error"),
     (OperationTimeoutError, 408, "com.microsoft:timeout"),

@@ -59,6 +59,7 @@ from isthmus.broker.node import Answer, Requests
 from isthmus.broker.outlet import Outlet
 from isthmus.broker.partitioned import PartitionedIntake, PartitionedOutlet
 from isthmus.broker.request import Replies, Request, Respond, Style
+from isthmus.broker.selection import check_selection
 from isthmus.broker.session_attach import SessionOutlet, SessionWait, Wanted, wait_seconds, wanted_session
 from isthmus.broker.wire import Wire
 from isthmus.entities import (
@@ -416,6 +417,7 @@ class Peer:
     def _attach_outlet(self, link: Link, path: str) -> None:
         queue = self._namespace.engine.receiver(path)
         queue.check_stays()
+        check_selection(link.source)
         wanted = wanted_session(link.source)
         if isinstance(queue, SessionQueue | PartitionedSessionQueue) and wanted is not None:
             self._attach_session(link, path, queue, wanted)
