@@ -491,10 +491,14 @@ class Peer:
         self._attach_node(link, path.lower(), MANAGEMENT_STYLE, management.answer, limit_bytes, self._transactions)
 
     def _attach_hub_management(self, link: Link) -> None:
-        if not self._access.has_grant:
-            self._access.require(HUB_NODE, Right.LISTEN)
-        management = self._namespace.hub_gate.management(self._access.require_any)
+        # The Java SDK attaches it before any token and shows one in each request.
+        management = self._namespace.hub_gate.management(self._require_any)
         self._attach_node(link, HUB_NODE, cbs.CBS_STYLE, management.answer, self._namespace.max_request_bytes)
+
+    def _require_any(self, path: str, token: str | None) -> None:
+        """As `Access.require_any`; a token that is shown here counts for the connection's deadline too."""
+        self._access.require_any(path, token)
+        self._token_deadline = None
 
     def _attach_node(
         self,

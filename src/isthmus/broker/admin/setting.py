@@ -86,8 +86,10 @@ def _read_status(value: str) -> EntityStatus:
 
 def _read_forward(value: str) -> str | None:
     value = value.strip()
-    path = urlsplit(value).path if "://" in value else value
-    return unquote(path).strip("/") or None
+    # The Java client takes no "sb://" for a URL: it puts "https://HOST/" before the target that it read here.
+    while "://" in value:
+        value = urlsplit(value).path.strip("/")
+    return unquote(value).strip("/") or None
 
 
 boolean = Codec(_read_boolean, lambda value, host: "true" if value else "false")

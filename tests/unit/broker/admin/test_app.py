@@ -426,6 +426,18 @@ async def test_forwarding_needs_manage_on_the_target(served: Served) -> None:
         assert (await served.put("/mine", body, headers=update)).status != 401
 
 
+async def test_a_target_as_the_java_client_writes_what_it_read(served: Served) -> None:
+    # It knows no scheme "sb" and takes "sb://h/target" for a name to which it owes scheme and host.
+    served.engine.create_queue("target")
+    for element in ("ForwardTo", "ForwardDeadLetteredMessagesTo"):
+        body = queue(f"<{element}>https://h/sb://h/target</{element}>")
+        response = await served.put(f"/{element}", body)
+        assert response.status == 201
+        assert f"<{element}>sb://" in await response.text()
+    assert served.engine.get_queue("ForwardTo").forward_to == "target"
+    assert served.engine.get_queue("ForwardDeadLetteredMessagesTo").forward_dead_lettered_messages_to == "target"
+
+
 async def test_lists_come_in_pages(served: Served) -> None:
     for number in range(7):
         served.engine.create_queue(f"q{number}")

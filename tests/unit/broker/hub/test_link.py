@@ -364,8 +364,6 @@ async def test_management_refusals(broker, hub):
 
 
 async def test_management_needs_a_right_of_the_connection_or_a_token(broker, hub):
-    stranger = broker.client(None)
-    assert stranger.detached(stranger.sender("$management")) == "amqp:unauthorized-access"
     rule = AuthorizationRule("own", "hub-key", "", ["Listen"])
     broker.engine.hubs.update("hub", EventHubDescription(partition_count=2, authorization_rules=[rule]))
     client = broker.client(None)
@@ -378,6 +376,36 @@ async def test_management_needs_a_right_of_the_connection_or_a_token(broker, hub
     assert ask(client, {**request, "name": "small", "security_token": token}, "m3")[0]["status-code"] == 200
     forged = make_token("sb://host/small", "reader", "key-9", expires_ms)
     assert ask(client, {**request, "name": "small", "security_token": forged}, "m4")[0]["status-code"] == 401
+
+
+async def test_a_client_whose_only_token_stands_in_its_requests(broker, hub):
+    # The Java SDK has a connection for requests alone, which never shows a token to $cbs.
+    client = broker.client(None)
+    request = {"operation": "READ", "type": "com.microsoft:eventhub", "name": "hub"}
+    assert ask(client, request, "m1")[0]["status-code"] == 401
+    forged = make_token("sb://host/hub", "root", "no-key", broker.clock.wall_ms() + 60_000)
+    assert ask(client, {**request, "security_token": forged}, "m2")[0]["status-code"] == 401
+    broker.clock.advance(19_000)
+    token = broker.token("sb://host/hub")
+    reply, body = ask(client, {**request, "security_token": token}, "m3")
+    assert (reply["status-code"], body["name"]) == (200, "hub")
+    broker.clock.advance(2_000)
+    client.peer.tick()
+    client.pump()
+    assert not client.closed
+    assert client.detached(client.sender("hub", name="s2")) == "amqp:unauthorized-access"
+    assert ask(client, request, "m4")[0]["status-code"] == 401
+
+
+async def test_requests_with_forged_tokens_do_not_keep_a_connection(broker, hub):
+    client = broker.client(None)
+    forged = make_token("sb://host/hub", "root", "no-key", broker.clock.wall_ms() + 60_000)
+    request = {"operation": "READ", "type": "com.microsoft:eventhub", "name": "hub", "security_token": forged}
+    assert ask(client, request, "m1")[0]["status-code"] == 401
+    broker.clock.advance(20_100)
+    client.peer.tick()
+    client.pump()
+    assert client.closed_with() == "amqp:unauthorized-access"
 
 
 async def test_the_namespaces_numbers_have_a_row_for_each_hub(broker, hub, message):
