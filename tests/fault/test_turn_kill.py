@@ -2,8 +2,8 @@
 
 Leases of two seconds, so that there is a change to aim at soon; the locks of the route's files tell which worker has the
 turn, which stands next, and when it means to change. Each round publishes until the change, kills one of those who take part
-in it at an instant from 100 ms before to 300 ms after, and waits until all is moved. The default run kills three of the six, the
-long one each of them ten times. Duplicate detection is on, so that doubles that a crash makes are absorbed.
+in it at an instant from 100 ms before to 300 ms after, and waits until all is moved. The default run kills three of those
+that `run` outlives, the long one all and itself ten times each. Duplicate detection is on, so that doubles that a crash makes are absorbed.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from isthmus.topology.route import routes
 
 pytestmark = pytest.mark.spark
 
+# The driver last, since its round takes longest: a new run waits for the claim of the dead one, and starts Spark.
 VICTIMS = ("holder", "next", "sink", "source", "target", "driver")
 ROUNDS = 10 * len(VICTIMS)
 # A topic's default size is enough for so many.
@@ -195,7 +196,7 @@ def test_a_change_of_turns_survives_kills(
     print(f"seed {seed}")
     chance = random.Random(seed)
     rounds = long_count(ROUNDS)
-    victims = chance.sample(VICTIMS, len(VICTIMS))
+    victims = [*chance.sample(VICTIMS[:-1], len(VICTIMS) - 1), VICTIMS[-1]]
     done: list[Round] = []
     try:
         for start in range(0, rounds, ROUNDS_OF_A_FEDERATION):
