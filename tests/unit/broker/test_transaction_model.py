@@ -269,9 +269,15 @@ class TransactionMachine(RuleBasedStateMachine):
 
         try:
             self.transactions.take(done.txn_id).commit(durable, lambda _: None)
-        except (TransactionRolledBackError, TransactionTimeoutError):
+        except TransactionTimeoutError:
+            assert self.is_late(done)
+            assert not self.engine.has_staged
+            self.ended(done, "undone")
+            return
+        except TransactionRolledBackError:
+            assert not self.is_late(done), "what comes too late is told the time-out"
             overtaken = any(name not in before or before[name][1] != SCHEDULED for name in done.cancelled)
-            assert self.is_late(done) or done.doomed or done.settled or overtaken
+            assert done.doomed or done.settled or overtaken
             assert not self.engine.has_staged
             self.ended(done, "undone")
             return
@@ -360,6 +366,17 @@ class TransactionMachine(RuleBasedStateMachine):
             self.open.remove(done)
             self.ended(done, "undone")
         assert self.transactions.statistics()["open_transactions"] == len(self.open)
+
+    @rule(data=st.data(), asks=st.booleans())
+    def outlast(self, data: Any, asks: bool) -> None:
+        """Waits until the time of all of them is over: nobody can use them any more, and they go."""
+        done = self.some(data)
+        self.wait(TIMEOUT_MS)
+        if asks:
+            with pytest.raises(TransactionTimeoutError):
+                self.transactions.find(done.txn_id)
+        self.tick()
+        assert done.fate == "undone"
 
     @rule(keep=st.integers(0, 3))
     def power_cut(self, keep: int) -> None:

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from isthmus.entities import EntityStatus, Limits, QueueDescription, TransactionRolledBackError
+from isthmus.entities import (
+    EntityStatus,
+    Limits,
+    QueueDescription,
+    TransactionRolledBackError,
+    TransactionTimeoutError,
+)
 from isthmus.errors import EntityNotFoundError, NotAllowedError, QuotaExceededError, StoreError
 
 
@@ -154,3 +160,47 @@ def test_a_commit_finds_its_entity_gone(namespace: Any, message: Any) -> None:
     for transaction in (cancelling, scheduling):
         with pytest.raises(TransactionRolledBackError, match="'q'"):
             transaction.commit()
+
+
+def test_a_transaction_refuses_what_comes_after_its_time(namespace: Any, message: Any) -> None:
+    """Its own guards, whoever else watches the time: two minutes from the first operation on."""
+    namespace.engine.create_queue("q")
+    namespace.send("q", message("old"))
+    queue = namespace.queue("q")
+    idle, used, late = (namespace.engine.transaction() for _ in range(3))
+    namespace.clock.advance(60_000)
+    used.send(queue, [message("a")])
+    late.send(queue, [message("b")])
+    namespace.clock.advance(119_999)
+    with pytest.raises(TransactionTimeoutError):
+        idle.send(queue, [message("c")])
+    used.send(queue, [message("d")])
+    used.commit()
+    namespace.clock.advance(1)
+    due_ms = namespace.clock.wall_ms() + 1
+    tags = queue.acquire(1).tags
+    for operation in (
+        lambda: late.send(queue, [message("e")]),
+        lambda: late.schedule(queue, [(message("f"), due_ms)], lambda: None, lambda _: None),
+        lambda: late.cancel_scheduled(queue, [1]),
+        lambda: late.settle(queue, tags, queue.complete, lambda _: None),
+    ):
+        with pytest.raises(TransactionTimeoutError):
+            operation()
+    with pytest.raises(TransactionRolledBackError, match="120"):
+        late.commit()
+    namespace.commit()
+    assert count(namespace, "q") == 3
+
+
+def test_scheduled_messages_count_to_the_bytes_of_a_transaction(namespace: Any, message: Any) -> None:
+    namespace.limits = Limits(max_transaction_bytes=1000)
+    namespace.start()
+    namespace.engine.create_queue("q")
+    queue, due_ms = namespace.queue("q"), namespace.clock.wall_ms() + 60_000
+    transaction = namespace.engine.transaction()
+    transaction.schedule(queue, [(message("a" * 600, message_id="a"), due_ms)], lambda: None, lambda _: None)
+    with pytest.raises(QuotaExceededError, match="1000 bytes"):
+        transaction.schedule(queue, [(message("b" * 600, message_id="b"), due_ms)], lambda: None, lambda _: None)
+    with pytest.raises(QuotaExceededError, match="1000 bytes"):
+        transaction.send(queue, [message("b" * 600, message_id="b")])
