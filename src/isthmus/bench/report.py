@@ -74,8 +74,9 @@ def _bridge_lines(bridge: Mapping[str, Any]) -> list[str]:
     ]
     lines.append(_bridge_row("isthmus, through Spark", bridge, ""))
     for name, peer in bridge.get("peers", {}).items():
-        if "absent" in peer:
-            lines.append(f"| {name} | absent: {peer['absent']} | | | |")
+        missing = next((key for key in ("absent", "failed") if key in peer), None)
+        if missing is not None:
+            lines.append(f"| {name} | {missing}: {peer[missing]} | | | |")
         else:
             lines.append(
                 _bridge_row(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from isthmus.errors import IsthmusError
 
 __all__ = ["register"]
 
@@ -140,14 +142,14 @@ def _bridge(folder: Path, messages: int, peers: list[str], spike: Path | None, o
     measured: dict[str, dict[str, Any]] = {}
     if "shovel" in peers:
         if shovel.is_installed():
-            rabbit = bridge_module.measure_shovel(folder / "shovel", messages)
-            measured["shovel"] = {"version": shovel.rabbitmq_version(), **rabbit.to_dict()}
+            rabbit = _peer(lambda: bridge_module.measure_shovel(folder / "shovel", messages).to_dict())
+            measured["shovel"] = {"version": shovel.rabbitmq_version(), **rabbit}
         else:
             measured["shovel"] = {"absent": f"to install: {shovel.INSTALL_HINT}"}
         _progress("shovel", measured["shovel"])
     if "sdk-loop" in peers:
         share = max(2000, messages // bridge_module.SDK_LOOP_SHARE)
-        measured["sdk-loop"] = bridge_module.measure_sdk_loop(folder / "sdk-loop", share).to_dict()
+        measured["sdk-loop"] = _peer(lambda: bridge_module.measure_sdk_loop(folder / "sdk-loop", share).to_dict())
         _progress("sdk-loop", measured["sdk-loop"])
     if spike is not None:
         measured["spike"] = dict(measure_spike(spike, messages))
@@ -156,6 +158,14 @@ def _bridge(folder: Path, messages: int, peers: list[str], spike: Path | None, o
     if measured:
         result |= {"peers": measured, **peer_ratios(ours.messages_per_second, measured)}
     return result
+
+
+def _peer(measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """What a peer did, or how it failed: that must not cost the measurements of the others."""
+    try:
+        return dict(measure())
+    except IsthmusError as error:
+        return {"failed": str(error).splitlines()[-1].strip()}
 
 
 def _peers(text: str) -> list[str]:

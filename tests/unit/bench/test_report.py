@@ -63,6 +63,13 @@ def test_the_page_names_peers_machine_and_ratios(tmp_path: Path) -> None:
     assert json.loads(page.with_suffix(".json").read_text())["bridge"]["ratio_to_shovel"] == 5.0
 
 
+def test_a_peer_that_failed_is_told_beside_the_others(tmp_path: Path) -> None:
+    peers = {**RESULTS["bridge"]["peers"], "sdk-loop": {"failed": "MessageLockLostError: it"}}
+    page = write_report(tmp_path, {**RESULTS, "bridge": {**RESULTS["bridge"], "peers": peers}})
+    assert "| sdk-loop | failed: MessageLockLostError: it |" in page.read_text()
+    assert peer_ratios(30000, peers) == {"ratio_to_shovel": 3.0}
+
+
 def test_percentile() -> None:
     values = [float(value) for value in range(100)]
     assert [percentile(values, share) for share in (0.5, 0.99, 0.999)] == [50.0, 99.0, 99.0]

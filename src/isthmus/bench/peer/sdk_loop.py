@@ -7,6 +7,7 @@ connection strings in the environment, until its standard input closes.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import sys
@@ -50,4 +51,7 @@ def _run(queue: str) -> None:
 
 
 if __name__ == "__main__":
+    # Why the client turned from its link to `$management`, should it do so: its exceptions tell of the latter only.
+    logging.basicConfig(format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("azure.servicebus._servicebus_receiver").setLevel(logging.INFO)
     _run(sys.argv[1])
