@@ -57,7 +57,12 @@ class Operations:
         self._hubs = EventHubOperations(engine.hubs, clock, namespace)
 
     def get(self, request: Request) -> Answer:
-        """One entity or one page of a list; an unknown entity gives an empty feed, as the service does."""
+        """One entity or one page of a list; an unknown queue or topic gives an empty feed, as the service does.
+
+        Raises:
+            EntityNotFoundError: an unknown subscription or rule; the service tells these by the status, and the Java
+                client cannot read a feed in their place.
+        """
         at = request.address
         if (hubs := self._hubs.get(request)) is not None:
             return hubs
@@ -98,6 +103,8 @@ class Operations:
                 rule = self._engine.get_rule(at.entity, at.subscription, at.rule)
                 if rule is not None:
                     return self._rule(request, rule)
+        if at.resource in (Resource.SUBSCRIPTION, Resource.RULE):
+            raise EntityNotFoundError(at.path)
         return Answer(200, atom.empty_feed(request.url, updated_ms=self._clock.wall_ms()), "feed")
 
     def put(self, request: Request) -> Answer:

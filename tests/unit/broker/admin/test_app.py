@@ -276,7 +276,7 @@ async def test_tokens_signed_as_the_javascript_client_does(served: Served) -> No
 
 
 async def test_unknown_entities_are_empty_feeds(served: Served) -> None:
-    for path in ("/q", "/t/subscriptions/s", "/t/subscriptions/s/rules/r", "/"):
+    for path in ("/q", "/a/b", "/"):
         node = await served.get(path)
         assert (node.name, title(node)) == ("feed", "Publicly Listed Services")
         assert node.find("entry") is None
@@ -294,7 +294,10 @@ async def test_unknown_entities_are_not_found_otherwise(served: Served) -> None:
         ("PUT", "/t/subscriptions/s", subscription()),
         ("PUT", "/t/subscriptions/s/rules/r", rule("1=1")),
         ("GET", "/x/subscriptions", ""),
+        ("GET", "/x/subscriptions/s", ""),
+        ("GET", "/t/subscriptions/s", ""),
         ("GET", "/t/subscriptions/s/rules", ""),
+        ("GET", "/t/subscriptions/s/rules/r", ""),
     ):
         response = await served.request(method, path, entry(body) if body else "", headers={"If-Match": "*"})
         status, detail = await refusal(response)
