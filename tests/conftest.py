@@ -21,6 +21,7 @@ STEPS_AT_LEAST = 32  # on average: some examples end early
 _asked = pytest.StashKey[dict[str, list[int]]]()
 _counts = pytest.StashKey[dict[str, list[tuple[str, str]]]]()
 _failed = pytest.StashKey[set[str]]()
+_passed = pytest.StashKey[set[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_asked] = {}
     config.stash[_counts] = {}
     config.stash[_failed] = set()
+    config.stash[_passed] = set()
     # pytest-asyncio asks for the current event loop before it sets its own; where none was ever set, Python up to 3.13
     # makes one then, which nobody closes, and its ResourceWarning fails whatever test runs when it is collected.
     asyncio.set_event_loop(None)
@@ -125,13 +127,20 @@ def pytest_runtest_makereport(item: pytest.Item):  # type: ignore[no-untyped-def
     report = yield
     if report.failed:
         item.config.stash[_failed].add(item.nodeid)
+    elif report.when == "call" and report.passed:
+        item.config.stash[_passed].add(item.nodeid)
     return report
 
 
+def _verdict(config: pytest.Config, node: str) -> str:
+    if node in config.stash[_failed]:
+        return "FAILED"
+    return "held" if node in config.stash[_passed] else "BROKEN OFF"
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    failed = config.stash[_failed]
     rows = [
-        (node, "FAILED" if node in failed else "held", *each)
+        (node, _verdict(config, node), *each)
         for node, asked in config.stash[_asked].items()
         for each in config.stash[_counts].get(node)
         or [(" and ".join(map(str, asked)) + " rounds", "as its test tells")]

@@ -40,14 +40,31 @@ def federation(tmp_path: Path) -> Iterator[FederationProcess]:
 
 
 @pytest.fixture
-def chance() -> random.Random:
-    seed = secrets.randbits(32)
-    print(f"seed {seed}")
+def seed() -> int:
+    chosen = secrets.randbits(32)
+    print(f"seed {chosen}")
+    return chosen
+
+
+@pytest.fixture
+def chance(seed: int) -> random.Random:
     return random.Random(seed)
 
 
+@pytest.fixture
+def kills(seed: int, long_count: Callable[[int], int], counted: Callable[[str, str], None]) -> Iterator[list[int]]:
+    """How many messages were unsettled at each kill, for the account."""
+    found: list[int] = []
+    yield found
+    if found:
+        seen = f"{len(found)} kills, {min(found)} to {max(found)} unsettled, seed {seed}"
+        counted(f"{long_count(ROUNDS)} kills, at least {UNSETTLED} messages unsettled at each", seen)
+
+
 @contextmanager
-def traffic(federation: FederationProcess, chance: random.Random, members: Iterable[str]) -> Iterator[None]:
+def traffic(
+    federation: FederationProcess, chance: random.Random, members: Iterable[str], kills: list[int]
+) -> Iterator[None]:
     """Publishes to members until the block ends, which begins at a random instant at which enough is unsettled."""
     over = threading.Event()
 
@@ -65,6 +82,7 @@ def traffic(federation: FederationProcess, chance: random.Random, members: Itera
                 assert not published.done(), published.result()
                 unsettled = federation.backlog()
             print(f"{unsettled} of {sum(federation.published.values())} unsettled")
+            kills.append(unsettled)
             yield
         finally:
             over.set()
@@ -83,7 +101,7 @@ def check(federation: FederationProcess) -> None:
 
 
 def test_a_namespace_is_killed(
-    federation: FederationProcess, chance: random.Random, long_count: Callable[[int], int]
+    federation: FederationProcess, chance: random.Random, kills: list[int], long_count: Callable[[int], int]
 ) -> None:
     run = federation.run(*RUN)
     run.wait_phase(("waiting", "moving"))
@@ -92,7 +110,7 @@ def test_a_namespace_is_killed(
         federation.publish(
             victim, MESSAGES, BODY_BYTES
         )  # what is under way from it; traffic is what is under way to it
-        with traffic(federation, chance, set(federation.namespaces) - {victim}):
+        with traffic(federation, chance, set(federation.namespaces) - {victim}, kills):
             federation.namespaces[victim].kill()
         time.sleep(chance.uniform(0.0, 3.0))
         federation.namespaces[victim].start()
@@ -102,12 +120,12 @@ def test_a_namespace_is_killed(
 
 
 def test_the_driver_is_killed(
-    federation: FederationProcess, chance: random.Random, long_count: Callable[[int], int]
+    federation: FederationProcess, chance: random.Random, kills: list[int], long_count: Callable[[int], int]
 ) -> None:
     run = federation.run(*RUN)
     run.wait_phase(("waiting", "moving"))
     for _ in range(long_count(ROUNDS)):
-        with traffic(federation, chance, federation.namespaces):
+        with traffic(federation, chance, federation.namespaces, kills):
             run = kill_and_start_again(federation, run)
         run.wait_phase(("waiting", "moving", "starting", "stalled"))
         check(federation)
@@ -123,12 +141,12 @@ def kill_and_start_again(federation: FederationProcess, run: RunProcess) -> RunP
 
 
 def test_a_worker_is_killed(
-    federation: FederationProcess, chance: random.Random, long_count: Callable[[int], int]
+    federation: FederationProcess, chance: random.Random, kills: list[int], long_count: Callable[[int], int]
 ) -> None:
     run = federation.run(*RUN)
     run.wait_phase(("waiting", "moving"))
     for _ in range(long_count(ROUNDS)):
-        with traffic(federation, chance, federation.namespaces):
+        with traffic(federation, chance, federation.namespaces, kills):
             psutil.Process(chance.choice(run.workers())).kill()
         check(federation)
         assert run.is_alive(), run.log()[-3000:]
