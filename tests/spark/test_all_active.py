@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -75,7 +76,9 @@ def test_a_second_run_goes_on_and_a_third_beside_it_is_refused(federation: Feder
     assert f"is run by process {run.pid}" in other.log()
     federation.publish("lga", 200)
     federation.wait_moved()
+    began = time.monotonic()
     assert run.end(signal.SIGINT) == 0, run.log()[-3000:]
+    assert time.monotonic() - began < 60
     result = federation.verify()
     assert result.clean, result.to_dict()
     assert result.total("arrived") == 2200
