@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from isthmus.entities.amend import Stored
 from isthmus.entities.blob import Payload
@@ -21,31 +22,43 @@ from isthmus.entities.record import Parts
 from isthmus.entities.staging import Callback, Failure
 from isthmus.errors import EntityDisabledError, EntityNotFoundError, IsthmusError
 
-__all__ = ["Transfer"]
+__all__ = ["Transfer", "Via"]
 
 
-class Transfer:
-    """The way to a destination via an entity.
+class Between(Protocol):
+    """The entity between, whole or a fragment of one."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def is_deleted(self) -> bool: ...
+
+    @property
+    def max_message_size_bytes(self) -> int: ...
+
+    def check_sendable(self) -> None: ...
+
+
+_Between = TypeVar("_Between", bound=Between)
+_Found = TypeVar("_Found")
+
+
+class Via(Generic[_Between, _Found]):
+    """What every way to a destination via an entity has.
 
     Args:
         via: the entity between.
         path: of the destination.
-        find: the queue or topic that has a path now; None if there is none.
-        context: of the namespace's entities.
+        find: what has a path now; None if nothing has.
     """
 
-    def __init__(self, via: Intake, path: str, find: Callable[[str], Target | None], context: Context) -> None:
+    def __init__(self, via: _Between, path: str, find: Callable[[str], _Found | None]) -> None:
         self.path = via.path
         self.refused_total = 0
         self._via = via
         self._to = path
         self._find = find
-        self._context = context
-
-    @property
-    def between(self) -> Intake:
-        """The entity between."""
-        return self._via
 
     @property
     def is_deleted(self) -> bool:
@@ -57,11 +70,6 @@ class Transfer:
         """Of one message."""
         return self._via.max_message_size_bytes
 
-    @property
-    def takes_bodies(self) -> bool:
-        """Whether messages whose bodies lie outside of the store can be kept."""
-        return self._via.takes_bodies
-
     def check_sendable(self) -> None:
         """Refuse where no message would be taken, whatever it is.
 
@@ -72,6 +80,31 @@ class Transfer:
         self._via.check_sendable()
         if self._find(self._to) is None:
             raise EntityNotFoundError(self._to)
+
+
+class Transfer(Via[Intake, Target]):
+    """The way to a destination via an entity.
+
+    Args:
+        via: the entity between.
+        path: of the destination.
+        find: the queue or topic that has a path now; None if there is none.
+        context: of the namespace's entities.
+    """
+
+    def __init__(self, via: Intake, path: str, find: Callable[[str], Target | None], context: Context) -> None:
+        super().__init__(via, path, find)
+        self._context = context
+
+    @property
+    def between(self) -> Intake:
+        """The entity between."""
+        return self._via
+
+    @property
+    def takes_bodies(self) -> bool:
+        """Whether messages whose bodies lie outside of the store can be kept."""
+        return self._via.takes_bodies
 
     def examine(self, payloads: Sequence[Payload]) -> list[Parts]:
         """Check messages and take them apart; errors as `accept`."""

@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from isthmus.amqp import codec, section
@@ -33,6 +33,7 @@ __all__ = [
     "keys_of_parts",
     "place",
     "runs",
+    "runs_by",
     "via_key_of",
 ]
 
@@ -130,18 +131,25 @@ def detection_id(parts: Parts) -> bytes:
 
 def runs(payloads: Sequence[Payload], count: int, *, by_message_id: bool) -> list[int]:
     """The lengths of the runs of messages that may go together: same key, or same fragment, or neither."""
+
+    def group_of(payload: Payload) -> object:
+        keys = keys_of(payload)
+        if keys.group is None and by_message_id and keys.message_id is not None:
+            return place(keys.message_id, count)
+        return keys.group
+
+    return runs_by(payloads, group_of)
+
+
+def runs_by(payloads: Sequence[Payload], group_of: Callable[[Payload], object]) -> list[int]:
+    """The lengths of the runs of messages of the same group; one that is no message stands alone."""
     lengths: list[int] = []
     before: object = object()
     for payload in payloads:
         try:
-            keys = keys_of(payload)
+            here = group_of(payload)
         except InvalidMessageError:
-            before = object()
-            lengths.append(1)
-            continue
-        here: object = keys.group
-        if here is None and by_message_id and keys.message_id is not None:
-            here = place(keys.message_id, count)
+            here = object()
         if lengths and here == before:
             lengths[-1] += 1
         else:

@@ -16,17 +16,16 @@ from typing import Any
 from isthmus.entities.blob import Payload
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.fragment.entity import Partitioned
-from isthmus.entities.fragment.place import place, via_key_of
+from isthmus.entities.fragment.place import place, runs_by, via_key_of
 from isthmus.entities.intake import Intake
 from isthmus.entities.onward import Target
 from isthmus.entities.staging import Callback, Failure
-from isthmus.entities.transfer import Transfer
-from isthmus.errors import EntityNotFoundError
+from isthmus.entities.transfer import Transfer, Via
 
 __all__ = ["PartitionedTransfer"]
 
 
-class PartitionedTransfer:
+class PartitionedTransfer(Via[Partitioned[Any], object]):
     """The way to a destination via a partitioned entity.
 
     Args:
@@ -43,45 +42,13 @@ class PartitionedTransfer:
         find: Callable[[str], object | None],
         ways: Callable[[Intake], Callable[[str], Target | None]],
     ) -> None:
-        self.path = via.path
-        self.refused_total = 0
-        self._via = via
-        self._to = path
-        self._find = find
+        super().__init__(via, path, find)
         self._ways = ways
         self._transfers: dict[Intake, Transfer] = {}
 
-    @property
-    def is_deleted(self) -> bool:
-        """Whether the entity between was deleted."""
-        return self._via.is_deleted
-
-    @property
-    def max_message_size_bytes(self) -> int:
-        """Of one message."""
-        return self._via.max_message_size_bytes
-
-    def check_sendable(self) -> None:
-        """As `Transfer.check_sendable`."""
-        self._via.check_sendable()
-        if self._find(self._to) is None:
-            raise EntityNotFoundError(self._to)
-
     def runs(self, payloads: Sequence[Payload]) -> list[int]:
         """Lengths of the runs of messages that `accept` can take together."""
-        lengths: list[int] = []
-        before: object = object()
-        for payload in payloads:
-            try:
-                here: object = via_key_of(payload)
-            except InvalidMessageError:
-                here = object()
-            if lengths and here == before:
-                lengths[-1] += 1
-            else:
-                lengths.append(1)
-                before = here
-        return lengths
+        return runs_by(payloads, via_key_of)
 
     def placed(self, payloads: Sequence[Payload], preferred: int | None = None) -> Transfer:
         """The way via the fragment that takes messages as a unit.
