@@ -6,7 +6,6 @@ F2. A store that refuses writes takes only its fragments out, and what was forwa
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import random
@@ -14,46 +13,30 @@ import subprocess
 import threading
 import time
 import urllib.request
-import warnings
 from collections import Counter, defaultdict
 from contextlib import contextmanager, suppress
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
 
-from isthmus.entities.fragment.place import place
 from isthmus.testing.namespace import namespace
+from partition_client import LIMITS, client_of, key_of
 
-CONFIG = """
-limits: {partitions_per_entity: 6, partition_stores: 3}
+pytestmark = pytest.mark.usefixtures("collected")
+
+CONFIG = f"""
+{LIMITS}
 queues:
-  out: {}
-  over: {enable_partitioning: true, forward_to: out}
-  in: {forward_to: over}
-  end: {enable_partitioning: true}
-  side: {enable_partitioning: true, forward_to: end}
+  out: {{}}
+  over: {{enable_partitioning: true, forward_to: out}}
+  in: {{forward_to: over}}
+  end: {{enable_partitioning: true}}
+  side: {{enable_partitioning: true, forward_to: end}}
 """
 DISK_BYTES = 96 << 20
 LEFT_BYTES = 3 << 20
 ENDS = {"in": "out", "side": "end"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def collected():
-    """azure-servicebus leaves the socket of a connection that broke to the garbage collector: it runs here, not later."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
-
-
-def client_of(served):
-    return ServiceBusClient.from_connection_string(served.connection_string, retry_total=0)
-
-
-def key_of(store):
-    return next(f"k{number}" for number in range(100) if place(f"k{number}", 6) % 3 == store)
 
 
 def ask(served, path):

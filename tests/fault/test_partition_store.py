@@ -6,46 +6,29 @@ P2. After a kill what was acknowledged is there exactly once, an envelope as a w
 
 from __future__ import annotations
 
-import gc
 import json
 import random
 import threading
 import time
 import urllib.request
-import warnings
 from collections import Counter, defaultdict
 from contextlib import suppress
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
 
-from isthmus.entities.fragment.place import place
 from isthmus.testing.namespace import namespace
+from partition_client import LIMITS, client_of, key_of
 
-CONFIG = """
-limits: {partitions_per_entity: 6, partition_stores: 3}
+pytestmark = pytest.mark.usefixtures("collected")
+
+CONFIG = f"""
+{LIMITS}
 queues:
-  spread: {enable_partitioning: true}
-  plain: {}
+  spread: {{enable_partitioning: true}}
+  plain: {{}}
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def collected():
-    """azure-servicebus leaves the socket of a connection that broke to the garbage collector: it runs here, not later."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
-
-
-def client_of(served):
-    return ServiceBusClient.from_connection_string(served.connection_string, retry_total=0)
-
-
-def key_of(store):
-    return next(f"k{number}" for number in range(100) if place(f"k{number}", 6) % 3 == store)
 
 
 def ask(served, path):

@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from federation_check import check_moved
 from isthmus.testing.federation import FederationProcess, RunProcess
 
 pytestmark = pytest.mark.spark
@@ -89,17 +90,6 @@ def traffic(
         published.result()
 
 
-def check(federation: FederationProcess) -> None:
-    federation.wait_moved()
-    result = federation.verify()
-    assert result.clean, result.to_dict()
-    # What a namespace acknowledged to the publisher is there, each once.
-    entered = {each.origin: each.entered for each in result.comparisons if each.origin == each.member}
-    assert entered == federation.published
-    assert result.total("arrived") == sum(federation.published.values())
-    assert result.total("dead_lettered") == result.total("expired") == result.total("waiting") == 0
-
-
 def test_a_namespace_is_killed(
     federation: FederationProcess, chance: random.Random, kills: list[int], long_count: Callable[[int], int]
 ) -> None:
@@ -114,7 +104,7 @@ def test_a_namespace_is_killed(
             federation.namespaces[victim].kill()
         time.sleep(chance.uniform(0.0, 3.0))
         federation.namespaces[victim].start()
-        check(federation)
+        check_moved(federation)
         assert run.is_alive(), run.log()[-3000:]
     assert run.end() == 0
 
@@ -128,7 +118,7 @@ def test_the_driver_is_killed(
         with traffic(federation, chance, federation.namespaces, kills):
             run = kill_and_start_again(federation, run)
         run.wait_phase(("waiting", "moving", "starting", "stalled"))
-        check(federation)
+        check_moved(federation)
     assert run.end() == 0
 
 
@@ -148,6 +138,6 @@ def test_a_worker_is_killed(
     for _ in range(long_count(ROUNDS)):
         with traffic(federation, chance, federation.namespaces, kills):
             psutil.Process(chance.choice(run.workers())).kill()
-        check(federation)
+        check_moved(federation)
         assert run.is_alive(), run.log()[-3000:]
     assert run.end() == 0

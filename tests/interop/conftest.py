@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import warnings
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -64,9 +62,5 @@ async def aclient(served: NamespaceProcess) -> AsyncIterator[AsyncServiceBusClie
 
 
 @pytest.fixture(scope="module", autouse=True)
-def collected() -> Iterator[None]:
-    """azure-servicebus leaves the socket of a connection that broke to the garbage collector: it runs here, not later."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+def tidy(collected: None) -> None:
+    """Every module here breaks connections of azure-servicebus."""

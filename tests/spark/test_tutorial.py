@@ -88,7 +88,7 @@ def test_the_tutorial_does_what_it_says(shell: Shell) -> None:
         shell.isthmus("status")
         shell.isthmus("verify")
         running.send_signal(signal.SIGINT)
-        assert running.wait(180) == 0
+        assert running.wait(60) == 0
     finally:
         if running.poll() is None:
             running.kill()

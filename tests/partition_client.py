@@ -1,0 +1,20 @@
+"""What the tests share that kill the stores of partitioned entities or make them fail: six fragments over three stores."""
+
+from __future__ import annotations
+
+from azure.servicebus import ServiceBusClient
+
+from isthmus.entities.fragment.place import place
+from isthmus.testing.namespace import NamespaceProcess
+
+LIMITS = "limits: {partitions_per_entity: 6, partition_stores: 3}"
+
+
+def client_of(served: NamespaceProcess) -> ServiceBusClient:
+    """A client that tries nothing twice."""
+    return ServiceBusClient.from_connection_string(served.connection_string, retry_total=0)
+
+
+def key_of(store: int) -> str:
+    """A partition key whose fragment lies in a store."""
+    return next(f"k{number}" for number in range(100) if place(f"k{number}", 6) % 3 == store)
