@@ -368,7 +368,7 @@ BAD_MESSAGES: dict[str, tuple[bytes, int, Any, str]] = {
     "garbage": (b"\xff" * 100, 0, None, "com.microsoft:argument-error"),
     "empty": (b"", 0, None, "com.microsoft:argument-error"),
     "cut off": (GOOD[:-3], 0, None, "com.microsoft:argument-error"),
-    "properties that are no list": (b"\0Ss\x41\0Su\xa0\x01a", 0, None, "amqp:decode-error"),
+    "properties that are no list": (b"\0Ss\x41\0Su\xa0\x01a", 0, None, "com.microsoft:argument-error"),
     "header that is no list": (b"\0Sp\xa1\x01a\0Su\xa0\x01a", 0, None, "com.microsoft:argument-error"),
     "nested without end": (b"\0St" + DEEP, 0, None, "com.microsoft:argument-error"),
     "envelope of garbage": (b"\0Su\xa0\x02\xff\xff", BATCH_FORMAT, None, "com.microsoft:argument-error"),

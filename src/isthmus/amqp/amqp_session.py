@@ -29,7 +29,7 @@ from isthmus.amqp.event import (
     Transfers,
 )
 from isthmus.amqp.frame import MASK32, frame
-from isthmus.amqp.link import Link, PartialDelivery, Role
+from isthmus.amqp.link import Link, PartialDelivery, Role, left_of
 from isthmus.amqp.performative import Attach, Begin, Composite, Detach, End, Error, Flow, Transfer
 from isthmus.amqp.types import Symbol
 from isthmus.errors import ProtocolError
@@ -75,7 +75,7 @@ class AmqpSession:
         self._next_incoming_id = 0
         self._next_outgoing_id = 1
         self._unannounced = 0
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[Link, bytes]] = deque()
         self._sent = DeliveryRuns()
 
     # ---- for owners
@@ -164,15 +164,15 @@ class AmqpSession:
         self._next_outgoing_id = (self._next_outgoing_id + count) & MASK32
         self.send_window -= count
 
-    def write_transfers(self, frames: list[bytes]) -> None:
-        """Writes transfer frames as far as the window allows; the rest waits."""
-        self._waiting.extend(frames)
+    def write_transfers(self, link: Link, frames: list[bytes]) -> None:
+        """Writes a link's transfer frames as far as the window allows; the rest waits."""
+        self._waiting.extend((link, one) for one in frames)
         self._flush_waiting()
 
     def _flush_waiting(self) -> None:
         fit = min(self.send_window, len(self._waiting))
         if fit > 0:
-            self.connection.write(b"".join(self._waiting.popleft() for _ in range(fit)))
+            self.connection.write(b"".join(self._waiting.popleft()[1] for _ in range(fit)))
             self.sent_frames(fit)
 
     def remember_sent(self, link: Link, first: int, count: int, settled: bool) -> None:
@@ -184,6 +184,19 @@ class AmqpSession:
     def forget_sent(self, first: int, last: int) -> None:
         """Notes that deliveries that we sent are settled."""
         self._sent.settle(first, last)
+
+    def forget_link(self, link: Link) -> None:
+        """A link is about to be detached: nothing of it is sent any more, and nothing that was is settled here."""
+        if self._waiting:
+            self._waiting = deque(entry for entry in self._waiting if entry[0] is not link)
+        self._sent.forget(link)
+
+    def release(self) -> None:
+        """Lets go of the links; see `Connection.release`."""
+        self.links.clear()
+        self._by_name.clear()
+        self._waiting.clear()
+        self._sent = DeliveryRuns()
 
     # ---- frames from the peer
 
@@ -207,6 +220,8 @@ class AmqpSession:
         known = self.links.get(attach.handle)
         if known is not None and not known.detached:
             raise AmqpSessionError("amqp:session:handle-in-use", f"handle {attach.handle} is in use by {known.name!r}")
+        if known is not None:  # detached from this side, and the peer took its handle anew instead of an answer
+            self._release(known)
         role = Role(not attach.role)
         link = self._by_name.get((attach.name, role))
         if link is not None and link.peer is None:
@@ -237,8 +252,7 @@ class AmqpSession:
         """The peer's windows and, with a handle, a link's credit."""
         was_closed = self.send_window <= 0
         base = 1 if flow.next_incoming_id is None else int(flow.next_incoming_id)
-        window = (base + flow.incoming_window - self._next_outgoing_id) & MASK32
-        self.send_window = window if window < 0x80000000 else 0
+        self.send_window = left_of(int(flow.incoming_window), base, self._next_outgoing_id)
         self._flush_waiting()
         if flow.handle is not None:
             link = self._attached(flow.handle)
@@ -295,9 +309,11 @@ class AmqpSession:
             link.drop_partial()
             if partial.is_reported:
                 events.append(TransferParts(link, partial.delivery_id, [], partial.settled, None, True, True))
+            # It was begun, and so its sender has counted it.
+            if self._take(link, 1, events):
+                events.append(CreditChanged(link, False))
             return None
-        partial.parts.append(payload)
-        partial.size_bytes += len(payload)
+        partial.add(payload)
         if 0 < link.max_message_size_bytes < partial.size_bytes:
             link.drop_partial()
             error = Error(
@@ -320,7 +336,7 @@ class AmqpSession:
                 self._report_parts(link, partial, True, events)
             return None
         if self._take(link, 1, events):
-            whole = partial.parts[0] if single else b"".join(partial.parts)
+            whole = payload if single else b"".join(partial.parts)
             self._report(link, partial, whole, events)
             return link if single and partial.state is None else None
         return None
@@ -407,13 +423,17 @@ class AmqpSession:
         """The peer detached, or answered ours."""
         link = self._attached(detach.handle)
         del self.links[detach.handle]
-        self._handles.discard(link.handle)
-        self._by_name.pop((link.name, link.role), None)
+        self._release(link)
         if not link.detached:
             if not link.attached:  # the peer gave up before we answered its attach
                 link.answer_null()
             link.detach(closed=detach.closed)
         events.append(LinkDetached(link, detach.error, detach.closed))
+
+    def _release(self, link: Link) -> None:
+        """A link's handle and name are free again."""
+        self._handles.discard(link.handle)
+        self._by_name.pop((link.name, link.role), None)
 
     def on_end(self, end: End, events: list[Event]) -> None:
         """The peer ended the session, or answered ours."""

@@ -40,6 +40,12 @@ from isthmus.errors import ProtocolError
 __all__ = ["WIDTH", "CodecError", "decode", "encode", "encode_array", "encode_list", "encode_map", "value_end"]
 
 MAX_DEPTH = 64  # the SDKs' own limit; a deeper value is an attack, not a message
+# Elements of an array that take no bytes (null, true, 0 …): nobody has a use for more, and ten bytes could ask for memory
+# without end.
+_EMPTY_ELEMENTS = 64
+# Keys of a map that hash alike, beyond what chance brings: of UUIDs and described values anyone can make as many as he
+# likes, and a dict of them takes time by their square.
+_SAME_HASHES = 32
 
 
 class CodecError(ProtocolError):
@@ -110,6 +116,9 @@ def _fixed(code: int, buffer: bytes, at: int) -> tuple[Any, int]:
 def _decode(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:
     code = buffer[offset]
     at = offset + 1
+    reader = _FIXED.get(code)
+    if reader is not None:  # most values, and all of which very many fit into a message
+        return reader(buffer, at)
     if code == 0:
         if depth >= MAX_DEPTH:
             raise CodecError("values are nested too deeply")
@@ -166,8 +175,11 @@ def _compound(kind: int, buffer: bytes, at: int, end: int, count: int, depth: in
         return values, end
     if kind != 1 or count % 2:
         raise CodecError("map with an odd number of values")
+    keys = values[::2]
     try:
-        return dict(zip(values[::2], values[1::2], strict=True)), end
+        if len(keys) > _SAME_HASHES and len(set(map(hash, keys))) + _SAME_HASHES < len(keys):
+            raise CodecError("map with too many equal keys")
+        return dict(zip(keys, values[1::2], strict=True)), end
     except TypeError:
         raise CodecError("map with a key that is no scalar") from None
 
@@ -186,7 +198,7 @@ def _array(buffer: bytes, at: int, end: int, count: int, depth: int) -> tuple[An
         at += 1
     if count > end - at and WIDTH[code] != 1:
         raise CodecError("array is cut off")
-    if count > 65536 and WIDTH[code] == 1:
+    if count > _EMPTY_ELEMENTS and WIDTH[code] == 1:
         raise CodecError("array of too many empty values")
     values = Array(code)
     for _ in range(count):
@@ -199,6 +211,13 @@ def _array(buffer: bytes, at: int, end: int, count: int, depth: int) -> tuple[An
 
 def _boolean(buffer: bytes, at: int) -> tuple[bool, int]:
     return buffer[at] != 0, at + 1
+
+
+def _char(buffer: bytes, at: int) -> tuple[Char, int]:
+    code = _U32.unpack_from(buffer, at)[0]
+    if 0xD800 <= code < 0xE000:
+        raise CodecError("half of a surrogate pair is no character")
+    return Char(chr(code)), at + 4
 
 
 def _raw(kind: type[bytes], size: int) -> Callable[[bytes, int], tuple[Any, int]]:
@@ -224,7 +243,7 @@ _FIXED: dict[int, Callable[[bytes, int], tuple[Any, int]]] = {
     0x70: lambda buffer, at: (UInt(_U32.unpack_from(buffer, at)[0]), at + 4),
     0x71: lambda buffer, at: (Int(_I32.unpack_from(buffer, at)[0]), at + 4),
     0x72: lambda buffer, at: (Float(_F32.unpack_from(buffer, at)[0]), at + 4),
-    0x73: lambda buffer, at: (Char(chr(_U32.unpack_from(buffer, at)[0])), at + 4),
+    0x73: _char,
     0x74: _raw(Decimal32, 4),
     0x80: lambda buffer, at: (ULong(_U64.unpack_from(buffer, at)[0]), at + 8),
     0x81: lambda buffer, at: (Long(_I64.unpack_from(buffer, at)[0]), at + 8),
@@ -252,7 +271,7 @@ def encode(value: Any) -> bytes:
         for kind, inherited in _ENCODERS.items():  # a subclass, e.g. an enum
             if isinstance(value, kind):
                 return inherited(value)
-    except (struct.error, OverflowError) as error:
+    except (struct.error, OverflowError, UnicodeEncodeError) as error:
         raise CodecError(f"{type(value).__name__} {value!r} is out of range: {error}") from None
     raise CodecError(f"a {type(value).__name__} has no AMQP type")
 
@@ -280,6 +299,9 @@ def encode_map(pairs: list[bytes]) -> bytes:
     return b"\xd1" + _U32.pack(len(raw) + 4) + _U32.pack(len(pairs)) + raw
 
 
+_NARROW_COMPOUNDS = (0xC, 0xE)
+
+
 def encode_array(array: Array) -> bytes:
     """An array; its elements in the encoding of its constructor byte."""
     if array and isinstance(array[0], Described):
@@ -287,7 +309,10 @@ def encode_array(array: Array) -> bytes:
         values = [described.value for described in array]
     else:
         descriptor, values = b"", list(array)
-    raw = descriptor + bytes((array.code,)) + b"".join(_element(array.code, value) for value in values)
+    code = array.code
+    if code >> 4 in _NARROW_COMPOUNDS:  # what is in it may have been shorter where it came from
+        code |= 0x10
+    raw = descriptor + bytes((code,)) + b"".join(_element(code, value) for value in values)
     return b"\xf0" + _U32.pack(len(raw) + 4) + _U32.pack(len(array)) + raw
 
 
@@ -297,13 +322,11 @@ def _element(code: int, value: Any) -> bytes:
         return packer(value)
     nibble, low = code >> 4, code & 0xF
     if nibble in (0xA, 0xB):
-        raw: bytes = value if low == 0 else value.encode("ascii" if low == 3 else "utf-8")
+        raw: bytes = value if low == 0 else value.encode(*("ascii", "replace") if low == 3 else ("utf-8",))
         return (bytes((len(raw),)) if nibble == 0xA else _U32.pack(len(raw))) + raw
-    if nibble in (0xC, 0xD):
+    if nibble == 0xD:
         items = value if low == 0 else [item for pair in value.items() for item in pair]
         raw = b"".join(encode(item) for item in items)
-        if nibble == 0xC:
-            return bytes((len(raw) + 1, len(items))) + raw
         return _U32.pack(len(raw) + 4) + _U32.pack(len(items)) + raw
     if code == 0xF0:
         return encode_array(value)[1:]

@@ -166,6 +166,16 @@ class Connection:
             self.write(frame(0, Close(error)))
             self._sent_close = True
 
+    def release(self) -> None:
+        """Lets go of sessions and links once nothing is received any more: what they hold goes with the last of them,
+        and nobody has to look for circles.
+        """
+        for session in {*self._by_local.values(), *self._by_remote.values()}:
+            session.release()
+        self._by_local.clear()
+        self._by_remote.clear()
+        self._hot = None
+
     def take(self) -> bytes:
         """The bytes to write now; each is returned once."""
         if not self._out:
@@ -366,7 +376,9 @@ class Connection:
     def _on_accepted(self, buffer: bytes, body: int, end: int, channel: int, events: list[Event]) -> bool:
         """Fast path for disposition(role, first, last, settled, accepted); False: not of that form."""
         session = self._by_remote.get(channel)
-        if session is None or session.ended or buffer[body + 3] != 0xC0 or buffer[body + 5] < 5:
+        if session is None or session.ended or end - body < _SHORTEST_ACCEPTED:
+            return False
+        if buffer[body + 3] != 0xC0 or buffer[body + 4] != end - body - 5 or buffer[body + 5] < 5:
             return False
         at = body + 6
         role = buffer[at]
@@ -385,12 +397,9 @@ class Connection:
                 at += 1
             else:
                 return False
-        if (
-            buffer[at + 1 : at + 4] != b"\0S\x24"
-            or role not in (0x41, 0x42)
-            or buffer[at] not in (0x41, 0x42)
-            or at >= end
-        ):
+            if at + 4 > end:  # settled, and the state's descriptor
+                return False
+        if buffer[at + 1 : at + 4] != b"\0S\x24" or role not in (0x41, 0x42) or buffer[at] not in (0x41, 0x42):
             return False
         session.on_disposition(role == 0x41, numbers[0], numbers[1], _ACCEPTED, buffer[at] == 0x41, events)
         return True
@@ -521,3 +530,5 @@ class Connection:
 
 
 _ACCEPTED = performative.Accepted()
+# Descriptor, list head, role, two ids of a byte each, settled, the state's descriptor.
+_SHORTEST_ACCEPTED = 13

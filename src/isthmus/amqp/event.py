@@ -124,7 +124,7 @@ class TransferParts:
 
 @dataclass(slots=True)
 class CreditChanged:
-    """A flow arrived for the link, or its session's window opened again."""
+    """A flow arrived for the link, its session's window opened again, or a delivery was aborted that took credit."""
 
     link: Link
     echo: bool

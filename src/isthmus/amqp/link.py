@@ -1,7 +1,7 @@
 """One link: names, termini, credit, and the deliveries that go over it (spec 2.6).
 
 What it is: the state of one link on one side, and the calls by which its owner acts on it. What it is not: queues,
-retries or locks; the owner keeps those.
+retries or locks; the owner keeps those. A little over 400 lines: sending and receiving share credit, state and the end.
 
 Invariants:
     I1. A sender never sends beyond the link's credit or the session's window; `sendable` says how much may go.
@@ -23,7 +23,19 @@ from isthmus.errors import ProtocolError
 if TYPE_CHECKING:
     from isthmus.amqp.amqp_session import AmqpSession
 
-__all__ = ["Link", "Role"]
+__all__ = ["Link", "Role", "left_of"]
+
+
+def left_of(granted: int, counted_from: int, now: int) -> int:
+    """What is left of a grant: of credit, or of a window (spec 2.6.7, 2.5.6).
+
+    Args:
+        granted: how many the peer takes, up to 2^32 − 1.
+        counted_from: the serial number that the peer knew when it granted them.
+        now: the serial number that has been reached.
+    """
+    used = ((now - counted_from + 0x80000000) & MASK32) - 0x80000000
+    return min(max(0, granted - used), MASK32)
 
 
 class Role(Enum):
@@ -31,6 +43,11 @@ class Role(Enum):
 
     SENDER = False
     RECEIVER = True
+
+
+# Pieces of a delivery smaller than that are put together, so many at a time.
+_SMALL_BYTES = 4096
+_SMALL_PIECES = 256
 
 
 class Link:
@@ -169,6 +186,7 @@ class Link:
             return
         self.detached = True
         self.drop_partial()
+        self.amqp_session.forget_link(self)
         self.amqp_session.write(Detach(self.handle, closed, error))
 
     # ---- receiving
@@ -260,7 +278,8 @@ class Link:
         else:
             for number, (payload, tag) in enumerate(zip(payloads, tags, strict=True)):
                 delivery_id = (first + number) & MASK32
-                session.write_transfers(self._writer.split(payload, tag, delivery_id, message_format, settled, limit))
+                frames = self._writer.split(payload, tag, delivery_id, message_format, settled, limit)
+                session.write_transfers(self, frames)
         self.credit -= count
         self.delivery_count = (self.delivery_count + count) & MASK32
         session.remember_sent(self, first, count, settled)
@@ -299,7 +318,7 @@ class Link:
         if not more:
             self._sending = None
         session.write_transfers(
-            self._writer.split(payload, tag, delivery_id, message_format, settled, limit, more=more)
+            self, self._writer.split(payload, tag, delivery_id, message_format, settled, limit, more=more)
         )
 
     def settle_sent(self, first: int, last: int, state: Any = None) -> None:
@@ -346,8 +365,7 @@ class Link:
         if self.role is Role.SENDER:
             base = flow.delivery_count if flow.delivery_count is not None else 0
             if flow.link_credit is not None:
-                granted = (base + flow.link_credit - self.delivery_count) & MASK32
-                self.credit = granted if granted < 0x80000000 else 0
+                self.credit = left_of(int(flow.link_credit), int(base), self.delivery_count)
             self.drain = flow.drain
         elif flow.delivery_count is not None:
             advanced = (flow.delivery_count - self.delivery_count) & MASK32
@@ -373,6 +391,7 @@ class PartialDelivery:
     """
 
     __slots__ = (
+        "_small",
         "delivery_id",
         "held_bytes",
         "is_reported",
@@ -394,3 +413,15 @@ class PartialDelivery:
         self.size_bytes = 0
         self.held_bytes = 0
         self.is_reported = False
+        self._small = 0
+
+    def add(self, payload: bytes) -> None:
+        """What has come next; small pieces are put together, as each takes more memory than is counted."""
+        if not payload:
+            return
+        self.parts.append(payload)
+        self.size_bytes += len(payload)
+        self._small = self._small + 1 if len(payload) < _SMALL_BYTES else 0
+        if self._small == _SMALL_PIECES:
+            self.parts[-_SMALL_PIECES:] = [b"".join(self.parts[-_SMALL_PIECES:])]
+            self._small = 0

@@ -32,6 +32,7 @@ __all__ = [
     "encode_properties",
     "locate",
     "map_items",
+    "message_id_at",
 ]
 
 HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS = 0x70, 0x71, 0x72
@@ -130,6 +131,20 @@ def decode_properties(message: bytes, section: tuple[int, int]) -> dict[str, Any
     if not isinstance(fields, list):
         raise CodecError("the properties are no list")
     return {name: value for name, value in zip(PROPERTY_NAMES, fields, strict=False) if value is not None}
+
+
+def message_id_at(message: bytes, section: tuple[int, int]) -> int:
+    """Where the message-id begins in a properties section; 0 where there is none. No field is decoded."""
+    if not section[1]:
+        return 0
+    at = section[0] + 3
+    if message[at] == 0xC0:
+        count, first = message[at + 2], at + 3
+    elif message[at] == 0xD0:
+        count, first = int.from_bytes(message[at + 5 : at + 9], "big"), at + 9
+    else:
+        return 0
+    return first if count and message[first] != 0x40 else 0
 
 
 def decode_map(message: bytes, section: tuple[int, int]) -> dict[Any, Any]:

@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 from isthmus.broker.keyring import Authority, Grant, Right
+from isthmus.broker.sas import PATH_LIMIT_CHARACTERS, canonical_path, parents
 from isthmus.clock import Clock
 from isthmus.errors import UnauthorizedError
 
@@ -43,6 +44,8 @@ class Access:
             UnauthorizedError: the token earns nothing for this audience.
         """
         grant = self._authority.authorise_token(token, audience, self._clock.wall_ms())
+        if len(grant.scope_path) > PATH_LIMIT_CHARACTERS:
+            raise UnauthorizedError(f"The audience is longer than {PATH_LIMIT_CHARACTERS} characters.")
         if len(self._grants) >= _GRANTS_LIMIT and grant.scope_path not in self._grants:
             raise UnauthorizedError(f"A connection holds at most {_GRANTS_LIMIT} tokens.")
         self._grants[grant.scope_path] = grant
@@ -59,7 +62,8 @@ class Access:
     def permits(self, path: str, right: Right) -> bool:
         """Whether `right` is granted on `path` now."""
         now_ms = self._clock.wall_ms()
-        return any(grant.covers(path, right) and not grant.is_expired(now_ms) for grant in self._grants.values())
+        over = (self._grants.get(scope) for scope in parents(canonical_path(path)))
+        return any(grant and grant.covers(path, right) and not grant.is_expired(now_ms) for grant in over)
 
     def require(self, path: str, right: Right) -> None:
         """Ask for a right.

@@ -107,6 +107,10 @@ class Inflow(ABC):
                 self._take_batch(payload, first + number, settled)
         else:
             self._take_run(event.payloads, first, settled)
+        self.top_up()
+
+    def top_up(self) -> None:
+        """Grant credit anew, once half of it is used up."""
         if self.link.credit <= CREDIT // 2:
             self.link.grant(CREDIT)
 

@@ -154,8 +154,7 @@ class Intake(Inflow):
                 self.enlist(event)
         if payload is not None and self._rejected > rejected:
             payload.blob.let_go()
-        if self.link.credit <= CREDIT // 2:
-            self.link.grant(CREDIT)
+        self.top_up()
         self._touch()
 
     def _touch(self) -> None:

@@ -37,6 +37,7 @@ from isthmus.broker.sas import (
     SasToken,
     canonical_path,
     covers,
+    parents,
 )
 from isthmus.clock import Clock
 from isthmus.entities.description import AuthorizationRule
@@ -324,12 +325,9 @@ class Authority:
 
     def _rules_over(self, scope: str, key_name: str) -> Iterator[AuthorizationRule]:
         """The rules of that name on the namespace and on every entity whose path is `scope` or a parent of it."""
-        yield from (rule for rule in self.keyring.rules if rule.key_name == key_name)
-        end = -1
-        while scope and end < len(scope):
-            end = scope.find("/", end + 1)
-            end = len(scope) if end < 0 else end
-            yield from (rule for rule in self._entity_rules.of(scope[:end]) if rule.key_name == key_name)
+        for path in parents(scope):
+            rules = self._entity_rules.of(path) if path else self.keyring.rules
+            yield from (rule for rule in rules if rule.key_name == key_name)
 
 
 def new_key(random_bytes: Callable[[int], bytes] = os.urandom) -> str:

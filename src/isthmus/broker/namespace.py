@@ -158,9 +158,9 @@ class Namespace:
         if dispatch is not None:
             dispatch.offer(outlet)
 
-    def call_later(self, seconds: float, run: Callable[[], None]) -> None:
-        """Call once, after so many seconds, unless the namespace has stopped."""
-        self._loop.call_later(seconds, run)
+    def call_later(self, seconds: float, run: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call once, after so many seconds, unless the namespace has stopped or the timer was cancelled."""
+        return self._loop.call_later(seconds, run)
 
     def touch(self, peer: Peer) -> None:
         """Flush a connection at the end of this turn."""

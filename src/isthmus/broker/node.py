@@ -88,6 +88,10 @@ class Requests:
         """Answer requests."""
         for number, payload in enumerate(event.payloads):
             self._take(payload, (event.first_delivery_id + number) & 0xFFFFFFFF, event.settled, event.state)
+        self.top_up()
+
+    def top_up(self) -> None:
+        """Grant credit anew, once half of it is used up."""
         if self.link.credit <= _CREDIT // 2:
             self.link.grant(_CREDIT)
 

@@ -14,6 +14,7 @@ Invariants:
     I4. Before its first token a client holds a few sessions, links and answers of bounded size, whatever it sends; all
         clients together hold a bounded number of bytes of messages that are not whole yet.
     I5. A link whose entity is disabled or deleted, or that was idle for as long as the namespace allows, is detached.
+    I6. A client that reads nothing is closed before what waits for it fills the memory.
 """
 
 from __future__ import annotations
@@ -111,8 +112,11 @@ _DISCHARGE_BYTES = 4096
 # What a client needs to show its first token, with room: SDKs open one or two sessions with two links each.
 _EARLY_SESSIONS = 8
 _EARLY_LINKS = 32
-# A token of 16 KiB and what describes it, with room for one that is told to be too long.
+# A token of 16 KiB and what describes it, with room for one that is told to be too long: requests that are read before
+# any right is known.
 _CBS_REQUEST_BYTES = 64 << 10
+# Answers that a client leaves unread; nobody who reads at all comes near it.
+_UNSENT_BYTES = 256 << 20
 # How long a key that was taken away may still be of use.
 _REVIEW_SECONDS = 2.0
 
@@ -267,8 +271,13 @@ class Peer:
     def flush(self) -> None:
         """Send what was queued."""
         data = self._connection.take()
-        if data and not self._wire_gone:
-            self._wire.write(data)
+        if not data or self._wire_gone:
+            return
+        self._wire.write(data)
+        if self._wire.unsent_bytes > _UNSENT_BYTES and not self._is_given_up:
+            # Messages wait for the client to read; answers to what it sends do not.
+            self._is_given_up = True
+            self._give_up(ServerBusyError("Answers wait that the client does not read."))
 
     def statistics(self) -> dict[str, int]:
         """Links and bytes that wait for the disk."""
@@ -281,6 +290,7 @@ class Peer:
     # ---- events
 
     _wire_gone = False
+    _is_given_up = False
 
     def _handle(self, events: list[Event]) -> None:
         for event in events:
@@ -474,7 +484,7 @@ class Peer:
         wait = SessionWait(queue, self, link.name, granted, refused)
         if not wait.look():
             self._waits[link] = wait
-            self._namespace.call_later(wait_seconds(link), wait.time_out)
+            wait.timer = self._namespace.call_later(wait_seconds(link), wait.time_out)
 
     def _attach_management(self, link: Link, path: str) -> None:
         entity = path[: -len(MANAGEMENT_SUFFIX)]
@@ -493,7 +503,7 @@ class Peer:
     def _attach_hub_management(self, link: Link) -> None:
         # The Java SDK attaches it before any token and shows one in each request.
         management = self._namespace.hub_gate.management(self._require_any)
-        self._attach_node(link, HUB_NODE, cbs.CBS_STYLE, management.answer, self._namespace.max_request_bytes)
+        self._attach_node(link, HUB_NODE, cbs.CBS_STYLE, management.answer, _CBS_REQUEST_BYTES)
 
     def _require_any(self, path: str, token: str | None) -> None:
         """As `Access.require_any`; a token that is shown here counts for the connection's deadline too."""
@@ -557,6 +567,8 @@ class Peer:
         elif isinstance(handler, HubOutlet):
             handler.grants += 1
             handler.offer()
+        elif isinstance(handler, Inflow | Requests | Coordinator):
+            handler.top_up()
         elif isinstance(handler, Replies):
             handler.resume()
             if event.link.drain and not event.link.is_sending:
@@ -681,6 +693,9 @@ class Peer:
         for link in (*self._handlers, *self._waits):
             self._forget(link)
         self._namespace.peers.discard(self)
+        # The circles in which all of a connection hangs together are cut: the collector comes by seldom.
+        self._connection.release()
+        self._table = {}
 
     def _warn(self, what: str, error: Exception, node: object = None) -> None:
         _, condition, text = refusal(error)

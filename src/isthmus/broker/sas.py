@@ -19,6 +19,7 @@ import base64
 import hashlib
 import hmac
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ClassVar
@@ -27,6 +28,7 @@ from urllib.parse import quote, unquote
 from isthmus.errors import UnauthorizedError
 
 __all__ = [
+    "PATH_LIMIT_CHARACTERS",
     "TOKEN_PREFIX",
     "ExpiredTokenError",
     "InvalidAudienceError",
@@ -37,6 +39,7 @@ __all__ = [
     "canonical_path",
     "covers",
     "make_token",
+    "parents",
     "sign",
 ]
 
@@ -44,6 +47,9 @@ TOKEN_PREFIX = "SharedAccessSignature "
 
 # The service takes keys of 256 bits and audiences of at most a URL; nothing honest comes near this.
 TOKEN_LIMIT_BYTES = 16 * 1024
+# A topic's name, a subscription's and what stands between have some 350 characters at most; who writes more would have
+# every parent of it looked at.
+PATH_LIMIT_CHARACTERS = 1024
 
 _AUTHORITY = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*")
 _SLASHES = re.compile(r"/{2,}")
@@ -178,6 +184,17 @@ def canonical_path(resource: str, *, host: str = "") -> str:
 def covers(scope: str, path: str) -> bool:
     """Whether canonical `scope` is canonical `path` or one of its parents; ``""`` covers everything."""
     return not scope or path == scope or path.startswith(scope + "/")
+
+
+def parents(path: str) -> Iterator[str]:
+    """What covers a canonical path: ``""``, its parents, and itself, unless it is longer than that of any entity."""
+    yield ""
+    end = path.find("/", 0, PATH_LIMIT_CHARACTERS)
+    while end >= 0:
+        yield path[:end]
+        end = path.find("/", end + 1, PATH_LIMIT_CHARACTERS)
+    if path and len(path) <= PATH_LIMIT_CHARACTERS:
+        yield path
 
 
 def sign(key: str, resource: str, expiry: str) -> str:

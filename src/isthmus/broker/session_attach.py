@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from isthmus.amqp import Link
 from isthmus.amqp.performative import Source
@@ -126,6 +126,14 @@ class SessionOutlet(Outlet):
         self.hold.release()
 
 
+class Timer(Protocol):
+    """What was to be called later."""
+
+    def cancel(self) -> None:
+        """It is not called, and what it holds is let go."""
+        ...
+
+
 class SessionWait:
     """An attach that takes the next session, and has none yet.
 
@@ -151,6 +159,8 @@ class SessionWait:
         self._granted = granted
         self._refused = refused
         self._is_over = False
+        # Calls `time_out`; set by the owner.
+        self.timer: Timer | None = None
 
     def look(self) -> bool:
         """Take a session if there is one; whether the wait is over."""
@@ -159,15 +169,21 @@ class SessionWait:
         try:
             hold = self._queue.next_session(self._holder, self._link_name)
         except IsthmusError as error:
-            self._is_over = True
+            self._end()
             self._refused(error)
             return True
         if hold is None:
             self._queue.wait_for_session(self._look_again)
             return False
-        self._is_over = True
+        self._end()
         self._granted(hold)
         return True
+
+    def _end(self) -> None:
+        """The wait is over, and its timer with it: a client may have asked for weeks."""
+        self._is_over = True
+        if self.timer is not None:
+            self.timer.cancel()
 
     def _look_again(self) -> None:
         self.look()
@@ -182,5 +198,5 @@ class SessionWait:
 
     def cancel(self) -> None:
         """The attach is of no use any more."""
-        self._is_over = True
+        self._end()
         self._queue.cancel_wait(self._look_again)

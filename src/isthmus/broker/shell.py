@@ -6,6 +6,7 @@ it is not: anything that knows AMQP.
 Invariants:
     I1. All connections read into one buffer, which holds nothing between two calls: memory does not grow with them.
     I2. Above the high mark of unsent bytes `is_writable` is False until they have fallen below the low mark.
+    I3. A connection that was closed is gone `CLOSE_SECONDS` later, whether its client has read what was left or not.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from isthmus.broker.peer import Peer
+from isthmus.broker.wire import CLOSE_SECONDS
 
 if TYPE_CHECKING:
     from isthmus.broker.namespace import Namespace
@@ -45,6 +47,7 @@ class Shell(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._peer: Peer | None = None
         self._writable = True
+        self._end: asyncio.TimerHandle | None = None
 
     # ---- called by the loop
 
@@ -75,6 +78,8 @@ class Shell(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._end is not None:
+            self._end.cancel()
         if self._peer is not None:
             self._peer.lost()
             self._peer = None
@@ -86,15 +91,21 @@ class Shell(asyncio.BufferedProtocol):
         """Whether little enough waits to be sent."""
         return self._writable
 
+    @property
+    def unsent_bytes(self) -> int:
+        """How much waits to be sent."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def write(self, data: bytes) -> None:
         """Send bytes, or keep them until they can be sent."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def close(self) -> None:
-        """Send what was written, then close."""
-        if self._transport is not None:
+        """Send what was written, then close; see `Wire.close`."""
+        if self._transport is not None and self._end is None:
             self._transport.close()
+            self._end = asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._transport.abort)
 
     def pause_reading(self) -> None:
         """Take no more bytes from the client."""

@@ -5,17 +5,20 @@ stream of bytes. What it is not: the HTTP server. Spec: OASIS AMQP WebSocket bin
 
 Invariants:
     I1. Bytes leave in the order in which they were written; above the high mark `is_writable` is False.
+    I2. A connection that was closed is gone `CLOSE_SECONDS` later, whether its client has read what was left or not.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aiohttp import WSMsgType, web
 
 from isthmus.broker.peer import Peer
+from isthmus.broker.wire import CLOSE_SECONDS
 
 if TYPE_CHECKING:
     from isthmus.broker.namespace import Namespace
@@ -33,10 +36,12 @@ _LOW_BYTES = 256 << 10
 class _Wire:
     """A WebSocket as the byte stream below a peer."""
 
-    def __init__(self, socket: web.WebSocketResponse, name: str) -> None:
+    def __init__(self, socket: web.WebSocketResponse, name: str, abort: Callable[[], None]) -> None:
         self.name = name
         self.peer: Peer | None = None
         self._socket = socket
+        self._abort = abort
+        self._end: asyncio.TimerHandle | None = None
         self._out: deque[bytes] = deque()
         self._out_bytes = 0
         self._writable = True
@@ -49,6 +54,10 @@ class _Wire:
     def is_writable(self) -> bool:
         return self._writable
 
+    @property
+    def unsent_bytes(self) -> int:
+        return self._out_bytes
+
     def write(self, data: bytes) -> None:
         self._out.append(data)
         self._out_bytes += len(data)
@@ -58,6 +67,9 @@ class _Wire:
     def close(self) -> None:
         self._closing = True
         self._more.set()
+        self._readable.set()  # or who waits to read on would never see that it is over
+        if self._end is None:
+            self._end = asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._abort)
 
     def pause_reading(self) -> None:
         self._readable.clear()
@@ -81,6 +93,11 @@ class _Wire:
                     self.peer.writable()
         await self._socket.close()
 
+    def over(self) -> None:
+        """Nothing is left to be sent or received."""
+        if self._end is not None:
+            self._end.cancel()
+
     async def receive(self, peer: Peer) -> None:
         """Hands bytes to the peer until the stream ends."""
         async for message in self._socket:
@@ -101,8 +118,11 @@ def add_websocket(app: web.Application, namespace: Namespace) -> None:
             return web.Response()
         except ValueError:  # bytes that are no text, which the library can neither read nor quote in its refusal
             return web.Response(status=400, text="A header of the WebSocket handshake is no text.")
-        address = request.transport.get_extra_info("peername") if request.transport is not None else None
-        wire = _Wire(socket, f"{address[0]}:{address[1]}" if address else "unknown")
+        transport = request.transport
+        if transport is None:
+            return socket
+        address = transport.get_extra_info("peername")
+        wire = _Wire(socket, f"{address[0]}:{address[1]}" if address else "unknown", transport.abort)
         peer = wire.peer = Peer(namespace, wire)
         sending = asyncio.create_task(wire.send())
         try:
@@ -112,6 +132,7 @@ def add_websocket(app: web.Application, namespace: Namespace) -> None:
             wire.close()
             # The client may be gone: what is left is sent if it can be, and forgotten if it cannot.
             await asyncio.gather(sending, return_exceptions=True)
+            wire.over()
         return socket
 
     app.router.add_get(WEBSOCKET_PATH, serve)

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["Wire"]
+__all__ = ["CLOSE_SECONDS", "Wire"]
+
+# How long a client may take to read the last bytes: one that never does would keep its socket and them for ever.
+CLOSE_SECONDS = 10.0
 
 
 class Wire(Protocol):
@@ -21,7 +24,7 @@ class Wire(Protocol):
         ...
 
     def close(self) -> None:
-        """Send what was written, then close."""
+        """Send what was written, then close; a client that does not take it gets `CLOSE_SECONDS` for it."""
         ...
 
     def pause_reading(self) -> None:
@@ -35,4 +38,9 @@ class Wire(Protocol):
     @property
     def is_writable(self) -> bool:
         """Whether little enough waits to be sent."""
+        ...
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much waits to be sent."""
         ...

@@ -257,8 +257,10 @@ class Administration(Registry):
         entry = found.rules.get(rule.name.lower())
         if entry is None:
             raise EntityNotFoundError(f"{found.queue.path}/Rules/{rule.name}")
-        changed = replace(rule, created_at_ms=entry.created_at_ms)
+        changed = replace(rule, created_at_ms=rule_of(entry).created_at_ms)
         self._check_rule(changed)
+        if type(changed.filter) is not type(rule_of(entry).filter):
+            self._check_filters(owner, changed)
         entry.description = changed
         entry.updated_at_ms = max(self._clock.wall_ms(), entry.updated_at_ms + 1)
         self._stage(entry)

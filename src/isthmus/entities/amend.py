@@ -97,14 +97,14 @@ def take_apart(record: bytes) -> Stored:
 
 
 def annotation_of(parts: Parts, name: str) -> Any:
-    """The sender's message annotation of that name; None if there is none."""
-    annotations = parts.head.annotations  # encoded keys and values in turn
-    at = 0
-    while at < len(annotations):
-        key, at = codec.decode(annotations, at)
-        value, at = codec.decode(annotations, at)
-        if key == name:
-            return value
+    """The sender's message annotation of that name; None if there is none that can be read."""
+    content = annotations_section(parts.head)
+    for key, value, _ in section.map_items(content, (0, len(content))):
+        if codec.decode(content, key)[0] == name:
+            try:
+                return codec.decode(content, value)[0]
+            except codec.CodecError:
+                return None
     return None
 
 
@@ -131,17 +131,24 @@ def annotations_section(head: Head) -> bytes:
 def with_properties(rest: bytes, properties: Mapping[str, Any], removed: Iterable[str] = ()) -> bytes:
     """A message's bytes from the properties on, with application properties set and removed.
 
-    Names are matched as they are; a property keeps its place when its value changes.
+    Names are matched as they are; a property keeps its place when its value changes. Application properties that cannot be
+    read stay as they are, and nothing is set: whatever a sender wrote, its message can be dead-lettered.
     """
     found = section.locate(rest)
     start, end = found.application_properties
     if not end:
         start = end = found.properties[1]
+    try:
+        items = [
+            (str(codec.decode(rest, key)[0]), key, value, after)
+            for key, value, after in section.map_items(rest, found.application_properties)
+        ]
+    except codec.CodecError:
+        return rest
     left = {str(name): codec.encode(value) for name, value in properties.items()}
     gone = set(removed)
     pairs: list[bytes] = []
-    for key, value, after in section.map_items(rest, found.application_properties):
-        name = str(codec.decode(rest, key)[0])
+    for name, key, value, after in items:
         if name in left:
             pairs += (rest[key:value], left.pop(name))
         elif name not in gone:
@@ -201,4 +208,10 @@ def message_id_of(parts: Parts) -> bytes:
 
 def with_message_id(parts: Parts, message_id: str) -> Parts:
     """The message with a message-id."""
-    return parts._replace(rest=with_fields(parts.rest, {"message_id": message_id}), message_id=codec.encode(message_id))
+    head, rest, _, blob = parts
+    encoded = codec.encode(message_id)
+    if rest[:3] == b"\0Ss" or len(encoded) > 250:
+        rest = with_fields(rest, {"message_id": message_id})
+    else:  # a message of nothing but a body, of which an envelope holds very many
+        rest = b"\0Ss\xc0%c\x01" % (len(encoded) + 1) + encoded + rest
+    return Parts(head, rest, encoded, blob)

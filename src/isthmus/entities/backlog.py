@@ -247,9 +247,10 @@ class Backlog(Intake):
         return bool(self._listeners)
 
     def remove_listener(self, listener: Callback) -> None:
-        """Undo `add_listener`; no error if unknown."""
+        """Undo `add_listener`; no error if unknown. Who waited until now has used the entity until now."""
         if listener in self._listeners:
             self._listeners.remove(listener)
+            self.accessed_at_ms = self._context.clock.wall_ms()
 
     def notify(self) -> None:
         """Call the listeners."""

@@ -55,14 +55,20 @@ from isthmus.errors import (
 if TYPE_CHECKING:
     from isthmus.entities.fragment.handover import Outbox
 
-__all__ = ["Context", "Intake", "Seen", "cursors", "fresh_state"]
+__all__ = ["LOOK_BYTES", "Context", "Intake", "Seen", "cursors", "first_of", "fresh_state"]
 
 # Sequence number, record, and state as messages tell it.
 Seen = tuple[int, bytes, int]
 _STATE = struct.Struct(">9QB")
 _LAST = (1 << 64) - 2
+# The last time that an AMQP timestamp can say.
+_LATEST_MS = (1 << 63) - 1
 # No message up to this size comes as anything but bytes.
 _SMALL_BYTES = 32 << 10
+# Of a message id that is made here.
+_ID_BYTES = 16
+# Of messages that one look reads; whoever wants more asks for what follows.
+LOOK_BYTES = 16 << 20
 # What is larger comes with its body outside of the store, where there is room for such.
 _INLINE_BYTES = 1 << 20
 
@@ -413,13 +419,19 @@ class Intake:
             for parts in accepted:
                 self._check_properties(parts)
         limit = self._context.limits.max_message_id_characters
+        without: list[int] = []
         for place, parts in enumerate(accepted):
             if len(parts.message_id) > limit:
                 length = len(str(codec.decode(parts.message_id)[0]))
                 if length > limit:
                     raise InvalidMessageError(f"the MessageId has {length} characters; the limit is {limit}")
             elif not parts.message_id:
-                accepted[place] = with_message_id(parts, self._context.random_bytes(16).hex())
+                without.append(place)
+        if without:
+            made = self._context.random_bytes(_ID_BYTES * len(without)).hex()
+            for number, place in enumerate(without):
+                start = 2 * _ID_BYTES * number
+                accepted[place] = with_message_id(accepted[place], made[start : start + 2 * _ID_BYTES])
         if self.requires_session:
             self._check_sessions(accepted)
         return accepted
@@ -507,6 +519,7 @@ class Intake:
         return sequences
 
     def _put_scheduled(self, sequence: int, parts: Parts, due_ms: int, now_ms: int) -> None:
+        due_ms = min(max(due_ms, 0), _LATEST_MS)
         self.scheduled_count += 1
         scheduled = with_annotation(parts, "x-opt-scheduled-enqueue-time", Timestamp(due_ms))
         record = build(scheduled, sequence, now_ms, 0)
@@ -553,7 +566,8 @@ class Intake:
             taken.append(take_apart(record).parts)
         if taken:
             self._staging.touch(self)
-            self._take(taken, now_ms)
+            # A default of more than 49 days is named by no header, and so by no scheduled message.
+            self._take(self._capped(taken), now_ms)
 
     def _scheduled_records(self, sequences: Sequence[int]) -> dict[int, bytes]:
         self._staging.write()
@@ -593,12 +607,13 @@ class Intake:
             if first > self.committed:
                 continue
             span = message_span(table, self.number, first, self.committed)
+            size = 0
             for place, (key, record) in enumerate(self._staging.journal.scan(*span)):
-                if place == count:
+                if place == count or size >= LOOK_BYTES:
                     break
+                size += len(record)
                 found.append((int.from_bytes(key[5:], "big"), record, state))
-        found.sort(key=lambda entry: entry[0])
-        return found[:count]
+        return first_of(found, count)
 
     def _tables(self) -> list[tuple[int, int]]:
         """(table, state as messages tell it) of those that hold messages."""
@@ -622,6 +637,20 @@ class Intake:
             "size_bytes": self.held_bytes,
             "last_sequence": self.last,
         }
+
+
+def first_of(seen: list[Seen], count: int) -> list[Seen]:
+    """The first messages of those seen, sorted; as many as one look shows, at least one.
+
+    Looks that were cut off at the same size each have all that comes before.
+    """
+    seen.sort(key=lambda entry: entry[0])
+    size = 0
+    for place, (_, record, _) in enumerate(seen):
+        if place == count or size >= LOOK_BYTES:
+            return seen[:place]
+        size += len(record)
+    return seen
 
 
 def _due_ms(record: bytes) -> int:

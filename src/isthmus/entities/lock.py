@@ -173,13 +173,13 @@ class LockTable:
     def renew(self, tokens: Sequence[bytes], until_ms: int) -> list[bool]:
         """Move the expiry of live tokens; per token whether it was live."""
         flags = []
-        touched: dict[bytes, list[int]] = {}
+        touched: dict[bytes, set[int]] = {}
         for token in tokens:
             lock = self._by_random.get(token[:8])
             place = -1 if lock is None else lock.place(token)
             flags.append(place >= 0)
             if place >= 0:
-                touched.setdefault(token[:8], []).append(place)
+                touched.setdefault(token[:8], set()).add(place)
         for random, places in touched.items():
             lock = self._by_random[random]
             if len(places) == lock.remaining:

@@ -35,6 +35,8 @@ _new = tuple.__new__  # what a named tuple's own constructor calls, at half its 
 _SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
 _REMEMBERED = 1000
 _REMEMBERED_BYTES = 512
+# Lists besides the usual one, whose size is a byte: with a size of four, and empty.
+_LISTS = (0xD0, 0x45)
 
 
 def normalised_header(header: section.Header, default_ttl_ms: int, flags: bytes) -> tuple[bytes, int]:
@@ -52,6 +54,11 @@ def normalised_header(header: section.Header, default_ttl_ms: int, flags: bytes)
     encoded = b"\x40" if ttl_ms is None or ttl_ms > 0xFFFFFFFF else b"\x70" + ttl_ms.to_bytes(4, "big")
     fields = flags + encoded + b"\x42\x70\0\0\0\0"
     return b"\0Sp\xc0%c\x05" % (len(fields) + 1) + fields, 0 if ttl_ms is None else max(1, ttl_ms)
+
+
+def _is_in(value: object, most: int) -> bool:
+    """Whether a field holds a number from 0 to `most`; its type is the sender's choice."""
+    return isinstance(value, int) and 0 <= value <= most
 
 
 class HeadCache:
@@ -107,8 +114,7 @@ class HeadCache:
         if not place[1]:
             return normalised_header(section.Header(), self._default_ttl_ms, b"\x41\x40")
         header = section.decode_header(raw, place)
-        fields: tuple[object, object] = (header.priority, header.ttl_ms)
-        if not isinstance(fields[0], int) or not isinstance(fields[1], int | None):
+        if not _is_in(header.priority, 0xFF) or not (header.ttl_ms is None or _is_in(header.ttl_ms, 0xFFFFFFFF)):
             raise codec.CodecError("the header's fields have the wrong types")
         flags = (b"\x41" if header.durable else b"\x42") + b"\x50%c" % header.priority
         return normalised_header(header, self._default_ttl_ms, flags)
@@ -200,18 +206,24 @@ def _split(b: bytes, heads: HeadCache) -> Parts | None:
         if b[at + 3] == 0xC0:
             field, present = at + 6, b[at + 5]
             at += 5 + b[at + 4]
-        else:
+        elif b[at + 3] in _LISTS:
             field, present = at + 12, b[at + 3] == 0xD0 and b[at + 8 : at + 12] != b"\0\0\0\0"
             at = value_end(b, at + 3)
-        if present:
-            code = b[field]
-            if code == 0xA1:
-                message_id = b[field : field + 2 + b[field + 1]]
-            elif code != 0x40:
-                message_id = b[field : value_end(b, field)]
+        else:
+            return None
+        if present and b[field] != 0x40:
+            after = field + 2 + b[field + 1] if b[field] == 0xA1 else value_end(b, field)
+            if after > at:
+                return None
+            message_id = b[field:after]
         kind = b[at : at + 3]
     if kind == b"\0St":
-        at = at + 5 + b[at + 4] if b[at + 3] == 0xC1 else value_end(b, at + 3)
+        if b[at + 3] == 0xC1:
+            at += 5 + b[at + 4]
+        elif b[at + 3] == 0xD1:
+            at = value_end(b, at + 3)
+        else:
+            return None
         kind = b[at : at + 3]
     if kind == b"\0Su":  # the usual body: one data section
         at = at + 8 + int.from_bytes(b[at + 4 : at + 8], "big") if b[at + 3] == 0xB0 else value_end(b, at + 3)

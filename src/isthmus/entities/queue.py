@@ -38,7 +38,13 @@ from isthmus.entities.relay import Relay
 from isthmus.entities.run import runs_of
 from isthmus.entities.staging import Callback, Failure
 from isthmus.entities.window import Pair
-from isthmus.errors import EntityDisabledError, IsthmusError, MessageNotFoundError, NotAllowedError
+from isthmus.errors import (
+    EntityDisabledError,
+    InvalidArgumentError,
+    IsthmusError,
+    MessageNotFoundError,
+    NotAllowedError,
+)
 
 __all__ = ["Queue"]
 
@@ -46,6 +52,9 @@ __all__ = ["Queue"]
 _EXPIRY_LIMIT = 1000
 _ROUNDS = 50
 _NEVER = bytes(8)
+# Deferred messages read in one go, and what those of one request may hold together: they are all in memory at once.
+_READ_AT_ONCE = 256
+_TOGETHER_BYTES = 128 << 20
 
 
 class Queue(Relay):
@@ -347,16 +356,25 @@ class Queue(Relay):
 
         Raises:
             MessageNotFoundError: one of them is not deferred, or locked by someone; none is taken then.
+            InvalidArgumentError: together they are too large for one answer; none is taken then.
         """
         self.check_receivable()
         self._staging.write()
         wanted = sorted(set(sequences))
-        keys = [message_key(DEFERRED, self.number, max(0, sequence)) for sequence in wanted]
         pairs: list[Pair] = []
-        for sequence, key, record in zip(wanted, keys, self._staging.journal.get_many(keys), strict=True):
-            if record is None or sequence in self._locked_deferred:
-                raise MessageNotFoundError(f"'{self.path}' has no deferred message with sequence number {sequence}")
-            pairs.append((key, record))
+        size = 0
+        for start in range(0, len(wanted), _READ_AT_ONCE):
+            part = wanted[start : start + _READ_AT_ONCE]
+            keys = [message_key(DEFERRED, self.number, max(0, sequence)) for sequence in part]
+            for sequence, key, record in zip(part, keys, self._staging.journal.get_many(keys), strict=True):
+                if record is None or sequence in self._locked_deferred:
+                    raise MessageNotFoundError(f"'{self.path}' has no deferred message with sequence number {sequence}")
+                size += len(record)
+                if size > _TOGETHER_BYTES and pairs:
+                    raise InvalidArgumentError(
+                        f"The messages have over {_TOGETHER_BYTES} bytes together; ask for fewer."
+                    )
+                pairs.append((key, record))
         if lock:
             self._locked_deferred.update(wanted)
             return self._lock(pairs, deferred=True)
@@ -369,7 +387,7 @@ class Queue(Relay):
         self._staging.touch(self)
         self._staging.promise(on_durable, on_failed)
         payloads = self._kept([plain_payload(record, 1) for _, record in pairs])
-        return Acquired([key[5:].rjust(16, b"\0") for key in keys], payloads, wanted, 0)
+        return Acquired([key[5:].rjust(16, b"\0") for key, _ in pairs], payloads, wanted, 0)
 
     def delete_batch(
         self,

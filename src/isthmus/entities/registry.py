@@ -43,7 +43,7 @@ from isthmus.entities.key_name import KeyNames
 from isthmus.entities.limit import Limits
 from isthmus.entities.onward import Onward
 from isthmus.entities.queue import Queue
-from isthmus.entities.selection import Selection
+from isthmus.entities.selection import CompiledRules
 from isthmus.entities.session_queue import SessionQueue
 from isthmus.entities.staging import Staging
 from isthmus.entities.topic import Topic
@@ -63,11 +63,12 @@ _T = TypeVar("_T", QueueDescription, TopicDescription, SubscriptionDescription)
 
 @dataclass(slots=True)
 class HeldSubscription:
-    """A subscription: its row, its messages, its rules by lower-case name."""
+    """A subscription: its row, its messages, its rules by lower-case name, and as they are applied."""
 
     entry: Entry
     queue: Queue | AnyPartitionedQueue
     rules: dict[str, Entry] = field(default_factory=dict)
+    compiled: CompiledRules = field(default_factory=CompiledRules)
 
 
 @dataclass(slots=True)
@@ -470,7 +471,7 @@ class Registry:
         topic.topic.subscribe(
             subscription.entry.names[1].lower(),
             subscription.queue,  # type: ignore[arg-type]  # both are partitioned, or none is
-            Selection([rule_of(entry) for entry in subscription.rules.values()]),
+            subscription.compiled.selection(rule_of(entry) for entry in subscription.rules.values()),
             dead_letters_failures=settings.dead_lettering_on_filter_evaluation_exceptions,
         )
 

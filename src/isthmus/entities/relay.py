@@ -81,6 +81,11 @@ class Relay(Backlog):
         self.onward = onward
 
     @property
+    def has_listeners(self) -> bool:
+        """Whether anybody waits for messages; that they go on is no one's wait."""
+        return len(self._listeners) > (self.onward is not None)
+
+    @property
     def transfer_count(self) -> int:
         """Active messages that wait to go on; dead letters that wait so are dead letters still."""
         waiting = self.active_count if self.onward is not None and self.dead_letters is not None else 0

@@ -10,8 +10,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 
 from isthmus import rules
 from isthmus.amqp.codec import CodecError
@@ -26,16 +26,14 @@ from isthmus.entities.description import (
     TrueFilter,
 )
 from isthmus.entities.record import Parts
-from isthmus.entities.view import MessageView, changed
+from isthmus.entities.view import MessageView, changed, moment
 
-__all__ = ["Selection", "compile_rule"]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+__all__ = ["CompiledRules", "Selection", "compile_rule"]
 
 
 def _value(parameter: Parameter) -> rules.Value:
     if isinstance(parameter, DateTime):
-        return _EPOCH + timedelta(milliseconds=parameter.ms)
+        return moment(parameter.ms)
     if isinstance(parameter, Duration):
         return timedelta(milliseconds=parameter.ms)
     return parameter
@@ -45,7 +43,7 @@ def _values(parameters: Mapping[str, Parameter]) -> dict[str, rules.Value]:
     return {name: _value(parameter) for name, parameter in parameters.items()}
 
 
-def compile_rule(rule: RuleDescription) -> tuple[str, rules.MessageFilter, rules.Action | None]:
+def compile_rule(rule: RuleDescription) -> _Compiled:
     """A rule's name, filter and action, ready to run.
 
     Raises:
@@ -82,8 +80,33 @@ def _correlation(described: CorrelationFilter) -> rules.CorrelationFilter:
     return rules.CorrelationFilter(sys, _values(described.properties))
 
 
+_Compiled = tuple[str, rules.MessageFilter, rules.Action | None]
+
+
+class CompiledRules:
+    """A subscription's rules, each compiled once: it may have many, and they change one by one."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[RuleDescription, _Compiled]] = {}
+
+    def selection(self, descriptions: Iterable[RuleDescription]) -> Selection:
+        """The selection by these rules, of which those known, the same objects, are not compiled anew."""
+        before, self._known = self._known, {}
+        for description in descriptions:
+            known = before.get(description.name)
+            if known is None or known[0] is not description:
+                known = (description, compile_rule(description))
+            self._known[description.name] = known
+        return Selection([compiled for _, compiled in self._known.values()])
+
+
 class Selection:
     """The rules of one subscription.
+
+    Args:
+        compiled: its rules, by `compile_rule`.
 
     Attributes:
         takes_all: whether every message makes exactly one unchanged copy, so that no view is needed.
@@ -92,8 +115,7 @@ class Selection:
 
     __slots__ = ("_acting", "_plain", "takes_all", "takes_none")
 
-    def __init__(self, descriptions: Iterable[RuleDescription]) -> None:
-        compiled = [compile_rule(description) for description in descriptions]
+    def __init__(self, compiled: Sequence[_Compiled]) -> None:
         self._plain = [matcher.matches for _, matcher, action in compiled if action is None]
         self._acting = [(name, matcher.matches, action.apply) for name, matcher, action in compiled if action]
         always = any(action is None and isinstance(matcher, rules.TrueFilter) for _, matcher, action in compiled)

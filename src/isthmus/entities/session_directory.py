@@ -17,7 +17,7 @@ from typing import Any
 from isthmus.entities.amend import Stored, take_apart
 from isthmus.entities.blob import Payload
 from isthmus.entities.error import InvalidMessageError, SessionRequiredError
-from isthmus.entities.intake import Context, Seen, cursors
+from isthmus.entities.intake import LOOK_BYTES, Context, Seen, cursors, first_of
 from isthmus.entities.key import (
     DEFERRED,
     MESSAGE,
@@ -115,6 +115,7 @@ class SessionDirectory(Queue):
             if session.messages is not None:
                 session.messages.is_retired = True
                 session.messages.unload()
+                session.messages = None
         self._sessions.clear()
         self._free.clear()
         self._at_hand = 0
@@ -266,6 +267,7 @@ class SessionDirectory(Queue):
             batch.delete(session_key(self.number, session.session_id))
             batch.delete(state_key(session.number))
         messages.unload()
+        session.messages = None
         self._at_hand -= 1
         del self._sessions[session.session_id]
         self._free.pop(session, None)
@@ -281,32 +283,36 @@ class SessionDirectory(Queue):
         """
         self._check_open()
         self._staging.write()
-        seen = self._look_at_scheduled(from_sequence, count, session_id)
+        looked = self._look_at_scheduled(from_sequence, count, session_id)
+        seen = first_of(looked, count)
+        is_full = len(seen) == count or len(seen) < len(looked)
         if session_id is not None:
             known = self._sessions.get(session_id)
             sessions = [known] if known is not None else []
         else:
             sessions = sorted(self._sessions.values(), key=lambda session: session.first)
         for session in sessions:
-            if len(seen) == count and (not seen or session.first > seen[-1][0]):
+            if is_full and (not seen or session.first > seen[-1][0]):
                 break  # so are all that follow
             if session.number and not session.is_empty:
-                seen += self.messages_of(session).look(from_sequence, count)
-                seen.sort(key=lambda entry: entry[0])
-                del seen[count:]
+                looked = seen + self.messages_of(session).look(from_sequence, count)
+                seen = first_of(looked, count)
+                is_full = is_full or len(seen) == count or len(seen) < len(looked)
                 self._rest(session)
         return self._shown(seen)
 
     def _look_at_scheduled(self, from_sequence: int, count: int, session_id: str | None) -> list[Seen]:
         seen: list[Seen] = []
+        size = 0
         first = max(from_sequence, 0)
         if not self.scheduled_count or first > self.committed:
             return seen
         for key, record in self._staging.journal.scan(*message_span(SCHEDULED, self.number, first, self.committed)):
-            if len(seen) == count:
+            if len(seen) == count or size >= LOOK_BYTES:
                 break
             if session_id is None or session_id_of(take_apart(record).parts.rest) == session_id:
                 seen.append((unpack_message(key), record, 2))
+                size += len(record)
         return seen
 
 

@@ -110,7 +110,14 @@ class SessionQueue(SessionDirectory):
 
     def cancel_wait(self, on_free: Callable[[], None]) -> None:
         """Undo `wait_for_session`; no error if it has been called."""
-        self._waiters.pop(on_free, None)
+        if on_free in self._waiters:
+            del self._waiters[on_free]
+            self.accessed_at_ms = self._context.clock.wall_ms()
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether anybody has a session, or waits for one."""
+        return bool(self._holds or self._waiters) or super().has_listeners
 
     def held_session(self, session_id: str, holder: object = None, link_name: str = "") -> Hold:
         """The hold on a session.
@@ -161,6 +168,7 @@ class SessionQueue(SessionDirectory):
             return
         hold.is_over = True
         del self._holds[hold]
+        self.accessed_at_ms = self._context.clock.wall_ms()
         session = self._sessions[hold.session_id]
         session.hold = None
         hold.messages.give_back(failed=failed)
@@ -234,12 +242,16 @@ class SessionQueue(SessionDirectory):
         return self._sessions[hold.session_id]
 
     def list_sessions(self, updated_after_ms: int | None, skip: int, top: int) -> list[str]:
-        """Ids of sessions in their order: with active messages, or (given a wall time) whose state was set after it."""
+        """Ids of sessions in their order: with active messages or a state, or (given a wall time) whose state was set after it."""
         self._check_open()
         ids = [
             session.session_id
             for session in self._sessions.values()
-            if (session.has_active if updated_after_ms is None else session.state_at_ms > updated_after_ms)
+            if (
+                session.has_active or session.state_bytes is not None
+                if updated_after_ms is None
+                else session.state_at_ms > updated_after_ms
+            )
         ]
         return sorted(ids)[skip : skip + top]
 

@@ -21,7 +21,7 @@ from isthmus.entities.parse import normalised_header
 from isthmus.entities.record import Parts, size_of
 from isthmus.rules import MISSING, REMOVED, Changes, Missing, Value
 
-__all__ = ["MessageView", "changed"]
+__all__ = ["MessageView", "changed", "moment"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The one character beyond ASCII whose lower case is in ASCII: the Kelvin sign is a k.
@@ -97,7 +97,10 @@ class MessageView:
         start, end = self.span
         found: dict[str, tuple[int, int, int]] = {}
         for key, value, after in section.map_items(rest, (start, end) if end > start else (0, 0)):
-            name = rest[key + 2 : value].decode() if rest[key] == 0xA1 else str(codec.decode(rest, key)[0])
+            try:
+                name = rest[key + 2 : value].decode() if rest[key] == 0xA1 else str(codec.decode(rest, key)[0])
+            except UnicodeDecodeError as error:
+                raise codec.CodecError(f"an application property's name cannot be read: {error}") from None
             found.setdefault(name.lower(), (key, value, after))
         return found
 
@@ -123,9 +126,9 @@ class MessageView:
         if name == "TimeToLive":
             return timedelta(milliseconds=self.parts.head.ttl_ms) if self.parts.head.ttl_ms else MISSING
         if name == "ExpiresAtUtc":
-            return _at(self.enqueued_ms + self.parts.head.ttl_ms) if self.parts.head.ttl_ms else MISSING
+            return moment(self.enqueued_ms + self.parts.head.ttl_ms) if self.parts.head.ttl_ms else MISSING
         if name == "EnqueuedTimeUtc":
-            return _at(self.enqueued_ms)
+            return moment(self.enqueued_ms)
         if name in ("SequenceNumber", "EnqueuedSequenceNumber"):
             return self.sequence
         if name == "DeliveryCount":
@@ -233,17 +236,21 @@ def _text(value: Any) -> Value | Missing:
 def _point(value: Any) -> Value | Missing:
     if value is None:
         return MISSING
-    return _at(value) if isinstance(value, Timestamp) else value
+    return moment(value) if isinstance(value, Timestamp) else value
 
 
-def _at(ms: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=ms)
+def moment(ms: int) -> datetime:
+    """A time; what lies beyond the years that there are is the first or the last moment of them."""
+    try:
+        return _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC) if ms > 0 else datetime.min.replace(tzinfo=UTC)
 
 
 def _value(value: Any) -> Any:
     if isinstance(value, Timestamp):
-        return _at(value)
-    if isinstance(value, Described) and value.descriptor == _TIMESPAN:
+        return moment(value)
+    if isinstance(value, Described) and value.descriptor == _TIMESPAN and isinstance(value.value, int):
         return timedelta(microseconds=value.value // 10)
     return value
 

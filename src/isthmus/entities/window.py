@@ -26,6 +26,8 @@ Pair = tuple[bytes, bytes]
 # A place in the tail costs about this much beyond the record: key, tuple, list slot.
 _PLACE_BYTES = 120
 _LAST = (1 << 64) - 2
+# So many records of a tail are looked through for those that have gone; a longer one is dropped.
+_SEARCHED = 1024
 
 
 class Budget:
@@ -155,7 +157,12 @@ class Window:
     def refresh(self, sequences: Sequence[int]) -> None:
         """Records not yet read have left the store: forget what was read ahead of them."""
         self._stream = None
-        if self._tail:
+        if len(self._tail) - self._at > _SEARCHED:
+            # Records go one by one, as their ends come: to look through a long tail for each would take long. What is
+            # left is in the store.
+            self._open = False
+            self._drop_tail()
+        elif self._tail:
             gone = set(sequences)
             self._tail = [pair for pair in self._tail[self._at :] if unpack_message(pair[0]) not in gone]
             self._at = 0
@@ -163,10 +170,10 @@ class Window:
     def skip(self, sequence: int) -> None:
         """Go on behind a sequence number without reading."""
         self.next = sequence + 1
-        self.refresh(())
+        self._stream = None
         end = message_key(MESSAGE, self._number, sequence)
-        del self._tail[: bisect_right(self._tail, end, key=itemgetter(0))]
-        if not self._tail:
+        self._at = bisect_right(self._tail, end, self._at, key=itemgetter(0))
+        if self._at == len(self._tail):
             self._drop_tail()
 
     def reset(self, start: int, *, caught_up: bool) -> None:

@@ -58,6 +58,8 @@ Evaluator: TypeAlias = Callable[[View], Value | Missing]
 Test: TypeAlias = Callable[[View], bool | None]
 Parameters: TypeAlias = Mapping[str, Value]
 
+# As long as a filter may be: a pattern that comes with a message would otherwise be compiled and looked for at any length.
+_PATTERN_CHARACTERS = 1024
 _SWAPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
@@ -323,6 +325,8 @@ def _like(tree: Like, parameters: Parameters) -> Test:
         value, wanted, sign = of(view), pattern_of(view), escape_of(view)
         if not isinstance(value, str) or not isinstance(wanted, str) or not isinstance(sign, str):
             return None
+        if len(wanted) > _PATTERN_CHARACTERS:
+            raise FilterError(f"a pattern of LIKE has {len(wanted)} characters; the limit is {_PATTERN_CHARACTERS}")
         if has_escape and len(sign) != 1:
             raise FilterError(f"ESCAPE takes one character, not {sign!r}")
         found = compile_like(wanted, sign)

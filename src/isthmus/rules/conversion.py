@@ -73,9 +73,9 @@ def parse_timespan(text: str) -> timedelta | None:
 def _parse_datetime(text: str) -> datetime | None:
     try:
         parsed = datetime.fromisoformat(text.strip())
-    except ValueError:
+        return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
+    except (ValueError, OverflowError):  # in UTC it may lie beyond the years that there are
         return None
-    return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
 
 
 def _as_string(value: Value) -> str:

@@ -182,7 +182,74 @@ def test_i2_nesting_and_counts_are_bounded() -> None:
             decode(raw)
 
 
-@pytest.mark.parametrize("value", [UByte(256), UInt(-1), ULong(2**64), Byte(128), 2**63, object(), {1: object()}])
+def _map_of(keys: list[bytes]) -> bytes:
+    return codec.encode_map([item for key in keys for item in (key, b"\x40")])
+
+
+# What Python takes for the hash of an integer is its rest by this number, and a UUID is one of 128 bits.
+MODULUS = 2**61 - 1
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [b"\x98" + (number * MODULUS).to_bytes(16, "big") for number in range(100)],
+        [encode(Described(ULong(1), number)) for number in range(100)],
+    ],
+    ids=["uuid", "described"],
+)
+def test_i2_keys_made_to_collide_are_refused(keys: list[bytes]) -> None:
+    """A dict of them takes time by the square of their number: 100,000 fit into one message."""
+    with pytest.raises(CodecError, match="equal keys"):
+        decode(_map_of(keys))
+    assert len(decode(_map_of(keys[:30]))[0]) == 30
+
+
+def test_maps_of_many_keys_are_read() -> None:
+    keys = [encode(uuid.UUID(int=number << 64)) for number in range(1000)]
+    assert len(decode(_map_of(keys))[0]) == 1000
+
+
+def test_i2_arrays_of_values_without_bytes_are_short() -> None:
+    def array(count: int) -> bytes:
+        return b"\xf0\0\0\0\x05" + count.to_bytes(4, "big") + b"\x41"
+
+    assert decode(array(64))[0] == [True] * 64
+    with pytest.raises(CodecError, match="empty values"):
+        decode(array(65))
+
+
+INNER = "e0030150" + "07"  # an array of one ubyte, in the short form
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        "e00601" + INNER,
+        "e0f401c0f130" + INNER * 48,
+        "e0f401c1f13c" + "".join(f"a101{0x41 + number:02x}" + INNER for number in range(30)),
+    ],
+    ids=["array", "list", "map"],
+)
+def test_i1_arrays_of_compounds_in_their_short_forms_are_written_again(encoded: str) -> None:
+    value, end = decode(bytes.fromhex(encoded))
+    assert end == len(encoded) // 2
+    assert decode(encode(value))[0] == value
+
+
+def test_symbols_beyond_ascii_in_an_array_are_written_as_alone() -> None:
+    assert decode(encode(Array(0xA3, [Symbol("é")])))[0] == decode(encode([Symbol("é")]))[0] == ["?"]
+
+
+def test_i2_half_of_a_surrogate_pair_is_no_character() -> None:
+    """As a key's text it could be written nowhere."""
+    with pytest.raises(CodecError):
+        decode(b"\x73\0\0\xd8\0")
+
+
+@pytest.mark.parametrize(
+    "value", ["\ud800", UByte(256), UInt(-1), ULong(2**64), Byte(128), 2**63, object(), {1: object()}]
+)
 def test_values_without_an_encoding_are_refused(value: object) -> None:
     with pytest.raises(CodecError):
         encode(value)

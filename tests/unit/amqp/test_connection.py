@@ -22,12 +22,25 @@ from isthmus.amqp import (
     Role,
     SaslRefused,
     SentSettled,
+    SessionBegun,
     SessionEnded,
     TransferParts,
     Transfers,
 )
 from isthmus.amqp.frame import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER, frame
-from isthmus.amqp.performative import Accepted, Begin, Detach, Flow, Modified, Open, Rejected, Source, Target, Transfer
+from isthmus.amqp.performative import (
+    Accepted,
+    Attach,
+    Begin,
+    Detach,
+    Flow,
+    Modified,
+    Open,
+    Rejected,
+    Source,
+    Target,
+    Transfer,
+)
 from isthmus.errors import ProtocolError
 from isthmus.testing.back_to_back import BackToBack as Peers
 
@@ -284,6 +297,138 @@ def test_drain_is_answered_and_uses_up_the_credit() -> None:
     assert link.credit == 0
     assert link.delivery_count == 10
     assert not sender.drain
+
+
+def with_receiver(peers: Peers) -> tuple[AmqpSession, Link, Link]:
+    """A session, and both ends of a link on which the client receives; the server's comes last."""
+    session = peers.client.begin()
+    link = session.attach_receiver("r", Source(address="queue"))
+    peers.pump()
+    return session, link, peers.seen(LinkAttaching)[-1].link
+
+
+@pytest.mark.parametrize("credit", [1, 2**31 - 1, 2**31, 2**32 - 1])
+def test_any_credit_that_a_flow_can_say_is_granted(credit: int) -> None:
+    peers = Peers().open()
+    _, link, sender = with_receiver(peers)
+    link.grant(credit)
+    peers.pump()
+    assert sender.credit == credit
+    sender.send(b"\0Sw\x40", tag(1))
+    session = link.amqp_session
+    session.write_flow(
+        Flow(handle=link.handle, delivery_count=0, link_credit=credit)
+    )  # written before the delivery came
+    peers.pump()
+    assert sender.credit == credit - 1
+
+
+@pytest.mark.parametrize("window", [1, 2**31 - 1, 2**31, 2**32 - 1])
+def test_any_window_that_a_flow_can_say_is_used(window: int) -> None:
+    peers = Peers(incoming_window=window).open()
+    session, _ = with_sender(peers)
+    peers.server.take()
+    peers.seen(LinkAttaching)[0].link.grant(3)
+    peers.pump()
+    assert session.send_window == window
+
+
+def test_what_waits_for_the_window_is_not_sent_on_a_link_that_is_gone() -> None:
+    """Its handle means nothing to the peer any more, or another link: the connection or that link would end."""
+    peers = Peers().open()
+    session, link, sender = with_receiver(peers)
+    link.grant(2)
+    peers.pump()
+    sender.amqp_session.send_window = 2
+    sender.send(b"\0Su\xb0" + struct.pack(">I", 900_000) + bytes(900_000), tag(1))
+    sender.send(b"\0Sw\x40", tag(2))
+    link.detach()
+    peers.server.receive(peers.client.take(), 0.0)
+    before = len(peers.server.take())
+    assert before > 100_000
+    session.write_flow(Flow())
+    peers.server.receive(peers.client.take(), 0.0)
+    assert peers.server.take() == b""
+
+
+def test_a_detached_link_leaves_nothing_in_its_session() -> None:
+    peers = Peers().open()
+    session = peers.client.begin()
+    for number in range(50):
+        link = session.attach_receiver(f"r{number}", Source(address="queue"))
+        peers.pump()
+        link.grant(10)
+        peers.pump()
+        sender = peers.seen(LinkAttaching)[-1].link
+        sender.send(b"\0Sw\x40", tag(number))
+        peers.pump()
+        link.detach()
+        peers.pump()
+    assert sender.amqp_session._sent.covered(0, 100) == []
+
+
+def test_a_handle_taken_anew_instead_of_an_answer_to_a_detach_is_free() -> None:
+    peers = Peers().open()
+    session = peers.client.begin()
+    peers.pump()
+    peers.accept = False
+    server = peers.seen(SessionBegun)[0].amqp_session
+    for number in range(300):
+        attach = Attach("same", 0, False, target=Target(address="queue"), initial_delivery_count=0)
+        events = peers.server.receive(frame(session.channel, attach), 0.0)
+        [attaching] = [event for event in events if isinstance(event, LinkAttaching)]
+        attaching.link.refuse(Error("amqp:not-found", "no such entity"))
+        assert attaching.link.handle == 0, number
+    assert len(server._by_name) == len(server._handles) == 1
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+def test_an_aborted_delivery_takes_credit(frames: int) -> None:
+    """Its sender counts what it has begun: else both ends would come to differ, and one would wait in the end."""
+    peers = Peers().open()
+    session, link = with_sender(peers)
+    receiver = peers.seen(LinkAttaching)[0].link
+    for number in range(40):
+        body = Transfer(link.handle, number, tag(number), 0, False, True).encode() + b"\0Su"
+        aborted = Transfer(link.handle, number, tag(number), 0, False, False, aborted=True).encode()
+        frames_of = [frame(session.channel, body)] * (frames - 1) + [frame(session.channel, aborted)]
+        events = peers.server.receive(b"".join(frames_of), 0.0)
+        assert [type(event) for event in events] == [CreditChanged]
+    assert (receiver.delivery_count, receiver.credit) == (40, 60)
+    assert peers.server.partial_bytes == 0
+
+
+def test_small_pieces_of_a_delivery_take_no_more_memory_than_is_counted() -> None:
+    peers = Peers().open()
+    session, link = with_sender(peers)
+    receiver = peers.seen(LinkAttaching)[0].link
+    pieces = [struct.pack(">H", number) for number in range(5000)]
+    payload = b"\0Su\xb0" + struct.pack(">I", 2 * len(pieces)) + b"".join(pieces)
+
+    def transfer(piece: bytes, more: bool) -> bytes:
+        return frame(session.channel, Transfer(link.handle, 0, tag(1), 0, False, more).encode() + piece)
+
+    for piece in (payload[:8], *pieces):
+        peers.server.receive(transfer(piece, True) + transfer(b"", True), 0.0)
+    assert receiver.partial is not None
+    assert len(receiver.partial.parts) < 300
+    assert peers.server.partial_bytes == len(payload)
+    [event] = [each for each in peers.server.receive(transfer(b"", False), 0.0) if isinstance(each, Transfers)]
+    assert event.payloads == [payload]
+
+
+@pytest.mark.parametrize(
+    "form", ["4152055205410053244542", "41434341005324450000", "4170000000057000000005410053244542"]
+)
+def test_i2_dispositions_that_are_cut_off_end_the_connection_and_raise_nothing(form: str) -> None:
+    whole = b"\0S\x15\xc0\x12\x06" + bytes.fromhex(form)
+    for size in range(len(whole)):
+        peers = Peers().open()
+        with_receiver(peers)
+        events = peers.server.receive(frame(0, whole[:size]), 0.0)
+        assert size == 0 or [condition_of(event) for event in events if isinstance(event, Closed)] == [
+            "amqp:decode-error"
+        ]
 
 
 def test_echo_is_answered_with_a_flow() -> None:

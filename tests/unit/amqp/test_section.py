@@ -62,3 +62,24 @@ def test_i3_any_bytes_are_located_or_refused(raw: bytes) -> None:
 def test_i3_broken_messages_are_refused(raw: bytes) -> None:
     with pytest.raises(CodecError):
         locate(raw)
+
+
+@pytest.mark.parametrize(
+    ("properties", "found"),
+    [
+        ({"message_id": "m"}, b"\xa1\x01m"),
+        ({"message_id": "m", "subject": "x" * 300}, b"\xa1\x01m"),
+        ({"subject": "s"}, b""),
+        ({}, b""),
+    ],
+)
+def test_the_message_id_is_found_without_decoding(properties: dict[str, str], found: bytes) -> None:
+    message = encode_message(b"body", properties=properties)
+    at = section.message_id_at(message, locate(message).properties)
+    assert bool(at) == bool(found)
+    assert message[at:].startswith(found)
+
+
+def test_an_empty_list_of_properties_has_no_message_id() -> None:
+    message = b"\0SsE\0Su\xa0\x04body"
+    assert section.message_id_at(message, locate(message).properties) == 0

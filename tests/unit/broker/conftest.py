@@ -45,6 +45,7 @@ class Client:
     """An AMQP client whose wire is a method call; also the broker's `Wire`."""
 
     name = "client:1"
+    unsent_bytes = 0
 
     def __init__(self, broker: Broker, **connection: Any) -> None:
         self.broker = broker

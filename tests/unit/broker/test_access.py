@@ -2,7 +2,7 @@ import pytest
 
 from isthmus.broker.access import Access
 from isthmus.broker.cbs import put_token
-from isthmus.broker.keyring import Authority, Keyring, Right
+from isthmus.broker.keyring import Authority, Grant, Keyring, Right
 from isthmus.broker.request import Request
 from isthmus.broker.sas import make_token
 from isthmus.entities import AuthorizationRule
@@ -104,3 +104,26 @@ def test_put_token_needs_a_token_and_a_name(access):
     assert put(access, None).status == 400
     assert put(access, "x", audience=None).status == 400
     assert put_token(Request("m", None, "delete-token", {}, ""), access, bool).condition == "amqp:not-implemented"
+
+
+def test_many_tokens_make_no_question_dearer(access, clock, monkeypatch):
+    """A key of one entity signs for everything below it: 10,000 tokens are a matter of seconds."""
+    for number in range(200):
+        assert put(access, token(clock), f"sb://host/orders/x{number}").status == 202
+    asked = []
+    real = Grant.covers
+    monkeypatch.setattr(Grant, "covers", lambda self, path, right: asked.append(1) or real(self, path, right))
+    assert access.permits("orders/x7/$management", Right.SEND)
+    assert not access.permits("elsewhere", Right.SEND)
+    assert len(asked) <= 3
+
+
+def test_a_token_for_the_namespace_opens_everything_i1(access, clock):
+    put(access, token(clock, resource="sb://host/"), "sb://host/")
+    assert access.permits("", Right.MANAGE)
+    assert access.permits("topic/Subscriptions/s/$DeadLetterQueue", Right.LISTEN)
+
+
+def test_an_audience_longer_than_any_entity_s_is_refused(access, clock):
+    assert put(access, token(clock), "sb://host/orders/" + "x" * 2000).status == 401
+    assert not access.has_grant

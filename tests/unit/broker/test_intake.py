@@ -3,7 +3,7 @@
 import asyncio
 
 from isthmus.amqp import BATCH_FORMAT, Disposed
-from isthmus.amqp.performative import Accepted, Rejected, TransactionalState
+from isthmus.amqp.performative import Accepted, Rejected, TransactionalState, Transfer
 from isthmus.broker.intake import BATCH_BYTES, CREDIT
 from isthmus.entities import QueueDescription
 from isthmus.errors import StoreError
@@ -164,3 +164,18 @@ async def test_a_transaction_that_nobody_declared_is_rejected(broker, message):
     client.session.remember_sent(link, 0, 1, False)
     await client.settle()
     assert outcomes(client) == [(0, Rejected)]
+
+
+async def test_a_client_that_aborts_many_deliveries_keeps_its_credit(broker, message):
+    client = broker.client()
+    link = client.sender("orders")
+    aborted = Transfer(link.handle, 0, b"1", 0, False, False, aborted=True)
+    for _ in range(CREDIT + 10):
+        link.credit -= 1
+        link.delivery_count += 1
+        link.amqp_session.write(aborted)
+        client.pump()
+        assert link.credit >= CREDIT // 2
+    link.send(message("a"), b"2")
+    await client.settle()
+    assert outcomes(client) == [(0, Accepted)]

@@ -252,3 +252,14 @@ def test_connection_strings() -> None:
 def test_rules_that_the_service_refuses(rules: list[AuthorizationRule]) -> None:
     with pytest.raises(InvalidArgumentError):
         check_rules(rules)
+
+
+def test_a_scope_of_many_segments_is_not_looked_up_segment_by_segment(authority: Authority) -> None:
+    """Anybody may show one before any signature was right."""
+    asked: list[str] = []
+    real = authority._entity_rules.of
+    authority._entity_rules.of = lambda path: asked.append(path) or real(path)  # type: ignore[func-returns-value,method-assign]
+    with pytest.raises(InvalidSignatureError):
+        authority.authorise_token(token("sb://host/" + "a/" * 4000, "nobody", "key"), "sb://host/a", NOW_MS)
+    assert len(asked) <= 512
+    assert asked[:2] == ["a", "a/a"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.amqp import section
-from isthmus.amqp.performative import Source, Target
+from isthmus.amqp.performative import Flow, Source, Target
 from isthmus.amqp.types import Symbol
 from isthmus.broker.config import read_config
 from isthmus.broker.limit import LIMITS, ConnectionLimits, make_limits
@@ -256,7 +256,7 @@ async def test_messages_that_are_not_whole_are_bounded_over_all_connections_i4(b
         link = client.sender("orders", f"s{number}")
         frames = link._writer.split(payload, b"1", number, 0, False, 60_000)
         halves.append(frames)
-        link.amqp_session.write_transfers(frames[:-1])
+        link.amqp_session.write_transfers(link, frames[:-1])
         client.pump()
     assert client.closed_with() == "com.microsoft:server-busy"
     assert broker.namespace.partial_bytes == 0
@@ -273,11 +273,11 @@ async def test_what_is_partial_is_counted_to_its_end(broker, message, end):
     link = client.sender("orders")
     payload = message(b"x" * (20 << 20 if end == "too large" else 300_000))
     frames = link._writer.split(payload, b"1", 0, 0, False, 60_000)
-    link.amqp_session.write_transfers(frames[:3])
+    link.amqp_session.write_transfers(link, frames[:3])
     client.pump()
     assert 0 < broker.namespace.partial_bytes == client.peer._connection.partial_bytes < len(payload)
     if end in ("whole", "too large"):
-        link.amqp_session.write_transfers(frames[3:])
+        link.amqp_session.write_transfers(link, frames[3:])
     elif end == "detached":
         link.detach()
     elif end == "session":
@@ -287,3 +287,18 @@ async def test_what_is_partial_is_counted_to_its_end(broker, message, end):
     client.pump()
     await client.settle()
     assert broker.namespace.partial_bytes == 0
+
+
+async def test_a_client_that_reads_no_answers_at_all_is_closed_i6(broker):
+    """Each flow that asks for an echo costs it 40 bytes, and would cost the namespace as many that nobody takes."""
+    client = broker.client()
+    link = client.sender("orders")
+    client.unsent_bytes = 200 << 20
+    link.amqp_session.write_flow(Flow(echo=True))
+    client.pump()
+    assert not client.closed
+    client.unsent_bytes = 300 << 20
+    link.amqp_session.write_flow(Flow(echo=True))
+    client.pump()
+    assert client.closed
+    assert client.closed_with() == "com.microsoft:server-busy"

@@ -6,7 +6,7 @@ import pytest
 
 from isthmus.amqp import Transfers, codec, section
 from isthmus.amqp.performative import Source, Target
-from isthmus.amqp.types import Array, Described, Int, Long, Timestamp, UInt
+from isthmus.amqp.types import Array, Described, Int, Long, Timestamp, UInt, ULong
 
 UUIDS, LONGS = 0x98, 0x81
 
@@ -271,3 +271,26 @@ async def test_a_reply_of_a_change_waits_for_the_disk_i3(broker, client, message
     broker.store.gate.set()
     await client.settle()
     assert len(client.payloads(node.replies)) == len(client.payloads(orders.replies)) == 1
+
+
+async def test_a_deferred_message_whose_delivery_annotations_are_broken(client, orders, message, body):
+    sender = client.sender("orders", "raw")
+    sender.send(b"\0Sq\xa1\x01A" + message("a"), b"1")
+    await client.settle()
+    [token], [number] = await take(client, 1)
+    request = {"disposition-status": "defered", "lock-tokens": Array(UUIDS, [token])}
+    assert (await orders.ask("update-disposition", request))[0] == 200
+    asked = {"sequence-numbers": Array(LONGS, [number]), "receiver-settle-mode": UInt(1)}
+    status, reply, _ = await orders.ask("receive-by-sequence-number", asked)
+    assert status == 200
+    assert reply["messages"][0]["message"].endswith(message("a")[-4:])
+    settled = {"disposition-status": "completed", "lock-tokens": Array(UUIDS, [reply["messages"][0]["lock-token"]])}
+    assert (await orders.ask("update-disposition", settled))[0] == 200
+
+
+async def test_a_filter_takes_numbers_that_it_can_tell_again(client):
+    """Kept as a plain number, a greater one could be told to nobody who lists the rules."""
+    node = Node(client, "flights/Subscriptions/all")
+    for number, status in ((ULong(2**63), 400), (ULong(2**63 - 1), 200)):
+        rule = {"correlation-filter": {"properties": {"n": number}}}
+        assert (await node.ask("add-rule", {"rule-name": "r", "rule-description": rule}))[0] == status

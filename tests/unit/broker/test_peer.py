@@ -1,5 +1,8 @@
 """Attach decisions, SASL, tokens, deadlines, and input that no honest client sends."""
 
+import gc
+import weakref
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -309,3 +312,22 @@ async def test_who_gives_up_in_the_same_breath_loses_nothing_else_i3(broker, cap
     assert client.attached(client.sender("orders"))
     assert not client.closed
     assert not caplog.records
+
+
+async def test_a_connection_that_has_ended_is_forgotten_at_once(broker, message):
+    """The collector of circles comes by seldom, and old objects it looks at last."""
+    client = broker.client()
+    sender, receiver = client.sender("orders"), client.receiver("orders", 10)
+    client.receiver("orders/$management", 5, name="replies")
+    sender.send(message("a"), b"1")
+    await client.settle()
+    assert len(client.payloads(receiver)) == 1
+    gone = [weakref.ref(each) for each in (client.peer, client.peer._connection, *client.peer._handlers)]
+    gc.disable()
+    try:
+        client.peer.lost()
+        await client.settle()
+        client.peer = None
+        assert [ref() for ref in gone if ref() is not None] == []
+    finally:
+        gc.enable()

@@ -20,6 +20,7 @@ from isthmus.broker.sas import (
     canonical_path,
     covers,
     make_token,
+    parents,
     sign,
 )
 
@@ -184,3 +185,18 @@ def test_errors_survive_pickling(error: Exception) -> None:
 def test_bytes_that_are_no_text_are_malformed(token):
     with pytest.raises(MalformedTokenError):
         SasToken.parse("SharedAccessSignature " + token)
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("", [""]),
+        ("orders", ["", "orders"]),
+        ("t/subscriptions/s", ["", "t", "t/subscriptions", "t/subscriptions/s"]),
+        ("a/" + "x" * 1022, ["", "a", "a/" + "x" * 1022]),
+        ("a/" + "x" * 1023, ["", "a"]),
+    ],
+)
+def test_parents(path: str, wanted: list[str]) -> None:
+    assert list(parents(path)) == wanted
+    assert all(covers(each, path) for each in wanted)

@@ -322,6 +322,14 @@ async def test_a_peek_for_a_link_shows_the_session_that_it_has(client, send):
     assert counts == {"first": 2, "other": 3, "": 3}
 
 
+async def test_an_empty_state_is_none(broker, client):
+    attach(client, "a")
+    node = Node(client, "sessions")
+    for state in (b"kept", b""):
+        assert (await node.ask("set-session-state", {"session-id": "a", "session-state": state}))[0] == 200
+    assert (await node.ask("get-session-state", {"session-id": "a"}))[1] == {"session-state": None}
+
+
 async def test_a_state_that_is_too_large(broker, client):
     attach(client, "a")
     node = Node(client, "sessions")
@@ -398,3 +406,24 @@ async def test_receivers_of_an_entity_are_limited(broker, client):
     waiter.detach()
     client.pump()
     assert client.attached(attach(client, "b", "y"))
+
+
+@pytest.mark.parametrize("end", ["detach", "connection", "granted"])
+async def test_a_wait_that_is_over_leaves_no_timer(broker, client, send, end):
+    """A client may ask for weeks, again and again: each timer held its connection."""
+    loop = asyncio.get_running_loop()
+    before = len(loop._scheduled)
+    links = [attach(client, None, name=f"r{number}", timeout_ms=2**32 - 1) for number in range(3)]
+    await client.settle()
+    assert len(loop._scheduled) >= before + 3
+    if end == "detach":
+        for link in links:
+            link.detach()
+        client.pump()
+    elif end == "connection":
+        client.peer.lost()
+    else:
+        await send("a1", "b1", "c1")
+    await client.settle()
+    waiting = [timer for timer in loop._scheduled if not timer.cancelled() and timer.when() > loop.time() + 1e6]
+    assert waiting == []

@@ -32,6 +32,7 @@ from isthmus.errors import (
     QuotaExceededError,
     StoreError,
 )
+from partitioned_fixture import Stores
 
 Make = Callable[..., bytes]
 
@@ -335,6 +336,50 @@ def test_what_is_used_is_not_idle(namespace: Any, message: Make, use: str) -> No
     assert (engine.get_topic("t") is not None) is used
     # A subscription has no scheduled messages itself: its topic keeps them.
     assert (engine.get_subscription("t", "s") is not None) is (used and use != "schedule")
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize("sessions", [False, True])
+def test_an_entity_is_idle_from_when_its_last_receiver_has_gone(sessions: bool, partitioned: bool) -> None:
+    """And not while one waits, be it for a session."""
+    held = Stores()
+    settings = QueueDescription(
+        auto_delete_on_idle_ms=300_000, requires_session=sessions, enable_partitioning=partitioned
+    )
+    held.engine.create_queue("waits", settings)
+    held.commit()
+    queue: Any = held.engine.receiver("waits")
+
+    def pass_time(ms: int) -> None:
+        for _ in range(ms // 10_000):
+            held.advance(10_000)
+
+    if sessions:
+        queue.wait_for_session(list)
+    else:
+        queue.add_listener(list)
+    pass_time(600_000)
+    if sessions:
+        queue.cancel_wait(list)
+        hold = queue.open_session("s")
+        held.clock.advance(20_000)
+        hold.release()
+    else:
+        queue.remove_listener(list)
+    pass_time(280_000)
+    assert held.engine.get_queue("waits") is not None
+    pass_time(40_000)
+    assert held.engine.get_queue("waits") is None
+
+
+def test_dead_letters_that_go_on_keep_no_idle_entity(namespace: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("to")
+    settings = QueueDescription(auto_delete_on_idle_ms=300_000, forward_dead_lettered_messages_to="to")
+    engine.create_queue("q", settings)
+    namespace.commit()
+    namespace.advance(320_000)
+    assert engine.get_queue("q") is None
 
 
 def test_nothing_is_idle_for_longer_than_the_engine_runs(namespace: Any) -> None:

@@ -17,6 +17,8 @@ from isthmus.entities import (
     SubscriptionDescription,
     TopicDescription,
 )
+from isthmus.entities.fragment.place import Keys, keys_of_parts
+from isthmus.entities.parse import HeadCache, split
 from isthmus.errors import EntityNotFoundError, InvalidArgumentError, NotAllowedError, StoreError
 
 
@@ -452,3 +454,9 @@ def test_dead_letters_without_a_session_hold_up_none_behind_them(namespace: Any,
     engine.update_queue("q", QueueDescription(forward_dead_lettered_messages_to="plain"))
     settle(namespace)
     assert len(namespace.queue("plain").peek(0, 2000)) == count
+
+
+def test_a_broken_partition_key_is_none_where_a_message_goes_on(namespace: Any) -> None:
+    """Annotations are looked through when a message comes, their values are not."""
+    parts = split(b"\0Sr\xc1\x19\x02\xa3\x13x-opt-partition-key\xa1\x01\xff\0Su\xa0\x01x", HeadCache(0))
+    assert keys_of_parts(parts) == Keys(None, None)

@@ -106,3 +106,13 @@ def test_clear() -> None:
     assert table.take(tags)[0] == [False, False]
     assert table.locked == 0
     assert table.due_ms is None
+
+
+def test_a_token_named_twice_renews_no_other() -> None:
+    table = LockTable()
+    held = lock(1, 1, 2)
+    tags = list(held.tags)
+    table.add(held)
+    assert table.renew([tags[0], tags[0]], 5000) == [True, True]
+    assert [list(span.sequences) for span in table.expire(2000, 100)] == [[2]]
+    assert table.holds(tags) == [True, False]

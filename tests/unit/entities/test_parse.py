@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.amqp import codec, section
-from isthmus.amqp.types import Decimal128, Symbol, Timestamp, UInt
+from isthmus.amqp.types import Decimal128, Int, Symbol, Timestamp, UByte, UInt, ULong
 from isthmus.entities import InvalidMessageError, envelope
 from isthmus.entities.parse import HeadCache, split
 from isthmus.entities.record import build, build_many, expires_at_ms, locked_payloads, plain_payload
@@ -226,3 +226,38 @@ def test_an_envelope_is_unpacked(message: Callable[..., bytes]) -> None:
 def test_a_broken_envelope_is_refused(garbage: bytes) -> None:
     with pytest.raises(InvalidMessageError):
         envelope.unpack(garbage)
+
+
+def _headed(*fields: object) -> bytes:
+    return b"\0Sp" + codec.encode([True, *fields]) + b"\0Su\xa0\x01x"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        _headed(Int(300)),
+        _headed(Int(-1)),
+        _headed(UByte(4), Int(-5)),
+        _headed(UByte(4), ULong(2**64 - 1)),
+        b"\0Ss\xa1\x01m\0Su\xa0\x01x",
+        b"\0Ss\xc0\x03\x01\xa1\x01\0Su\xa0\x01x",
+        b"\0Ss\xc0\x03\x01\xa1\x40",
+        b"\0St\xa1\x01p\0Su\xa0\x01x",
+        b"\0St\x45\0Su\xa0\x01x",
+    ],
+    ids=[
+        "priority over a byte",
+        "priority below 0",
+        "time to live below 0",
+        "time to live over 49 days",
+        "properties that are no list",
+        "a message id that runs into the body",
+        "a message id that runs over the end",
+        "application properties that are no map",
+        "application properties that are a list",
+    ],
+)
+def test_sections_that_nothing_can_be_done_with_later_are_refused_i3(message: bytes) -> None:
+    """Whatever is taken can be dead-lettered, forwarded and looked at by rules."""
+    with pytest.raises(InvalidMessageError):
+        split(message, HeadCache(0))

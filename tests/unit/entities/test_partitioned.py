@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -113,6 +114,12 @@ class TestPlacement:
         send(held, "q", *(message(str(number), key="k") for number in range(5)))
         first = place("k", FRAGMENTS) << 48
         assert [sequence - first for _, sequence in drain(held)] == [1, 2, 3, 4, 5]
+
+    @pytest.mark.parametrize("which", ["key", "session"])
+    def test_what_is_placed_by_is_not_read_at_any_length(self, held: Stores, which: str) -> None:
+        for length, taken in ((1025, False), (100, True)):
+            with nullcontext() if taken else pytest.raises(InvalidMessageError, match="1025 characters"):
+                held.engine.sender("q").accept([message("a", **{which: "k" * length})])
 
     def test_a_unit_goes_to_one_fragment_or_is_refused(self, held: Stores) -> None:
         sender = held.engine.sender("q")
@@ -636,3 +643,28 @@ class TestTransactions:
 
 def _rows(held: Stores, index: int) -> int:
     return len(list(held.journals[index].scan(b"", b"\xff" * 32)))
+
+
+def test_a_look_at_all_fragments_leaves_nothing_out(held: Stores) -> None:
+    """Each reads so much and no more, and where one may have more the look ends."""
+    for key in ("a", "b", "c"):
+        send(held, "q", *[message("x" * 900_000, key=key, message_id="m")] * 25)
+    queue = queue_of(held)
+    seen: list[int] = []
+    while found := [sequence_of(payload) for payload in queue.peek(seen[-1] + 1 if seen else 0, 4000)]:
+        assert len(found) <= 40
+        seen += found
+    assert len(seen) == len(set(seen)) == 75
+
+
+def test_what_was_deleted_leaves_nothing_in_memory(held: Stores) -> None:
+    engines = [store.engine for store in held.engine.stores or () if store.engine is not None]
+    before = [(len(engine._numbers), len(engine.transfers), len(engine._first_numbers)) for engine in engines]
+    for _ in range(3):
+        held.engine.create_queue("short", QUEUE)
+        held.commit()
+        send(held, "short", message("a"))
+        held.engine.delete_queue("short")
+        held.commit()
+        held.commit()
+    assert [(len(engine._numbers), len(engine.transfers), len(engine._first_numbers)) for engine in engines] == before

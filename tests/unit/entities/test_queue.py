@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from isthmus.amqp.types import Timestamp
-from isthmus.entities import EntityStatus, InvalidMessageError, Limits, QueueDescription
+from isthmus.amqp import section
+from isthmus.amqp.types import Timestamp, ULong
+from isthmus.entities import EntityStatus, InvalidMessageError, Limits, QueueDescription, window
 from isthmus.entities.key import DETECTION, EXPIRY, MESSAGE, numbered_span
 from isthmus.errors import (
     EntityDisabledError,
     EntityNotFoundError,
+    InvalidArgumentError,
     MessageNotFoundError,
     MessageTooLargeError,
     NotAllowedError,
@@ -564,3 +566,160 @@ def test_a_message_that_expired_while_it_was_locked_ends_after_a_restart(
     namespace.advance(7_000)
     assert namespace.queue("q").active_count == 0
     assert namespace.queue("q").peek(0, 10) == []
+
+
+# Application properties of the right form outside, and not inside: nobody looks at them when the message comes.
+UNREADABLE = section.encode_properties({"message_id": "m"}) + b"\0St\xc1\x03\x02\xff\xff" + b"\0Su\xa0\x01x"
+
+
+@pytest.fixture
+def strict(namespace: Any) -> Any:
+    description = QueueDescription(
+        lock_duration_ms=30_000,
+        max_delivery_count=1,
+        default_message_time_to_live_ms=60_000,
+        dead_lettering_on_message_expiration=True,
+    )
+    namespace.engine.create_queue("strict", description)
+    namespace.send("strict", UNREADABLE)
+    return namespace.queue("strict")
+
+
+@pytest.mark.parametrize("way", ["dead-letter", "abandon", "lock", "life"])
+def test_a_message_with_unreadable_properties_is_dead_lettered_as_any_other(
+    namespace: Any, strict: Any, message: Make, way: str
+) -> None:
+    """Else nobody would get it any more, and what time asks for would stand still for all."""
+    if way == "life":
+        namespace.advance(70_000)
+    else:
+        tags = strict.acquire(1).tags
+        if way == "dead-letter":
+            strict.dead_letter(tags, "reason", "description", {"own": 1})
+        elif way == "abandon":
+            strict.abandon(tags, {"own": 1})
+        else:
+            namespace.advance(31_000)
+    namespace.commit()
+    assert (strict.active_count, strict.dead_letters.active_count) == (0, 1)
+    assert strict.dead_letters.acquire(1).payloads[0].endswith(UNREADABLE)
+
+
+def test_unreadable_properties_are_kept_where_others_would_be_changed(namespace: Any, message: Make) -> None:
+    namespace.engine.create_queue("plain")
+    namespace.send("plain", UNREADABLE)
+    queue = namespace.queue("plain")
+    queue.defer(queue.acquire(1).tags, {"own": 1})
+    namespace.commit()
+    assert queue.receive_deferred([1]).payloads[0].endswith(UNREADABLE)
+
+
+@pytest.mark.parametrize("due", [-1, 0, 2**63, 2**64 - 1])
+def test_any_time_that_a_client_writes_is_one_to_schedule_for(
+    namespace: Any, queue: Any, message: Make, due: int
+) -> None:
+    """Beyond what a timestamp can say it is the last that one can; before the epoch it is past."""
+    [sequence] = queue.schedule([(message("a"), due)])
+    namespace.send("q", message("b", annotations={"x-opt-scheduled-enqueue-time": ULong(max(due, 0))}))
+    namespace.advance(1000)
+    is_past = due <= 0
+    assert (queue.active_count, queue.scheduled_count) == ((2, 0) if is_past else (0, 2))
+    assert len(queue.peek(0, 10)) == 2
+    if not is_past:
+        queue.cancel_scheduled([sequence])
+        namespace.commit()
+        namespace.crash()
+        assert namespace.queue("q").scheduled_count == 1
+
+
+def test_a_default_life_of_more_than_49_days_holds_for_scheduled_messages_too(namespace: Any, message: Make) -> None:
+    """No header can name it."""
+    day = 86_400_000
+    namespace.engine.create_queue("long", QueueDescription(default_message_time_to_live_ms=60 * day))
+    queue = namespace.queue("long")
+    queue.schedule([(message("a"), namespace.clock.wall_ms() + 1000)])
+    namespace.advance(2000)
+    assert queue.active_count == 1
+    namespace.advance(59 * day)
+    assert queue.active_count == 1
+    namespace.advance(day + 2000)
+    assert queue.active_count == 0
+
+
+def test_ids_made_for_many_differ_and_are_as_for_one(namespace: Any, queue: Any, read: Any) -> None:
+    body = b"\0Su\xa0\x01x"
+    with_properties = section.encode_properties({"subject": "s"}) + body
+    namespace.send("q", *[body, with_properties] * 50)
+    found = [read(payload) for payload in queue.acquire(100).payloads]
+    ids = {each.properties["message_id"] for each in found}
+    assert len(ids) == 100
+    assert all(len(each) == 32 and set(each) <= set("0123456789abcdef") for each in ids)
+    assert [each.properties.get("subject") for each in found] == [None, "s"] * 50
+    assert {each.body for each in found} == {body}
+
+
+def _sequences(read: Any, payloads: list[bytes]) -> list[int]:
+    return [read(payload).sequence for payload in payloads]
+
+
+def test_a_look_reads_so_much_and_no_more(namespace: Any, queue: Any, message: Make, read: Any) -> None:
+    """Thousands of messages of a megabyte would fill the memory; who wants more asks for what follows."""
+    large = section.encode_message(b"x" * 900_000)
+    for _ in range(3):
+        queue.schedule([(large, namespace.clock.wall_ms() + 3_600_000)] * 5)
+        namespace.send("q", *[large] * 10)
+    seen: list[int] = []
+    while found := _sequences(read, queue.peek(seen[-1] + 1 if seen else 0, 4000)):
+        assert len(found) <= 20
+        seen += found
+    assert seen == list(range(1, 46))
+
+
+def test_deferred_messages_that_are_too_much_at_once_are_refused(
+    namespace: Any, queue: Any, message: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.entities.queue._TOGETHER_BYTES", 2500)
+    namespace.send("q", *[message(str(number) * 100) for number in range(9)])
+    queue.defer(queue.acquire(9).tags)
+    namespace.commit()
+    with pytest.raises(InvalidArgumentError, match="ask for fewer"):
+        queue.receive_deferred(range(1, 10))
+    assert queue.locked_count == 0
+    assert len(queue.receive_deferred(range(1, 10, 2)).tags) == 5
+
+
+def test_numbers_of_which_the_first_is_nobody_s_are_not_all_looked_up(namespace: Any, queue: Any) -> None:
+    asked: list[int] = []
+    real = namespace.journal.get_many
+    namespace.journal.get_many = lambda keys: asked.append(len(keys)) or real(keys)
+    with pytest.raises(MessageNotFoundError):
+        queue.receive_deferred(range(100_000))
+    assert sum(asked) < 1000
+
+
+def test_ends_of_life_one_by_one_before_a_reader_that_lags(
+    namespace: Any, queue: Any, read: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each message that ended, all that waits in memory was looked through."""
+    looked: list[int] = []
+    real = window.unpack_message
+    monkeypatch.setattr(window, "unpack_message", lambda key: looked.append(1) or real(key))
+    queue.add_listener(lambda: None)
+    for start in range(0, 5000, 500):
+        lives = [(number * 7919) % 600 for number in range(start, start + 500)]
+        messages = [
+            section.encode_message(
+                b"x", header=section.Header(ttl_ms=1000 * life + 500), properties={"message_id": "m"}
+            )
+            for life in lives
+        ]
+        namespace.send("q", *messages)
+    looked.clear()
+    namespace.advance(60_000)
+    assert len(looked) < 50_000
+    left = [number + 1 for number in range(5000) if (number * 7919) % 600 >= 60]
+    assert queue.active_count == len(left)
+    seen: list[int] = []
+    while (acquired := queue.acquire(500)) is not None:
+        seen += acquired.sequences
+    assert seen == left

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -456,7 +458,7 @@ def test_state_is_durable_and_lasts_until_it_is_cleared(namespace: Any, queue: S
     namespace.commit()
     hold.release()
     namespace.commit()
-    assert queue.list_sessions(None, 0, 10) == []
+    assert queue.list_sessions(None, 0, 10) == ["a"]
     assert queue.list_sessions(0, 0, 10) == ["a"]
     namespace.crash()
     queue = found(namespace)
@@ -499,6 +501,11 @@ def test_sessions_are_listed(namespace: Any, queue: SessionQueue, send: Any) -> 
     assert queue.list_sessions(None, 1, 1) == ["b"]
     assert queue.list_sessions(at_ms - 1, 0, 10) == ["b"]
     assert queue.list_sessions(at_ms, 0, 10) == []
+    queue.open_session("d").set_state(b"alone")
+    assert queue.list_sessions(None, 0, 10) == ["a", "b", "c", "d"]
+    hold.messages.complete(hold.messages.acquire(1).tags)
+    hold.set_state(None)
+    assert queue.list_sessions(None, 0, 10) == ["a", "c", "d"]
 
 
 def test_a_restart_frees_sessions_and_keeps_order_and_counts(
@@ -718,3 +725,41 @@ def test_whatever_a_power_cut_leaves_is_consistent(namespace: Any, queue: Sessio
         seen = [read(one).sequence for one in again.peek(0, 99)]
         assert len(seen) == again.active_count
         assert seen == sorted(seen)
+
+
+def test_a_look_at_all_sessions_reads_so_much_and_no_more(namespace: Any, read: Any) -> None:
+    """What one look leaves out comes with the next, whichever session it is of."""
+    namespace.engine.create_queue("large", QueueDescription(requires_session=True))
+    queue = namespace.queue("large")
+    for number in range(30):
+        one = section.encode_message(
+            b"x" * 900_000, properties={"message_id": str(number), "group_id": str(number % 3)}
+        )
+        namespace.send("large", one)
+        if number % 10 == 9:
+            queue.schedule([(one, namespace.clock.wall_ms() + 3_600_000)])
+            namespace.commit()
+    seen: list[int] = []
+    while found := [read(payload).sequence for payload in queue.peek(seen[-1] + 1 if seen else 0, 4000)]:
+        assert len(found) <= 20
+        seen += found
+    assert seen == list(range(1, 34))
+
+
+def test_a_session_that_is_over_is_forgotten_at_once(namespace: Any, message: Make, queue: SessionQueue) -> None:
+    """The collector of circles comes by seldom, and sessions may be very many."""
+    namespace.send("q", message("a", group_id="s"))
+    hold = queue.open_session("s")
+    gone = weakref.ref(hold.messages)
+    gc.disable()
+    try:
+        hold.messages.complete(hold.messages.acquire(1).tags)  # type: ignore[union-attr]
+        namespace.commit()
+        hold.release()
+        namespace.commit()
+        namespace.commit()
+        del hold
+        assert queue.session_count == 0
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -9,21 +9,24 @@ from uuid import UUID
 
 import pytest
 
-from isthmus.amqp.types import Timestamp
+from isthmus.amqp import codec, section
+from isthmus.amqp.types import Described, Symbol, Timestamp
 from isthmus.entities import (
     CorrelationFilter,
     DateTime,
     Duration,
     EntityStatus,
     FalseFilter,
+    Limits,
     RuleDescription,
     SqlAction,
     SqlFilter,
     SubscriptionDescription,
     TopicDescription,
     TrueFilter,
+    selection,
 )
-from isthmus.errors import EntityDisabledError, EntityNotFoundError, InvalidArgumentError
+from isthmus.errors import EntityDisabledError, EntityNotFoundError, InvalidArgumentError, QuotaExceededError
 
 Make = Callable[..., bytes]
 
@@ -196,6 +199,16 @@ def test_a_failing_filter_dead_letters_if_asked(
         assert dead.annotations["x-opt-enqueue-sequence-number"] == 2
 
 
+def test_a_changed_rule_keeps_the_time_it_was_made(namespace: Any, engine: Any) -> None:
+    """That which its description said, though its row was made a millisecond later."""
+    engine.create_subscription("t", "s")
+    made_ms = namespace.clock.wall_ms()
+    namespace.clock.advance(1)
+    engine.create_rule("t", "s", RuleDescription("r", created_at_ms=made_ms))
+    engine.update_rule("t", "s", RuleDescription("r", SqlFilter("a = 1")))
+    assert engine.get_rule("t", "s", "r").created_at_ms == made_ms
+
+
 def test_rules_change_what_is_selected_from_then_on(namespace: Any, engine: Any, message: Make, read: Any) -> None:
     engine.create_subscription("t", "s")
     engine.delete_rule("t", "s", "$DEFAULT")
@@ -259,3 +272,96 @@ def test_a_copy_of_a_dead_letter_keeps_its_first_number(namespace: Any, engine: 
     seen = read(namespace.queue("t/subscriptions/s/$DeadLetterQueue").acquire(1).payloads[0])
     assert seen.annotations["x-opt-enqueue-sequence-number"] == 2
     assert seen.annotations["x-opt-deadletter-source"] == "t/Subscriptions/s"
+
+
+ODD = {
+    "a time beyond the year 9999": codec.encode(Timestamp(253_402_300_800_000)),
+    "the last time": codec.encode(Timestamp(2**63 - 1)),
+    "the first time": codec.encode(Timestamp(-(2**63))),
+    "a timespan that is text": codec.encode(Described(Symbol("com.microsoft:timespan"), "x")),
+    "a timespan that is no number": codec.encode(Described(Symbol("com.microsoft:timespan"), float("nan"))),
+    "a text that is none": b"\xa1\x01\xff",
+    "a list": codec.encode([1, 2]),
+}
+
+
+@pytest.mark.parametrize("name", list(ODD))
+def test_values_of_every_kind_pass_by_rules(namespace: Any, engine: Any, name: str) -> None:
+    """What a rule cannot read concerns its subscription alone; the message is taken, and its other copies are made."""
+    rule = RuleDescription("r", SqlFilter("p > @t OR p LIKE 'a%' OR p = 5"), SqlAction("SET q = p"))
+    rule.filter.parameters["@t"] = DateTime(0)
+    engine.create_subscription("t", "first")
+    engine.create_subscription("t", "odd", None, rule)
+    engine.create_subscription("t", "last")
+    properties = b"\0St" + codec.encode_map([codec.encode("p"), ODD[name]])
+    namespace.send("t", section.encode_properties({"message_id": "m"}) + properties + b"\0Su\xa0\x01x")
+    counts = [namespace.queue(f"t/Subscriptions/{each}").active_count for each in ("first", "odd", "last")]
+    assert counts == [1, int(name in ("a time beyond the year 9999", "the last time")), 1]
+
+
+def test_a_property_s_name_that_is_no_text_fails_the_filter_alone(namespace: Any, engine: Any) -> None:
+    engine.create_subscription("t", "first")
+    engine.create_subscription("t", "odd", None, RuleDescription("r", SqlFilter("p = 1 OR \u00e9 = 1")))
+    properties = b"\0St" + codec.encode_map([b"\xa1\x01\xff", b"\x41", codec.encode("p"), b"\x41"])
+    namespace.send("t", section.encode_properties({"message_id": "m"}) + properties + b"\0Su\xa0\x01x")
+    assert namespace.queue("t/Subscriptions/first").active_count == 1
+    assert namespace.queue("t/Subscriptions/odd/$DeadLetterQueue").active_count == 1
+
+
+def test_an_end_beyond_the_year_9999_is_the_last_moment(namespace: Any, message: Make) -> None:
+    namespace.engine.create_topic("long", TopicDescription(default_message_time_to_live_ms=900_000_000_000_000))
+    namespace.engine.create_subscription(
+        "long", "s", None, RuleDescription("r", SqlFilter("sys.ExpiresAtUtc IS NOT NULL"))
+    )
+    namespace.send("long", message("a"))
+    assert namespace.queue("long/Subscriptions/s").active_count == 1
+
+
+def test_a_time_that_utc_cannot_say_is_none_to_set(namespace: Any, engine: Any, message: Make) -> None:
+    action = SqlAction("SET sys.ScheduledEnqueueTimeUtc = p")
+    engine.create_subscription("t", "s", None, RuleDescription("r", TrueFilter(), action))
+    namespace.send("t", message("a", user={"p": "9999-12-31T23:59:59-14:00"}))
+    assert namespace.queue("t/Subscriptions/s/$DeadLetterQueue").active_count == 1
+
+
+def test_a_correlation_with_a_time_beyond_the_year_9999(namespace: Any, engine: Any, message: Make) -> None:
+    far = 253_402_300_800_000
+    engine.create_subscription("t", "s", None, RuleDescription("r", CorrelationFilter(properties={"p": DateTime(far)})))
+    namespace.send("t", message("a", user={"p": Timestamp(far)}))
+    assert namespace.queue("t/Subscriptions/s").active_count == 1
+
+
+def test_a_pattern_that_comes_with_a_message_is_bounded(namespace: Any, engine: Any, message: Make) -> None:
+    engine.create_subscription("t", "s", None, RuleDescription("r", SqlFilter("p LIKE q")))
+    namespace.send("t", message("a", user={"p": "x" * 1024, "q": "_" * 1024}))
+    namespace.send("t", message("b", user={"p": "x" * 1025, "q": "_" * 1025}))
+    assert namespace.queue("t/Subscriptions/s").active_count == 1
+    assert namespace.queue("t/Subscriptions/s/$DeadLetterQueue").active_count == 1
+
+
+def test_a_rule_is_compiled_once_however_often_others_change(
+    namespace: Any, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    real = selection.compile_rule
+    monkeypatch.setattr(selection, "compile_rule", lambda rule: compiled.append(rule.name) or real(rule))
+    engine.create_subscription("t", "s")
+    for number in range(50):
+        engine.create_rule("t", "s", RuleDescription(f"r{number}", SqlFilter(f"p = {number}")))
+    assert compiled == ["$Default", *(f"r{number}" for number in range(50))]
+    engine.update_rule("t", "s", RuleDescription("r7", SqlFilter("p = 100")))
+    engine.delete_rule("t", "s", "$Default")
+    engine.update_subscription("t", "s", SubscriptionDescription(max_delivery_count=3))
+    assert compiled[51:] == ["r7"]
+
+
+def test_a_changed_rule_counts_to_its_new_kind(namespace: Any, message: Make) -> None:
+    namespace.limits = Limits(max_sql_filters_per_topic=1)
+    namespace.start()
+    engine = namespace.engine
+    engine.create_topic("t")
+    engine.create_subscription("t", "s", None, RuleDescription("sql", SqlFilter("p = 1")))
+    engine.create_rule("t", "s", RuleDescription("other", CorrelationFilter(label="x")))
+    with pytest.raises(QuotaExceededError):
+        engine.update_rule("t", "s", RuleDescription("other", SqlFilter("p = 2")))
+    engine.update_rule("t", "s", RuleDescription("sql", SqlFilter("p = 3")))

@@ -213,7 +213,7 @@ def _read_span(text: str) -> Duration:
 
 _READERS: dict[str, Callable[[str], Parameter]] = {
     "string": str,
-    "char": lambda text: chr(int(text)),
+    "char": lambda text: chr(int(text)).encode().decode(),  # half of a surrogate pair is none
     **dict.fromkeys(
         ("int", "long", "short", "byte", "integer", "unsignedByte", "unsignedShort", "unsignedInt", "unsignedLong"),
         _read_integer,

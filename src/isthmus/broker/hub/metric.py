@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from isthmus.amqp import section
-from isthmus.amqp.codec import value_end
+from isthmus.amqp.codec import CodecError, value_end
 from isthmus.amqp.types import Timestamp
 from isthmus.entities.hub import PartitionState
 
@@ -43,6 +43,10 @@ def with_metric(events: Sequence[bytes], state: PartitionState, now_ms: int) -> 
             told.append(event[:at] + encoded + event[at:])
             continue
         end = value_end(event, at + 3)
-        own = {**section.decode_map(event, (at, end)), **metric}
+        try:
+            own = {**section.decode_map(event, (at, end)), **metric}
+        except CodecError:  # the producer's own cannot be read: the event goes as it is, and those behind it go on
+            told.append(event)
+            continue
         told.append(event[:at] + section.encode_map_section(section.DELIVERY_ANNOTATIONS, own) + event[end:])
     return told

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from isthmus.amqp import section
+from isthmus.amqp import CodecError, section
 from isthmus.amqp.types import Array, Int, Timestamp
 from isthmus.broker.condition import refusal
 from isthmus.broker.management.session import linked_session, settling
@@ -213,7 +213,10 @@ def _annotated(payload: bytes, token: uuid.UUID) -> bytes:
     start, end = sections.delivery_annotations
     if not end:
         start = end = sections.header[1]
-    annotations = section.decode_map(payload, sections.delivery_annotations)
+    try:
+        annotations = section.decode_map(payload, sections.delivery_annotations)
+    except CodecError:  # the sender's own cannot be read: they stay, and the reply names the token beside the message
+        return payload
     annotations["x-opt-lock-token"] = token
     return payload[:start] + section.encode_map_section(section.DELIVERY_ANNOTATIONS, annotations) + payload[end:]
 

@@ -122,6 +122,8 @@ def _expression(value: dict[Any, Any]) -> str:
 def _parameter(name: str, value: Any) -> Any:
     if isinstance(value, Timestamp):
         return DateTime(int(value))
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise InvalidArgumentError(f"the property '{name}' is no number of 64 bits with a sign, as filters take them")
     if value is None or isinstance(value, str | bool | int | float | bytes | uuid.UUID):
         return value
     raise InvalidArgumentError(f"the property '{name}' has a type that filters do not take")

@@ -19,7 +19,7 @@ from isthmus.errors import InvalidArgumentError, NotAllowedError, SessionLockLos
 __all__ = ["get_state", "held", "linked_session", "list_sessions", "renew_lock", "set_state", "settling"]
 
 _STRING = 0xB1
-# What clients send for "with active messages": .NET's DateTime.MaxValue, which they round differently.
+# What clients send for "with active messages or a state": .NET's DateTime.MaxValue, which they round differently.
 _FOREVER_MS = 253_402_300_799_000
 _LIMIT = 10_000
 
@@ -82,7 +82,8 @@ def get_state(engine: Engine, entity: str, request: Request, respond: Respond) -
 
 def set_state(engine: Engine, entity: str, request: Request, respond: Respond) -> None:
     """set-session-state."""
-    state = request.field("session-state", bytes, optional=True)
+    # An empty state is none: the Go SDK clears with one, and reads null afterwards from the service.
+    state = request.field("session-state", bytes, optional=True) or None
 
     def failed(error: Exception) -> None:
         status, condition, text = refusal(error)

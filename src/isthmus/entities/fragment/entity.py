@@ -21,7 +21,7 @@ from isthmus.entities.blob import Payload
 from isthmus.entities.description import EntityStatus
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.fragment.place import Keys, first_of, fragment_of, keys_of, place, runs
-from isthmus.entities.intake import Intake
+from isthmus.entities.intake import LOOK_BYTES, Intake
 from isthmus.entities.limit import Limits
 from isthmus.entities.staging import Callback, Failure
 from isthmus.errors import (
@@ -391,7 +391,8 @@ class Partitioned(Generic[_M]):
                 continue
             with suppress(StoreError):  # its store is down from now on
                 found += member.peek(max(from_sequence, first_of(slot.index)), count - len(found), session_id)
-            if len(found) >= count:
+            # A fragment that showed as much as one look reads may have more.
+            if len(found) >= count or sum(map(len, found)) >= LOOK_BYTES // 2:
                 break
         return found
 

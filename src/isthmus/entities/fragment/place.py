@@ -41,6 +41,8 @@ FRAGMENT_BITS = 48
 _PARTITION_KEY = "x-opt-partition-key"
 _VIA_PARTITION_KEY = "x-opt-via-partition-key"
 _MALFORMED = (IndexError, codec.CodecError, ValueError)
+# What decides on the fragment is read before any limit of the entity, and each character of it costs.
+_KEY_CHARACTERS = 1024
 
 
 class Keys(NamedTuple):
@@ -105,7 +107,13 @@ def _keys(properties: Mapping[str, Any], key: Any) -> Keys:
         )
     group = session_id if session_id is not None else key
     message_id = properties.get("message_id")
-    return Keys(None if group is None else str(group), None if message_id is None else str(message_id))
+    keys = Keys(None if group is None else str(group), None if message_id is None else str(message_id))
+    longest = max(len(each) for each in keys if each is not None) if any(keys) else 0
+    if longest > _KEY_CHARACTERS:
+        raise InvalidMessageError(
+            f"a SessionId, PartitionKey or MessageId has {longest} characters; partitioned entities take {_KEY_CHARACTERS}"
+        )
+    return keys
 
 
 def first_of(fragment: int) -> int:

@@ -86,12 +86,17 @@ class FragmentEngine(Engine):
     def forget(self, member: Intake) -> None:
         """Let go of a fragment under which nothing was stored."""
         member.is_deleted = True
-        self._numbers.pop(member.number, None)
+        self._let_go(member.number)
 
     def discard(self, member: Intake) -> None:
         """Stage the removal of all that a fragment has."""
         member.wipe()
-        self._numbers.pop(member.number, None)
+        self._let_go(member.number)
+
+    def _let_go(self, number: int) -> None:
+        self._numbers.pop(number, None)
+        self._first_numbers.pop(number, None)
+        self.transfers.pop(number, None)
 
     def share(self, budget: Budget) -> None:
         """Keep new messages in memory within the namespace's bound instead of one of its own."""

@@ -33,6 +33,7 @@ _OFFSET = b"\xa3\x0cx-opt-offset\xa1"
 _ENQUEUED_TIME = b"\xa3\x13x-opt-enqueued-time\x83"
 _RESERVED = frozenset(("x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time"))
 _PARTITION_KEY = "x-opt-partition-key"
+PARTITION_KEY_CHARACTERS = 128
 # Count field 4; keys, codes and eight bytes each of number and time; key, code and length byte of the offset.
 _FIXED_BYTES = 4 + len(_SEQUENCE) + 8 + len(_OFFSET) + 1 + len(_ENQUEUED_TIME) + 8
 _SIZES = struct.Struct(">II")
@@ -183,9 +184,19 @@ def write_events(events: Sequence[Event], first: int, offset: int, enqueued_ms: 
 
 
 def _text(value: object) -> str | None:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return None if value is None else str(value)
+    """A partition key as text.
+
+    Raises:
+        InvalidMessageError: it is longer than the service lets it be; its hash would take as long.
+    """
+    if value is None:
+        return None
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    if len(text) > PARTITION_KEY_CHARACTERS:
+        raise InvalidMessageError(
+            f"the partition key has {len(text)} characters; the limit is {PARTITION_KEY_CHARACTERS}"
+        )
+    return text
 
 
 def _ends_well(b: bytes, at: int) -> bool:

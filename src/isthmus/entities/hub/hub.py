@@ -29,6 +29,10 @@ from isthmus.errors import (
 __all__ = ["EventHub"]
 
 
+# Longer numbers name no partition, and very long ones Python does not even read.
+_PARTITION_ID_CHARACTERS = 9
+
+
 class EventHub:
     """One event hub at work.
 
@@ -70,7 +74,12 @@ class EventHub:
             ArgumentOutOfRangeError: there is none.
         """
         count = len(self.partitions)
-        if partition_id.isascii() and partition_id.isdecimal() and int(partition_id) < count:
+        if (
+            len(partition_id) <= _PARTITION_ID_CHARACTERS
+            and partition_id.isascii()
+            and partition_id.isdecimal()
+            and int(partition_id) < count
+        ):
             return self.partitions[int(partition_id)]
         raise ArgumentOutOfRangeError(
             f"The specified partition is invalid for an EventHub partition sender or receiver. It should be between 0 "

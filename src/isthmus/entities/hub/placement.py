@@ -16,6 +16,8 @@ __all__ = ["Round", "place"]
 
 _MASK = 0xFFFFFFFF
 _SEED = 0xDEADBEEF
+# Of keys whose hash is remembered; the service takes no longer ones, and here nobody may fill the memory with them.
+_KNOWN_CHARACTERS = 128
 
 
 def _rotated(value: int, count: int) -> int:
@@ -26,21 +28,21 @@ def _word(data: bytes, at: int) -> int:
     return int.from_bytes(data[at : at + 4], "little")
 
 
-@lru_cache(65_536)
 def _hash(key: str) -> int:
     """A partition key's hash, signed 16 bits."""
     data = key.encode()
     a = b = c = (_SEED + len(data)) & _MASK
+    at = 0
     while True:
-        a = (a + _word(data, 0)) & _MASK
-        b = (b + _word(data, 4)) & _MASK
-        c = (c + _word(data, 8)) & _MASK
-        if len(data) <= 12:
+        a = (a + _word(data, at)) & _MASK
+        b = (b + _word(data, at + 4)) & _MASK
+        c = (c + _word(data, at + 8)) & _MASK
+        if len(data) - at <= 12:
             break
         # Each step is the same with the three words in turn; six of them bring the turn round.
         for count in (4, 6, 8, 16, 19, 4):
             a, b, c = b, (c + b) & _MASK, (a - c & _MASK) ^ _rotated(c, count)
-        data = data[12:]
+        at += 12
     for count in (14, 11, 25, 16, 4, 14, 24):
         c, b, a = a, ((c ^ b) - _rotated(b, count)) & _MASK, b
     # Seven steps leave the turn one place on: `b` holds the last word written, `a` the one before it.
@@ -48,9 +50,14 @@ def _hash(key: str) -> int:
     return folded - 0x10000 if folded & 0x8000 else folded
 
 
+_known_hash = lru_cache(65_536)(_hash)
+
+
 def place(key: str, count: int) -> int:
     """The partition, of `count`, that a key goes to."""
-    return abs(_hash(key) % count) if key else 0
+    if not key:
+        return 0
+    return abs((_known_hash if len(key) <= _KNOWN_CHARACTERS else _hash)(key) % count)
 
 
 class Round:

@@ -151,6 +151,7 @@ def test_reads_values(kind: str, text: str, expected: Parameter) -> None:
         ("double", "x"),
         ("boolean", "maybe"),
         ("dateTime", "yesterday"),
+        ("char", "55296"),
         ("duration", "1m"),
         ("guid", "5"),
         ("base64Binary", "%"),

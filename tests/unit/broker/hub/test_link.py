@@ -469,3 +469,30 @@ async def test_no_event_hub_link_is_idle_where_the_timeout_is_off(broker, hub):
     await rest(broker, client, 120)
     assert client.attached(sender)
     assert client.detached(queue) == "amqp:link:detach-forced"
+
+
+async def test_an_event_whose_delivery_annotations_are_broken_holds_up_none(broker, hub, message):
+    """A producer must not make consumers that ask for the partition's end lose what comes with its event."""
+    client = broker.client()
+    broken = b"\0Sq\xa1\x01A" + message("b")
+    await send(client, "hub/Partitions/0", message("a"), broken, message("c"))
+    told = receive(client, desired_capabilities=["com.microsoft:enable-receiver-runtime-metric"], name="t")
+    await client.settle()
+    assert client.bodies(told) == [b"a", b"b", b"c"]
+
+
+async def test_a_partition_that_is_a_long_number_is_refused(broker, hub):
+    client = broker.client()
+    link = client.sender("hub/Partitions/" + "9" * 5000)
+    assert client.detached(link) == "com.microsoft:argument-out-of-range"
+    assert not client.closed
+
+
+async def test_requests_before_a_token_are_of_a_token_s_size(broker, hub):
+    """They are read before it is known whether their client has any right."""
+    client = broker.client(None)
+    link = client.sender("$management")
+    link.send(b"x" * (80 << 10), b"1")
+    client.pump()
+    assert client.detached(link) == "amqp:link:message-size-exceeded"
+    assert not client.closed

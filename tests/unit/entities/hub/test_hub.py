@@ -6,8 +6,8 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Symbol
-from isthmus.entities import Engine, EntityStatus, Limits
-from isthmus.entities.hub import Cursor, EventHubDescription, Selector, parse_selector
+from isthmus.entities import Engine, EntityStatus, InvalidMessageError, Limits
+from isthmus.entities.hub import Cursor, EventHubDescription, Selector, parse_selector, placement
 from isthmus.entities.hub.placement import place
 from isthmus.entities.hub.selector import Position
 from isthmus.errors import (
@@ -172,6 +172,13 @@ def test_place_is_stable_and_in_range(key, wanted):
         assert index == place(key, count)
     if wanted is not None:
         assert place(key, 32) == wanted
+
+
+def test_long_keys_are_placed_alike_and_not_remembered():
+    remembered = placement._known_hash.cache_info().currsize
+    key = "k" * 100_000
+    assert place(key, 1000) == place(key, 1000) == 970
+    assert placement._known_hash.cache_info().currsize == remembered
 
 
 def test_place_spreads():
@@ -459,3 +466,27 @@ def test_statistics():
     assert counts["partition_count"] == 2
     assert counts["size_bytes"] == sum(p.committed.size_bytes for p in hub.partitions)
     assert hub.partitions[0].statistics()["last_sequence_number"] == 2
+
+
+@pytest.mark.parametrize("digits", [9, 10, 5000])
+def test_a_partition_id_of_many_digits_is_none(digits):
+    hub = Space().hub(partition_count=2)
+    with pytest.raises(ArgumentOutOfRangeError):
+        hub.partition("9" * digits)
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_a_partition_key_has_128_characters_at_most(single):
+    space = Space()
+    hub = space.hub()
+
+    def send(key):
+        if single:
+            hub.accept([event(key=key)])
+        else:
+            one = envelope(event(), key=key)
+            hub.accept_batch(one, [event()])
+
+    send("k" * 128)
+    with pytest.raises(InvalidMessageError):
+        send("k" * 129)
