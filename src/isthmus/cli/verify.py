@@ -43,9 +43,9 @@ def run(
         console = Console(soft_wrap=True)
         for result in results:
             console.print(_table(result))
-        console.print(
-            "nothing lost, doubled or out of order" if clean else "NOT CLEAN", style="green" if clean else "red"
-        )
+        disordered = any(result["out_of_order"] for result in results)
+        well = "nothing lost or doubled" if disordered else "nothing lost, doubled or out of order"
+        console.print(well if clean else "NOT CLEAN", style="green" if clean else "red")
     if not clean:
         raise typer.Exit(1)
 

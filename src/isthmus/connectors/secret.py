@@ -18,6 +18,7 @@ import os
 import re
 import urllib.error
 from collections.abc import Callable, Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -153,8 +154,8 @@ def _read_keyvault(where: SecretReference, fetch: Callable[[str, str], Any]) -> 
         answer = fetch(url, scope)
     except urllib.error.HTTPError as error:
         raise SecretError(str(where), f"the vault answered {error.code} {error.reason}") from None
-    except OSError as error:
-        raise SecretError(str(where), f"the vault cannot be read ({error})") from None
+    except (OSError, ValueError, HTTPException) as error:
+        raise SecretError(str(where), f"the vault cannot be read ({str(error) or type(error).__name__})") from None
     value = answer.get("value") if isinstance(answer, dict) else None
     if not isinstance(value, str) or not value:
         raise SecretError(str(where), "the vault answered without a value")
@@ -164,13 +165,15 @@ def _read_keyvault(where: SecretReference, fetch: Callable[[str, str], Any]) -> 
 def _fetch_json(url: str, scope: str) -> Any:
     import urllib.request
 
-    from azure.core.exceptions import ClientAuthenticationError
+    from azure.core.exceptions import AzureError, ClientAuthenticationError
     from azure.identity import DefaultAzureCredential
 
     try:
         token = DefaultAzureCredential().get_token(scope).token
     except ClientAuthenticationError:
         raise OSError("no Azure identity on this machine; az login, or a managed identity") from None
+    except AzureError as error:
+        raise OSError(f"no token: {error.message}") from None
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - always https
     with urllib.request.urlopen(request, timeout=_KEYVAULT_TIMEOUT_SECONDS) as response:  # noqa: S310 - see above
         return json.load(response)

@@ -17,6 +17,8 @@ one that is found nowhere was lost.
 Invariants:
     I1. Reading changes nothing: messages are browsed.
     I2. What enters after step 1 ended is ignored, at its origin and as a copy.
+    I3. What is found nowhere when its time to live has ended counts as expired: a namespace drops it wherever it stands.
+    I4. What the task does not replicate, by its filter or because its publisher marked it, is not missed anywhere.
 """
 
 from __future__ import annotations
@@ -25,13 +27,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from isthmus.amqp import section
+from isthmus.clock import Clock, SystemClock
+from isthmus.connectors.servicebus.head import FRAGMENT_BITS, standing
 from isthmus.errors import EntityNotFoundError
 from isthmus.replication.detection import dropped_by_detection
 from isthmus.replication.identity import Identity, identify
 from isthmus.replication.reconcile import Holding, Reconciliation, Undelivered, reconcile
 from isthmus.topology.model import Endpoint, Route
 
-__all__ = ["DEAD_LETTER", "Peek", "PeekOpener", "audit"]
+__all__ = ["DEAD_LETTER", "Peek", "PeekOpener", "Selects", "audit"]
 
 Peek = Callable[[int, int], Sequence[bytes]]
 """Encoded messages from a sequence number on, at most so many; empty at the end."""
@@ -39,10 +44,15 @@ Peek = Callable[[int, int], Sequence[bytes]]
 PeekOpener = Callable[[Endpoint], Peek]
 """Opens an entity for browsing; EntityNotFoundError where there is none."""
 
+Selects = Callable[[bytes, Identity], bool]
+"""Whether a task replicates a message that a publisher sent."""
+
 DEAD_LETTER = "/$DeadLetterQueue"
 EXPIRED = "TTLExpiredException"
 # A page of 1 KiB messages stays well below the service's limit for one answer.
 PAGE_MESSAGES = 250
+# How far the clocks of namespaces and of this machine may be apart.
+DRIFT_MS = 5000
 
 
 @dataclass(slots=True)
@@ -51,16 +61,20 @@ class _Subscription:
 
     alias: str
     peek: Peek
-    next_sequence: int = 0
+    next_sequences: dict[int, int] = field(default_factory=dict)  # by fragment, of which an ordinary entity has one
     numbers: dict[str, list[int]] = field(default_factory=dict)
     entered: list[int] = field(default_factory=list)
+    ends_ms: dict[int, int] = field(default_factory=dict)
     first_pass: bool = True
+    selects: Selects | None = None
 
-    def take(self, identity: Identity) -> None:
+    def take(self, message: bytes, identity: Identity) -> None:
         if not identity.origin:
-            if self.first_pass:
+            if self.first_pass and (self.selects is None or self.selects(message, identity)):
                 self.entered.append(identity.number)
                 self.numbers.setdefault(self.alias, []).append(identity.number)
+                if section.decode_header(message, section.locate(message).header).ttl_ms:
+                    self.ends_ms[identity.number] = standing(message).expires_at_ms
             return
         self.numbers.setdefault(identity.origin, []).append(identity.number)
 
@@ -73,6 +87,9 @@ def audit(
     *,
     on_message: Callable[[str, bytes], None] | None = None,
     detection_ms: Mapping[str, int] | None = None,
+    selects: Selects | None = None,
+    ordered: bool = True,
+    clock: Clock | None = None,
 ) -> Reconciliation:
     """Read a task's namespaces and compare them.
 
@@ -83,12 +100,15 @@ def audit(
         open_peek: opens an entity for browsing.
         on_message: is also shown every message of the audited subscriptions, with the member's alias.
         detection_ms: by alias, the history window of the duplicate detection of the member's topic, where it is on.
+        selects: which of the messages that publishers sent are replicated; None: all.
+        ordered: whether the task promises order.
+        clock: tells whose time to live has ended.
 
     Raises:
         EntityNotFoundError: an audited subscription or a route's source does not stand.
         IsthmusError: a namespace cannot be read.
     """
-    audited = [_Subscription(alias, open_peek(endpoint)) for alias, endpoint in subscriptions.items()]
+    audited = [_Subscription(alias, open_peek(endpoint), selects=selects) for alias, endpoint in subscriptions.items()]
     for each in audited:
         _read_on(each, on_message)
     rest = {(route.source.alias, route.target.alias): Undelivered() for route in routes}
@@ -113,28 +133,34 @@ def audit(
         )
         for each in audited
     }
-    result = reconcile(task, holdings, rest)
-    if not detection_ms or not result.total("lost"):
+    result = reconcile(task, holdings, rest, ordered=ordered)
+    if not result.total("lost"):
         return result
-    missing = {
-        pair: set(holdings[pair[0]].entered)
-        - set(holdings[pair[1]].arrived.get(pair[0], ()))
-        - undelivered.waiting
-        - undelivered.expired
-        - undelivered.dead_lettered
-        for pair, undelivered in rest.items()
-    }
+    now_ms = (clock or SystemClock()).wall_ms()
+    ends_ms = {each.alias: each.ends_ms for each in audited}
+    missing: dict[tuple[str, str], set[int]] = {}
+    for pair, undelivered in rest.items():
+        numbers = set(holdings[pair[0]].entered) - set(holdings[pair[1]].arrived.get(pair[0], ()))
+        numbers -= undelivered.waiting | undelivered.expired | undelivered.dead_lettered
+        ended = {number for number in numbers if 0 < ends_ms[pair[0]].get(number, 0) <= now_ms + DRIFT_MS}
+        undelivered.expired |= ended
+        missing[pair] = numbers - ended
     reads = {each.alias: partial(_messages, each.peek, 0) for each in audited}
-    for pair, numbers in dropped_by_detection(missing, reads, detection_ms).items():
+    for pair, numbers in dropped_by_detection(missing, reads, detection_ms or {}).items():
         rest[pair].dropped |= numbers
-    return reconcile(task, holdings, rest)
+    return reconcile(task, holdings, rest, ordered=ordered)
 
 
 def _read_on(subscription: _Subscription, on_message: Callable[[str, bytes], None] | None) -> None:
     take = subscription.take
-    for message, identity in _messages(subscription.peek, subscription.next_sequence):
-        take(identity)
-        subscription.next_sequence = identity.sequence + 1
+    known = dict(subscription.next_sequences)
+    start = 0 if any(known) else known.get(0, 0)
+    for message, identity in _messages(subscription.peek, start):
+        fragment = identity.sequence >> FRAGMENT_BITS
+        if identity.sequence < known.get(fragment, 0):
+            continue
+        take(message, identity)
+        subscription.next_sequences[fragment] = identity.sequence + 1
         if on_message is not None:
             on_message(subscription.alias, message)
 

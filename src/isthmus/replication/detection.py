@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from isthmus.amqp import section
+from isthmus.amqp import codec, section
 from isthmus.connectors.servicebus.head import standing
 from isthmus.replication.identity import Identity
 
@@ -95,5 +95,11 @@ def _explained(read: Read, member: str, by_id: Mapping[str, Sequence[_Missing]],
 
 
 def _message_id(message: bytes) -> str:
-    found = section.decode_properties(message, section.locate(message).properties).get("message_id")
-    return "" if found is None else str(found)
+    """The MessageId as text, or its bytes where nobody can read it; empty where there is none."""
+    at = section.message_id_at(message, section.locate(message).properties)
+    if not at:
+        return ""
+    try:
+        return str(codec.decode(message, at)[0])
+    except codec.CodecError:
+        return message[at : codec.value_end(message, at)].hex()

@@ -8,11 +8,13 @@ Invariants:
     I1. A copy is known by the first hop of its provenance; what follows the first ";" is later hops.
     I2. A message without provenance entered where it stands; its number is the topic's where it stands in a
         subscription (`x-opt-enqueue-sequence-number`), else its own.
-    I3. The body is never decoded.
+    I3. The body is never decoded. Provenance that nobody can read counts as none.
 """
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from isthmus.amqp import codec, section
@@ -22,6 +24,8 @@ __all__ = ["ORIGIN", "SEQUENCE", "Identity", "identify"]
 ORIGIN = "repl-origin"
 SEQUENCE = "repl-sequence"
 DEAD_LETTER_REASON = "DeadLetterReason"
+# Of 64 bits: a publisher may write anything there.
+_NUMBER = re.compile(r"[0-9]{1,19}")
 
 
 def _text_key(name: str, short: int) -> bytes:
@@ -68,9 +72,10 @@ def identify(message: bytes) -> Identity:
     if isinstance(provenance, str) and provenance:
         origin, _, entity = provenance.partition(";")[0].partition("/")
         first = str(properties.get(_SEQUENCE_KEY, "")).partition(";")[0]
-        return Identity(sequence, origin, entity, int(first) if first.isdigit() else -1, reason)
-    number = annotations.get(_ENQUEUE_SEQUENCE_KEY)
-    return Identity(sequence, "", "", sequence if not number else int(number), reason)
+        number = int(first) if _NUMBER.fullmatch(first) else -1
+        return Identity(sequence, origin, entity, number, reason)
+    enqueued = annotations.get(_ENQUEUE_SEQUENCE_KEY)
+    return Identity(sequence, "", "", int(enqueued) if enqueued else sequence, reason)
 
 
 def _values(message: bytes, where: tuple[int, int], keys: tuple[bytes, ...]) -> dict[bytes, Any]:
@@ -78,6 +83,7 @@ def _values(message: bytes, where: tuple[int, int], keys: tuple[bytes, ...]) -> 
     for key, value, _ in section.map_items(message, where):
         for wanted in keys:
             if message.startswith(wanted, key):
-                found[wanted] = codec.decode(message, value)[0]
+                with suppress(codec.CodecError):
+                    found[wanted] = codec.decode(message, value)[0]
                 break
     return found

@@ -44,7 +44,7 @@ class Undelivered:
 
     Attributes:
         waiting: still in the route's source.
-        expired: in its dead-letter queue because the message's life ended.
+        expired: in its dead-letter queue because the message's life ended, or nowhere after its life ended.
         dead_lettered: in its dead-letter queue for any other reason.
         dropped: dropped by the target's duplicate detection, which holds an equal (see `detection`).
     """
@@ -104,10 +104,12 @@ class Reconciliation:
     Attributes:
         task: the task's name.
         comparisons: one for each origin and member.
+        ordered: whether the task promises order; else what is out of order is counted, and no fault.
     """
 
     task: str
     comparisons: tuple[Comparison, ...]
+    ordered: bool = True
 
     def total(self, kind: str) -> int:
         """The sum of one count over all comparisons between different members, duplicates also at the origin."""
@@ -116,10 +118,11 @@ class Reconciliation:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is lost, doubled or out of order; what waits, has expired or was dropped as an equal does not count
-        against it.
+        """Whether nothing is lost, doubled or, where order is promised, out of order; what waits, has expired or was dropped
+        as an equal does not count against it.
         """
-        return not any(self.total(kind) for kind in ("lost", "duplicated", "out_of_order"))
+        kinds = ("lost", "duplicated", "out_of_order") if self.ordered else ("lost", "duplicated")
+        return not any(self.total(kind) for kind in kinds)
 
     def to_dict(self) -> dict[str, Any]:
         """The reconciliation as plain values."""
@@ -147,6 +150,8 @@ def reconcile(
     task: str,
     holdings: Mapping[str, Holding],
     undelivered: Mapping[tuple[str, str], Undelivered] | None = None,
+    *,
+    ordered: bool = True,
 ) -> Reconciliation:
     """Compare every origin with every member.
 
@@ -154,6 +159,7 @@ def reconcile(
         task: the task's name.
         holdings: by member's alias.
         undelivered: by (origin, member), what the routes still hold.
+        ordered: whether the task promises order.
     """
     rest = undelivered or {}
     return Reconciliation(
@@ -169,6 +175,7 @@ def reconcile(
             for origin, holding in holdings.items()
             for member, at in holdings.items()
         ),
+        ordered,
     )
 
 

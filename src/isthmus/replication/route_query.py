@@ -79,6 +79,7 @@ def source_options(route: Route, federation: Federation, settings: RouteSettings
         "entity": route.source.entity,
         "mode": "raw",
         "ordered": "true" if route.options.ordering == "ordered" else "false",
+        "lock_seconds": str(route.options.lock_duration_ms / 1000),
         "control": control,
     }
     if settings.lease_seconds:

@@ -167,10 +167,10 @@ class Claim:
             self._disconnect()
             self._held = None
             self._view = ClaimView(ClaimState.UNREACHABLE, f"{error} Make it by: isthmus apply")
-        except (IsthmusError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the claim must be tried again, and stay renewed
             self._disconnect()
             if self._held is None:
-                self._view = ClaimView(ClaimState.UNREACHABLE, str(error))
+                self._view = ClaimView(ClaimState.UNREACHABLE, str(error) or type(error).__name__)
             return min(2.0, self._lock_seconds / 5)
         return self._lock_seconds / 3 if self._held is not None else min(2.0, self._lock_seconds / 5)
 

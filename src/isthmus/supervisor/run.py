@@ -6,7 +6,8 @@ way. What it is not: the command line, or the watching of routes (`isthmus.super
 
 Invariants:
     I1. A task that another run moves is refused, with who runs it and since when; nothing has been started by then.
-    I2. A claim whose holder ran on this machine and has ended is waited for, not refused: its lock expires.
+    I2. A claim whose holder ran on this machine and has ended, or that bears no name, is waited for, not refused at once: its
+        lock expires.
     I3. Claims are given up only after every route has stopped.
 """
 
@@ -180,14 +181,15 @@ def _decide(claims: ClaimKeeper, stop: threading.Event) -> None:
     waited_for = ""
     while not stop.is_set():
         held = claims.elsewhere()
-        living = {key: holder for key, holder in held.items() if holder is None or not holder.has_ended()}
+        living = {key: holder for key, holder in held.items() if holder is not None and not holder.has_ended()}
         if living or (held and time.monotonic() > lapse_limit):
             (task, alias), holder = next(iter((living or held).items()))
             raise TaskClaimedError(task, alias, str(holder or ""))
         if not held and (claims.decided() or time.monotonic() > undecided_limit):
             return
-        ended = str(next(iter(held.values()), ""))
+        awaited = next(iter(held.values()), None)
+        ended = f"the claim of {awaited}, which has ended," if awaited else "a claim of nobody known"
         if held and ended != waited_for:
             waited_for = ended
-            log.warning("waiting for the claim of %s, which has ended, to expire", ended)
+            log.warning("waiting for %s to expire", ended)
         stop.wait(0.1)

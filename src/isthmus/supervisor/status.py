@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ from isthmus.supervisor.condition import Condition
 from isthmus.topology.model import Route
 
 __all__ = ["Footprint", "StatusFile", "describe", "read_status", "state_folder"]
+
+log = logging.getLogger(__name__)
 
 FILE = "status.json"
 STALE_SECONDS = 10.0
@@ -114,9 +117,10 @@ class StatusFile:
         self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
         own = psutil.Process()
         self._head = {"version": 1, "process": own.pid, "process_started": own.create_time()}
+        self._fault = ""
 
     def write(self, state: str, routes: list[dict[str, Any]], footprint: Footprint) -> dict[str, Any]:
-        """Replace the document.
+        """Replace the document. Where that fails, e.g. on a full disk, the log tells it once.
 
         Args:
             state: what the run as a whole does: starting, running, draining, ended.
@@ -135,12 +139,22 @@ class StatusFile:
             "processes": footprint.processes,
             "routes": routes,
         }
+        fault = ""
+        try:
+            self._replace(document)
+        except OSError as error:
+            fault = f"{self._path} cannot be written: {error.strerror or error}"
+        if fault and fault != self._fault:
+            log.warning("%s", fault)
+        self._fault = fault
+        return document
+
+    def _replace(self, document: dict[str, Any]) -> None:
         temporary = self._path.with_suffix(".new")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(document, file)
         temporary.replace(self._path)
-        return document
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -116,6 +117,7 @@ class Settings:
         starts_at_once: how many routes may be starting at the same time. A start costs seconds of CPU, and Spark gives up
             on a Python process that takes ten to connect.
         start_seconds: after so long a route that is still starting no longer holds up the next.
+        claim_seconds: with `available_now`, how long a route waits for its claim before it is given up.
         attempts_limit: with `available_now`, how many failures in a row without a message moved end a route for good.
     """
 
@@ -130,6 +132,7 @@ class Settings:
     attempts_limit: int = 5
     starts_at_once: int = 2
     start_seconds: float = 10.0
+    claim_seconds: float = 60.0
 
 
 @dataclass(slots=True)
@@ -144,6 +147,7 @@ class _Slot:
     due_at: float = 0.0
     failures_in_a_row: int = 0
     given_up: bool = False
+    unclaimed_since: float | None = None
 
 
 class Supervisor:
@@ -228,11 +232,12 @@ class Supervisor:
     def _claimed(self, slot: _Slot) -> bool:
         view = self._claims.view(slot.route.task, slot.route.source.alias)
         if view.state is ClaimState.HELD:
+            slot.unclaimed_since = None
             return True
         if slot.running is not None:
             log.warning("route %s: the claim is lost (%s); it stops", slot.route.name, view.text or view.state)
-            slot.running.drain()
-            slot.running.stop()
+            _quietly(slot.running.drain, slot)
+            _quietly(slot.running.stop, slot)
             slot.running = None
         if view.state is ClaimState.ELSEWHERE:
             slot.condition.claimed(view.text)
@@ -240,7 +245,19 @@ class Supervisor:
             slot.condition.pending(f"{slot.route.source.alias} cannot be reached: {view.text}")
         else:
             slot.condition.pending("waiting for the claim")
+        if self.settings.available_now:
+            self._give_up_unclaimed(slot, view)
         return False
+
+    def _give_up_unclaimed(self, slot: _Slot, view: ClaimView) -> None:
+        """A run with an end does not wait for ever for a namespace that is away, or for another run."""
+        now = self.clock.monotonic()
+        slot.unclaimed_since = now if slot.unclaimed_since is None else slot.unclaimed_since
+        if now - slot.unclaimed_since >= self.settings.claim_seconds:
+            error = scrub(f"no claim within {self.settings.claim_seconds:g} s: {view.text or view.state}")
+            slot.condition.failed(now, error, 0.0)
+            slot.given_up = True
+            log.warning("route %s is given up: %s", slot.route.name, error)
 
     def _start_if_due(self, slot: _Slot) -> None:
         now = self.clock.monotonic()
@@ -314,7 +331,8 @@ class Supervisor:
             for slot, route in running:
                 slot.condition.seen(self.clock.monotonic(), route.sighting())
             if on_round is not None:
-                on_round()
+                with suppress(Exception):  # whoever cannot be told must not keep the routes from ending well
+                    on_round()
             pause.wait(min(0.1, self.settings.step_seconds))
         stoppers = [threading.Thread(target=_quietly, args=(route.stop, slot)) for slot, route in running]
         for thread in stoppers:

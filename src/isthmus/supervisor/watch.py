@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from isthmus.clock import Clock, SystemClock
-from isthmus.connectors.servicebus.head import first_waiting, last_sequence
+from isthmus.connectors.servicebus.head import first_waiting, last_sequence, waiting_at_most
 from isthmus.errors import IsthmusError
 from isthmus.replication.audit import Peek
 from isthmus.replication.reach import Reach
@@ -56,7 +56,7 @@ class BacklogLook:
             return Backlog()
         self._interval_seconds = BUSY_SECONDS
         self._tail = last_sequence(peek, max(self._tail, head.sequence))
-        return Backlog(max(1, self._tail - head.sequence + 1), head.enqueued_ms)
+        return Backlog(max(1, waiting_at_most(peek, head.sequence, self._tail)), head.enqueued_ms)
 
     @property
     def interval_seconds(self) -> float:

@@ -110,6 +110,7 @@ class _Served:
         self.deliveries: dict[tuple[Link, int], tuple[FakeQueue, int]] = {}
         self.replies: list[Link] = []
         self.receivers: list[tuple[Link, FakeQueue]] = []
+        self.links: list[Link] = []
         self.owed: list[tuple[Link, int, int]] = []
 
     def on_event(self, event: Event) -> None:
@@ -143,6 +144,7 @@ class _Served:
             return
         link.accept(max_message_size=1 << 20)
         link.context = queue
+        self.links.append(link)
         if link.role is Role.RECEIVER:
             link.grant(5000)
         else:
@@ -200,6 +202,12 @@ class _Served:
             elif not link.detached:
                 link.dispose(first, last)
         self.owed = still
+
+    def detach(self, queue: FakeQueue, error: Error) -> None:
+        for link in self.links:
+            if link.context is queue and not link.detached:
+                link.detach(error)
+        self.deliveries = {at: held for at, held in self.deliveries.items() if held[0] is not queue}
 
     def _request(self, node: str, payload: bytes) -> None:
         sections = section.locate(payload)
@@ -308,6 +316,12 @@ class Peer:
         with self.lock:
             for served in list(self._served.values()):
                 self._forget(served)
+
+    def detach(self, name: str, condition: str) -> None:
+        """Ends all links to an entity with an error; the locks of what they delivered live on, as in a namespace."""
+        with self.lock:
+            for served in self._served.values():
+                served.detach(self.queues[name], Error(Symbol(condition), "detached by the test"))
 
     def wait_for(self, condition: Any, timeout_seconds: float = 10.0) -> None:
         """Blocks until `condition()` holds.

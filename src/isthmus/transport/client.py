@@ -61,6 +61,8 @@ SOCKET_BUFFER_BYTES = 1 << 20
 # Frames, not messages: a lease's credit window must never wait for the session's.
 INCOMING_WINDOW_FRAMES = 65535
 MAX_FRAME_BYTES = 1 << 20
+# The shortest pause between two attempts to get a token from who fails.
+RENEWAL_RETRY_SECONDS = 0.2
 
 
 class LinkOwner(Protocol):
@@ -81,7 +83,12 @@ class _Grant:
     def __init__(self, reply: Reply, expires_at: float, now: float) -> None:
         self.reply = reply
         self.expires_at = expires_at
-        self.renew_at = expires_at - max(1.0, (expires_at - now) / 10)
+        # Not at once: what cannot be renewed, a ready signature, is shown again before its end, but not without a pause.
+        self.renew_at = max(now + 1.0, expires_at - max(1.0, (expires_at - now) / 10))
+
+    def put_off(self, now: float) -> None:
+        """There is no new token now; this one is good for a while."""
+        self.renew_at = now + max(RENEWAL_RETRY_SECONDS, (self.expires_at - now) / 10)
 
 
 class Client:
@@ -138,7 +145,11 @@ class Client:
         self._socket.setblocking(False)
         self.connection.start("ANONYMOUS")
         self._write()
-        self.wait_until(lambda: self._opened, limit - time.monotonic(), f"{where}: no answer to open")
+        try:
+            self.wait_until(lambda: self._opened, limit - time.monotonic(), f"{where}: no answer to open")
+        except BaseException:
+            self.abandon()
+            raise
         return self
 
     def close(self, timeout_seconds: float = 5.0) -> None:
@@ -178,8 +189,11 @@ class Client:
     def deadline(self) -> float | None:
         """When `service` is due though nothing happened, in monotonic seconds."""
         due = self.connection.deadline()
-        if self._grants:
-            renewal = min(grant.renew_at for grant in self._grants.values()) - time.time() + time.monotonic()
+        now = time.time()
+        # What has expired is renewed no more: the peer ends what it covered.
+        renewals = [grant.renew_at for grant in self._grants.values() if now < grant.expires_at]
+        if renewals:
+            renewal = min(renewals) - now + time.monotonic()
             due = renewal if due is None else min(due, renewal)
         return due
 
@@ -253,6 +267,7 @@ class Client:
             UnauthorizedError: the token was refused.
             EntityNotFoundError: there is no such entity.
             OperationTimeoutError: no answer came in time.
+            TokenError: the credential has no token.
         """
         audience = self.endpoint.audience(path)
         grant = self._grants.get(audience)
@@ -294,8 +309,11 @@ class Client:
             if grant.reply.error is not None:
                 self._lost(grant.reply.error)
                 return
-            if now >= grant.renew_at and now < grant.expires_at:
-                self._put_token(audience)
+            if grant.renew_at <= now < grant.expires_at:
+                try:
+                    self._put_token(audience)
+                except IsthmusError:
+                    grant.put_off(now)
 
     # ---- socket
 
@@ -426,9 +444,9 @@ def _dial(endpoint: Endpoint, timeout_seconds: float) -> socket.socket:
             raw.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
         context = endpoint.ssl_context()
         return raw if context is None else context.wrap_socket(raw, server_hostname=endpoint.host)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a name that cannot be one, e.g. with a label of 64 characters
         if raw is not None:
             raw.close()
         if isinstance(error, TimeoutError):
             raise OperationTimeoutError(f"{where}: no connection within {timeout_seconds:g} s") from None
-        raise ConnectionLostError(f"{where}: {error.strerror or error}") from None
+        raise ConnectionLostError(f"{where}: {getattr(error, 'strerror', None) or error}") from None

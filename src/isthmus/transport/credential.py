@@ -7,6 +7,7 @@ can take an application down; a ready signature is passed on; an identity (azure
 Invariants:
     I1. No repr and no pickle of a credential holds its key.
     I2. A token's expiry is told with it, so that it can be renewed in time.
+    I3. Whatever an identity's library raises is a `TokenError`, so that callers may try again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import hmac
 from typing import Any, NamedTuple, NoReturn, Protocol
 from urllib.parse import quote
 
+from isthmus.errors import IsthmusError
+
 __all__ = [
     "Credential",
     "IdentityCredential",
@@ -24,6 +27,7 @@ __all__ = [
     "SharedKeyCredential",
     "SignatureCredential",
     "Token",
+    "TokenError",
 ]
 
 SAS_TYPE = "servicebus.windows.net:sastoken"
@@ -42,11 +46,28 @@ class Token(NamedTuple):
     expires_at: float
 
 
+class TokenError(IsthmusError):
+    """Who makes the tokens of an identity gave none."""
+
+    code = "no-token"
+    retryable = True
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__("", reason=reason)
+
+    def text(self) -> str:
+        return f"no token for the identity: {self.attributes.get('reason')}"
+
+
 class Credential(Protocol):
     """Makes tokens."""
 
     def token(self, audience: str, now: float) -> Token | None:
-        """A token for `audience` (`sb://host/entity`) made at `now` (epoch seconds); None: nothing need be shown."""
+        """A token for `audience` (`sb://host/entity`) made at `now` (epoch seconds); None: nothing need be shown.
+
+        Raises:
+            TokenError: there is none now.
+        """
         ...
 
 
@@ -104,7 +125,10 @@ class IdentityCredential(_Unpicklable):
         self._identity = identity
 
     def token(self, audience: str, now: float) -> Token:
-        made = self._identity.get_token(SCOPE)
+        try:
+            made = self._identity.get_token(SCOPE)
+        except Exception as error:  # noqa: BLE001 - azure-identity's errors, and those of what it asks
+            raise TokenError((str(error).strip().splitlines() or [type(error).__name__])[0][:300]) from None
         return Token(made.token, JWT_TYPE, float(made.expires_on))
 
 

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from isthmus.amqp import Link, Transfers
     from isthmus.transport.client import Client
 
-__all__ = ["Outcome", "Sender", "envelope", "messages_of"]
+__all__ = ["ENVELOPE_OVERHEAD_BYTES", "Outcome", "Sender", "envelope", "holds_one", "messages_of"]
+
+ENVELOPE_OVERHEAD_BYTES = 8
+"""What an envelope adds to each message."""
 
 _TAG = struct.Struct(">I").pack
 _LENGTH = struct.Struct(">I").pack
@@ -58,6 +61,11 @@ def messages_of(payload: bytes) -> list[bytes]:
         at = start + int.from_bytes(payload[at + 4 : start], "big")
         found.append(payload[start:at])
     return found
+
+
+def holds_one(payload: bytes) -> bool:
+    """Whether a payload that `envelope` made holds just one message."""
+    return int.from_bytes(payload[4:ENVELOPE_OVERHEAD_BYTES], "big") + ENVELOPE_OVERHEAD_BYTES == len(payload)
 
 
 class Sender:

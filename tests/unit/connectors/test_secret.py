@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import http.client
 import json
 import pickle
 import urllib.error
@@ -113,6 +114,8 @@ def test_keyvault_asks_the_vault_for_its_own_cloud() -> None:
     [
         (urllib.error.HTTPError("u", 403, "Forbidden", Message(), None), "answered 403 Forbidden"),
         (OSError("no route"), "cannot be read"),
+        (json.JSONDecodeError("Expecting value", "<html>", 0), "cannot be read"),
+        (http.client.IncompleteRead(b""), "cannot be read"),
         (None, "answered without a value"),
     ],
 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from isthmus.amqp import section
+from isthmus.amqp.section import Header
 from isthmus.amqp.types import Long, Symbol, Timestamp
 from isthmus.errors import EntityNotFoundError
 from isthmus.replication import audit as audit_module
 from isthmus.replication.audit import audit
+from isthmus.testing.clock import ManualClock
 from isthmus.topology.model import Endpoint, Route
 
 AUDIT = {alias: Endpoint(alias, "flights/Subscriptions/audit") for alias in ("ewr", "jfk")}
@@ -35,11 +37,20 @@ class Entities:
         self.on_open: dict[str, list[tuple[str, str, int]]] = {}
 
     def put(
-        self, place: str, number: int, *, origin: str = "", reason: str = "", message_id: str = "", at_ms: int = 0
+        self,
+        place: str,
+        number: int,
+        *,
+        origin: str = "",
+        reason: str = "",
+        message_id: str = "",
+        at_ms: int = 0,
+        ttl_ms: int | None = None,
+        own: dict[str, object] | None = None,
     ) -> None:
-        properties: dict[str, object] = (
-            {"repl-origin": f"{origin}/flights", "repl-sequence": str(number)} if origin else {}
-        )
+        properties: dict[str, object] = dict(own or {})
+        if origin:
+            properties |= {"repl-origin": f"{origin}/flights", "repl-sequence": str(number)}
         if reason:
             properties["DeadLetterReason"] = reason
         annotations = {
@@ -51,6 +62,7 @@ class Entities:
         self.held.setdefault(place, []).append(
             section.encode_message(
                 b"",
+                header=Header(ttl_ms=ttl_ms),
                 annotations=annotations,
                 properties={"message_id": message_id} if message_id else {},
                 application_properties=properties,
@@ -66,7 +78,8 @@ class Entities:
         def read(from_sequence: int, count: int) -> Sequence[bytes]:
             from isthmus.replication.identity import identify
 
-            return [m for m in self.held[place] if identify(m).sequence >= from_sequence][:count]
+            standing = sorted(self.held[place], key=lambda message: identify(message).sequence)
+            return [m for m in standing if identify(m).sequence >= from_sequence][:count]
 
         return read
 
@@ -180,3 +193,69 @@ def test_of_two_equals_the_one_that_came_first_explains_the_other() -> None:
     entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr", message_id="m", at_ms=1500)
     result = audit("flights", ROUTES, AUDIT, entities.peek, detection_ms=WINDOWS_MS)
     assert (result.total("arrived"), result.total("dropped"), result.total("lost")) == (1, 1, 0)
+
+
+def test_i3_what_ended_its_life_while_it_was_read_has_expired() -> None:
+    entities = Entities()
+    clock = ManualClock()
+    now_ms = clock.wall_ms()
+    entities.put("ewr/flights/Subscriptions/audit", 1, at_ms=now_ms - 60_000, ttl_ms=30_000)
+    entities.put("ewr/flights/Subscriptions/audit", 2, at_ms=now_ms - 60_000, ttl_ms=300_000)
+    entities.put("ewr/flights/Subscriptions/audit", 3, at_ms=now_ms - 60_000)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, clock=clock)
+    assert (result.total("expired"), result.total("lost")) == (1, 2)
+    assert result.comparisons[1].samples == {"lost": (2, 3)}
+
+
+def test_i4_what_is_not_replicated_is_not_missed() -> None:
+    entities = Entities()
+    for number, own in enumerate(({}, {"stays": True}), 1):
+        entities.put("ewr/flights/Subscriptions/audit", number, own=own)
+    entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr")
+    result = audit("flights", ROUTES, AUDIT, entities.peek, selects=lambda message, _: b"stays" not in message)
+    assert (result.total("lost"), result.total("unknown"), result.clean) == (0, 0, True)
+    assert result.to_dict()["entered"] == 1
+
+
+def test_where_no_order_is_promised_its_lack_is_no_fault() -> None:
+    entities = Entities()
+    for number in (1, 2):
+        entities.put("ewr/flights/Subscriptions/audit", number)
+    for number in (2, 1):
+        entities.put("jfk/flights/Subscriptions/audit", number, origin="ewr")
+    assert not audit("flights", ROUTES, AUDIT, entities.peek).clean
+    result = audit("flights", ROUTES, AUDIT, entities.peek, ordered=False)
+    assert (result.total("out_of_order"), result.clean) == (1, True)
+
+
+def test_a_message_of_which_nobody_can_read_all_stops_no_reading() -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1, message_id="text", at_ms=1000)
+    entities.put("jfk/flights/Subscriptions/audit", 9, message_id="text", at_ms=1000)
+    entities.put("jfk/flights/Subscriptions/isthmus.flights.ewr", 9)
+    for held in entities.held.values():
+        held[:] = [message.replace(b"text", b"\xff\xff\xff\xff") for message in held]
+    result = audit("flights", ROUTES, AUDIT, entities.peek, detection_ms=WINDOWS_MS)
+    assert (result.total("lost"), result.total("dropped")) == (0, 1)
+
+
+def test_of_a_partitioned_topic_every_fragment_is_read_on() -> None:
+    """Sequence numbers have the fragment in their top 16 bits: what comes to a lower one later has a lower number."""
+    entities = Entities()
+    entities.next = (1 << 48) + 1
+    entities.put("ewr/flights/Subscriptions/audit", 1)
+    entities.put("jfk/flights/Subscriptions/audit", 70)
+    entities.next = (2 << 48) + 1
+    entities.put("ewr/flights/Subscriptions/audit", 2)
+    entities.put("jfk/flights/Subscriptions/audit", 2, origin="ewr")
+    entities.put("ewr/flights/Subscriptions/audit", 70, origin="jfk")
+    opener = entities.peek
+
+    def moving(endpoint: Endpoint):
+        if endpoint == ROUTES[0].source:
+            entities.next = (1 << 48) + 9
+            entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr")
+        return opener(endpoint)
+
+    result = audit("flights", ROUTES, AUDIT, moving, ordered=False)
+    assert (result.total("arrived"), result.total("lost"), result.total("duplicated")) == (3, 0, 0)

@@ -46,6 +46,23 @@ def test_i3_an_undecodable_body_does_not_matter() -> None:
     assert identify(message[: start + 8] + b"\xff" * (len(message) - start - 8)).sequence == 1
 
 
+def test_provenance_that_nobody_can_read_is_none() -> None:
+    message = section.encode_message(
+        b"", annotations={"x-opt-sequence-number": Long(7)}, application_properties={"repl-origin": "text"}
+    )
+    assert identify(message.replace(b"text", b"\xff\xff\xff\xff")) == (7, "", "", 7, "")
+
+
+@pytest.mark.parametrize("number", ["²", "9" * 5000])
+def test_a_number_that_is_none_stops_nobody(number: str) -> None:
+    message = section.encode_message(
+        b"",
+        annotations={"x-opt-sequence-number": Long(7)},
+        application_properties={"repl-origin": "ewr/flights", "repl-sequence": number},
+    )
+    assert identify(message) == (7, "ewr", "flights", -1, "")
+
+
 def test_bytes_that_are_no_message_raise() -> None:
     with pytest.raises(CodecError):
         identify(b"no message")

@@ -41,6 +41,7 @@ def test_i1_options_hold_references_only() -> None:
         "entity": "flights/Subscriptions/isthmus.flights.jfk",
         "mode": "raw",
         "ordered": "true",
+        "lock_seconds": "30.0",
         "control": "/run/control",
         "lease_seconds": "20",
         "steps": "a.b:c",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -84,3 +85,25 @@ def test_a_route_is_described_and_shown() -> None:
     table = route_table([described])
     assert table.row_count == 1
     assert list(table.columns[5].cells) == ["1 min 30 s"]
+
+
+def test_a_document_that_cannot_be_written_is_told_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk must not end the run, which cannot be told without it."""
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = StatusFile(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(status_module.os, "open", full)
+        assert file.write("running", [], Footprint())["state"] == "running"
+        assert file.write("draining", [], Footprint())["state"] == "draining"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path / status_module.FILE} cannot be written: No space left on device"
+    ]
+    file.write("ended", [], Footprint())
+    found = read_status(tmp_path)
+    assert found is not None
+    assert found["state"] == "ended"

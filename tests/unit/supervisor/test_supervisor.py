@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 
 import pytest
@@ -127,6 +128,22 @@ def test_i1_a_route_whose_claim_is_lost_stops() -> None:
     assert bench.phase() is Phase.CLAIMED
 
 
+def test_i2_a_route_whose_claim_is_lost_and_that_does_not_stop_well_touches_no_other() -> None:
+    bench = Bench(("a", "b"))
+    bench.step()
+
+    def broken() -> None:
+        raise RuntimeError("Spark would not")
+
+    bench.started["a"][0].stop = broken  # type: ignore[method-assign]
+    bench.claim = ClaimView(ClaimState.UNREACHABLE, "no route to host")
+    bench.step()
+    assert bench.journal == ["drain a", "drain b", "stop b"]
+    bench.claim = ClaimView(ClaimState.HELD)
+    bench.step()
+    assert len(bench.started["a"]) == len(bench.started["b"]) == 2
+
+
 def test_i2_one_failure_touches_no_other_route() -> None:
     bench = Bench(("a", "b"))
     bench.refuse["a"] = RuntimeError("no such thing")
@@ -201,6 +218,34 @@ def test_available_now_gives_a_hopeless_route_up() -> None:
     assert bench.supervisor.run(threading.Event()) is False
 
 
+@pytest.mark.parametrize("state", [ClaimState.PENDING, ClaimState.ELSEWHERE, ClaimState.UNREACHABLE])
+def test_available_now_gives_a_route_up_whose_claim_it_does_not_get(state: ClaimState) -> None:
+    bench = Bench(("a",), available_now=True, claim_seconds=60.0)
+    bench.claim = ClaimView(state, "no route to host")
+    for _ in range(110):
+        bench.step()
+    assert not bench.supervisor.finished()
+    bench.claim = ClaimView(ClaimState.HELD)
+    bench.step()
+    bench.claim = ClaimView(state, "no route to host")
+    for _ in range(110):
+        bench.step()
+    assert not bench.supervisor.finished()
+    for _ in range(20):
+        bench.step()
+    assert bench.supervisor.finished()
+    assert bench.supervisor.run(threading.Event()) is False
+    assert "claim" in bench.supervisor.conditions()[0][1].last_error
+
+
+def test_a_run_without_end_waits_for_its_claims_without_end() -> None:
+    bench = Bench(("a",), claim_seconds=1.0)
+    bench.claim = ClaimView(ClaimState.UNREACHABLE, "no route to host")
+    for _ in range(110):
+        bench.step()
+    assert not bench.supervisor.finished()
+
+
 def test_i4_routes_start_a_few_at_a_time() -> None:
     bench = Bench(("a", "b", "c"), starts_at_once=2, start_seconds=10.0)
     bench.supervisor.step()
@@ -251,6 +296,20 @@ def test_i5_a_failing_drain_does_not_keep_the_others_from_it(caplog: pytest.LogC
     assert "drain b" in bench.journal
     assert "stop a" in bench.journal
     assert "gone" in caplog.text
+
+
+def test_i5_routes_end_well_though_nobody_can_be_told() -> None:
+    bench = Bench(("a", "b"), step_seconds=0.0, drain_seconds=5.0)
+
+    def full() -> None:
+        bench.clock.advance(1000)
+        bench.started["a"][0].drain = lambda: None  # type: ignore[method-assign]
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        bench.supervisor.run(threading.Event(), full)
+    assert bench.journal[0] == "drain b"
+    assert sorted(bench.journal[1:]) == ["stop a", "stop b"]
 
 
 def test_run_ends_on_request() -> None:

@@ -32,6 +32,15 @@ def test_what_waits_is_the_span_of_sequence_numbers() -> None:
     assert look.interval_seconds == BUSY_SECONDS
 
 
+def test_of_a_partitioned_source_the_spans_of_its_fragments_are_summed() -> None:
+    """Their sequence numbers are 2**48 apart."""
+    clock = ManualClock()
+    one, four = 1 << 48, 4 << 48
+    held = [*range(7, 9), *range(one + 3, one + 13), *range(four + 1, four + 101)]
+    assert BacklogLook(clock)(Source(held, clock).peek).waiting == 112
+    assert BacklogLook(clock)(Source(held[2:], clock).peek).waiting == 110
+
+
 def test_i1_looks_at_an_idle_source_back_off_and_come_back() -> None:
     clock = ManualClock()
     look = BacklogLook(clock)

@@ -1,4 +1,6 @@
+import socket
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,11 +10,22 @@ from isthmus.errors import (
     ConnectionLostError,
     EntityNotFoundError,
     IsthmusError,
+    OperationTimeoutError,
     OutcomeUnknownError,
     QuotaExceededError,
 )
 from isthmus.testing.peer import Peer
-from isthmus.transport import Client, Endpoint, Management, Receiver, Sender, SharedKeyCredential, Token
+from isthmus.transport import (
+    Client,
+    Endpoint,
+    IdentityCredential,
+    Management,
+    Receiver,
+    Sender,
+    SharedKeyCredential,
+    SignatureCredential,
+    Token,
+)
 from isthmus.transport.sender import envelope, messages_of
 
 
@@ -104,6 +117,19 @@ def test_nobody_listening_is_a_lost_connection() -> None:
         Client(endpoint).open(2.0)
 
 
+def test_a_peer_that_accepts_and_says_nothing_is_left_without_a_socket_behind() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = Client(Endpoint("127.0.0.1", silent.getsockname()[1], tls=False))
+        with pytest.raises(OperationTimeoutError, match="no answer to open"):
+            client.open(0.2)
+        assert client.fileno() == -1
+
+
+def test_a_host_that_is_no_name_is_a_lost_connection() -> None:
+    with pytest.raises(ConnectionLostError, match="aaaa:5671"):
+        Client(Endpoint("a" * 64, 5671)).open(2.0)
+
+
 def test_tokens_are_shown_and_renewed_before_they_expire_i2() -> None:
     class Brief:
         def __init__(self) -> None:
@@ -122,6 +148,44 @@ def test_tokens_are_shown_and_renewed_before_they_expire_i2() -> None:
             assert client.error is None
         shown = [body for node, operation, body in peer.requests if (node, operation) == ("$cbs", "put-token")]
         assert shown[0] == "token 1 for sb://name:1/q"
+
+
+def test_a_token_service_that_fails_for_a_moment_costs_no_connection_i1() -> None:
+    class Identity:
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def get_token(self, scope: str) -> SimpleNamespace:
+            self.asked += 1
+            if self.asked == 2:
+                raise ValueError("the token service is away")
+            return SimpleNamespace(token=f"token {self.asked}", expires_on=time.time() + (2 if self.asked == 1 else 60))
+
+    with Peer("q") as peer:
+        identity = Identity()
+        endpoint = Endpoint("127.0.0.1", peer.port, tls=False, credential=IdentityCredential(identity))
+        with Client(endpoint).open() as client:
+            client.authorize("q")
+            client.wait_until(lambda: identity.asked == 3, 5, "renewal")
+            assert client.error is None
+            peer.wait_for(lambda: [body for _, _, body in peer.requests] == ["token 1", "token 3"])
+
+
+def test_a_token_that_cannot_be_renewed_keeps_nobody_busy_i2() -> None:
+    with Peer("q") as peer:
+        text = f"SharedAccessSignature sr=x&sig=y&se={int(time.time()) + 2}&skn=z"
+        endpoint = Endpoint("127.0.0.1", peer.port, tls=False, credential=SignatureCredential(text))
+        with Client(endpoint).open() as client:
+            client.authorize("q")
+            limit, turns = time.monotonic() + 2.5, 0
+            while (left := limit - time.monotonic()) > 0:
+                client.wait(left)
+                turns += 1
+            assert turns < 20
+            assert len(peer.requests) <= 3
+            deadline = client.deadline()
+            assert deadline is not None
+            assert deadline > time.monotonic()
 
 
 def test_outcomes_cover_each_ordinal_once_whatever_the_ranges_i2() -> None:

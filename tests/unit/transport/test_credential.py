@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, unquote
 import pytest
 
 from isthmus.transport import Endpoint, IdentityCredential, NoCredential, SharedKeyCredential, SignatureCredential
+from isthmus.transport.credential import TokenError
 
 
 def test_a_shared_key_signs_resource_and_expiry() -> None:
@@ -49,3 +50,13 @@ def test_an_identity_is_asked_for_the_service_bus_scope() -> None:
 
 def test_nothing_need_be_shown_without_a_credential() -> None:
     assert NoCredential().token("sb://host/q", 0.0) is None
+
+
+def test_an_identity_that_fails_is_an_error_that_may_pass_i3() -> None:
+    def get_token(scope: str) -> SimpleNamespace:
+        raise ValueError("the token service is away\nand this is how to find out why")
+
+    with pytest.raises(TokenError, match=r"token service is away$") as raised:
+        IdentityCredential(SimpleNamespace(get_token=get_token)).token("sb://host/q", 0.0)
+    assert raised.value.retryable
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)

@@ -252,6 +252,10 @@ class ServiceBusAdministration:
             raise NamespaceUnreachableError(
                 self._endpoint, f"gave no answer ({_first_line(error)})", "run it again"
             ) from None
+        except ValueError as error:  # e.g. of a host name that can be none
+            raise AdministrationError(
+                self._endpoint, f"cannot be reached ({_first_line(error)})", "check host and port"
+            ) from None
 
 
 def _settings(subscription: SubscriptionState) -> dict[str, Any]:

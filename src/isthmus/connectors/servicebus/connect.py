@@ -34,9 +34,11 @@ def endpoint_of(options: SourceOptions | SinkOptions) -> Endpoint:
         raise InvalidArgumentError(f"option 'identity': write default, not '{options.identity}'")
     from azure.identity import DefaultAzureCredential  # an SDK is loaded only where it is used
 
+    host, _, port = options.host.partition(":")
     return Endpoint(
-        options.host,
-        WEBSOCKET_PORT if websocket else AMQPS_PORT,
+        host,
+        int(port) if port else WEBSOCKET_PORT if websocket else AMQPS_PORT,
+        authority=options.host,
         credential=IdentityCredential(DefaultAzureCredential()),
         ca_file=options.ca_file,
         websocket=websocket,

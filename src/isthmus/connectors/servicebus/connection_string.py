@@ -64,7 +64,7 @@ class ConnectionString:
         entity_path: the entity the string is limited to; empty for the whole namespace.
         development_emulator: plain AMQP instead of TLS.
         websocket: AMQP over WebSocket (`TransportType=AmqpWebSockets`, as .NET writes it).
-        text: the whole string, for SDKs that parse it themselves.
+        text: the same parts as SDKs write them, for those that parse a string themselves, and more strictly.
     """
 
     host: str
@@ -97,23 +97,33 @@ class ConnectionString:
         transport = parts.get("transporttype", "").lower()
         if transport not in _TRANSPORT_TYPES:
             raise ConnectionStringError("TransportType is neither Amqp nor AmqpWebSockets")
+        emulator = parts.get("usedevelopmentemulator") == "true"
+        entity_path = parts.get("entitypath", "").strip("/")
         return cls(
             host=host,
             port=port,
             key_name=key_name,
             key=Secret(key) if key else None,
             signature=Secret(signature) if signature else None,
-            entity_path=parts.get("entitypath", "").strip("/"),
-            development_emulator=parts.get("usedevelopmentemulator") == "true",
-            text=Secret(raw.strip()),
+            entity_path=entity_path,
+            development_emulator=emulator,
+            text=Secret(
+                f"Endpoint=sb://{_authority(host, port)}/;"
+                + (
+                    f"SharedAccessKeyName={key_name};SharedAccessKey={key}"
+                    if key
+                    else f"SharedAccessSignature={signature}"
+                )
+                + (f";EntityPath={entity_path}" if entity_path else "")
+                + (";UseDevelopmentEmulator=true" if emulator else "")
+            ),
             websocket=_TRANSPORT_TYPES[transport],
         )
 
     @property
     def authority(self) -> str:
         """`host` or `host:port`, as link addresses, token audiences and the administration client use it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port is None else f"{host}:{self.port}"
+        return _authority(self.host, self.port)
 
     @property
     def tls(self) -> bool:
@@ -128,6 +138,11 @@ class ConnectionString:
     def audience(self, path: str = "") -> str:
         """The resource that a token for an entity names, e.g. `sb://host/flights`."""
         return f"sb://{self.authority}/{path.strip('/')}"
+
+
+def _authority(host: str, port: int | None) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return name if port is None else f"{name}:{port}"
 
 
 def _parts(raw: str) -> dict[str, str]:

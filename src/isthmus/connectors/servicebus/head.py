@@ -15,10 +15,23 @@ from typing import NamedTuple
 
 from isthmus.amqp import section
 from isthmus.amqp.section import locate
+from isthmus.connectors.servicebus.sequence import annotations_of
 
-__all__ = ["Standing", "first_hole", "first_waiting", "last_sequence", "standing"]
+__all__ = [
+    "FRAGMENT_BITS",
+    "Standing",
+    "first_hole",
+    "first_waiting",
+    "last_sequence",
+    "spans",
+    "standing",
+    "waiting_at_most",
+]
 
 PAGE = 32
+# Sequence numbers of a partitioned entity have the fragment in what is above: at the service, and so in `isthmus.entities`,
+# which a Spark worker need not load for it.
+FRAGMENT_BITS = 48
 _ENOUGH = 1 << 62
 
 Peek = Callable[[int, int], Sequence[bytes]]
@@ -35,10 +48,9 @@ class Standing(NamedTuple):
 
 def standing(message: bytes) -> Standing:
     """What a look tells about one encoded message."""
-    sections = locate(message)
-    annotations = {str(k): v for k, v in section.decode_map(message, sections.message_annotations).items()}
+    annotations = annotations_of(message, "x-opt-sequence-number", "x-opt-message-state", "x-opt-enqueued-time")
     enqueued_ms = int(annotations.get("x-opt-enqueued-time") or 0)
-    ttl_ms = section.decode_header(message, sections.header).ttl_ms or 0
+    ttl_ms = section.decode_header(message, locate(message).header).ttl_ms or 0
     expires = enqueued_ms + ttl_ms if 0 < ttl_ms < 0xFFFFFFFF else 0
     return Standing(
         int(annotations["x-opt-sequence-number"]),
@@ -61,18 +73,23 @@ def _waits(found: Standing, now_ms: int) -> bool:
     return found.state == 0 and not 0 < found.expires_at_ms <= now_ms
 
 
-def first_waiting(peek: Peek, now_ms: int, through: int = _ENOUGH, *, start: int = 0) -> Standing | None:
-    """The first message that may be received, from sequence number `start` up to `through`; it may be locked."""
+def first_waiting(
+    peek: Peek, now_ms: int, through: int = _ENOUGH, *, start: int = 0, until_ms: int = _ENOUGH
+) -> Standing | None:
+    """The first message that may be received, from sequence number `start` up to `through`, of those that were enqueued until
+    `until_ms`; it may be locked.
+    """
     for found in _pages(peek, start, PAGE):
         if found.sequence > through:
             return None
-        if _waits(found, now_ms):
+        if found.enqueued_ms <= until_ms and _waits(found, now_ms):
             return found
     return None
 
 
 def first_hole(peek: Peek, now_ms: int, before: int, sequences: Sequence[int]) -> Standing | None:
-    """A message between those that came that somebody else holds: the locks of a reader that died live on.
+    """A message between those that came that somebody else holds: the locks of a reader that died live on. Between the
+    fragments of a partitioned entity there is no order, and no hole.
 
     Args:
         peek: looks at the entity.
@@ -83,7 +100,7 @@ def first_hole(peek: Peek, now_ms: int, before: int, sequences: Sequence[int]) -
     if isinstance(sequences, range) and sequences[0] == before + 1:
         return None
     for sequence in sequences:
-        if sequence > before + 1:
+        if sequence > before + 1 and sequence >> FRAGMENT_BITS == before >> FRAGMENT_BITS:
             found = first_waiting(peek, now_ms, sequence - 1, start=before + 1)
             if found is not None:
                 return found
@@ -91,23 +108,51 @@ def first_hole(peek: Peek, now_ms: int, before: int, sequences: Sequence[int]) -
     return None
 
 
-def last_sequence(peek: Peek, start: int) -> int:
-    """The last sequence number of the entity, found by doubling and halving from `start`; 0 if it is empty."""
+def last_sequence(peek: Peek, start: int, below: int = _ENOUGH) -> int:
+    """The last sequence number of the entity, or the last below a limit, found by doubling and halving from `start`; 0 if
+    there is none.
+    """
+
+    def stands(number: int) -> bool:
+        return (
+            number < below
+            and bool(page := peek(number, 1))
+            and (below == _ENOUGH or standing(page[0]).sequence < below)
+        )
+
     first = peek(0, 1)
     if not first:
         return 0
     low = max(start, standing(first[0]).sequence)
-    if not peek(low, 1):
+    if not stands(low):
         low = standing(first[0]).sequence
     step = 1
-    while peek(low + step, 1):
+    while stands(low + step):
         low += step
         step *= 2
     high = low + step
     while high - low > 1:
         middle = (low + high) // 2
-        if peek(middle, 1):
+        if stands(middle):
             low = middle
         else:
             high = middle
     return low
+
+
+def spans(peek: Peek, head: int, tail: int) -> Iterator[tuple[int, int]]:
+    """First and last sequence number between two that stand, of each fragment; an ordinary entity has one."""
+    while head >> FRAGMENT_BITS < tail >> FRAGMENT_BITS:
+        end = ((head >> FRAGMENT_BITS) + 1) << FRAGMENT_BITS
+        yield head, last_sequence(peek, head, end)
+        after = peek(end, 1)
+        if not after:
+            return
+        head = standing(after[0]).sequence
+    if head <= tail:
+        yield head, tail
+
+
+def waiting_at_most(peek: Peek, head: int, tail: int) -> int:
+    """How many messages there may be between two sequence numbers that stand; AMQP has no count."""
+    return sum(last - first + 1 for first, last in spans(peek, head, tail))

@@ -13,6 +13,7 @@ source. Its end, in order:
     3. the sink answers that everything before it is settled;
     4. what was never settled is given back (its delivery count does not rise), and counted;
     5. the sink is told that the lease has ended: for it, end of input without that word is a failure.
+A lease that the driver wishes to end does not wait long for a target that takes nothing: it fails, and gives all back.
 Over 400 lines: one thread owns the link, the channel and the accounts, and each of its decisions reads all three.
 
 Invariants:
@@ -38,7 +39,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isthmus.amqp import section
 from isthmus.amqp.performative import Released
 from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus import channel as frames
@@ -52,9 +52,9 @@ from isthmus.connectors.servicebus.lease_item import Block, Finish, LeaseEnd, Le
 from isthmus.connectors.servicebus.lease_report import REPORT_SECONDS, LeaseReport
 from isthmus.connectors.servicebus.ledger import Ledger, Span
 from isthmus.connectors.servicebus.renewal import Renewal
-from isthmus.connectors.servicebus.sequence import enqueued_ms_of, sequences_of
+from isthmus.connectors.servicebus.sequence import annotations_of, enqueued_ms_of, sequences_of
 from isthmus.connectors.servicebus.turn import Turn
-from isthmus.errors import IsthmusError
+from isthmus.errors import EntityDisabledError, IsthmusError
 from isthmus.transport import Client, Endpoint, Management, Receiver
 
 __all__ = [
@@ -70,7 +70,7 @@ __all__ = [
 
 # The sink says something every 2 s; five times that is silence.
 SILENCE_SECONDS = 10.0
-# Until its target stands a sink has nothing to say, for 30 s unless told otherwise; then it fails by itself.
+# Until its target stands, or stands again, a sink has nothing to say, for 30 s unless told otherwise; then it fails by itself.
 SINK_SECONDS = 60.0
 DRAIN_SECONDS = 5.0
 # How long the accounts may take to close once the last flush row is on its way and settlements have stopped coming.
@@ -85,7 +85,11 @@ TURN_RETRY_SECONDS = 0.01
 OVERTIME_SECONDS = 10.0
 # How many messages a lease asks for to see whether the one that it waits for is free.
 PROBE = 8
-_LOCK_MS_UNKNOWN = 30_000
+# What a message is taken to have before the first has come: credit that was given cannot be taken back from those that
+# turn out larger.
+UNKNOWN_MESSAGE_BYTES = 1 << 20
+_LOCK_SECONDS_UNKNOWN = 30.0
+_LOCKED_UNTIL = "x-opt-locked-until"
 
 
 class Lease:
@@ -101,6 +105,7 @@ class Lease:
         channel_file: where the sink dials; None: nobody settles here (the caller takes `tokens`).
         control_file: where the driver listens for reports (`RouteControl`); None: nobody watches.
         label: what the driver's control knows the lease by.
+        lock_seconds: LockDuration of the source; 0: what the first message's lock and this machine's clock tell.
         steps: names of custom steps, for the error when rows were dropped.
         turn: of the route's two queries; None: there is but one.
 
@@ -121,6 +126,7 @@ class Lease:
         channel_file: Path | None = None,
         control_file: Path | None = None,
         label: str = "",
+        lock_seconds: float = 0.0,
         steps: str = "",
         turn: Turn | None = None,
     ) -> None:
@@ -144,6 +150,7 @@ class Lease:
         # A lease that has an end in sight need not wait long for what will not come.
         self._idle_seconds = min(1.0, limits.idle_seconds) if limits.through else limits.idle_seconds
         self._stop_wish = ""
+        self._wished = ""
         self._turn = turn
         self._has_turn = turn is None
         self._listener: Listening | None = None
@@ -166,7 +173,8 @@ class Lease:
         self._blocked_by: Standing | None = None
         self._blocked_since = 0.0
         self._renewal = Renewal(self.ledger)
-        self._lock_seconds = _LOCK_MS_UNKNOWN / 1000
+        self._told_lock_seconds = lock_seconds
+        self._lock_seconds = lock_seconds or _LOCK_SECONDS_UNKNOWN
         self._base_id: int | None = None
         self._last_arrival = 0.0
         self._last_payload = b""
@@ -233,6 +241,7 @@ class Lease:
             self._control_turn()
             self._take_turn(now)
             self._decide(now)
+            self._renew(now)
             self._refill()
             if self._client is not None:
                 self._client.flush()
@@ -293,12 +302,15 @@ class Lease:
     def _take(
         self, sequences: Sequence[int], first_id: int, tokens: list[bytes], payloads: list[bytes], now: float
     ) -> None:
-        if self._hole_until:
+        hole = None
+        if not self._hole_until and self.ordered and now < self._guarded_until and self._management is not None:
+            try:
+                hole = first_hole(self._management.peek, self._clock.wall_ms(), self._handed_on, sequences)
+            except IsthmusError as error:
+                self._look_failed(error)
+        if self._hole_until or self._error is not None or self._receiver is None:
             self._release([Span(0, first_id, tokens)])
             return
-        hole = None
-        if self.ordered and now < self._guarded_until and self._management is not None:
-            hole = first_hole(self._management.peek, self._clock.wall_ms(), self._handed_on, sequences)
         if hole is not None:
             self._wait_for(hole, now)
             keep = next((i for i, sequence in enumerate(sequences) if sequence > hole.sequence), len(sequences))
@@ -315,6 +327,13 @@ class Lease:
         self._renewal.arrived(now, first_id + len(tokens))
         self.blocks.put(Block(sequences, tokens, payloads))
 
+    def _look_failed(self, error: IsthmusError) -> None:
+        client = self._client
+        if client is not None and client.error is not None:
+            self._source_lost(client.error)
+        else:
+            self._fail(error)
+
     def _wait_for(self, hole: Standing, now: float) -> None:
         """What comes behind the hole goes back until its message is free."""
         if self._blocked_by is None or self._blocked_by.sequence != hole.sequence:
@@ -327,13 +346,15 @@ class Lease:
             self._receiver.drain()
 
     def _learn(self, message: bytes) -> None:
-        sections = section.locate(message)
-        annotations = {str(k): v for k, v in section.decode_map(message, sections.message_annotations).items()}
-        locked_until = annotations.get("x-opt-locked-until")
+        locked_until = annotations_of(message, _LOCKED_UNTIL).get(_LOCKED_UNTIL)
+        longest = self._lock_seconds
         if isinstance(locked_until, int):
-            self._lock_seconds = min(300.0, max(1.0, (locked_until - self._clock.wall_ms()) / 1000))
+            seen = min(300.0, max(1.0, (locked_until - self._clock.wall_ms()) / 1000))
+            # Clocks may be apart: locks are renewed by the shorter length, and others' waited for by the longer.
+            self._lock_seconds = min(seen, self._told_lock_seconds or seen)
+            longest = max(seen, self._told_lock_seconds)
         # By then every lock that a reader before this one left behind has expired.
-        self._guarded_until = self._started + self._lock_seconds + GUARD_SECONDS
+        self._guarded_until = self._started + longest + GUARD_SECONDS
 
     def _release(self, spans: list[Span]) -> None:
         if self._receiver is not None and self._receiver.error is None:
@@ -346,8 +367,8 @@ class Lease:
             self._client.abandon()
         self._client = self._receiver = self._management = None
         self._begin_end(f"source lost: {error}")
-        if error is not None and not error.retryable:
-            self._error = error
+        if error is not None and not error.retryable and not isinstance(error, EntityDisabledError):
+            self._error = error  # nothing can be settled there any more
 
     def _refill(self) -> None:
         receiver = self._receiver
@@ -355,9 +376,8 @@ class Lease:
             return
         if self._channel_file is not None and not self._met_sink:
             return  # the sink speaks when its target stands; before that nothing need be locked
-        window = self.window
-        if self.ledger.added:
-            window = max(1, min(window, self.window_bytes // max(1, self.received_bytes // self.ledger.added)))
+        mean_bytes = self.received_bytes // self.ledger.added if self.ledger.added else UNKNOWN_MESSAGE_BYTES
+        window = max(1, min(self.window, self.window_bytes // max(1, mean_bytes)))
         if self._blocked_by is not None:
             window = min(window, self.ledger.outstanding + PROBE)
         wanted = min(window - self.ledger.outstanding, self.limits.rows - self.ledger.added)
@@ -448,14 +468,21 @@ class Lease:
                 self._begin_end("dropped rows")
             elif limits.through and self._blocked_by is not None:
                 self._name_the_holder(now)
-        if self._management is not None and self._base_id is not None:
-            self._renewal.turn(now, self._lock_seconds, self._management)
+        if self._wished and self._held and now > self._drain_by:
+            self._fail(LeaseError(f"'{self.path}': {self._wished} while the target takes nothing: {self._held}"))
         if self._stopping and not self._finish_sent and (self._drained() or now > self._drain_by):
             self._finish_sent = True
             self._progress = now
             self.blocks.put(Finish())
         if self._report.is_due(now):
             self._tell({})
+
+    def _renew(self, now: float) -> None:
+        if self._management is not None and self._base_id is not None:
+            try:
+                self._renewal.turn(now, self._lock_seconds, self._management)
+            except IsthmusError as error:
+                self._fail(error)
 
     def _may_end(self, now: float) -> bool:
         if not self._met_sink and self._channel_file is not None:
@@ -480,7 +507,8 @@ class Lease:
         return quiet and self.ledger.outstanding <= self._flushes.dropped_rows()
 
     def _patience_seconds(self) -> float:
-        return SILENCE_SECONDS if self._met_sink else SINK_SECONDS
+        # A sink whose target is away may have nothing to say while it connects, as before the target stood at first.
+        return SILENCE_SECONDS if self._met_sink and not self._held else SINK_SECONDS
 
     def _name_the_holder(self, now: float) -> None:
         """A run that ends with what waits now does not wait longer than a lock can last for a message that others hold."""
@@ -490,7 +518,7 @@ class Lease:
 
     def _silent(self) -> None:
         if self._met_sink:
-            self._fail(LeaseError(f"'{self.path}': the sink has been silent for {SILENCE_SECONDS:g} s"))
+            self._fail(LeaseError(f"'{self.path}': the sink has been silent for {self._patience_seconds():g} s"))
         else:
             self._fail(
                 LeaseError(
@@ -541,6 +569,8 @@ class Lease:
             self._give_back()
         except IsthmusError as error:
             self._error = self._error or error
+        except Exception as error:  # noqa: BLE001 - whatever it is, this was no good end
+            self._error = self._error or LeaseError(f"'{self.path}': {type(error).__name__}: {error}")
         finally:
             if self._error is None:
                 self._leave()
@@ -589,6 +619,7 @@ class Lease:
     def _control_turn(self) -> None:
         wish = self._report.wish()
         if wish:
+            self._wished = wish
             self._begin_end(wish)
 
     def _tell(self, more: dict[str, Any]) -> None:

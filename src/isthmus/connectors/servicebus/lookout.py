@@ -24,7 +24,15 @@ from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus.channel import Channel, dial, sweep
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.disposition import TOKEN_CHUNK
-from isthmus.connectors.servicebus.head import Standing, first_waiting, last_sequence
+from isthmus.connectors.servicebus.head import (
+    FRAGMENT_BITS,
+    Standing,
+    first_waiting,
+    last_sequence,
+    spans,
+    standing,
+    waiting_at_most,
+)
 from isthmus.connectors.servicebus.lease_error import HeldElsewhereError
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.token_collector import TokenCollector
@@ -45,6 +53,7 @@ FRUITLESS_LIMIT_SECONDS = 30.0
 FRUITLESS_NOW_SECONDS = 3.0
 # The longest LockDuration is 5 minutes: what is held for longer is held by somebody who is alive.
 HELD_SECONDS = 310.0
+EVERYTHING = 1 << 62
 
 
 class Lookout:
@@ -68,6 +77,7 @@ class Lookout:
         self._control: Channel | None = None
         self._stopping = False
         self.through = 0
+        self._until_ms = EVERYTHING
         self._available_now = False
         self._lease = 0
         self._last_found: Standing | None = None
@@ -131,8 +141,8 @@ class Lookout:
         return min(self._lead_seconds, self.options.lease_seconds * LONGEST_LEAD)
 
     def _look(self) -> bool:
-        through = self.through or (1 << 62)
-        found = first_waiting(self._peek, self._clock.wall_ms(), through)
+        through = self.through or EVERYTHING
+        found = first_waiting(self._peek, self._clock.wall_ms(), through, until_ms=self._until_ms)
         if found is None:
             self._last_found, self._fruitless = None, 0
             return False
@@ -179,6 +189,18 @@ class Lookout:
         """Notes the last sequence number that stands now: nothing later is moved in this run."""
         self._available_now = True
         self.through = last_sequence(self._peek, 0)
+        if self.through >> FRAGMENT_BITS:  # what comes later to a lower fragment is told by its time
+            firsts = [standing(message).sequence for message in self._peek(0, 1)]
+            lasts = [last for first in firsts for _, last in spans(self._peek, first, self.through)]
+            tails = [standing(message).enqueued_ms for last in lasts for message in self._peek(last, 1)]
+            self._until_ms = max(tails, default=0)
+
+    @property
+    def lease_through(self) -> int:
+        """The last sequence number that a lease should move; of a partitioned entity a lease ends when nothing comes, for
+        the last number may come first.
+        """
+        return EVERYTHING if self.through >> FRAGMENT_BITS else self.through
 
     def standing(self) -> dict[str, Any]:
         """For Spark's progress: the lease under way and what waits at its end."""
@@ -186,7 +208,7 @@ class Lookout:
         with contextlib.suppress(IsthmusError):
             head = first_waiting(self._peek, self._clock.wall_ms())
             self._tail = last_sequence(self._peek, self._tail)
-            told["waiting_at_most"] = max(0, self._tail - head.sequence + 1) if head is not None else 0
+            told["waiting_at_most"] = waiting_at_most(self._peek, head.sequence, self._tail) if head is not None else 0
             told["lag_ms"] = max(0, self._clock.wall_ms() - head.enqueued_ms) if head is not None else 0
         return told
 
@@ -212,14 +234,21 @@ class Lookout:
             self._complete(tokens[start : start + TOKEN_CHUNK])
 
     def _complete(self, tokens: list[bytes]) -> None:
-        management = self._management
-        if management is None or self._client is None or self._client.error is not None:
-            management = self._connect()
-        try:
-            management.finish(management.start_disposition("completed", tokens))
-        except LockLostError:
-            for token in tokens if len(tokens) > 1 else ():
-                self._complete([token])
+        for attempt in (0, 1):  # a connection on which nothing moved during a long batch may have been ended
+            management = self._management
+            if management is None or self._client is None or self._client.error is not None:
+                management = self._connect()
+            try:
+                management.finish(management.start_disposition("completed", tokens))
+                return
+            except LockLostError:
+                for token in tokens if len(tokens) > 1 else ():
+                    self._complete([token])
+                return
+            except IsthmusError as error:
+                self._disconnect()
+                if attempt or not error.retryable:
+                    raise
 
     # ---- the driver's wishes
 

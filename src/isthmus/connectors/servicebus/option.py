@@ -141,6 +141,13 @@ class SourceOptions(_Options):
     partitions: int = _option("Readers at once, where `ordered` is false.", 1, minimum=1)
     window: int = _option("Messages that may be under way between source and settlement.", 16_000, minimum=1)
     window_bytes: int = _option("The same in bytes, by the size of recent messages.", 64 << 20, minimum=1)
+    lock_seconds: float = _option(
+        "LockDuration of the entity, by which locks are renewed and those of a dead reader waited for; 0: what messages and "
+        "this machine's clock tell.",
+        0.0,
+        minimum=0,
+        maximum=300,
+    )
     lease_seconds: float = _option("A lease ends after so long, give or take a tenth.", 300.0, minimum=0.1)
     lease_rows: int = _option("Or after so many messages.", 50_000_000, minimum=1)
     lease_bytes: int = _option("Or after so many bytes.", 50 << 30, minimum=1)
@@ -192,8 +199,8 @@ class SinkOptions(_Options):
     )
     hop_budget: int = _option("How many hops a message may make.", 8, minimum=1)
     batch_messages: int = _option(
-        "Messages per envelope; 0 or 1: every message alone. The messages of a refused envelope are sent again each "
-        "alone, behind what went meanwhile, and only those at fault are dead-lettered.",
+        "Messages per envelope; 0 or 1: every message alone, as one that fits no envelope. The messages of a refused "
+        "envelope are sent again each alone, behind what went meanwhile, and only those at fault are dead-lettered.",
         0,
         minimum=0,
     )

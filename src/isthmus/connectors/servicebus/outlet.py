@@ -20,7 +20,8 @@ Invariants:
     I2. When the target's connection is lost, exactly the copies without acknowledgement are sent again, in order, before
         any later one: what may have arrived twice has the same MessageId.
     I3. A refusal that may pass (full, busy, disabled) is tried again without end of order: nothing later is sent
-        meanwhile; after `target_timeout_seconds` the query fails, and the reader gives all locks back.
+        meanwhile; when the target has taken nothing for `target_timeout_seconds`, however often it was tried, the query
+        fails, and the reader gives all locks back.
     I4. A refusal that will not pass (too large, malformed) dead-letters that one row at its source, with the reason.
     I5. Nothing waits for the channel.
 """
@@ -28,6 +29,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import enum
 import json
 import os
 import select
@@ -35,6 +37,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +48,15 @@ from isthmus.connectors.servicebus.connect import open_client
 from isthmus.connectors.servicebus.outlet_error import RowRefusedError, SourceGoneError, TargetUnavailableError
 from isthmus.connectors.servicebus.splice import Refused
 from isthmus.connectors.servicebus.under_way import UnderWay
-from isthmus.errors import EntityNotFoundError, IsthmusError, UnauthorizedError
+from isthmus.errors import (
+    EntityDisabledError,
+    EntityNotFoundError,
+    IsthmusError,
+    MessageTooLargeError,
+    UnauthorizedError,
+)
 from isthmus.transport import Backoff, Client, Endpoint, Sender
-from isthmus.transport.sender import envelope
+from isthmus.transport.sender import ENVELOPE_OVERHEAD_BYTES, envelope, holds_one, messages_of
 
 __all__ = ["Outlet", "RowRefusedError", "SourceGoneError", "TargetUnavailableError"]
 
@@ -65,6 +74,14 @@ CHUNK = 500
 ENVELOPE_BYTES = 250_000
 # What is under way when a refusal comes gets its outcomes within a round trip; looked for so often.
 SETTLING_SECONDS = 0.02
+
+
+class _Kind(enum.Enum):
+    """How a delivery goes."""
+
+    MESSAGE = enum.auto()
+    ENVELOPE = enum.auto()
+    TOO_LARGE = enum.auto()
 
 
 class Outlet:
@@ -102,7 +119,6 @@ class Outlet:
         self.batch_messages = batch_messages if batch_messages > 1 else 0
         self.target_timeout_seconds = target_timeout_seconds
         self.sent = self.resent = self.refused = 0
-        self._format = BATCH_FORMAT if self.batch_messages else 0
         self._channel_file = channel_file
         self._channel: Channel | None = None
         self._dispose = dispose
@@ -113,10 +129,11 @@ class Outlet:
             batched=self.batch_messages > 0, settle=self._settle, refuse=self._refuse, flushed=self._flushed
         )
         self._trouble: IsthmusError | None = None
-        self._trouble_since = 0.0
+        self._trouble_since = 0.0  # when the target took something last before trouble began; 0 without trouble
         self._backoff = Backoff(0.1, 5.0)
         self._next_try = 0.0
-        self._dial_until = time.monotonic() + DIAL_FOR_SECONDS
+        self._dial_until = float("inf")  # without an end while the target does not stand
+        self._greeted = False
         self._error: IsthmusError | None = None
         self._source_ended = False
         self._closing = False
@@ -146,11 +163,12 @@ class Outlet:
                 self._connect()
                 break
             except IsthmusError as error:
-                if not error.retryable or time.monotonic() >= limit:
+                if not _may_pass(error) or time.monotonic() >= limit:
                     self.close(error)
                     raise
                 time.sleep(min(self._backoff.next_seconds(), max(0.0, limit - time.monotonic())))
         self._backoff.reset()
+        self._dial_until = time.monotonic() + DIAL_FOR_SECONDS
         self._thread.start()
         return self
 
@@ -260,12 +278,15 @@ class Outlet:
         units: list[bytes] = []
         groups: list[Sequence[int]] = []
         start, size = 0, 0
+        sender = self._sender
+        bytes_limit = min(ENVELOPE_BYTES, (sender.max_message_bytes if sender is not None else 0) or ENVELOPE_BYTES)
         for index, payload in enumerate(payloads):
-            if index > start and (index - start >= self.batch_messages or size + len(payload) > ENVELOPE_BYTES):
+            unit_bytes = size + len(payload) + ENVELOPE_OVERHEAD_BYTES
+            if index > start and (index - start >= self.batch_messages or unit_bytes > bytes_limit):
                 units.append(envelope(payloads[start:index]))
                 groups.append(numbers[start:index])
                 start, size = index, 0
-            size += len(payload) + 8
+            size += len(payload) + ENVELOPE_OVERHEAD_BYTES
         if start < len(payloads):
             units.append(envelope(payloads[start:]))
             groups.append(numbers[start : len(payloads)])
@@ -303,9 +324,37 @@ class Outlet:
         count = min(len(payloads) - at, sender.sendable)
         if count > 0:
             part = payloads if count == len(payloads) else payloads[at : at + count]
-            ordinal = sender.send(part, message_format=self._format)
-            self._under_way.sent(ordinal, first + at, count)
+            self._deliver(sender, part, first + at)
         return count
+
+    def _deliver(self, sender: Sender, payloads: list[bytes], first: int) -> None:
+        """Sends deliveries `first` and following; an envelope of one message goes as that message, for which other limits
+        hold. What is over the link's limit is not sent: it would cost the link.
+        """
+        limit = sender.max_message_bytes
+        if not self.batch_messages and (not limit or max(map(len, payloads)) <= limit):
+            self._under_way.sent(sender.send(payloads), first, len(payloads))
+            return
+        for kind, run in groupby(payloads, self._kind_of(limit)):
+            units = list(run)
+            if self.batch_messages and kind is not _Kind.ENVELOPE:
+                units = [messages_of(payload)[0] for payload in units]
+            if kind is _Kind.TOO_LARGE:
+                for number, payload in enumerate(units, first):
+                    self._under_way.refuse(number, 1, MessageTooLargeError(len(payload), limit))
+            else:
+                ordinal = sender.send(units, message_format=BATCH_FORMAT if kind is _Kind.ENVELOPE else 0)
+                self._under_way.sent(ordinal, first, len(units))
+            first += len(units)
+
+    def _kind_of(self, limit: int) -> Callable[[bytes], _Kind]:
+        def kind(payload: bytes) -> _Kind:
+            if self.batch_messages and not holds_one(payload):
+                return _Kind.ENVELOPE
+            size = len(payload) - (ENVELOPE_OVERHEAD_BYTES if self.batch_messages else 0)
+            return _Kind.TOO_LARGE if 0 < limit < size else _Kind.MESSAGE
+
+        return kind
 
     def _push(self) -> None:
         """Writes what the sockets take now; the serving thread is woken for the rest."""
@@ -386,10 +435,10 @@ class Outlet:
             self._retry()
 
     def _dial(self) -> None:
-        if self._channel is not None or self._channel_file is None or time.monotonic() > self._dial_until:
-            return
-        self._channel = dial(self._channel_file)
-        if self._channel is not None and self._sender is not None:
+        if self._channel is None and self._channel_file is not None and time.monotonic() <= self._dial_until:
+            self._channel = dial(self._channel_file)
+        if self._channel is not None and self._sender is not None and not self._greeted:
+            self._greeted = True
             self._channel.send(frames.HELLO, str(os.getpid()).encode())
             self._channel.flush()
 
@@ -418,16 +467,24 @@ class Outlet:
     def _outcome(self, delivery: int, count: int, error: IsthmusError | None) -> None:
         if error is None:
             self._under_way.acknowledge(delivery, count)
-            if self._trouble is None:
-                self._backoff.reset()
+            self._answered()
         elif isinstance(error, EntityNotFoundError | UnauthorizedError):
             self._give_up(error)
-        elif error.retryable:
+        elif _may_pass(error):
             self._begin_trouble(error, time.monotonic() + self._backoff.next_seconds())
         elif self._under_way.split_later(delivery, count):
             self._begin_trouble(error, time.monotonic())
         else:
             self._under_way.refuse(delivery, count, error)
+            self._answered()
+
+    def _answered(self) -> None:
+        """The target did its part for a delivery."""
+        if self._trouble is None:
+            self._backoff.reset()
+            self._trouble_since = 0.0
+        else:
+            self._trouble_since = time.monotonic()
 
     def _settle(self, numbers: Sequence[int]) -> None:
         if self._channel is not None:
@@ -454,7 +511,7 @@ class Outlet:
 
     def _begin_trouble(self, error: IsthmusError, next_try: float) -> None:
         if self._trouble is None:
-            self._trouble_since = time.monotonic()
+            self._trouble_since = self._trouble_since or time.monotonic()
             if self._channel is not None:
                 self._channel.send(frames.HOLD, json.dumps({"error": str(error)}).encode())
         self._trouble = error
@@ -465,7 +522,7 @@ class Outlet:
             self._client.abandon()
         self._client = self._sender = None
         self._under_way.forget_order()
-        if error.retryable:
+        if _may_pass(error):
             self._begin_trouble(error, time.monotonic() + self._backoff.next_seconds())
         else:
             self._give_up(error)
@@ -474,20 +531,19 @@ class Outlet:
         """Connects again if need be, then sends again what has no outcome; called without the lock."""
         with self._changed:
             sender, trouble = self._sender, self._trouble
+            if trouble is not None and time.monotonic() - self._trouble_since > self.target_timeout_seconds:
+                seconds = self.target_timeout_seconds
+                self._give_up(TargetUnavailableError(f"'{self.path}': took nothing for {seconds:g} s: {trouble}"))
+                return
             if sender is not None and sender.outstanding:
                 self._next_try = time.monotonic() + SETTLING_SECONDS
                 return
-        if trouble is not None and time.monotonic() - self._trouble_since > self.target_timeout_seconds:
-            self._give_up(
-                TargetUnavailableError(f"'{self.path}': took nothing for {self.target_timeout_seconds:g} s: {trouble}")
-            )
-            return
         if sender is None:
             try:
                 self._connect()
             except IsthmusError as error:
                 with self._changed:
-                    if not error.retryable:
+                    if not _may_pass(error):
                         self._give_up(error)
                     self._next_try = time.monotonic() + self._backoff.next_seconds()
                 return
@@ -500,13 +556,15 @@ class Outlet:
         sender = self._sender
         assert sender is not None
         pending = self._under_way.pending()
+        if not pending:
+            self._trouble_since = 0.0
         while pending:
             count = min(len(pending), sender.sendable)
             if count <= 0:
                 self._next_try = time.monotonic() + SETTLING_SECONDS
                 return
             for delivery, payload in pending[:count]:
-                self._under_way.sent(sender.send([payload], message_format=self._format), delivery, 1)
+                self._deliver(sender, [payload], delivery)
             self.resent += count
             del pending[:count]
         self._trouble = None
@@ -538,3 +596,8 @@ class Outlet:
         if channel is not None and not channel.closed:
             channel.send(frames.ERROR, json.dumps({"error": str(error), "retryable": error.retryable}).encode())
             channel.flush()
+
+
+def _may_pass(error: IsthmusError) -> bool:
+    """Whether the target may take the same message later, though nobody changes it."""
+    return error.retryable or isinstance(error, EntityDisabledError)

@@ -5,7 +5,8 @@ their time. What it is not: the account of what is outstanding (`ledger`); it wa
 
 Invariants:
     I1. While a renewal is under way no other is asked for.
-    I2. A lock that is lost is no fault of the lease: its message comes again.
+    I2. A lock that is lost is no fault of the lease: its message comes again. Nor is a source that is busy: what it did not
+        renew is asked for again while the lock lasts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from isthmus.errors import LockLostError
 from isthmus.transport import Management, Reply
 
 __all__ = ["Renewal"]
+
+# What a busy source did not renew is due again after this part of the lock.
+RETRIES_PER_LOCK = 10
 
 
 class Renewal:
@@ -40,10 +44,18 @@ class Renewal:
         """Asks for what is due.
 
         Raises:
-            IsthmusError: the source refused for another reason than a lost lock.
+            IsthmusError: the source refused for good, and for another reason than a lost lock.
         """
-        self._replies = [reply for reply in self._replies if not _is_done(reply)]
+        faults = [reply.error for reply in self._replies if reply.error is not None]
+        self._replies = [reply for reply in self._replies if not reply.done]
         horizon = now - lock_seconds / 3
+        for fault in faults:
+            if isinstance(fault, LockLostError):
+                continue
+            if not fault.retryable:
+                raise fault
+            if self._ages:
+                self._ages[0] = (horizon + lock_seconds / RETRIES_PER_LOCK, self._ages[0][1])
         if self._replies or not self._ages or self._ages[0][0] > horizon:
             return
         through = 0
@@ -55,9 +67,3 @@ class Renewal:
             self._replies.append(management.start_renew(tokens[start : start + TOKEN_CHUNK]))
         if tokens:
             self._ages.appendleft((now, through))
-
-
-def _is_done(reply: Reply) -> bool:
-    if reply.done and reply.error is not None and not isinstance(reply.error, LockLostError):
-        raise reply.error
-    return reply.done

@@ -2,7 +2,9 @@
 
 What it is: the two schemas, messages to batches, batches to messages. In raw mode a batch is built from joined bytes and
 offsets, without a Python object per cell. In decoded mode every field of a message has its column, and application
-properties keep their AMQP types: the struct of each names it, so that what is read can be written again as it was. What it is not: Spark; the schemas are given as Spark's DDL text beside Arrow's.
+properties keep their AMQP types: the struct of each names it, so that what is read can be written again as it was. What it
+is not: Spark; the schemas are given as Spark's DDL text beside Arrow's. Barely over 400 lines: what is read and how it is
+written again stand side by side.
 
 A flush row is a row that carries no message: its sequence number is -1, its lock token the number of the flush, and its
 `message` (or `body`) padding large enough to close the batch that Spark is filling.
@@ -69,6 +71,8 @@ _COLUMNS: dict[str, str] = {
 }
 _KINDS = ("boolean", "long", "double", "string", "datetime", "timespan_microseconds", "uuid", "binary")
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
+# The years 1 to 9999, which are all that Spark's and Python's times have in common.
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 _ARROW = {"string": pa.string(), "long": pa.int64(), "int": pa.int32(), "timestamp": _TIMESTAMP}
 _PROPERTY = pa.struct(
     [
@@ -180,8 +184,13 @@ def decoded_batch(payloads: Sequence[bytes], tokens: Sequence[bytes | None]) -> 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     if kind == _TIMESTAMP:
-        return pa.array([None if value is None else value * 1000 for value in values], pa.int64()).cast(_TIMESTAMP)
+        return pa.array([value * 1000 if _is_moment(value) else None for value in values], pa.int64()).cast(_TIMESTAMP)
     return pa.array(values, kind)
+
+
+def _is_moment(value: Any) -> bool:
+    """Whether milliseconds since the epoch are a time that Spark and Python can tell."""
+    return isinstance(value, int) and _FIRST_MS <= value <= _LAST_MS
 
 
 def decode(message: bytes) -> dict[str, Any]:
@@ -302,6 +311,8 @@ def describe(value: Any) -> dict[str, Any] | None:
     name, field = _TYPES.get(type(value), ("", ""))
     if field == "long" and not -(1 << 63) <= value < 1 << 63:
         field = ""
+    if field == "datetime" and not _is_moment(value):
+        field = ""
     if field == "datetime":
         return {field: int(value) * 1000, "type": name}
     if field == "uuid":
@@ -309,7 +320,7 @@ def describe(value: Any) -> dict[str, Any] | None:
     if field:
         return {field: value, "type": name}
     encoded: dict[str, Any] = {"binary": codec.encode(value), "type": "amqp"}
-    if isinstance(value, types.Described) and value.descriptor == _TIMESPAN:
+    if isinstance(value, types.Described) and value.descriptor == _TIMESPAN and isinstance(value.value, int):
         encoded["timespan_microseconds"] = int(value.value) // _TICKS_PER_MICROSECOND
     return encoded
 
@@ -338,8 +349,12 @@ def restore(struct: dict[str, Any] | None) -> Any:
     return maker(struct[_FIELD_OF[name]])
 
 
-def encode(row: dict[str, Any]) -> bytes:
+def encode(row: dict[str, Any], *, with_place: bool = False) -> bytes:
     """An encoded message from columns of the decoded schema; columns that are absent or null are left out.
+
+    Args:
+        row: the columns.
+        with_place: also write the broker's annotations that tell where the message stood and since when, for the splice.
 
     Raises:
         ValueError: a property's type or text is of no use.
@@ -351,6 +366,8 @@ def encode(row: dict[str, Any]) -> bytes:
         annotations["x-opt-partition-key"] = row["partition_key"]
     if row.get("scheduled_enqueue_time") is not None:
         annotations["x-opt-scheduled-enqueue-time"] = types.Timestamp(_milliseconds(row["scheduled_enqueue_time"]))
+    if with_place:
+        annotations |= _place(row)
     fields = {field: row[column] for column, field in _FIELDS.items() if row.get(column) is not None}
     own = row.get("application_properties") or ()
     application = {key: _restored(value) for key, value in (own.items() if isinstance(own, dict) else own)}
@@ -369,6 +386,17 @@ def encode(row: dict[str, Any]) -> bytes:
         properties=fields,
         application_properties=application,
     )
+
+
+def _place(row: dict[str, Any]) -> dict[Any, Any]:
+    numbers = {
+        "x-opt-sequence-number": row.get("sequence_number"),
+        "x-opt-enqueue-sequence-number": row.get("enqueued_sequence_number"),
+    }
+    found: dict[Any, Any] = {types.Symbol(name): types.Long(number) for name, number in numbers.items() if number}
+    if row.get("enqueued_time") is not None:
+        found[types.Symbol("x-opt-enqueued-time")] = types.Timestamp(_milliseconds(row["enqueued_time"]))
+    return found
 
 
 def _restored(value: Any) -> Any:

@@ -1,10 +1,11 @@
-"""Sequence numbers of many encoded messages at once.
+"""Sequence numbers of many encoded messages at once, and the broker's annotations of one.
 
 What it is: finds `x-opt-sequence-number` in each of a run of messages. A broker writes its annotations alike in every
 message, so the place found in the first is looked at in the others; only where it is not there is a message searched.
 
 Invariants:
     I1. The result is the value that decoding the message annotations would give.
+    I2. Only what is asked for is decoded: what the sender annotated may be such as nobody can read.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from operator import eq
+from typing import Any
 
-from isthmus.amqp import section
+from isthmus.amqp import codec, section
 from isthmus.amqp.codec import CodecError
 
-__all__ = ["enqueued_ms_of", "sequence_of", "sequences_of"]
+__all__ = ["annotations_of", "enqueued_ms_of", "sequence_of", "sequences_of"]
 
 _NAME = b"\xa3\x15x-opt-sequence-number\x81"
+_SEQUENCE, _ENQUEUED = "x-opt-sequence-number", "x-opt-enqueued-time"
+# Codes of symbols and strings of less than 256 bytes.
+_SHORT_KEYS = (0xA3, 0xA1)
 _LONG = struct.Struct(">q").unpack_from
 
 
@@ -28,7 +33,7 @@ def sequence_of(message: bytes) -> int:
     Raises:
         CodecError: it has none.
     """
-    found = _annotation(message, "x-opt-sequence-number")
+    found = annotations_of(message, _SEQUENCE).get(_SEQUENCE)
     if not isinstance(found, int):
         raise CodecError("a message without x-opt-sequence-number came from the broker")
     return found
@@ -36,13 +41,23 @@ def sequence_of(message: bytes) -> int:
 
 def enqueued_ms_of(message: bytes) -> int:
     """When the message was enqueued, in milliseconds since the epoch; 0 if it does not say."""
-    found = _annotation(message, "x-opt-enqueued-time")
+    found = annotations_of(message, _ENQUEUED).get(_ENQUEUED)
     return found if isinstance(found, int) else 0
 
 
-def _annotation(message: bytes, name: str) -> object:
-    sections = section.locate(message)
-    return {str(k): v for k, v in section.decode_map(message, sections.message_annotations).items()}.get(name)
+def annotations_of(message: bytes, *names: str) -> dict[str, Any]:
+    """Those of a message's annotations that bear one of the names.
+
+    Raises:
+        CodecError: the bytes are no message.
+    """
+    found: dict[str, Any] = {}
+    for key, value, _ in section.map_items(message, section.locate(message).message_annotations):
+        name = message[key + (2 if message[key] in _SHORT_KEYS else 5) : value]
+        for wanted in names:
+            if name == wanted.encode():
+                found[wanted] = codec.decode(message, value)[0]
+    return found
 
 
 def sequences_of(messages: Sequence[bytes]) -> Sequence[int]:

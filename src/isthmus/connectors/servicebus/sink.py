@@ -37,7 +37,7 @@ from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
 from isthmus.connectors.servicebus.outlet import Outlet
 from isthmus.connectors.servicebus.row import FLUSH_SEQUENCE, encode
 from isthmus.connectors.servicebus.splice import Refused, Splicer
-from isthmus.errors import InvalidArgumentError
+from isthmus.errors import ConnectionLostError, InvalidArgumentError
 from isthmus.transport import Management
 
 __all__ = ["DISPOSITIONS", "ServiceBusSinkMixin"]
@@ -70,6 +70,11 @@ class _Writer:
     def _write(self, iterator: Iterator[pa.RecordBatch], channel_file: Path | None) -> WriterCommitMessage:
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
         options = self.options
+        if channel_file is not None and "sequence_number" not in self.columns and channel_file.exists():
+            raise InvalidArgumentError(
+                "the rows of this lease have lost their column 'sequence_number', without which nothing can be settled; "
+                "keep it, and 'lock_token'"
+            )
         dispose = _SourceSettler(options) if options.source_connection else None
         outlet = Outlet(
             endpoint_of(options),
@@ -202,7 +207,7 @@ def _bytes_of(column: pa.Array) -> tuple[bytes, list[int]]:
 
 
 def _encoded(batch: pa.RecordBatch) -> tuple[bytes, list[int]]:
-    messages = [encode(row) for row in batch.to_pylist()]
+    messages = [encode(row, with_place=True) for row in batch.to_pylist()]
     offsets = [0]
     for message in messages:
         offsets.append(offsets[-1] + len(message))
@@ -246,10 +251,14 @@ class _SourceSettler:
             ca_file=options.source_ca_file,
             transport_type=options.source_transport_type,
         )
-        path = source.entity.strip("/")
-        self._client = open_client(endpoint_of(source), path, "isthmus-dispose")
-        self._management = Management(self._client, path)
+        self._source = source
         self._tokens: dict[int, bytes] = {}
+        self._connect()
+
+    def _connect(self) -> None:
+        path = self._source.entity.strip("/")
+        self._client = open_client(endpoint_of(self._source), path, "isthmus-dispose")
+        self._management = Management(self._client, path)
 
     def know(self, sequences: list[int], tokens: list[bytes]) -> None:
         """Remembers the lock tokens of rows."""
@@ -257,7 +266,13 @@ class _SourceSettler:
 
     def __call__(self, sequence: int, refused: Refused) -> None:
         outcome = outcome_of(refused.disposition, refused.reason, refused.description)
-        self._management.finish(start_settling(self._management, [self._tokens[sequence]], outcome))
+        tokens = [self._tokens[sequence]]
+        try:
+            self._management.finish(start_settling(self._management, tokens, outcome))
+        except ConnectionLostError:  # nothing moved on it while the batch was under way
+            self._client.abandon()
+            self._connect()
+            self._management.finish(start_settling(self._management, tokens, outcome))
 
     def close(self) -> None:
         """Ends the connection."""

@@ -149,7 +149,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         collector = self._here.collector() if options.settle == "commit" else None
         seconds = self._here.lease_seconds(int(end["lease"]))
         return [
-            LeasePartition(int(end["lease"]), number, self._here.through, seconds, collector)
+            LeasePartition(int(end["lease"]), number, self._here.lease_through, seconds, collector)
             for number in range(options.partitions)
         ]
 
@@ -192,6 +192,7 @@ def _lease(options: SourceOptions, partition: LeasePartition, channel_file: Path
         control_file=Path(options.control) if options.control else None,
         turn=Turn(Path(options.turns), options.turn) if options.turns and partition.seconds else None,
         label="/".join((*((options.turn,) if options.turns else ()), str(partition.lease), str(partition.number))),
+        lock_seconds=options.lock_seconds,
         steps=options.steps,
     )
 
@@ -242,4 +243,4 @@ def _collect(options: SourceOptions, partition: LeasePartition) -> Iterator[pa.R
     finally:
         lease.stop("the reader was closed")
         lease.join(10.0)
-    hand_over_tokens(partition.collector, partition.lease, tokens)
+    hand_over_tokens(partition.collector, partition.lease, partition.number, tokens)

@@ -2,8 +2,8 @@
 
 What it is: `Splicer` cuts the source broker's own annotations and `RuleName` out, puts the replication properties in,
 recomputes what is left of TimeToLive, and leaves body, footer and every property of the sender as they are, to the
-byte. It also tells which messages must not go: those that would return to a namespace that they have visited, and those
-that have used up their hops. What it is not: a transform of contents; it reads no body.
+byte. It also tells which messages must not go: those that would return to a namespace that they have visited, those that
+have used up their hops, and those whose provenance nobody can read. What it is not: a transform of contents; it reads no body.
 Spec: AMQP 1.0 part 3; SERVICE-BUS.md W8; FEDERATION.md, row "all" of the patterns.
 
 Provenance, application properties, strings, one value per hop joined by ";":
@@ -24,16 +24,20 @@ Invariants:
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from isthmus.amqp import codec, section
-from isthmus.amqp.codec import WIDTH, value_end
+from isthmus.amqp.codec import WIDTH, CodecError, value_end
 
-__all__ = ["BROKER_ANNOTATIONS", "DEFAULT_HOP_BUDGET", "HOPS_USED_UP", "Refused", "Splicer"]
+__all__ = ["BROKER_ANNOTATIONS", "DEFAULT_HOP_BUDGET", "HOPS_USED_UP", "MALFORMED", "Refused", "Splicer"]
 
 DEFAULT_HOP_BUDGET = 8
 HOPS_USED_UP = "HopBudgetUsedUp"
+MALFORMED = "Malformed"
+# What reading bytes raises that are not what they should be.
+_UNREADABLE = (CodecError, ValueError, IndexError, struct.error)
 
 # What the source's broker says about its own copy; everything else is the sender's and goes on.
 BROKER_ANNOTATIONS = frozenset(
@@ -56,6 +60,7 @@ _SEQUENCE, _TOPIC_SEQUENCE, _ENQUEUED = (
 )
 _LOCK_TOKEN = b"x-opt-lock-token"
 _NAMES = ("repl-origin", "repl-sequence", "repl-offset", "repl-enqueued-time")
+_NAME_BYTES = frozenset(name.encode() for name in _NAMES)
 _MAP32 = struct.Struct(">4sII").pack
 _U32 = struct.Struct(">I")
 _RULE_NAME = b"\xa1\x08RuleName"
@@ -145,9 +150,6 @@ class Splicer:
             data: encoded messages, one behind the other.
             offsets: where each starts, and where the last ends.
             now_ms: wall time, for what is left of TimeToLive.
-
-        Raises:
-            CodecError: a message is malformed.
         """
         copies: list[bytes] = []
         refused: list[Refused] = []
@@ -204,12 +206,19 @@ class Splicer:
                             )
                             start = end
                             continue
-            made = self._copy(data, start, end, now_ms)
+            made: bytes | tuple[str, str, str]
+            try:
+                made = self._copy(data, start, end, now_ms)
+            except _UNREADABLE as error:
+                made = "dead-letter", MALFORMED, str(error)
+            front = None
+            with suppress(*_UNREADABLE):
+                front = self._learn_front(data, start, end)
+            self._front = front
             if isinstance(made, bytes):
                 add(made)
             else:
                 refused.append(Refused(index - 1, *made))
-            front = self._front = self._learn_front(data, start, end)
             start = end
         return copies, refused
 
@@ -291,8 +300,10 @@ class Splicer:
         named = False
         if p < end and b[p + 2] == 0x73:
             p = value_end(b, p + 3)
-            named = bool(section.decode_properties(b, (start, p)).get("message_id") is not None)
-        properties = b[start:p] if named or not self.origin else self._with_message_id(b, start, p, identity)
+            named = section.message_id_at(b, (start, p)) > 0
+        # Without a place of its own there is nothing to make a MessageId of that no other message has.
+        nameless = self.origin and identity and not named
+        properties = self._with_message_id(b, start, p, identity) if nameless else b[start:p]
         kept, count = b"", 0
         hops: dict[str, str] = {}
         e = p
@@ -415,7 +426,7 @@ def _sift(b: bytes, start: int, end: int) -> tuple[bytes, int, dict[str, str]]:
         width = WIDTH[b[value]]
         after = value + width if 0 < width < 254 else value_end(b, value)
         name = b[at + 2 : value] if b[at] == 0xA1 else b""
-        if name == b"RuleName" or (name[:5] == b"repl-" and name.decode() in _NAMES):
+        if name == b"RuleName" or name in _NAME_BYTES:
             kept.append(b[run:at])
             run = after
             if name != b"RuleName":

@@ -50,7 +50,7 @@ class UnderWay:
 
     Attributes:
         acknowledged: messages that the target has taken.
-        transmitted: deliveries sent at least once.
+        transmitted: deliveries sent at least once, or refused unsent.
     """
 
     def __init__(
@@ -148,7 +148,8 @@ class UnderWay:
                 self._early[i] = None
 
     def refuse(self, delivery: int, count: int, error: IsthmusError) -> None:
-        """The target will never take these deliveries."""
+        """The target will never take these deliveries, sent or not."""
+        self.transmitted = max(self.transmitted, delivery + count)
         for i in range(delivery, delivery + count):
             self._early[i] = error
 

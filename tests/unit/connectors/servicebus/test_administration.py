@@ -22,6 +22,7 @@ from isthmus.connectors.servicebus.administration import CA_FILE_VARIABLE, Servi
 from isthmus.connectors.servicebus.default_rule import DefaultRuleTransport
 from isthmus.topology import Change, NamespaceRef, RuleState, SubscriptionState, TopicState
 from isthmus.topology.duration import INFINITE_MS
+from isthmus.topology.reference import SecretReference
 
 WANTED = TopicState(name="x", subscriptions=(SubscriptionState(name="S", rules=(RuleState("r", "1=1"),)),))
 
@@ -130,6 +131,7 @@ def test_further_rules_follow_the_one_that_a_subscription_is_made_with() -> None
         (ServiceRequestError("no route"), "cannot be reached", True),
         (ServiceResponseError("reset"), "gave no answer", True),
         (HttpResponseError("SubCode=40300"), "refused with None", False),
+        (ValueError("Failed to parse: 'aaaa', label empty or too long"), "cannot be reached", False),
     ],
 )
 def test_i2_errors_say_what_to_do_and_hold_no_key(error: Exception, message: str, retryable: bool) -> None:
@@ -137,6 +139,23 @@ def test_i2_errors_say_what_to_do_and_hold_no_key(error: Exception, message: str
         administration(Client(error)).observe("ewr", [WANTED])
     assert "hunter2" not in str(raised.value)
     assert raised.value.retryable == retryable
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HostName=h;SharedAccessKeyName=a;SharedAccessKey=b=",
+        "Endpoint=h:5672;SharedAccessKeyName=a;SharedAccessKey=b=;UseDevelopmentEmulator=true",
+        " Endpoint = sb://h/ ; SharedAccessKeyName = a ; SharedAccessKey = b= ;",
+        "Endpoint=sb://h/;SharedAccessSignature=SharedAccessSignature sr=x&sig=y%3d&se=1&skn=z",
+    ],
+)
+def test_every_connection_string_that_opens_the_data_opens_the_administration(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLACE", text)
+    namespace = NamespaceRef("ewr", SecretReference.parse("env:PLACE"))
+    ServiceBusAdministration.open(namespace).close()
 
 
 def test_the_authoritys_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

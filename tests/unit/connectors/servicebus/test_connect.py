@@ -35,3 +35,17 @@ def test_an_identitys_host_is_reached_over_websocket_on_443() -> None:
     given = {"host": HOST, "entity": "orders", "transport_type": "websockets"}
     found = endpoint_of(SourceOptions.read(given))
     assert (found.host, found.port, found.websocket) == (HOST, 443, True)
+
+
+@pytest.mark.parametrize(
+    ("host", "transport_type", "expected"),
+    [
+        (f"{HOST}:5671", "amqp", (HOST, 5671, f"sb://{HOST}:5671/q")),
+        (f"{HOST}:15671", "amqp", (HOST, 15671, f"sb://{HOST}:15671/q")),
+        (f"{HOST}:8443", "websockets", (HOST, 8443, f"sb://{HOST}:8443/q")),
+        (HOST, "amqp", (HOST, 5671, f"sb://{HOST}/q")),
+    ],
+)
+def test_a_host_may_have_a_port(host: str, transport_type: str, expected: tuple[str, int, str]) -> None:
+    found = endpoint_of(SourceOptions.read({"host": host, "entity": "q", "transport_type": transport_type}))
+    assert (found.host, found.port, found.audience("q")) == expected

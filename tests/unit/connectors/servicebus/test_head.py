@@ -4,7 +4,9 @@ from hypothesis import strategies as st
 from isthmus.amqp import section
 from isthmus.amqp.section import Header
 from isthmus.amqp.types import Int, Long, Timestamp
-from isthmus.connectors.servicebus.head import Peek, first_waiting, last_sequence
+from isthmus.connectors.servicebus.head import FRAGMENT_BITS, Peek, first_hole, first_waiting, last_sequence, standing
+from isthmus.connectors.servicebus.sequence import annotations_of, enqueued_ms_of, sequences_of
+from isthmus.entities.fragment import place
 
 
 def message(sequence: int, state: int = 0, ttl_ms: int | None = None) -> bytes:
@@ -38,6 +40,24 @@ def test_deferred_scheduled_and_expired_messages_do_not_wait_i1() -> None:
     assert first_waiting(peek, 2000, through=150) is None
 
 
+def test_an_annotation_of_the_sender_that_nobody_can_read_hides_no_message() -> None:
+    """A namespace takes it, and one such message must not stop whoever looks."""
+    broken = section.encode_message(
+        b"",
+        header=Header(ttl_ms=500),
+        annotations={
+            "x-opt-mine": "text",
+            "x-opt-sequence-number": Long(7),
+            "x-opt-enqueued-time": Timestamp(1000),
+            "x-opt-locked-until": Timestamp(9000),
+        },
+    ).replace(b"text", b"\xff\xff\xff\xff")
+    assert standing(broken) == (7, 0, 1000, 1500)
+    assert list(sequences_of([broken, message(8)])) == [7, 8]
+    assert enqueued_ms_of(broken) == 1000
+    assert annotations_of(broken, "x-opt-locked-until", "x-opt-none") == {"x-opt-locked-until": 9000}
+
+
 def test_a_look_begins_and_ends_where_it_is_told() -> None:
     peek = entity({n: message(n) for n in (3, 4, 9)})
     assert first_waiting(peek, 0, 2) is None
@@ -51,3 +71,16 @@ def test_a_look_begins_and_ends_where_it_is_told() -> None:
 def test_the_last_sequence_number_is_found_wherever_one_starts(sequences: set[int], start: int) -> None:
     peek = entity({n: message(n) for n in sequences})
     assert last_sequence(peek, start) == max(sequences, default=0)
+
+
+def test_between_fragments_of_a_partitioned_entity_there_is_no_hole() -> None:
+    """They keep no order: what waits in another one may come later."""
+    one, two = 1 << 48, 2 << 48
+    peek = entity({number: message(number) for number in (one + 5, one + 6, two + 1, two + 3)})
+    assert first_hole(peek, 0, one + 5, [two + 1]) is None
+    assert first_hole(peek, 0, 0, [two + 1]) is None
+    assert first_hole(peek, 0, 0, [one + 5, one + 7]) == standing(message(one + 6))
+
+
+def test_a_number_names_its_fragment_as_the_namespace_writes_it() -> None:
+    assert FRAGMENT_BITS == place.FRAGMENT_BITS

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from isthmus.amqp import section
+from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus import lease as lease_module
 from isthmus.connectors.servicebus import outlet as outlet_module
@@ -26,11 +27,13 @@ from isthmus.connectors.servicebus.lease import (
     LeaseLimits,
     RowsDroppedError,
 )
-from isthmus.connectors.servicebus.outlet import Outlet, RowRefusedError, SourceGoneError
+from isthmus.connectors.servicebus.outlet import Outlet, RowRefusedError, SourceGoneError, TargetUnavailableError
 from isthmus.connectors.servicebus.splice import Refused
 from isthmus.connectors.servicebus.turn import FIRST, SECOND, Turn, prepare_turns
-from isthmus.errors import EntityNotFoundError, IsthmusError
+from isthmus.errors import ConnectionLostError, EntityNotFoundError, IsthmusError
+from isthmus.testing import peer as peer_module
 from isthmus.testing.peer import Peer
+from isthmus.transport import Backoff
 
 LIMITS = LeaseLimits(seconds=30, rows=10**6, nbytes=1 << 30, idle_seconds=0.2)
 
@@ -165,7 +168,7 @@ def test_a_lease_ends_by_its_limits_and_gives_the_rest_back(
         completed = [s for s, fate in fates.items() if fate == "completed"]
         assert made.lease.ended_by == ended_by
         assert ids(target) == [f"m{s - 1}" for s in sorted(completed)]
-        assert len(completed) == {"time": 300, "rows": 100, "bytes": 300, "through": 120}[ended_by]
+        assert len(completed) == {"time": 300, "rows": 100, "bytes": 64, "through": 120}[ended_by]
         source.wait_for(lambda: not source.queues["source"].locked)
         assert len(source.queues["source"].waiting) == 300 - len(completed)
 
@@ -193,6 +196,31 @@ def test_a_wish_to_stop_drains_and_ends_well(channel_file: Path, tmp_path: Path)
         runner.join(30)
         assert made.lease.ended_by == "the run ends"
         assert [kind for kind, _ in control.receive()][-1] == frames.STATS
+        control.close()
+    listener.close()
+
+
+def test_a_wish_to_stop_gives_all_back_while_the_target_is_away_i2(
+    channel_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever stops the run does not wait for the target, and locks that are left to expire raise delivery counts."""
+    monkeypatch.setattr(lease_module, "DRAIN_SECONDS", 0.3)
+    control_file = tmp_path / "control"
+    listener = listen(control_file)
+    with brokers(20) as (source, target):
+        target.queues["target"].refuse = "com.microsoft:server-busy"
+        made = pipe(source, target, channel_file, control_file=control_file)
+        made.outlet.target_timeout_seconds = 60
+        made.lease.start()
+        made.thread.start()
+        source.wait_for(lambda: made.lease._held)
+        control = Channel(listener.accept()[0])
+        control.send(frames.STOP, b"the run ends")
+        control.flush()
+        source.wait_for(lambda: len(source.queues["source"].waiting) == 20, 5)
+        made.thread.join(20)
+        assert set(source.queues["source"].fates.values()) == {"released"}
+        assert isinstance(made.error, IsthmusError)
         control.close()
     listener.close()
 
@@ -393,11 +421,253 @@ def test_a_target_that_stays_away_fails_the_query_and_releases_i3(channel_file: 
         assert set(source.queues["source"].fates.values()) == {"released"}
 
 
+def test_a_target_that_refuses_for_ever_fails_the_query_however_often_it_is_tried_i3() -> None:
+    with Peer("target") as target:
+        target.queues["target"].refuse = "amqp:resource-limit-exceeded"
+        outlet = Outlet(target.endpoint, "target", target_timeout_seconds=0.5).open()
+        outlet._backoff = Backoff(0.01, 0.05)
+        outlet.send([message(n) for n in range(3)], None)
+        with ending(target, outlet), pytest.raises(TargetUnavailableError, match=r"took nothing for 0\.5 s"):
+            outlet.finish()
+
+
+def test_a_target_that_answers_no_more_after_a_refusal_fails_the_query_i3() -> None:
+    with Peer("target") as target:
+        queue = target.queues["target"]
+        queue.refuse, queue.refuse_only, queue.hold = "com.microsoft:server-busy", (b"m1",), True
+        outlet = Outlet(target.endpoint, "target", target_timeout_seconds=0.5).open()
+        outlet.send([message(1), message(2)], None)
+        with ending(target, outlet), pytest.raises(TargetUnavailableError):
+            outlet.finish()
+
+
+@contextmanager
+def ending(target: Peer, outlet: Outlet) -> Iterator[None]:
+    """Lets a write that waits for ever end after seconds; it should have ended by then."""
+
+    def relent() -> None:
+        with target.lock:
+            target.queues["target"].refuse, target.queues["target"].hold = None, False
+
+    timer = threading.Timer(5.0, relent)
+    timer.start()
+    try:
+        yield
+        assert timer.is_alive()
+    finally:
+        timer.cancel()
+        timer.join()
+        outlet.close()
+
+
+def test_a_disabled_target_costs_no_message_i3(channel_file: Path) -> None:
+    with brokers(5) as (source, target):
+        target.queues["target"].refuse = "com.microsoft:entity-disabled"
+        made = pipe(source, target, channel_file)
+        runner = threading.Thread(target=made.run)
+        runner.start()
+        source.wait_for(lambda: made.lease._held != "" or source.queues["source"].fates)
+        assert source.queues["source"].fates == {}
+        with target.lock:
+            target.queues["target"].refuse = None
+        runner.join(30)
+        assert ids(target) == [f"m{n}" for n in range(5)]
+        assert set(source.queues["source"].fates.values()) == {"completed"}
+
+
+def test_a_target_that_is_disabled_for_a_while_is_waited_for_i3(channel_file: Path) -> None:
+    """A namespace detaches the links of an entity that is disabled, and refuses new ones."""
+    with brokers(5) as (source, target):
+        target.queues["target"].hold = True
+        made = pipe(source, target, channel_file)
+        runner = threading.Thread(target=made.run)
+        runner.start()
+        target.wait_for(lambda: len(target.queues["target"].messages) == 5)
+        with target.lock:
+            target.detach("target", "com.microsoft:entity-disabled")
+            target.queues["target"].hold = False
+        runner.join(30)
+        assert ids(target) == [f"m{n}" for n in range(5)] * 2
+        assert set(source.queues["source"].fates.values()) == {"completed"}
+
+
+def test_a_disabled_source_is_settled_by_token_i2(channel_file: Path) -> None:
+    with brokers(5) as (source, target):
+        target.queues["target"].hold = True
+        made = pipe(source, target, channel_file)
+        runner = threading.Thread(target=made.run)
+        runner.start()
+        target.wait_for(lambda: len(target.queues["target"].messages) == 5)
+        with source.lock:
+            source.detach("source", "com.microsoft:entity-disabled")
+        source.wait_for(lambda: made.lease.ended_by.startswith("source lost"))
+        with target.lock:
+            target.queues["target"].hold = False
+        runner.join(30)
+        assert source.queues["source"].fates == dict.fromkeys(range(1, 6), "completed")
+
+
+def test_a_sink_that_finds_its_reader_while_the_target_is_away_greets_it_later(channel_file: Path) -> None:
+    with Peer("target") as target:
+        outlet = Outlet(target.endpoint, "target", channel_file=channel_file).open()
+        with outlet._changed:
+            outlet._target_lost(ConnectionLostError("gone"))
+            outlet._next_try = time.monotonic() + 0.3
+            listener = listen(channel_file)
+        reader = Channel(_accepted(listener)[0])
+        assert heard(reader, frames.HELLO)
+        outlet.close()
+        reader.close()
+        listener.close()
+
+
+def test_a_sink_looks_for_its_reader_from_when_its_target_stands(
+    channel_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outlet_module, "DIAL_FOR_SECONDS", 1.0)
+    target = Peer("target")
+    waker = threading.Timer(1.2, target.__enter__)
+    waker.start()
+    outlet = Outlet(target.endpoint, "target", channel_file=channel_file).open()
+    listener = listen(channel_file)
+    reader = Channel(_accepted(listener)[0])
+    assert heard(reader, frames.HELLO)
+    outlet.close()
+    reader.close()
+    listener.close()
+    target.__exit__(None, None, None)
+
+
+def heard(channel: Channel, kind: int) -> bool:
+    """Whether a frame of that kind comes within seconds."""
+    limit = time.monotonic() + 3
+    while time.monotonic() < limit and not channel.closed:
+        if any(each == kind for each, _ in channel.receive()):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_sink_whose_target_is_away_may_be_silent_for_as_long_as_connecting_takes_i4(
+    channel_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with brokers(10) as (source, _):
+        lease = Lease(source.endpoint, "source", LeaseLimits(30, 10**6, 1 << 30, 30), channel_file=channel_file)
+        lease.start()
+        sink = greeted(channel_file)
+        assert isinstance(lease.blocks.get(timeout=10), Block)
+        sink.send(frames.HOLD, b'{"error": "the target is away"}')
+        sink.flush()
+        source.wait_for(lambda: lease._held)
+        monkeypatch.setattr(lease_module, "SILENCE_SECONDS", 0.2)
+        time.sleep(0.8)
+        assert lease.ended_by == ""
+        sink.send(frames.RESUME)
+        sink.flush()
+        end = next(item for item in iter(lambda: lease.blocks.get(timeout=10), None) if isinstance(item, LeaseEnd))
+        assert "silent" in str(end.error)
+        sink.close()
+
+
+@pytest.mark.parametrize("skew_ms", [-3_600_000, -20_000, 0, 50_000, 3_600_000])
+def test_the_length_of_a_lock_is_known_whatever_this_machines_clock_says(channel_file: Path, skew_ms: int) -> None:
+    """Renewed before a lock of 60 s ends, and guarded until those of a dead reader have ended."""
+    with brokers(1) as (source, target):
+        made = pipe(source, target, channel_file, lock_seconds=60.0)
+        made.lease._clock = SystemClock(skew_ms)
+        made.run()
+        assert made.lease._lock_seconds <= 60.0
+        assert made.lease._guarded_until >= made.lease._started + 60.0
+
+
+def test_a_source_that_is_busy_at_a_renewal_ends_no_lease(channel_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = refusing(monkeypatch, "renew-lock", 503, times=2)
+    with brokers(5) as (source, target):
+        target.queues["target"].hold = True
+        made = pipe(source, target, channel_file)
+        made.lease._learn = lambda _: setattr(made.lease, "_lock_seconds", 0.6)  # type: ignore[method-assign]
+        runner = threading.Thread(target=made.run)
+        runner.start()
+        source.wait_for(lambda: len(busy) == 2 and source.requests[-1][1] == "renew-lock")
+        time.sleep(0.3)
+        with target.lock:
+            target.queues["target"].hold = False
+        runner.join(30)
+        assert source.queues["source"].fates == dict.fromkeys(range(1, 6), "completed")
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, operation: str, status: int, times: int) -> list[int]:
+    """Lets every fake broker answer an operation so often with a status; what was answered so."""
+    answered: list[int] = []
+    manage = peer_module._Served._manage
+
+    def refuse(self: Any, queue: Any, asked: str, body: Any) -> tuple[int, Any]:
+        if asked == operation and len(answered) < times:
+            answered.append(status)
+            return status, None
+        return manage(self, queue, asked, body)
+
+    monkeypatch.setattr(peer_module._Served, "_manage", refuse)
+    return answered
+
+
+def test_a_look_that_fails_gives_back_also_what_it_was_for_i2(
+    channel_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing(monkeypatch, "peek-message", 503, times=10**6)
+    with brokers(20) as (source, target):
+        with source.lock:
+            source.queues["source"].waiting.remove(3)
+        made = pipe(source, target, channel_file, window=4)
+        with pytest.raises(IsthmusError):
+            made.run()
+        assert "answer" in str(made.lease._error)
+        source.wait_for(lambda: not source.queues["source"].locked)
+        assert set(source.queues["source"].fates.values()) <= {"completed", "released"}
+        completed = [n for n, fate in source.queues["source"].fates.items() if fate == "completed"]
+        assert ids(target)[: len(completed)] == [f"m{n - 1}" for n in completed]
+        assert max(completed, default=0) < 3
+
+
+def test_an_unexpected_fault_at_the_end_is_no_good_end(channel_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(lease_module, "settle_by_token", fail)
+    with brokers(5) as (source, target):
+        target.queues["target"].hold = True
+        made = pipe(source, target, channel_file)
+        made.lease.start()
+        made.thread.start()
+        target.wait_for(lambda: len(target.queues["target"].messages) == 5)
+        source.drop_connections()
+        with target.lock:
+            target.queues["target"].hold = False
+        made.thread.join(30)
+        assert "no such thing" in str(made.error)
+
+
 def test_a_refusal_that_will_not_pass_dead_letters_that_row_i4(channel_file: Path) -> None:
     with brokers(3) as (source, target):
         target.queues["target"].refuse = "amqp:link:message-size-exceeded"
         pipe(source, target, channel_file).run()
         assert set(source.queues["source"].fates.values()) == {"dead-lettered: MessageTooLarge"}
+
+
+@pytest.mark.parametrize("batch_messages", [0, 10])
+def test_a_message_over_the_links_limit_is_dead_lettered_and_not_sent_i4(
+    channel_file: Path, batch_messages: int
+) -> None:
+    """Whoever sends such a message loses the link (AMQP 2.7.3), and would send it again, and lose the next."""
+    with brokers(3) as (source, target):
+        source.queues["source"].put(message(3, 2 << 20))
+        source.queues["source"].put(message(4))
+        lease = Lease(source.endpoint, "source", LIMITS, channel_file=channel_file)
+        outlet = Outlet(target.endpoint, "target", channel_file=channel_file, batch_messages=batch_messages).open()
+        Pipe(lease, outlet).run()
+        assert ids(target) == ["m0", "m1", "m2", "m4"]
+        fates = source.queues["source"].fates
+        assert fates == dict.fromkeys((1, 2, 3, 5), "completed") | {4: "dead-lettered: MessageTooLarge"}
 
 
 def test_a_run_with_an_end_names_the_message_that_others_hold(
@@ -487,6 +757,21 @@ def test_of_an_envelope_refused_for_one_message_only_that_one_is_dead_lettered(c
         assert (outlet.acknowledged, outlet.refused) == (196, 4)
 
 
+def test_a_message_that_has_no_place_in_an_envelope_goes_by_itself(channel_file: Path) -> None:
+    """Envelopes have a limit of their own, below that of messages where those may be large."""
+    large = message(7, 300_000)
+    with brokers(3) as (source, target):
+        sequence = source.queues["source"].put(large)
+        stored = source.queues["source"].messages[sequence]
+        target.queues["target"].refuse = "amqp:link:message-size-exceeded"
+        target.queues["target"].refuse_only = (b"\0Su\xb0" + len(stored).to_bytes(4, "big"),)
+        lease = Lease(source.endpoint, "source", LIMITS, channel_file=channel_file)
+        outlet = Outlet(target.endpoint, "target", channel_file=channel_file, batch_messages=10).open()
+        Pipe(lease, outlet).run()
+        assert ids(target) == ["m0", "m1", "m2", "m7"]
+        assert set(source.queues["source"].fates.values()) == {"completed"}
+
+
 def test_a_bad_message_in_an_envelope_without_a_source_fails_the_write_after_the_others_went() -> None:
     with Peer("target") as target:
         target.queues["target"].refuse = "com.microsoft:argument-error"
@@ -535,6 +820,25 @@ def test_the_window_bounds_what_is_under_way(channel_file: Path) -> None:
             target.queues["target"].hold = False
         runner.join(30)
         assert len(source.queues["source"].fates) == 500
+
+
+def test_the_window_in_bytes_holds_from_the_first_message_on(channel_file: Path) -> None:
+    """Before one has come nobody knows how large they are, and a backlog of large ones must not fill the memory."""
+    with brokers(0) as (source, target):
+        for number in range(200):
+            source.queues["source"].put(message(number, 100_000))
+        target.queues["target"].hold = True
+        limits = LeaseLimits(30, 10**6, 1 << 30, 2.0)
+        made = pipe(source, target, channel_file, window_bytes=1 << 20, limits=limits)
+        runner = threading.Thread(target=made.run)
+        runner.start()
+        target.wait_for(lambda: len(target.queues["target"].messages) >= 10)
+        time.sleep(0.2)
+        assert made.lease.ledger.outstanding <= 12
+        with target.lock:
+            target.queues["target"].hold = False
+        runner.join(30)
+        assert len(source.queues["source"].fates) == 200
 
 
 def test_errors_reach_the_reader_as_the_last_item() -> None:

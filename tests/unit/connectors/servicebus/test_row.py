@@ -87,6 +87,33 @@ def test_bodies_that_are_no_data_pass_encoded(body: Any) -> None:
     assert encode(row).endswith(message[slice(*locate(message).body)])
 
 
+@pytest.mark.parametrize("ms", [2**62, -(2**62), 253_402_300_800_000, -62_135_596_800_001])
+def test_times_that_nobody_can_tell_keep_no_message_from_being_read(ms: int) -> None:
+    message = section.encode_message(
+        b"x",
+        annotations={
+            "x-opt-sequence-number": types.Long(1),
+            types.Symbol("x-opt-scheduled-enqueue-time"): types.Timestamp(ms),
+        },
+        application_properties={"when": types.Timestamp(ms)},
+    )
+    row = decoded_batch([message], [b"t"]).to_pylist()[0]
+    assert row["scheduled_enqueue_time"] is None
+    again = section.decode_map(encode(row), locate(encode(row)).application_properties)
+    assert again == {"when": types.Timestamp(ms)}
+
+
+def test_a_schedule_that_is_no_time_keeps_no_message_from_being_read() -> None:
+    message = section.encode_message(b"x", annotations={types.Symbol("x-opt-scheduled-enqueue-time"): "tomorrow"})
+    assert decoded_batch([message], [b"t"]).to_pylist()[0]["scheduled_enqueue_time"] is None
+
+
+def test_a_timespan_that_is_no_number_passes_encoded() -> None:
+    own = {"span": types.Described(types.Symbol("com.microsoft:timespan"), "1 h")}
+    row = decoded_batch([section.encode_message(b"x", application_properties=own)], [b"t"]).to_pylist()[0]
+    assert section.decode_map(encode(row), locate(encode(row)).application_properties) == own
+
+
 def test_a_row_without_types_gets_those_of_its_fields() -> None:
     assert restore({"long": 5}) == types.Long(5)
     assert restore({"string": "x"}) == "x"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from isthmus.amqp import section
 from isthmus.amqp.section import Header, locate
 from isthmus.amqp.types import Int, Long, Symbol, Timestamp, UInt
-from isthmus.connectors.servicebus.splice import HOPS_USED_UP, Refused, Splicer
+from isthmus.connectors.servicebus.splice import HOPS_USED_UP, MALFORMED, Refused, Splicer
 
 NOW_MS = 1_700_000_100_000
 ENQUEUED_MS = 1_700_000_000_123
@@ -196,3 +196,25 @@ def test_a_uuid_message_id_stays_a_uuid() -> None:
     name = uuid.uuid4()
     copy = copied(stored(properties={"message_id": name}))
     assert section.decode_properties(copy, locate(copy).properties)["message_id"] == name
+
+
+def test_what_nobody_can_read_goes_on_as_it_came_i1() -> None:
+    message = stored(properties={"message_id": "id", "subject": "text"}).replace(b"text", b"\xff\xff\xff\xff")
+    copy = Splicer("ewr/flights", "jfk").copy(message, NOW_MS)
+    assert isinstance(copy, bytes)
+    assert copy[slice(*locate(copy).properties)] == message[slice(*locate(message).properties)]
+    broken = stored(own={"repl-mine": 1}).replace(b"repl-mine", b"repl-min\xff")
+    copy = Splicer("ewr/flights", "jfk").copy(broken, NOW_MS)
+    assert isinstance(copy, bytes)
+    assert b"repl-min\xff" in copy
+
+
+def test_provenance_that_nobody_can_read_is_dead_lettered_and_stops_no_other_message() -> None:
+    broken = stored(2, own={"repl-origin": "text"}).replace(b"text", b"\xff\xff\xff\xff")
+    messages = [stored(1), broken, stored(3)]
+    offsets = [0, *(sum(map(len, messages[: i + 1])) for i in range(3))]
+    copies, refused = Splicer("ewr/flights", "jfk").copy_all(b"".join(messages), offsets, NOW_MS)
+    assert [application(copy)["repl-sequence"] for copy in copies] == ["1", "3"]
+    ((row, disposition, reason, description),) = refused
+    assert (row, disposition, reason) == (1, "dead-letter", MALFORMED)
+    assert "utf-8" in description

@@ -1,0 +1,78 @@
+"""The driver's side of a read, against a fake broker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from isthmus.amqp import section, types
+from isthmus.connectors.servicebus.lookout import Lookout
+from isthmus.connectors.servicebus.option import SourceOptions
+from isthmus.testing.peer import Peer
+
+
+@pytest.fixture(name="peer")
+def _peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
+    with Peer("q") as peer:
+        place = (
+            f"Endpoint=sb://127.0.0.1:{peer.port}/;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
+        )
+        monkeypatch.setenv("PLACE", place)
+        yield peer
+
+
+def test_a_connection_that_ended_during_a_batch_is_made_anew_for_its_settlement(peer: Peer) -> None:
+    """A batch may last longer than a namespace keeps a connection on which nothing moves."""
+    queue = peer.queues["q"]
+    lookout = Lookout(SourceOptions.read({"connection": "env:PLACE", "entity": "q", "settle": "commit"}))
+    sequence = queue.put(section.encode_message(b"x"))
+    assert lookout._look()
+    with peer.lock:
+        queue.waiting.remove(sequence)
+        queue.locked[sequence] = None  # type: ignore[assignment]
+        peer.drop_connections()
+    lookout._complete([os.urandom(8) + sequence.to_bytes(8, "big")])
+    assert queue.fates == {sequence: "completed"}
+    lookout.close()
+
+
+def test_a_run_with_an_end_moves_of_each_fragment_what_stands_at_its_start_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What comes to a lower fragment later has a lower number than the last one, and there would be no end."""
+    lookout = Lookout(SourceOptions.read({"connection": "env:PLACE", "entity": "q", "ordered": "false"}))
+    held: dict[int, bytes] = {}
+
+    def put(sequence: int, at_ms: int) -> None:
+        annotations = {"x-opt-sequence-number": types.Long(sequence), "x-opt-enqueued-time": types.Timestamp(at_ms)}
+        held[sequence] = section.encode_message(b"x", annotations=annotations)
+
+    monkeypatch.setattr(
+        lookout, "_peek", lambda start, count: [held[each] for each in sorted(held) if each >= start][:count]
+    )
+    one, two = 1 << 48, 2 << 48
+    put(one + 1, 1000)
+    put(one + 2, 3000)
+    put(two + 1, 2000)
+    lookout.prepare_available_now()
+    put(one + 3, 3001)
+    put(two + 2, 3001)
+    for sequence in (one + 1, two + 1, one + 2):
+        assert lookout._look()
+        del held[sequence]
+    assert not lookout._look()
+    assert (
+        lookout.lease_through > two + 2
+    )  # a lease that ended with the last number would leave what is in other fragments
+
+
+def test_a_lease_of_an_ordinary_entity_ends_with_the_last_message_of_the_start(peer: Peer) -> None:
+    lookout = Lookout(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
+    assert lookout.lease_through == 0
+    for _ in range(3):
+        peer.queues["q"].put(section.encode_message(b"x"))
+    lookout.prepare_available_now()
+    assert lookout.lease_through == 3
+    lookout.close()

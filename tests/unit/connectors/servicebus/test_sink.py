@@ -1,0 +1,111 @@
+"""Rows to copies, with an outlet that only listens, and with a fake broker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from isthmus.amqp import section, types
+from isthmus.connectors.servicebus.channel import listen
+from isthmus.connectors.servicebus.option import SinkOptions
+from isthmus.connectors.servicebus.row import decoded_batch, flush_batch
+from isthmus.connectors.servicebus.sink import StreamWriter, _Rows, _SourceSettler
+from isthmus.connectors.servicebus.splice import Refused
+from isthmus.errors import InvalidArgumentError
+from isthmus.testing.peer import Peer
+
+
+class Listener:
+    """Keeps what is handed over."""
+
+    def __init__(self) -> None:
+        self.copies: list[bytes] = []
+
+    def send(self, payloads: list[bytes], sequences: Sequence[int] | None, refused: Any = ()) -> None:
+        self.copies += payloads
+
+
+def copied(batch: pa.RecordBatch, **options: str) -> list[tuple[Any, dict[str, Any]]]:
+    """MessageId and application properties of the copies of rows."""
+    listener = Listener()
+    given = {"connection": "env:NOWHERE", "entity": "q"}
+    _Rows(SinkOptions.read(given | options), listener, None).take(batch)  # type: ignore[arg-type]
+    return [
+        (
+            section.decode_properties(copy, section.locate(copy).properties).get("message_id"),
+            {
+                str(name): value
+                for name, value in section.decode_map(copy, section.locate(copy).application_properties).items()
+            },
+        )
+        for copy in listener.copies
+    ]
+
+
+def stored(number: int, **more: Any) -> bytes:
+    annotations = {
+        "x-opt-sequence-number": types.Long(number),
+        "x-opt-enqueued-time": types.Timestamp(1_700_000_000_000 + number),
+    }
+    return section.encode_message(b"x", annotations=annotations | more)
+
+
+def test_copies_of_decoded_rows_bear_the_identity_of_their_messages() -> None:
+    numbered = {"x-opt-enqueue-sequence-number": types.Long(70)}
+    copies = copied(decoded_batch([stored(7), stored(8, **numbered)], [b"", b""]), origin="ewr/q")
+    assert [message_id for message_id, _ in copies] == ["ewr/q/7", "ewr/q/70"]
+    assert [own["repl-sequence"] for _, own in copies] == ["7", "70"]
+    assert [own["repl-enqueued-time"][-7:] for _, own in copies] == ["20.007Z", "20.008Z"]
+
+
+def test_rows_from_elsewhere_without_a_message_id_get_none_that_is_equal() -> None:
+    """Duplicate detection would drop all but the first of them."""
+    batch = pa.RecordBatch.from_pydict({"body": [b"one", b"two"]})
+    assert [message_id for message_id, _ in copied(batch, origin="kafka/flights")] == [None, None]
+
+
+def test_rows_of_a_lease_without_their_sequence_numbers_are_refused_before_one_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing could be settled, and flush rows would be taken for messages."""
+    with Peer("target") as target:
+        place = f"Endpoint=sb://127.0.0.1:{target.port}/;SharedAccessKeyName=a;SharedAccessKey=b;"
+        monkeypatch.setenv("PLACE", place + "UseDevelopmentEmulator=true")
+        reader = listen(tmp_path / "task.lease")
+        rows = flush_batch(
+            0, b"\0" * 1000, pa.schema([("message", pa.binary()), ("a", pa.binary()), ("b", pa.int64())])
+        )
+        writer = StreamWriter(SinkOptions.read({"connection": "env:PLACE", "entity": "target"}), ["message"])
+        with pytest.raises(InvalidArgumentError, match="sequence_number"):
+            writer._write(iter([rows.select(["message"])]), tmp_path / "task.lease")
+        assert not target.queues["target"].messages
+        reader.discard()
+
+
+def test_a_source_that_ended_its_connection_meanwhile_is_told_over_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With settle=commit a batch may go on for longer than a namespace keeps a connection on which nothing moves."""
+    with Peer("source") as source:
+        place = f"Endpoint=sb://127.0.0.1:{source.port}/;SharedAccessKeyName=a;SharedAccessKey=b;"
+        monkeypatch.setenv("PLACE", place + "UseDevelopmentEmulator=true")
+        queue = source.queues["source"]
+        sequence = queue.put(section.encode_message(b"x"))
+        given = {
+            "connection": "env:NOWHERE",
+            "entity": "q",
+            "source_connection": "env:PLACE",
+            "source_entity": "source",
+        }
+        settler = _SourceSettler(SinkOptions.read(given))
+        settler.know([sequence], [os.urandom(8) + sequence.to_bytes(8, "big")])
+        with source.lock:
+            source.drop_connections()
+            queue.waiting.remove(sequence)
+            queue.locked[sequence] = None  # type: ignore[assignment]
+        settler(sequence, Refused(0, "dead-letter", "why", ""))
+        assert queue.fates == {sequence: "dead-lettered: why"}
+        settler.close()

@@ -1,0 +1,24 @@
+"""A claim's attempts, without a namespace."""
+
+from __future__ import annotations
+
+import pytest
+
+from isthmus.errors import ConnectionLostError
+from isthmus.supervisor.claim import Claim
+from isthmus.supervisor.supervisor import ClaimState
+from isthmus.topology.model import Endpoint
+from isthmus.transport import Client
+
+
+@pytest.mark.parametrize("error", [ConnectionLostError("away"), OSError("away"), ValueError("away")])
+def test_i3_whatever_is_in_the_way_is_told_and_tried_again(error: Exception) -> None:
+    """The thread that keeps a claim ends with the first attempt that raises, and nobody keeps it any more."""
+
+    def connect(endpoint: Endpoint) -> Client:
+        raise error
+
+    claim = Claim("flights", "ewr", connect)
+    assert 0 < claim.attempt() <= 2.0
+    assert claim.view().state is ClaimState.UNREACHABLE
+    assert "away" in claim.view().text
