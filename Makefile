@@ -66,5 +66,6 @@ lock: $(STAMP) ## Resolve the dependencies anew and write the lock files
 		--group pyproject.toml:build --constraints requirements.lock --upgrade --output-file requirements-build.lock
 
 clean: ## Remove .venv and every cache
-	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache artifacts build dist
+	@rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache artifacts build dist
+	@rm -rf tests/interop/javascript/node_modules
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,6 +9,7 @@ from azure.servicebus import ServiceBusClient
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 
 from isthmus.testing.namespace import NamespaceProcess, namespace
+from sdk_program import Program, build_go, install_javascript
 
 ENTITIES = """
 limits: {min_lock_duration: 1s}
@@ -64,3 +65,19 @@ async def aclient(served: NamespaceProcess) -> AsyncIterator[AsyncServiceBusClie
 @pytest.fixture(scope="module", autouse=True)
 def tidy(collected: None) -> None:
     """Every module here breaks connections of azure-servicebus."""
+
+
+@pytest.fixture(scope="module", params=["javascript", "go"])
+def language(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def program(language: str, served: NamespaceProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """The program with the SDKs of a language, which trusts the namespace's certificate."""
+    command = install_javascript() if language == "javascript" else build_go()
+    trusted = {"NODE_EXTRA_CA_CERTS": str(served.ca_file), "SSL_CERT_FILE": str(served.ca_file)}
+    direct = {"NO_PROXY": "127.0.0.1"}
+    started = Program(command, {**trusted, **direct}, tmp_path_factory.mktemp(language) / "log.txt")
+    yield started
+    started.close()
