@@ -6,7 +6,9 @@ it is not: anything that knows AMQP.
 Invariants:
     I1. All connections read into one buffer, which holds nothing between two calls: memory does not grow with them.
     I2. Above the high mark of unsent bytes `is_writable` is False until they have fallen below the low mark.
-    I3. A connection that was closed is gone `CLOSE_SECONDS` later, whether its client has read what was left or not.
+    I3. While a large message comes a turn of the loop takes one read of it: the loop under asyncio reads on and on from a
+        socket that always has more, and others waited some milliseconds for that.
+    I4. A connection that was closed is gone `CLOSE_SECONDS` later, whether its client has read what was left or not.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ class Shell(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._peer: Peer | None = None
         self._writable = True
+        self._is_paused = False  # by the peer
+        self._is_yielding = False
         self._end: asyncio.TimerHandle | None = None
 
     # ---- called by the loop
@@ -64,6 +68,8 @@ class Shell(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._peer is not None:
             self._peer.receive(bytes(_buffer[:nbytes]))
+        if self._peer is not None and self._peer.is_taking_large:
+            self._yield()
 
     def eof_received(self) -> bool:
         return False
@@ -83,6 +89,27 @@ class Shell(asyncio.BufferedProtocol):
         if self._peer is not None:
             self._peer.lost()
             self._peer = None
+
+    # ---- turns
+
+    def _yield(self) -> None:
+        """Read on in the next turn."""
+        if not self._is_yielding and not self._is_paused:
+            self._is_yielding = True
+            self._apply()
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_yielding = False
+        self._apply()
+
+    def _apply(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._is_paused or self._is_yielding:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     # ---- called by the peer
 
@@ -109,10 +136,10 @@ class Shell(asyncio.BufferedProtocol):
 
     def pause_reading(self) -> None:
         """Take no more bytes from the client."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
+        self._is_paused = True
+        self._apply()
 
     def resume_reading(self) -> None:
         """Take bytes again."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._is_paused = False
+        self._apply()
