@@ -278,10 +278,12 @@ class MessageTooLargeError(IsthmusError):
 
     code = "message-too-large"
 
-    def __init__(self, size_bytes: int = 0, limit_bytes: int = 0) -> None:
-        super().__init__("", size_bytes=size_bytes, limit_bytes=limit_bytes)
+    def __init__(self, size_bytes: int = 0, limit_bytes: int = 0, message: str = "") -> None:
+        super().__init__(message, size_bytes=size_bytes, limit_bytes=limit_bytes)
 
     def text(self) -> str:
+        if self.message:
+            return self.message
         a = self.attributes
         return f"The message has {a.get('size_bytes')} bytes; the limit is {a.get('limit_bytes')} bytes."
 

@@ -55,6 +55,7 @@ class Intake(Inflow):
         transactions: of the connection.
         large: what takes large messages; None reads them like all others.
         account_large: told of bytes of large messages that wait for the disk, as `account` is of the others'.
+        batch_limit: how many messages an envelope may have; None for any number.
     """
 
     def __init__(
@@ -66,12 +67,15 @@ class Intake(Inflow):
         transactions: Transactions,
         large: LargeDesk | None = None,
         account_large: Callable[[int], None] = lambda size: None,
+        *,
+        batch_limit: int | None = None,
     ) -> None:
         super().__init__(link, path, destination, account)
         self._destination = destination
         self._transactions = transactions
         self._large = large
         self._account_large = account_large
+        self._batch_limit = batch_limit
         if large is not None and large.files is not None:
             link.parts_above_bytes = LARGE_BYTES
         # A large message whose end has not come.
@@ -167,7 +171,7 @@ class Intake(Inflow):
         self._destination.accept(payloads, durable, failed)
 
     def store_batch(self, envelope_bytes: bytes, durable: Durable, failed: Failed, /) -> None:
-        self._destination.accept(_unpack(envelope_bytes), durable, failed)
+        self._destination.accept(self._unpack(envelope_bytes), durable, failed)
 
     def enlist(self, event: Transfers) -> None:
         """Take a delivery into the transaction that its state names; deliveries with a state come alone."""
@@ -180,7 +184,7 @@ class Intake(Inflow):
             found = self._transactions.find(state.txn_id, amqp_session)
             way = self._transactions.way(state.txn_id, self._destination.path, amqp_session)
             for payload in event.payloads:
-                messages = _unpack(payload) if event.message_format == BATCH_FORMAT else [payload]
+                messages = self._unpack(payload) if event.message_format == BATCH_FORMAT else [payload]
                 found.send(way or self._destination, messages)
         except IsthmusError as error:
             if found is not None and event.settled:
@@ -191,15 +195,14 @@ class Intake(Inflow):
             last = first + len(event.payloads) - 1
             self.link.dispose(wrap(first), wrap(last), TransactionalState(state.txn_id, Accepted()))
 
+    def _unpack(self, payload: bytes) -> list[bytes]:
+        """The messages of an envelope.
 
-def _unpack(payload: bytes) -> list[bytes]:
-    """The messages of an envelope.
-
-    Raises:
-        MessageTooLargeError: there are many, and the envelope is too large.
-        InvalidMessageError: it is none.
-    """
-    messages = envelope.unpack(payload)
-    if len(payload) > BATCH_BYTES and len(messages) > 1:
-        raise MessageTooLargeError(len(payload), BATCH_BYTES)
-    return messages
+        Raises:
+            MessageTooLargeError: there are many, and the envelope is too large, or too many.
+            InvalidMessageError: it is none.
+        """
+        messages = envelope.unpack(payload, self._batch_limit)
+        if len(payload) > BATCH_BYTES and len(messages) > 1:
+            raise MessageTooLargeError(len(payload), BATCH_BYTES)
+        return messages

@@ -402,7 +402,16 @@ class Peer:
             link.max_message_size_bytes = limit_bytes + _OVERSIZE_BYTES
             kind = PartitionedIntake if isinstance(destination, Partitioned | PartitionedTransfer) else Intake
             desk = self.large if getattr(destination, "takes_bodies", False) else None
-            intake = kind(link, path, destination, self._account, self._transactions, desk, self._account_large)
+            intake = kind(
+                link,
+                path,
+                destination,
+                self._account,
+                self._transactions,
+                desk,
+                self._account_large,
+                batch_limit=self._limits.max_messages_per_batch,
+            )
             self._handlers[link] = intake
             intake.open()
         else:

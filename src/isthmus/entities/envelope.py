@@ -5,19 +5,24 @@ What it is: unpacking an envelope into its messages. Spec: SERVICE-BUS.md W6, 5.
 
 from __future__ import annotations
 
-from isthmus.entities.error import InvalidMessageError
+from isthmus.entities.error import BatchTooLongError, InvalidMessageError
 
 __all__ = ["BATCH_FORMAT", "unpack"]
 
 BATCH_FORMAT = 0x80013700
 
 
-def unpack(payload: bytes) -> list[bytes]:
+def unpack(payload: bytes, most: int | None = None) -> list[bytes]:
     """The messages of a batch envelope, each an encoded message, in order.
 
     Sections other than data (the envelope repeats properties of the first message) are passed over.
 
+    Args:
+        payload: the envelope, encoded.
+        most: how many messages it may have; None for any number.
+
     Raises:
+        BatchTooLongError: it has more.
         InvalidMessageError: the envelope is cut off or holds something else than sections.
     """
     end = len(payload)
@@ -39,6 +44,8 @@ def unpack(payload: bytes) -> list[bytes]:
             if stop > end:
                 raise InvalidMessageError(f"batch envelope: section at byte {at} is cut off")
             if kind == 0x75:
+                if len(messages) == most:
+                    raise BatchTooLongError(most)
                 messages.append(payload[start:stop])
             at = stop
     except IndexError:

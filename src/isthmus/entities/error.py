@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from isthmus.errors import InvalidArgumentError, IsthmusError, NotAllowedError
+from isthmus.errors import InvalidArgumentError, IsthmusError, MessageTooLargeError, NotAllowedError
 
 __all__ = [
+    "BatchTooLongError",
     "InvalidMessageError",
     "SessionRequiredError",
     "TooManyHopsError",
@@ -18,6 +19,18 @@ class InvalidMessageError(InvalidArgumentError):
     """A payload is no AMQP message, or a property in it has a type or length that the entity refuses."""
 
     code = "invalid-message"
+
+
+class BatchTooLongError(MessageTooLargeError):
+    """An envelope holds more messages than one may."""
+
+    code = "batch-too-long"
+
+    def __init__(self, limit: int = 0) -> None:
+        IsthmusError.__init__(self, "", limit=limit)
+
+    def text(self) -> str:
+        return f"The batch has more than {self.attributes.get('limit')} messages; send them in several."
 
 
 class SessionRequiredError(NotAllowedError):

@@ -102,7 +102,7 @@ def error_from(condition: str | None, description: str | None, *, path: str = ""
         return EntityExistsError(path)
     if name == "amqp:link:message-size-exceeded":
         sizes = [int(found) for found in _BYTES.findall(text)]
-        return MessageTooLargeError(max(sizes, default=0), min(sizes, default=0))
+        return MessageTooLargeError(max(sizes), min(sizes)) if sizes else MessageTooLargeError(message=f"{where}{text}")
     kind = _CONDITIONS.get(name)
     if kind is None:
         return TransportError(name, text, path)

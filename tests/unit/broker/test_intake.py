@@ -69,6 +69,20 @@ async def test_an_envelope_has_a_limit_of_its_own_however_large_messages_may_be(
     assert outcomes(client)[2:] == [(2, Accepted)]  # one message is no batch
 
 
+async def test_an_envelope_has_so_many_messages_at_most(broker, message):
+    most = broker.namespace.limits.max_messages_per_batch
+    client = broker.client()
+    link = client.sender("orders")
+    link.send(envelope([message("")] * most), b"1", message_format=BATCH_FORMAT)
+    link.send(envelope([message("")] * (most + 1)), b"2", message_format=BATCH_FORMAT)
+    link.send(envelope([message("after")]), b"3", message_format=BATCH_FORMAT)
+    await client.settle()
+    assert outcomes(client) == [(1, Rejected), (0, Accepted), (2, Accepted)]
+    error = next(event.state.error for event in client.seen(Disposed) if isinstance(event.state, Rejected))
+    assert (error.condition, str(most) in error.description) == ("amqp:link:message-size-exceeded", True)
+    assert broker.engine.runtime("orders").active_message_count == most + 1
+
+
 async def test_a_batch_is_taken_whole_and_in_order_i2(broker, message):
     client = broker.client()
     link = client.sender("orders")

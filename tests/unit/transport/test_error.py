@@ -49,6 +49,11 @@ def test_a_status_stands_in_for_a_missing_condition() -> None:
     assert isinstance(error_from(None, "busy", status=503), ServerBusyError)
 
 
+def test_a_refusal_for_size_without_sizes_keeps_its_text() -> None:
+    error = error_from("amqp:link:message-size-exceeded", "The batch has more than 15 messages.", path="q")
+    assert (type(error), str(error)) == (MessageTooLargeError, "'q': The batch has more than 15 messages.")
+
+
 def test_sizes_are_read_from_the_text() -> None:
     error = error_from("amqp:link:message-size-exceeded", "The message has 300 bytes; the limit is 256 bytes.")
     assert "300" in str(error)
