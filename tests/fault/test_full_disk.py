@@ -44,6 +44,7 @@ def test_a_full_disk_refuses_sends_and_loses_nothing(tmp_path: Path, killed: boo
             health = ask_health(running.data)
             assert health.status == "unhealthy"
             assert "The store refuses changes: " in health.reason
+            assert str(tmp_path) not in health.reason
             again, refusal = send_until_refused(sender, range(200, 201))
             sent += again
             assert "commit failed" in running.log()

@@ -5,9 +5,12 @@ What it is: the answer of `/health`. What it is not: the judgement, which is the
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
-__all__ = ["HEALTHY", "Health"]
+__all__ = ["HEALTHY", "Health", "without_paths"]
+
+_PATH = re.compile(r"'/[^']*'|(?<![\w.])/[^\s'\",;:)]+")
 
 
 class Health(NamedTuple):
@@ -30,3 +33,8 @@ class Health(NamedTuple):
 
 
 HEALTHY = Health("healthy")
+
+
+def without_paths(reason: str) -> str:
+    """A reason as anybody may read it: where the namespace keeps its files concerns its operator, who has the log."""
+    return _PATH.sub("…", reason)

@@ -20,7 +20,7 @@ from isthmus.amqp import Error
 from isthmus.amqp.types import Symbol
 from isthmus.broker.commit import CommitLoop
 from isthmus.broker.dispatch import Dispatch
-from isthmus.broker.health import HEALTHY, Health
+from isthmus.broker.health import HEALTHY, Health, without_paths
 from isthmus.broker.hub import HubGate
 from isthmus.broker.keyring import Authority
 from isthmus.broker.large import LargeDesk
@@ -116,7 +116,7 @@ class Namespace:
         if self.is_stopping:
             return Health("stopping", "The namespace is stopping.")
         if not self.commits.is_healthy:
-            return Health("unhealthy", f"The store refuses changes: {self.commits.failure}")
+            return Health("unhealthy", f"The store refuses changes: {without_paths(self.commits.failure)}")
         down = tuple(store.index for store in self.engine.stores or () if not store.is_up)
         return HEALTHY._replace(partition_stores_down=down) if down else HEALTHY
 

@@ -153,7 +153,9 @@ async def test_health_tells_a_failed_disk_and_that_it_works_again(served, monkey
     store, write = namespace.store, namespace.store.write
 
     def refuse(batch):
-        raise StoreError("no room")
+        raise StoreError(
+            "The store in '/srv/my data/a' refused a write: no room: While appending to file: /srv/my/9.log: 7/8"
+        )
 
     monkeypatch.setattr(store, "write", refuse)
     namespace.engine.create_queue("lost")
@@ -162,7 +164,8 @@ async def test_health_tells_a_failed_disk_and_that_it_works_again(served, monkey
     status, text = await served.get("/health")
     assert (status, json.loads(text)["status"]) == (503, "unhealthy")
     assert "The store refuses changes: " in text
-    assert "no room" in text
+    reason = json.loads(text)["reason"]
+    assert reason.endswith("The store in … refused a write: no room: While appending to file: …: 7/8")  # no places
     assert "isthmus_namespace_healthy 0\n" in (await served.get("/metrics"))[1]
     monkeypatch.setattr(store, "write", write)
     namespace._probe()
