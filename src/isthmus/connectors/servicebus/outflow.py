@@ -44,7 +44,7 @@ MAX_BLOCK_ROWS = 2000
 
 def batch_of(mode: str, payloads: list[bytes], tokens: list[bytes], sequences: Sequence[int]) -> pa.RecordBatch:
     """Messages as the rows of a read."""
-    return raw_batch(payloads, tokens, sequences) if mode == "raw" else decoded_batch(payloads, tokens)
+    return raw_batch(payloads, tokens, sequences) if mode == "raw" else decoded_batch(payloads, tokens, sequences)
 
 
 def stream(options: SourceOptions, lease: Lease, out: Outflow) -> Iterator[pa.RecordBatch]:

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from isthmus.amqp import codec, section, types
 from isthmus.amqp.section import Header
+from isthmus.connectors.servicebus.sequence import UNREADABLE
 
 __all__ = [
     "DECODED_DDL",
@@ -40,6 +41,8 @@ __all__ = [
 ]
 
 FLUSH_SEQUENCE = -1
+# The body's type in the row of a message that cannot be read.
+UNREADABLE_BODY = "unreadable"
 
 RAW_DDL = "message binary, lock_token binary, sequence_number long"
 RAW_SCHEMA = pa.schema([("message", pa.binary()), ("lock_token", pa.binary()), ("sequence_number", pa.int64())])
@@ -170,16 +173,28 @@ def with_flush(
 # ---- decoded
 
 
-def decoded_batch(payloads: Sequence[bytes], tokens: Sequence[bytes | None]) -> pa.RecordBatch:
-    """Encoded messages as a batch of `DECODED_SCHEMA`."""
+def decoded_batch(
+    payloads: Sequence[bytes], tokens: Sequence[bytes | None], sequences: Sequence[int]
+) -> pa.RecordBatch:
+    """Encoded messages as a batch of `DECODED_SCHEMA`; one that cannot be read is there whole, as its body."""
     columns: dict[str, list[Any]] = {name: [] for name in DECODED_SCHEMA.names}
-    for payload, token in zip(payloads, tokens, strict=True):
-        for name, value in decode(payload).items():
+    for payload, token, sequence in zip(payloads, tokens, sequences, strict=True):
+        try:
+            row = decode(payload)
+        except UNREADABLE:
+            row = _unreadable(payload, sequence)
+        for name, value in row.items():
             columns[name].append(value)
         columns["lock_token"].append(token)
     return pa.RecordBatch.from_arrays(
         [_array(columns[field.name], field.type) for field in DECODED_SCHEMA], schema=DECODED_SCHEMA
     )
+
+
+def _unreadable(payload: bytes, sequence: int) -> dict[str, Any]:
+    """A row from which `encode` makes the same bytes again: a query that failed for it would never get past it."""
+    told = {"body": payload, "sequence_number": sequence, "body_type": UNREADABLE_BODY, "size_bytes": len(payload)}
+    return {name: told.get(name) for name in DECODED_SCHEMA.names if name != "lock_token"}
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
@@ -204,21 +219,21 @@ def decode(message: bytes) -> dict[str, Any]:
     properties = section.decode_properties(message, sections.properties)
     annotations = {str(k): v for k, v in section.decode_map(message, sections.message_annotations).items()}
     body, body_type = _decode_body(message, sections.body)
-    ttl_ms, enqueued = header.ttl_ms, annotations.get("x-opt-enqueued-time")
+    ttl_ms, enqueued = header.ttl_ms, _integer(annotations.get("x-opt-enqueued-time"))
     row: dict[str, Any] = {
         "body": body,
-        "sequence_number": annotations.get("x-opt-sequence-number"),
+        "sequence_number": _integer(annotations.get("x-opt-sequence-number")),
         "partition_key": _text(annotations.get("x-opt-partition-key")),
         "via_partition_key": _text(annotations.get("x-opt-via-partition-key")),
         "body_type": body_type,
         "enqueued_time": enqueued,
-        "enqueued_sequence_number": annotations.get("x-opt-enqueue-sequence-number"),
-        "scheduled_enqueue_time": annotations.get("x-opt-scheduled-enqueue-time"),
-        "locked_until": annotations.get("x-opt-locked-until"),
+        "enqueued_sequence_number": _integer(annotations.get("x-opt-enqueue-sequence-number")),
+        "scheduled_enqueue_time": _integer(annotations.get("x-opt-scheduled-enqueue-time")),
+        "locked_until": _integer(annotations.get("x-opt-locked-until")),
         "time_to_live_ms": ttl_ms,
         "expires_at": enqueued + ttl_ms if enqueued is not None and ttl_ms and ttl_ms < 0xFFFFFFFF else None,
         "delivery_count": min(header.delivery_count, 0x7FFFFFFF),
-        "state": annotations.get("x-opt-message-state") or 0,
+        "state": _integer(annotations.get("x-opt-message-state")) or 0,
         "dead_letter_source": _text(annotations.get("x-opt-deadletter-source")),
         "size_bytes": len(message),
         "application_properties": [
@@ -247,6 +262,11 @@ def _decode_body(message: bytes, place: tuple[int, int]) -> tuple[bytes | None, 
 
 def _text(value: Any) -> str | None:
     return None if value is None else value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _integer(value: Any) -> int | None:
+    """An annotation that the broker writes, where it is what the broker would write."""
+    return value if isinstance(value, int) and -(1 << 63) <= value < 1 << 63 else None
 
 
 # AMQP types of application properties by the name in the field `type`, and the field that holds their value.
@@ -359,6 +379,8 @@ def encode(row: dict[str, Any], *, with_place: bool = False) -> bytes:
     Raises:
         ValueError: a property's type or text is of no use.
     """
+    if row.get("body_type") == UNREADABLE_BODY:
+        return bytes(row.get("body") or b"")
     ttl_ms = row.get("time_to_live_ms")
     header = Header(durable=True, ttl_ms=int(ttl_ms)) if ttl_ms is not None else None
     annotations: dict[Any, Any] = {}

@@ -29,15 +29,14 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from isthmus.amqp import codec, section
-from isthmus.amqp.codec import WIDTH, CodecError, value_end
+from isthmus.amqp.codec import WIDTH, value_end
+from isthmus.connectors.servicebus.sequence import UNREADABLE
 
 __all__ = ["BROKER_ANNOTATIONS", "DEFAULT_HOP_BUDGET", "HOPS_USED_UP", "MALFORMED", "Refused", "Splicer"]
 
 DEFAULT_HOP_BUDGET = 8
 HOPS_USED_UP = "HopBudgetUsedUp"
 MALFORMED = "Malformed"
-# What reading bytes raises that are not what they should be.
-_UNREADABLE = (CodecError, ValueError, IndexError, struct.error)
 
 # What the source's broker says about its own copy; everything else is the sender's and goes on.
 BROKER_ANNOTATIONS = frozenset(
@@ -209,10 +208,10 @@ class Splicer:
             made: bytes | tuple[str, str, str]
             try:
                 made = self._copy(data, start, end, now_ms)
-            except _UNREADABLE as error:
+            except UNREADABLE as error:
                 made = "dead-letter", MALFORMED, str(error)
             front = None
-            with suppress(*_UNREADABLE):
+            with suppress(*UNREADABLE):
                 front = self._learn_front(data, start, end)
             self._front = front
             if isinstance(made, bytes):

@@ -62,7 +62,7 @@ def test_decode_then_encode_keeps_every_type_i1(
         properties=properties,
         application_properties=own,
     )
-    row = decoded_batch([message], [b"t"]).to_pylist()[0]
+    row = decoded_batch([message], [b"t"], [4]).to_pylist()[0]
     again = encode(row)
     before, after = locate(message), locate(again)
     restored = section.decode_map(again, after.application_properties)
@@ -82,7 +82,7 @@ def test_decode_then_encode_keeps_every_type_i1(
 @pytest.mark.parametrize("body", ["text", 7, [1, "two"], {"k": uuid.UUID(int=5)}])
 def test_bodies_that_are_no_data_pass_encoded(body: Any) -> None:
     message = section.encode_message(body, value_body=True, annotations={"x-opt-sequence-number": types.Long(1)})
-    row = decoded_batch([message], [None]).to_pylist()[0]
+    row = decoded_batch([message], [None], [1]).to_pylist()[0]
     assert row["body_type"] == "value"
     assert encode(row).endswith(message[slice(*locate(message).body)])
 
@@ -97,7 +97,7 @@ def test_times_that_nobody_can_tell_keep_no_message_from_being_read(ms: int) -> 
         },
         application_properties={"when": types.Timestamp(ms)},
     )
-    row = decoded_batch([message], [b"t"]).to_pylist()[0]
+    row = decoded_batch([message], [b"t"], [4]).to_pylist()[0]
     assert row["scheduled_enqueue_time"] is None
     again = section.decode_map(encode(row), locate(encode(row)).application_properties)
     assert again == {"when": types.Timestamp(ms)}
@@ -105,12 +105,46 @@ def test_times_that_nobody_can_tell_keep_no_message_from_being_read(ms: int) -> 
 
 def test_a_schedule_that_is_no_time_keeps_no_message_from_being_read() -> None:
     message = section.encode_message(b"x", annotations={types.Symbol("x-opt-scheduled-enqueue-time"): "tomorrow"})
-    assert decoded_batch([message], [b"t"]).to_pylist()[0]["scheduled_enqueue_time"] is None
+    assert decoded_batch([message], [b"t"], [4]).to_pylist()[0]["scheduled_enqueue_time"] is None
+
+
+BROKEN = {
+    "text that is no UTF-8": b"\0Ss\xc0\x06\x01\xa1\x03\xff\xfe\xfd",
+    "properties that are no list": b"\0SsU\x05",
+    "a section that is cut off": b"\0St\xd1\0\0\xff\xff\0\0\0\x02",
+    "a header whose count of deliveries is text": b"\0Sp\xc0\x06\x05@@@@\xa1\0",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+def test_a_message_that_cannot_be_read_is_a_row_that_goes_on_as_it_came(broken: bytes) -> None:
+    unreadable = broken + b"\0Su\xa0\x01x"
+    sound = section.encode_message(b"x", annotations={"x-opt-sequence-number": types.Long(8)})
+    rows = decoded_batch([unreadable, sound], [b"t", b"u"], [7, 8]).to_pylist()
+    assert [row["body_type"] for row in rows] == ["unreadable", "data"]
+    assert {name: value for name, value in rows[0].items() if value is not None} == {
+        "body": unreadable,
+        "lock_token": b"t",
+        "sequence_number": 7,
+        "body_type": "unreadable",
+        "size_bytes": len(unreadable),
+    }
+    assert encode(rows[0]) == unreadable
+
+
+@pytest.mark.parametrize("name", ["x-opt-enqueue-sequence-number", "x-opt-locked-until", "x-opt-message-state"])
+@pytest.mark.parametrize("value", ["tomorrow", 2**63, [1]])
+def test_annotations_that_no_broker_writes_keep_no_message_from_being_read(name: str, value: Any) -> None:
+    value = types.ULong(value) if isinstance(value, int) else value
+    message = section.encode_message(b"x", annotations={types.Symbol(name): value})
+    row = decoded_batch([message], [b"t"], [3]).to_pylist()[0]
+    assert (row["body_type"], row["locked_until"], row["enqueued_sequence_number"]) == ("data", None, None)
+    assert row["state"] == 0
 
 
 def test_a_timespan_that_is_no_number_passes_encoded() -> None:
     own = {"span": types.Described(types.Symbol("com.microsoft:timespan"), "1 h")}
-    row = decoded_batch([section.encode_message(b"x", application_properties=own)], [b"t"]).to_pylist()[0]
+    row = decoded_batch([section.encode_message(b"x", application_properties=own)], [b"t"], [1]).to_pylist()[0]
     assert section.decode_map(encode(row), locate(encode(row)).application_properties) == own
 
 
