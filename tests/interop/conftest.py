@@ -27,6 +27,7 @@ queues:
   detecting: {requires_duplicate_detection: true}
   large: {}
   tls: {}
+  huge: {max_message_size_in_kilobytes: 102400}
   websocket: {}
   many: {}
   closed: {status: Disabled}

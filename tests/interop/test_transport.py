@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
 import time
@@ -102,6 +103,35 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def test_messages_travel_over_tls(served: NamespaceProcess) -> None:
     with closing(open_client(endpoint(served), "tls", "test")) as client:
         round_trip(client, "tls", 200)
+
+
+@pytest.mark.parametrize("websocket", [False, True], ids=["socket", "websocket"])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_large_messages_cross_every_transport_beside_small_ones(
+    served: NamespaceProcess, tls: bool, websocket: bool
+) -> None:
+    body = random.Random(tls).randbytes(1 << 20) * 12
+    with (
+        closing(open_client(endpoint(served, tls=False), "tls", "test")) as other,
+        closing(open_client(endpoint(served, tls=tls, websocket=websocket), "huge", "test")) as client,
+    ):
+        sender = Sender(client, "huge").wait_ready()
+        receiver = Receiver(client, "huge").wait_attached()
+        receiver.grant(2)
+        sender.send([section.encode_message(body), *messages(1)])
+        client.flush()
+        round_trip(other, "tls", 20)
+        got: list[bytes] = []
+
+        def arrived() -> bool:
+            for run in receiver.take():
+                receiver.dispose(run.first_id, run.first_id + len(run.tags) - 1)
+                got.extend(run.payloads)
+            return len(got) == 2 and not sender.outstanding
+
+        client.wait_until(arrived, 60, "both messages")
+        assert got[0].endswith(body)
+        assert len(got[1]) < 2000
 
 
 @pytest.mark.parametrize("websocket", [False, True])
