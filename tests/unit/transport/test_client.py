@@ -26,6 +26,7 @@ from isthmus.transport import (
     SignatureCredential,
     Token,
 )
+from isthmus.transport import client as client_module
 from isthmus.transport.sender import envelope, messages_of
 
 
@@ -130,27 +131,48 @@ def test_a_host_that_is_no_name_is_a_lost_connection() -> None:
         Client(Endpoint("a" * 64, 5671)).open(2.0)
 
 
-def test_tokens_are_shown_and_renewed_before_they_expire_i2() -> None:
-    class Brief:
+class Ahead:
+    """The module `time` with a wall clock that the test moves forward."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.monotonic = time.monotonic
+
+    def time(self) -> float:
+        return time.time() + self.seconds
+
+
+@pytest.fixture(name="ahead")
+def _ahead(monkeypatch: pytest.MonkeyPatch) -> Ahead:
+    made = Ahead()
+    monkeypatch.setattr(client_module, "time", made)
+    return made
+
+
+def test_tokens_are_shown_and_renewed_before_they_expire_i2(ahead: Ahead) -> None:
+    class Hourly:
         def __init__(self) -> None:
             self.made = 0
 
         def token(self, audience: str, now: float) -> Token:
             self.made += 1
-            return Token(f"token {self.made} for {audience}", "jwt", now + 2.0)
+            return Token(f"token {self.made} for {audience}", "jwt", now + 3600)
 
     with Peer("q") as peer:
-        credential = Brief()
+        credential = Hourly()
         endpoint = Endpoint("127.0.0.1", peer.port, tls=False, authority="name:1", credential=credential)
         with Client(endpoint).open() as client:
             client.authorize("q")
+            client.wait(0.1)
+            assert credential.made == 1
+            ahead.seconds = 3600 * 0.9
             client.wait_until(lambda: credential.made == 2, 5, "renewal")
             assert client.error is None
         shown = [body for node, operation, body in peer.requests if (node, operation) == ("$cbs", "put-token")]
         assert shown[0] == "token 1 for sb://name:1/q"
 
 
-def test_a_token_service_that_fails_for_a_moment_costs_no_connection_i1() -> None:
+def test_a_token_service_that_fails_for_a_moment_costs_no_connection_i1(ahead: Ahead) -> None:
     class Identity:
         def __init__(self) -> None:
             self.asked = 0
@@ -159,13 +181,16 @@ def test_a_token_service_that_fails_for_a_moment_costs_no_connection_i1() -> Non
             self.asked += 1
             if self.asked == 2:
                 raise ValueError("the token service is away")
-            return SimpleNamespace(token=f"token {self.asked}", expires_on=time.time() + (2 if self.asked == 1 else 60))
+            return SimpleNamespace(token=f"token {self.asked}", expires_on=ahead.time() + 3600)
 
     with Peer("q") as peer:
         identity = Identity()
         endpoint = Endpoint("127.0.0.1", peer.port, tls=False, credential=IdentityCredential(identity))
         with Client(endpoint).open() as client:
             client.authorize("q")
+            ahead.seconds = 3600 * 0.95
+            client.wait_until(lambda: identity.asked == 2, 5, "renewal")
+            ahead.seconds = 3600 * 0.96  # a tenth of what was left has gone
             client.wait_until(lambda: identity.asked == 3, 5, "renewal")
             assert client.error is None
             peer.wait_for(lambda: [body for _, _, body in peer.requests] == ["token 1", "token 3"])

@@ -52,9 +52,9 @@ def test_i2_bounds(content: bytes) -> None:
 
 def test_i2_many_pieces_of_text_are_joined_in_linear_time() -> None:
     content = b"<a>" + b"&amp;" * 50_000 + b"</a>"
-    started = time.perf_counter()
+    started = time.process_time()  # what others take of the processor does not count
     assert read(content).text == "&" * 50_000
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize(
