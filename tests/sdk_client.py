@@ -1,17 +1,22 @@
-"""What tests with azure-servicebus share: receiving as many messages as are expected, and looking at them."""
+"""What tests with azure-servicebus share: receiving as many messages as are expected, looking at them, keeping locks."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from azure.servicebus import ServiceBusReceiveMode
 
-__all__ = ["DELETE", "areceive", "bodies", "receive"]
+__all__ = ["DELETE", "WAIT_SECONDS", "areceive", "bodies", "outlast", "receive"]
 
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+# Only who expects more than comes waits so long: a loaded machine may stand still for seconds.
+WAIT_SECONDS = 20.0
 
 
-def receive(receiver: Any, count: int, wait: float = 5.0) -> list[Any]:
+def receive(receiver: Any, count: int, wait: float = WAIT_SECONDS) -> list[Any]:
     """Up to `count` messages; fewer if none came for `wait` seconds."""
     found: list[Any] = []
     while len(found) < count:
@@ -22,7 +27,7 @@ def receive(receiver: Any, count: int, wait: float = 5.0) -> list[Any]:
     return found
 
 
-async def areceive(receiver: Any, count: int, wait: float = 5.0) -> list[Any]:
+async def areceive(receiver: Any, count: int, wait: float = WAIT_SECONDS) -> list[Any]:
     """As `receive`, of an asynchronous receiver."""
     found: list[Any] = []
     while len(found) < count:
@@ -36,3 +41,10 @@ async def areceive(receiver: Any, count: int, wait: float = 5.0) -> list[Any]:
 def bodies(messages: list[Any]) -> list[str]:
     """The messages' bodies as text."""
     return [b"".join(message.body).decode() for message in messages]
+
+
+def outlast(end: datetime, renew: Callable[[], object] = lambda: None) -> None:
+    """Sleeps until the end of a lock has passed; renews it meanwhile, often enough for a machine that stands still at times."""
+    while datetime.now(UTC) < end + timedelta(milliseconds=200):
+        time.sleep(0.25)
+        renew()

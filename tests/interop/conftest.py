@@ -19,7 +19,8 @@ queues:
   settled: {max_delivery_count: 10}
   deferred: {}
   buried: {}
-  short: {lock_duration: 1s}
+  short: {lock_duration: 3s}
+  iterated: {lock_duration: 6s}
   expiring: {dead_lettering_on_message_expiration: true}
   scheduled: {}
   peeked: {}

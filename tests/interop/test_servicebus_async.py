@@ -50,9 +50,18 @@ async def test_batches_single_sends_and_many_receivers(client):
             batch.add_message(ServiceBusMessage(f"{number}"))
         await sender.send_messages(batch)
 
+    left = 200
+
     async def take():
+        nonlocal left
+        part = []
         async with client.get_queue_receiver("modes", receive_mode=DELETE) as receiver:
-            return bodies(await areceive(receiver, 200, wait=1.5))
+            async with asyncio.timeout(60):
+                while left > 0:
+                    more = bodies(await receiver.receive_messages(max_message_count=left, max_wait_time=1))
+                    left -= len(more)
+                    part += more
+        return part
 
     got = await asyncio.gather(*(take() for _ in range(4)))
     assert sorted(int(body) for bodies in got for body in bodies) == list(range(200))
@@ -60,21 +69,25 @@ async def test_batches_single_sends_and_many_receivers(client):
 
 
 async def test_an_iterating_receiver_with_a_lock_renewer(client):
-    await send(client, "short", *map(str, range(3)))
+    await send(client, "iterated", *map(str, range(3)))
     renewer = AutoLockRenewer()
     seen = []
-    async with client.get_queue_receiver("short", auto_lock_renewer=renewer, max_wait_time=2) as receiver:
+    async with client.get_queue_receiver("iterated", auto_lock_renewer=renewer, max_wait_time=20) as receiver:
         async for message in receiver:
+            if not seen:
+                await asyncio.sleep(7)  # longer than its lock would last by itself
             seen.append(message)
-            await asyncio.sleep(0.8)
             await receiver.complete_message(message)
+            if len(seen) == 3:
+                break
+        assert await receiver.peek_messages() == []
     await renewer.close()
     assert bodies(seen) == ["0", "1", "2"]
     assert {message.delivery_count for message in seen} == {0}
 
 
 async def test_scheduling_and_cancelling(client):
-    due = datetime.now(UTC) + timedelta(seconds=2)
+    due = datetime.now(UTC) + timedelta(seconds=4)
     async with client.get_queue_sender("scheduled") as sender:
         kept, dropped = await sender.schedule_messages([ServiceBusMessage("kept"), ServiceBusMessage("dropped")], due)
         await sender.cancel_scheduled_messages(dropped)

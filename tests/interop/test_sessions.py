@@ -26,14 +26,14 @@ from azure.servicebus.exceptions import (
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from isthmus.testing.namespace import namespace
-from sdk_client import DELETE, areceive, bodies, receive
+from sdk_client import DELETE, areceive, bodies, outlast, receive
 
 ENTITIES = """
 limits: {min_lock_duration: 1s}
 queues:
   orders: {requires_session: true, lock_duration: 30s, max_delivery_count: 3}
-  brief: {requires_session: true, lock_duration: 2s}
-  renewed: {requires_session: true, lock_duration: 3s}
+  brief: {requires_session: true, lock_duration: 3s}
+  renewed: {requires_session: true, lock_duration: 6s}
   empty: {requires_session: true}
   states: {requires_session: true}
   turns: {requires_session: true}
@@ -76,7 +76,8 @@ def test_a_session_comes_in_order_and_alone(client, session, send):
     send(session, "3")
     with client.get_queue_receiver("orders", session_id=session) as receiver:
         assert receiver.session.session_id == session
-        messages = receive(receiver, 4, wait=1.0)
+        messages = receive(receiver, 3)
+        assert receiver.receive_messages(max_wait_time=1) == []
         assert bodies(messages) == ["1", "2", "3"]
         assert {message.session_id for message in messages} == {session}
         left = receiver.session.locked_until_utc - datetime.now(UTC)
@@ -108,7 +109,7 @@ def test_no_session_in_time(client):
         client.get_queue_receiver("empty", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1) as receiver,
     ):
         receiver.receive_messages()
-    assert 0.9 < time.monotonic() - began < 5
+    assert 0.9 < time.monotonic() - began < 20  # by itself the namespace waits for a minute
 
 
 def test_the_next_available_session_in_turn(client, send):
@@ -145,7 +146,7 @@ def test_every_settlement_in_a_session(client, session, send):
 
 
 def test_scheduled_messages_in_a_session(client, session):
-    due = datetime.now(UTC) + timedelta(seconds=1)
+    due = datetime.now(UTC) + timedelta(seconds=4)
     with client.get_queue_sender("orders") as sender:
         sender.schedule_messages(ServiceBusMessage("later", session_id=session), due)
         [gone] = sender.schedule_messages(ServiceBusMessage("never", session_id=session), due)
@@ -173,12 +174,11 @@ def test_the_lock_renewed_and_lost(client, session, send):
     with client.get_queue_receiver("brief", session_id=session) as receiver:
         [message] = receive(receiver, 1)
         first = receiver.session.locked_until_utc
-        time.sleep(1.2)
         assert receiver.session.renew_lock() > first
-        time.sleep(1.2)
+        outlast(first, receiver.session.renew_lock)
         receiver.complete_message(message)
         [message] = receive(receiver, 1)
-        time.sleep(2.3)
+        outlast(receiver.session.locked_until_utc)
         with pytest.raises(SessionLockLostError):
             receiver.session.renew_lock()
         with pytest.raises(SessionLockLostError):
@@ -193,7 +193,7 @@ def test_the_auto_renewer_keeps_a_session(client, session, send):
     with AutoLockRenewer() as renewer, client.get_queue_receiver("renewed", session_id=session) as receiver:
         renewer.register(receiver, receiver.session, max_lock_renewal_duration=30)
         [message] = receive(receiver, 1)
-        time.sleep(3.5)
+        time.sleep(7)
         receiver.complete_message(message)
 
 
@@ -253,7 +253,7 @@ async def test_state_locks_and_settlements_asynchronously(aclient, session):
         one, two = await areceive(receiver, 2)
         await receiver.defer_message(one)
         await receiver.abandon_message(two)
-        await asyncio.sleep(3.5)
+        await asyncio.sleep(7)
         assert await receiver.session.get_state() == b"state"
         assert await receiver.session.renew_lock() > datetime.now(UTC)
         [deferred] = await receiver.receive_deferred_messages(one.sequence_number)
