@@ -173,12 +173,12 @@ def read_all(ns: NamespaceProcess, consumer: Consumer) -> None:
         for index in range(2):
             mark = f"end-{index}-{time.monotonic_ns()} 0"
             Sender(client, f"hub/Partitions/{index}").wait_ready().send_all([section.encode_message(mark.encode())])
+    wanted = sum(body.startswith("end-") for _, body in consumer.seen.values()) + 2  # before the reader adds to them
     stop = threading.Event()
     reader = threading.Thread(target=consumer.run, args=(ns, stop))
     reader.start()
     limit = time.monotonic() + 60
     marks = 0
-    wanted = sum(body.startswith("end-") for _, body in consumer.seen.values()) + 2
     while marks < wanted:
         assert time.monotonic() < limit, "the marks do not come"
         time.sleep(0.05)

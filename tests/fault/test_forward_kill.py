@@ -36,7 +36,7 @@ def test_forwarding_survives_every_kill(tmp_path: Path, long_count: Callable[[in
         for _ in range(long_count(ROUNDS)):
             with working([stream.send, stream.receive], ns):
                 limit = time.monotonic() + 60
-                while stream.held < 100:
+                while stream.held < 100 or not stream.completed:
                     assert time.monotonic() < limit, "the load does not get under way"
                     time.sleep(0.02)
                 time.sleep(random.uniform(0.0, 1.0))

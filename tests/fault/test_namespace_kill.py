@@ -218,9 +218,11 @@ def test_what_was_told_holds_after_every_kill(
                     assert time.monotonic() < limit, "the load does not get under way"
                     time.sleep(0.02)
                 time.sleep(chance.uniform(0.0, 0.1))
-                unsettled = sum(stream.held for stream in streams)
+                # Receivers that were late complete many at once, and hold few for a moment.
+                while (unsettled := sum(stream.held for stream in streams)) < 100:
+                    assert time.monotonic() < limit, "the load does not stay under way"
+                    time.sleep(0.001)
                 ns.kill()
-            assert unsettled >= 100
             ready = ns.start()
             print(
                 f"round {round_number}: {sum(stream.sent_in_round for stream in streams)} sent, {unsettled} unsettled at the kill, ready after {ready:.2f} s"

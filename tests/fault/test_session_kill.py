@@ -31,6 +31,9 @@ queues:
 QUEUE = "sessions"
 SESSIONS = [f"s{number}" for number in range(8)]
 ROUNDS = 40
+# In each round, at least.
+ACKED = 100
+COMPLETED = 50
 SENT_AHEAD = 200
 
 
@@ -50,13 +53,23 @@ class Load:
         self.states_set = 0
 
     def run(self, ns: NamespaceProcess, seconds: float) -> None:
-        """Send, receive and set states until the kill, which comes after so long, ends it."""
-        killer = threading.Timer(seconds, ns.kill)
+        """Send, receive and set states until the kill ends it, which comes so long after the load is under way."""
+        killer = threading.Thread(target=self.kill, args=(ns, seconds))
         with connected(ns, QUEUE) as client:
             killer.start()
-            with suppress(IsthmusError):
-                self.work(client)
-        killer.join()
+            try:
+                with suppress(IsthmusError):
+                    self.work(client)
+            finally:
+                killer.join()
+
+    def kill(self, ns: NamespaceProcess, seconds: float) -> None:
+        acked, completed = len(self.acked) + ACKED, len(self.completed) + COMPLETED
+        limit = time.monotonic() + 60
+        while (len(self.acked) <= acked or len(self.completed) <= completed) and time.monotonic() < limit:
+            time.sleep(0.01)
+        time.sleep(seconds)
+        ns.kill()
 
     def work(self, client: AnsweringClient) -> None:
         sender = Sender(client, QUEUE).wait_ready()
@@ -173,11 +186,11 @@ def test_a_killed_namespace_keeps_sessions(tmp_path: Path, long_count: Callable[
     load, rounds = Load(chance), long_count(ROUNDS)
     with namespace(tmp_path, config=CONFIG) as ns:
         for number in range(rounds):
-            load.run(ns, chance.uniform(0.6, 1.6))
+            load.run(ns, chance.uniform(0.0, 1.2))
             ns.start()
             faults = load.faults(ns)
             assert not faults, f"seed {seed}, round {number}: {faults[:10]}"
-    assert len(load.acked) > 100 * rounds
-    assert len(load.completed) > 50 * rounds
+    assert len(load.acked) > ACKED * rounds
+    assert len(load.completed) > COMPLETED * rounds
     assert load.abandons
     assert any(states != [b""] for states in load.states.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,7 +100,19 @@ def run(ns: NamespaceProcess, units: list[Unit], name: str) -> None:
                 raise
 
 
+def kill_under_way(ns: NamespaceProcess, units: list[Unit], seconds: float) -> None:
+    """Kill so long after the first transaction was carried out."""
+    limit = time.monotonic() + 60
+    while not any(unit.fate == "done" for unit in list(units)) and time.monotonic() < limit:
+        time.sleep(0.002)
+    time.sleep(seconds)
+    ns.kill()
+
+
 def test_a_transaction_is_whole_or_nothing_after_every_kill(tmp_path: Path, long_count: Callable[[int], int]) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
     done = 0
     with namespace(tmp_path / "data", config=CONFIG) as ns:
         for round_number in range(long_count(ROUNDS)):
@@ -107,10 +120,12 @@ def test_a_transaction_is_whole_or_nothing_after_every_kill(tmp_path: Path, long
                 seeds = [make_message(b"seed-%d-%d" % (round_number, number)) for number in range(SEEDS)]
                 Sender(client, "work").wait_ready().send_all(seeds)
             units: list[Unit] = []
-            killer = threading.Timer(random.uniform(0.5, 1.5), ns.kill)
+            killer = threading.Thread(target=kill_under_way, args=(ns, units, chance.uniform(0.0, 1.0)))
             killer.start()
-            run(ns, units, f"t{round_number}")
-            killer.join()
+            try:
+                run(ns, units, f"t{round_number}")
+            finally:
+                killer.join()
             ns.start()
             with connected(ns, "work", "next") as client:
                 found = [seen.body for path in ("work", "next") for seen in look(client, path)]
