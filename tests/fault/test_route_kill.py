@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -130,6 +130,17 @@ def kill_and_start_again(federation: FederationProcess, run: RunProcess) -> RunP
     return federation.run(*RUN)
 
 
+def kill_a_worker(run: RunProcess, chance: random.Random) -> None:
+    limit = time.monotonic() + 30
+    while time.monotonic() < limit:
+        if workers := run.workers():
+            with suppress(psutil.NoSuchProcess):  # one may end as soon as it was seen
+                psutil.Process(chance.choice(workers)).kill()
+                return
+        time.sleep(0.01)
+    raise AssertionError(f"no worker to kill: {run.log()[-3000:]}")
+
+
 def test_a_worker_is_killed(
     federation: FederationProcess, chance: random.Random, kills: list[int], long_count: Callable[[int], int]
 ) -> None:
@@ -137,7 +148,7 @@ def test_a_worker_is_killed(
     run.wait_phase(("waiting", "moving"))
     for _ in range(long_count(ROUNDS)):
         with traffic(federation, chance, federation.namespaces, kills):
-            psutil.Process(chance.choice(run.workers())).kill()
+            kill_a_worker(run, chance)
         check_moved(federation)
         assert run.is_alive(), run.log()[-3000:]
     assert run.end() == 0

@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -165,25 +165,35 @@ class Round:
             while True:
                 source.hurry.clear()
                 while (change := watch.change()) is None:
+                    assert self.run.is_alive(), self.run.log()[-3000:]
                     time.sleep(0.002)
                 at = time.monotonic() + change.seconds + offset
-                strike = self._aim(victim, change)
+                if (strike := self._aim(victim, change)) is None:
+                    continue
                 source.hurry.set()
                 time.sleep(max(0.0, at - LOOK_SECONDS - time.monotonic()))
                 self.unsettled = source.waiting(reach)
                 time.sleep(max(0.0, at - time.monotonic()))
                 if self.unsettled >= UNSETTLED:
-                    strike()
-                    return
+                    with suppress(psutil.NoSuchProcess):  # it ended before: the next change will do
+                        strike()
+                        return
 
-    def _aim(self, victim: str, change: Change) -> Callable[[], None]:
+    def _aim(self, victim: str, change: Change) -> Callable[[], None] | None:
+        """What kills; None where there is nobody of that kind at the moment, or not any more."""
         if victim in ("source", "target"):
             return self._namespace(victim).kill
         if victim == "driver":
             return psutil.Process(self.run.pid).kill
+        chosen = change.holder if victim == "holder" else change.next
         if victim == "sink":
-            return psutil.Process(self.chance.choice(sorted(set(self.run.workers()) - set(change[:2])))).kill
-        return psutil.Process(change.holder if victim == "holder" else change.next).kill
+            others = sorted(set(self.run.workers()) - set(change[:2]))
+            if not others:
+                return None
+            chosen = self.chance.choice(others)
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(chosen).kill
+        return None
 
     def _namespace(self, victim: str) -> NamespaceProcess:
         end = self.route.source if victim == "source" else self.route.targets[0]
