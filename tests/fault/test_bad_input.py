@@ -313,7 +313,7 @@ def test_a_disabled_queue_takes_and_gives_nothing(ns: NamespaceProcess, log: Any
     with Raw(ns).opened() as client:
         client.session.attach_sender("s", Target("closed"), source=Source("me"))
         client.session.attach_receiver("r", Source("closed"), target=Target("me")).grant(1)
-        client.wait(LinkDetached, 2)
+        client.wait_until(lambda: len(client.of(LinkDetached)) == 2)
         conditions = [str(event.error.condition) for event in client.of(LinkDetached) if event.error is not None]
         assert conditions == ["com.microsoft:entity-disabled"] * 2
     lines = log()
@@ -537,10 +537,10 @@ def test_a_link_ends_when_its_token_does(ns: NamespaceProcess, log: Any) -> None
     name, key = key_of(ns)
     host = endpoint_for(ns).authority
     with Raw(ns).opened(plain=False) as client:
-        token = make_token(f"sb://{host}/orders", name, key, int(time.time() * 1000) + 2000)
+        token = make_token(f"sb://{host}/orders", name, key, int(time.time() * 1000) + 4000)
         assert put_token(client, token, f"sb://{host}/orders")["status-code"] == 202
         attached(client, "orders")
-        detached = client.wait(LinkDetached, 10)
+        detached = client.wait(LinkDetached, 20)
         assert detached.error is not None
         assert detached.error.condition == "amqp:unauthorized-access"
     one_line(log, "link detached", "amqp:unauthorized-access")

@@ -33,6 +33,7 @@ from isthmus.amqp.performative import Accepted, Source, Target
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.transport import Management, Receiver, Sender
+from sdk_client import receive
 from transaction_client import attach_coordinator, declare, discharge, send_with_state, within
 
 # Per recorded entity a queue, a queue with sessions and an event hub.
@@ -112,7 +113,7 @@ def record(ns: NamespaceProcess, queue: str) -> list[bytes]:
         with sdk, sdk.get_queue_sender(queue) as sender, sdk.get_queue_receiver(queue) as receiver:
             sender.send_messages([ServiceBusMessage(f"body {n}", application_properties={"n": n}) for n in range(3)])
             sender.send_messages(ServiceBusMessage("one", subject="s", correlation_id="c"))
-            first, second, third, fourth = receiver.receive_messages(4, max_wait_time=5)
+            first, second, third, fourth = receive(receiver, 4)
             receiver.complete_message(first)
             receiver.abandon_message(second)
             receiver.dead_letter_message(third, reason="r")
@@ -151,7 +152,7 @@ def record_sessions(text: str, queue: str) -> None:
             receiver.session.set_state(b"state")
             receiver.session.get_state()
             receiver.session.renew_lock()
-            first, second, third = receiver.receive_messages(3, max_wait_time=5)
+            first, second, third = receive(receiver, 3)
             receiver.complete_message(first)
             receiver.abandon_message(second)
             receiver.defer_message(third)

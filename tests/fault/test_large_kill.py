@@ -143,7 +143,7 @@ def test_memory_does_not_grow_with_many_at_once(tmp_path: Path) -> None:
         peak = 0
         for sender in senders:
             sender.send([message])
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 240  # 300 MB to the disk and back, beside whatever else the machine does
         while any(sender.settled < 1 for sender in senders):
             assert time.monotonic() < limit
             for client in clients:

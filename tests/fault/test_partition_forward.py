@@ -21,7 +21,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
 
 from isthmus.testing.namespace import namespace
-from partition_client import LIMITS, client_of, key_of
+from partition_client import LIMITS, client_of, complete_all, key_of
 
 pytestmark = pytest.mark.usefixtures("collected")
 
@@ -91,9 +91,13 @@ def test_forwarding_between_stores_survives_every_kill(tmp_path, long_count, cou
                 threading.Thread(target=_send, args=(served, queue, f"{turn}.{queue}", stop, acknowledged, begun))
                 for queue in ENDS
             ]
+            limit, wanted = time.monotonic() + 60, len(acknowledged) + 10
             for worker in workers:
                 worker.start()
-            time.sleep(random.Random(turn).uniform(0.2, 0.8))
+            while len(acknowledged) < wanted:
+                assert time.monotonic() < limit, "the load does not get under way"
+                time.sleep(0.01)
+            time.sleep(random.Random(turn).uniform(0.0, 0.6))
             served.kill()
             stop.set()
             for worker in workers:
@@ -165,11 +169,7 @@ def test_a_store_whose_disk_is_full_takes_only_its_fragments_out(tmp_path):
             first.send_messages(ServiceBusMessage("later", partition_key=key_of(1)))
             first.send_messages(ServiceBusMessage("now", partition_key=key_of(2)))
         with client.get_queue_receiver("spread") as receiver:
-            seen = []
-            while messages := receiver.receive_messages(max_message_count=20, max_wait_time=1):
-                for message in messages:
-                    receiver.complete_message(message)
-                    seen.append(str(message))
+            seen = complete_all(receiver, 13)
         assert sorted(seen) == sorted(["now", *(f"round {number}" for number in range(12))])
         assert "partition store 1 is down" in served.log()
         balloon.unlink()

@@ -19,7 +19,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
 
 from isthmus.testing.namespace import namespace
-from partition_client import LIMITS, client_of, key_of
+from partition_client import LIMITS, client_of, complete_all, key_of
 
 pytestmark = pytest.mark.usefixtures("collected")
 
@@ -65,11 +65,7 @@ def test_a_broken_store_takes_only_its_fragments_out(tmp_path):
             for number in range(12):
                 sender.send_messages(ServiceBusMessage(f"round {number}"))
             with client.get_queue_receiver("spread") as receiver:
-                seen = []
-                while messages := receiver.receive_messages(max_message_count=20, max_wait_time=1):
-                    for message in messages:
-                        receiver.complete_message(message)
-                        seen.append(str(message))
+                seen = complete_all(receiver, 14)
             assert sorted(seen) == sorted(["first 0", "first 2", *(f"round {number}" for number in range(12))])
             folder.unlink()
             aside.rename(folder)
@@ -116,9 +112,13 @@ def test_a_kill_over_all_stores(tmp_path, long_count, counted):
                 )
                 for each in range(3)
             ]
+            limit, wanted = time.monotonic() + 60, len(acknowledged) + 10
             for worker in workers:
                 worker.start()
-            time.sleep(random.Random(turn).uniform(0.2, 0.8))
+            while len(acknowledged) < wanted:
+                assert time.monotonic() < limit, "the load does not get under way"
+                time.sleep(0.01)
+            time.sleep(random.Random(turn).uniform(0.0, 0.6))
             served.kill()
             stop.set()
             for worker in workers:

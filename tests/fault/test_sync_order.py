@@ -91,12 +91,18 @@ def test_no_disposition_leaves_before_its_sync_i1(traced: tuple[NamespaceProcess
     with client, client.get_queue_sender("orders") as sender:
         for number in range(count):
             sender.send_messages(ServiceBusMessage(f"body-of-a-message {number}"))
-    time.sleep(0.5)
-    events = [event.kind for event in read(trace)]
-    assert events.count("logged") >= count, "the write-ahead log's writes were not seen"
-    # One send is under way at a time: each must be logged, synced, and only then accepted.
+    # strace tells of a call once it has returned, which may be after the client has its answer.
+    limit = time.monotonic() + 20
+    while (accepted := accepted_in_order(trace)) < count and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert sum(event.kind == "logged" for event in read(trace)) >= count, "the write-ahead log's writes were not seen"
+    assert accepted >= count
+
+
+def accepted_in_order(trace: Path) -> int:
+    """How many dispositions left. One send is under way at a time: each is logged, synced, and only then accepted."""
     durable = pending = accepted = 0
-    for kind in events:
+    for kind in (event.kind for event in read(trace)):
         if kind == "logged":
             pending += 1
         elif kind == "synced":
@@ -104,4 +110,4 @@ def test_no_disposition_leaves_before_its_sync_i1(traced: tuple[NamespaceProcess
         elif pending or durable:
             accepted += 1
             assert accepted <= durable, f"disposition {accepted} left when {durable} messages were durable"
-    assert accepted >= count
+    return accepted
