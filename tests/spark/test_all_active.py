@@ -72,7 +72,7 @@ def test_a_second_run_goes_on_and_a_third_beside_it_is_refused(federation: Feder
     run = federation.run("--json", "--retry-first", "1")
     run.wait_phase(("waiting", "moving"))
     other = federation.run("--state", str(federation.folder / "other"))
-    assert other.wait(60) == 1
+    assert other.wait(180) == 1
     assert f"is run by process {run.pid}" in other.log()
     federation.publish("lga", 200)
     federation.wait_moved()

@@ -107,6 +107,7 @@ def test_messages_stream_in_order_through_leases(
             time.sleep(0.1)
         put(source, 501, 10)  # the lease before has ended by idleness: another one starts
         target.wait_for(lambda: len(target.queues["target"].messages) == 511, LONG_SECONDS)
+        source.wait_for(lambda: len(source.queues["source"].fates) == 511, LONG_SECONDS)
         assert ids(target) == [f"m{n}" for n in range(511)]
         copy = target.queues["target"].messages[1]
         own = section.decode_map(copy, section.locate(copy).application_properties)
