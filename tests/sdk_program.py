@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ ROOT = Path(__file__).parent.parent
 PROGRAMS = ROOT / "tests" / "interop"
 CACHE = ROOT / ".cache" / "interop"
 INSTALL_SECONDS = 500
+# A registry or a proxy may fail for a moment.
+INSTALL_ATTEMPTS = 3
+INSTALL_PAUSE_SECONDS = 5.0
 ANSWER_SECONDS = 60
 END_SECONDS = 20
 
@@ -224,21 +228,26 @@ def _alone() -> Iterator[None]:
 
 
 def _run(command: Sequence[str], folder: Path, environment: dict[str, str], name: str, hint: str) -> None:
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=INSTALL_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise InstallError(f"{name} took more than {INSTALL_SECONDS} s; {hint}") from error
-    if done.returncode != 0:
-        raise InstallError(
-            f"{name} failed in {folder.relative_to(ROOT)}; {hint}. Without a way to it, the other tests are run by\n"
-            f"    make test TESTS='tests --ignore-glob=*/test_languages_*'\n{done.stdout}{done.stderr}"
-        )
+    limit = time.monotonic() + INSTALL_SECONDS
+    for attempt in range(1, INSTALL_ATTEMPTS + 1):
+        try:
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=max(0.0, limit - time.monotonic()),
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise InstallError(f"{name} took more than {INSTALL_SECONDS} s; {hint}") from error
+        if done.returncode == 0:
+            return
+        if attempt < INSTALL_ATTEMPTS:
+            time.sleep(INSTALL_PAUSE_SECONDS)
+    raise InstallError(
+        f"{name} failed in {folder.relative_to(ROOT)}; {hint}. Without a way to it, the other tests are run by\n"
+        f"    make test TESTS='tests --ignore-glob=*/test_languages_*'\n{done.stdout}{done.stderr}"
+    )

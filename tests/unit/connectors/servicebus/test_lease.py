@@ -36,6 +36,8 @@ from isthmus.testing.peer import Peer
 from isthmus.transport import Backoff
 
 LIMITS = LeaseLimits(seconds=30, rows=10**6, nbytes=1 << 30, idle_seconds=0.2)
+# Where more waits than the first credit fetches: a machine that stands still at that moment must not make the lease idle.
+MANY = LeaseLimits(seconds=30, rows=10**6, nbytes=1 << 30, idle_seconds=2.0)
 
 
 def message(number: int, size: int = 10) -> bytes:
@@ -125,7 +127,7 @@ def _channel_file(tmp_path: Path) -> Path:
 
 def test_everything_is_copied_in_order_and_completed_i1(channel_file: Path) -> None:
     with brokers(3000) as (source, target):
-        made = pipe(source, target, channel_file)
+        made = pipe(source, target, channel_file, limits=MANY)
         made.run()
         assert ids(target) == [f"m{n}" for n in range(3000)]
         source.wait_for(lambda: len(source.queues["source"].fates) == 3000)
@@ -343,7 +345,7 @@ def test_an_ordered_lease_waits_for_an_earlier_message_that_is_locked_elsewhere_
 def test_a_look_whether_anybody_listens_disturbs_no_lease(channel_file: Path) -> None:
     with brokers(200) as (source, target):
         target.queues["target"].hold = True
-        made = pipe(source, target, channel_file)
+        made = pipe(source, target, channel_file, limits=MANY)
         runner = threading.Thread(target=made.run)
         runner.start()
         target.wait_for(lambda: len(target.queues["target"].messages) == 200)
@@ -359,7 +361,7 @@ def test_a_look_whether_anybody_listens_disturbs_no_lease(channel_file: Path) ->
 def test_a_lost_target_gets_exactly_what_it_did_not_acknowledge_i2(channel_file: Path) -> None:
     with brokers(200) as (source, target):
         target.queues["target"].hold = True
-        made = pipe(source, target, channel_file)
+        made = pipe(source, target, channel_file, limits=MANY)
         runner = threading.Thread(target=made.run)
         runner.start()
         target.wait_for(lambda: len(target.queues["target"].messages) == 200)
@@ -735,7 +737,7 @@ def test_a_bad_row_without_a_source_fails_the_write() -> None:
 
 def test_envelopes_settle_all_their_messages(channel_file: Path) -> None:
     with brokers(1000) as (source, target):
-        lease = Lease(source.endpoint, "source", LIMITS, channel_file=channel_file)
+        lease = Lease(source.endpoint, "source", MANY, channel_file=channel_file)
         outlet = Outlet(target.endpoint, "target", channel_file=channel_file, batch_messages=64).open()
         Pipe(lease, outlet).run()
         assert ids(target) == [f"m{n}" for n in range(1000)]
@@ -747,7 +749,7 @@ def test_of_an_envelope_refused_for_one_message_only_that_one_is_dead_lettered(c
     with brokers(200) as (source, target):
         target.queues["target"].refuse = "amqp:link:message-size-exceeded"
         target.queues["target"].refuse_only = tuple(b"\xa1%c%b" % (len(name), name.encode()) for name in bad)
-        lease = Lease(source.endpoint, "source", LIMITS, channel_file=channel_file)
+        lease = Lease(source.endpoint, "source", MANY, channel_file=channel_file)
         outlet = Outlet(target.endpoint, "target", channel_file=channel_file, batch_messages=10).open()
         Pipe(lease, outlet).run()
         assert sorted(ids(target)) == sorted(f"m{n}" for n in range(200) if f"m{n}" not in bad)
@@ -810,7 +812,7 @@ def test_locks_are_renewed_while_the_target_is_slow(channel_file: Path) -> None:
 def test_the_window_bounds_what_is_under_way(channel_file: Path) -> None:
     with brokers(500) as (source, target):
         target.queues["target"].hold = True
-        made = pipe(source, target, channel_file, window=100)
+        made = pipe(source, target, channel_file, limits=MANY, window=100)
         runner = threading.Thread(target=made.run)
         runner.start()
         target.wait_for(lambda: len(target.queues["target"].messages) == 100)
