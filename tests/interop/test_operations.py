@@ -17,6 +17,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 from isthmus.cli.app import main
 from isthmus.operations.message_file import DamagedFileError, MessageReader
 from isthmus.testing.namespace import namespace
+from sdk_client import WAIT_SECONDS, bodies, receive
 
 CONFIG = """
 limits: {min_lock_duration: 1s}
@@ -25,9 +26,9 @@ queues:
   other: {}
   once: {requires_duplicate_detection: true}
   closed: {max_message_size_in_kilobytes: 1}
-  short: {lock_duration: 1s}
-  sessions: {requires_session: true, lock_duration: 2s}
-  spread: {enable_partitioning: true, lock_duration: 1s}
+  short: {lock_duration: 4s}
+  sessions: {requires_session: true, lock_duration: 5s}
+  spread: {enable_partitioning: true, lock_duration: 5s}
 topics:
   flights: {subscriptions: {all: {}}}
 """
@@ -174,7 +175,7 @@ def test_what_a_purge_holds_stays_locked_longer_than_a_lock_lasts(operator, monk
     dispose = module._dispose
 
     def slow(*arguments):
-        time.sleep(0.1)
+        time.sleep(0.3)
         dispose(*arguments)
 
     monkeypatch.setattr(module, "_dispose", slow)
@@ -208,7 +209,7 @@ def test_purge_goes_through_sessions(operator, monkeypatch):
     assert told | {"dry_run": True, "removed": 0, "meant": {"active": 15, "deferred": 2, "scheduled": 1}} == told
     import isthmus.operations.sweep as module
 
-    dispose, pauses = module._dispose, [0.6] * 4
+    dispose, pauses = module._dispose, [1.5] * 4
 
     def slow(*arguments):  # the first pass takes longer than a session's lock lasts
         time.sleep(pauses.pop() if pauses else 0)
@@ -222,9 +223,10 @@ def test_purge_goes_through_sessions(operator, monkeypatch):
     assert [row["application_properties"]["number"] for row in rows] == list(range(4, 30, 2))
     assert {row["delivery_count"] for row in rows if row["state"] == "active"} == {0}
     # The sessions are free again, in order, and keep their states.
-    with operator.client.get_queue_receiver("sessions", session_id="s1", max_wait_time=0.5) as receiver:
+    with operator.client.get_queue_receiver("sessions", session_id="s1") as receiver:
         assert receiver.session.get_state() == b"state"
-        assert [str(message) for message in receiver] == ["16", "22", "28"]
+        assert bodies(receive(receiver, 3)) == ["16", "22", "28"]
+        assert receiver.receive_messages(max_wait_time=0.5) == []
     [done] = operator.run("purge", "sessions", "--yes")
     assert done | {"removed": 13, "left": 0} == done
 
@@ -246,9 +248,10 @@ def test_dead_letters_of_sessions_are_sent_again_into_their_sessions(operator):
             receiver.dead_letter_message(message, reason="bad")
     [done] = operator.run("resubmit", "sessions", "--yes")
     assert done | {"moved": 2, "refused": 0, "left": 0} == done
-    with operator.client.get_queue_receiver("sessions", session_id="s1", max_wait_time=0.5) as receiver:
-        found = list(receiver)
-        assert [str(message) for message in found] == ["7", "1", "4"]
+    with operator.client.get_queue_receiver("sessions", session_id="s1") as receiver:
+        found = receive(receiver, 3)
+        assert receiver.receive_messages(max_wait_time=0.5) == []
+        assert bodies(found) == ["7", "1", "4"]
         assert {(message.session_id, message.dead_letter_reason) for message in found} == {("s1", None)}
 
 
@@ -257,8 +260,9 @@ def test_export_removes_from_sessions_and_import_brings_them_back(operator, tmp_
     [done] = operator.run("export", "sessions", tmp_path / "file", "--remove")
     assert done | {"written": 6, "removed": 6, "left": 0} == done
     operator.run("import", tmp_path / "file", "sessions")
-    with operator.client.get_queue_receiver("sessions", session_id="s2", max_wait_time=0.5) as receiver:
-        assert [str(message) for message in receiver] == ["2", "5"]
+    with operator.client.get_queue_receiver("sessions", session_id="s2") as receiver:
+        assert bodies(receive(receiver, 2)) == ["2", "5"]
+        assert receiver.receive_messages(max_wait_time=0.5) == []
 
 
 def test_dead_letters_are_sent_again_without_their_death(operator):
@@ -401,19 +405,20 @@ def test_a_damaged_file_is_told_and_what_stands_before_is_sent(operator, tmp_pat
 
 
 def test_stats_tell_rates(operator):
-    stop = threading.Event()
+    begun, stop = threading.Event(), threading.Event()
 
     def send():
         client = ServiceBusClient.from_connection_string(operator.ns.connection_string)
         with client, client.get_queue_sender("work") as sender:
             while not stop.is_set():
                 sender.send_messages([ServiceBusMessage("x") for _ in range(10)])
+                begun.set()
 
     thread = threading.Thread(target=send)
     thread.start()
     try:
-        time.sleep(0.5)
-        [found] = operator.run("stats", "--interval", "0.5")
+        assert begun.wait(60)
+        [found] = operator.run("stats", "--interval", "3")
     finally:
         stop.set()
         thread.join()
@@ -469,7 +474,9 @@ def test_a_backup_under_load_has_everything_acknowledged_before_it(operator, tmp
             mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
             with client.get_queue_receiver("work", receive_mode=mode) as receiver:
                 found: list[str] = []
-                while got := receiver.receive_messages(max_message_count=1000, max_wait_time=2):
+                while got := receiver.receive_messages(
+                    max_message_count=1000, max_wait_time=WAIT_SECONDS if len(found) < len(before) else 2
+                ):
                     found += [message.message_id for message in got]
         assert max(Counter(found).values()) == 1
         assert set(before) <= set(found)

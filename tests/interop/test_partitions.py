@@ -78,7 +78,7 @@ def send(client, queue, *messages):
             sender.send_messages(message)
 
 
-def receive(receiver, count, seconds=5):
+def receive(receiver, count, seconds=20):
     found = []
     until = time.monotonic() + seconds
     while len(found) < count and time.monotonic() < until:
@@ -193,7 +193,7 @@ def test_scheduled_messages_come_and_can_be_cancelled(client):
         soon = datetime.now(UTC) + timedelta(seconds=1)
         sender.schedule_messages([ServiceBusMessage("a"), ServiceBusMessage("b", partition_key="k")], soon)
     with client.get_queue_receiver("later", receive_mode=DELETE) as receiver:
-        assert sorted(str(each) for each in receive(receiver, 2, seconds=10)) == ["a", "b"]
+        assert sorted(str(each) for each in receive(receiver, 2)) == ["a", "b"]
         assert receiver.peek_messages(max_message_count=10) == []
 
 
@@ -315,7 +315,7 @@ def test_forwarding_and_sending_via(served, client):
             assert admin.get_queue_runtime_properties(name).total_message_count == 0
         admin.delete_queue("last")
         send(client, "first", ServiceBusMessage("lost", partition_key="k"))
-        until = time.monotonic() + 5
+        until = time.monotonic() + 20
         while not admin.get_queue_runtime_properties("middle").transfer_dead_letter_message_count:
             assert time.monotonic() < until
             time.sleep(0.05)
@@ -341,7 +341,10 @@ def test_a_back_up_while_messages_cross_has_each_once(tmp_path):
         try:
             copies = []
             for _ in range(4):
-                time.sleep(0.3)
+                enough, until = len(sent) + 15, time.monotonic() + 60
+                while len(sent) < enough:
+                    assert time.monotonic() < until
+                    time.sleep(0.01)
                 before = len(sent)
                 copies.append((before, tmp_path / f"copy{before}"))
                 assert back_up_anyhow(served.data, copies[-1][1]), "a running process makes it"
