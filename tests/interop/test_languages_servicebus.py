@@ -401,8 +401,8 @@ def test_a_processor_completes_abandons_and_renews(other, put):
     work = [str(number) for number in range(6)]
     put("processed", "fail", *work)
     with other.open("receiver", entity="processed", renew_ms=20_000) as receiver:
-        # The locks of those that wait for their turn would end before it comes.
-        with receiver.open("subscribe", concurrent=3, busy_ms=2000) as processor:
+        # Busy until halfway between two renewals, which come after half a lock: one under way at the end would be refused.
+        with receiver.open("subscribe", concurrent=3, busy_ms=3000) as processor:
             seen = processor.processed(count=7, wait_ms=30_000)
         assert sorted(seen["processed"]) == [*work, "fail"]
         assert (seen["failed"], seen["most"]) == (["fail"], 3)
