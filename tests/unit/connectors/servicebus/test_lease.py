@@ -136,18 +136,27 @@ def test_everything_is_copied_in_order_and_completed_i1(channel_file: Path) -> N
         assert (made.lease.ledger.settled, made.lease.ledger.outstanding) == (3000, 0)
 
 
-def test_nothing_is_completed_before_the_target_acknowledged_i1(channel_file: Path) -> None:
-    with brokers(50) as (source, target):
-        target.queues["target"].hold = True
-        made = pipe(source, target, channel_file)
-        runner = threading.Thread(target=made.run)
-        runner.start()
-        target.wait_for(lambda: len(target.queues["target"].messages) == 50)
-        assert source.queues["source"].fates == {}
-        assert made.lease.ledger.outstanding == 50
+@contextmanager
+def held_back(made: Pipe, target: Peer) -> Iterator[None]:
+    """Moves messages; those that the target gets within the block it acknowledges after it, and all of them are waited for."""
+    target.queues["target"].hold = True
+    runner = threading.Thread(target=made.run)
+    runner.start()
+    try:
+        yield
+    finally:
         with target.lock:
             target.queues["target"].hold = False
         runner.join(30)
+
+
+def test_nothing_is_completed_before_the_target_acknowledged_i1(channel_file: Path) -> None:
+    with brokers(50) as (source, target):
+        made = pipe(source, target, channel_file)
+        with held_back(made, target):
+            target.wait_for(lambda: len(target.queues["target"].messages) == 50)
+            assert source.queues["source"].fates == {}
+            assert made.lease.ledger.outstanding == 50
         assert len(source.queues["source"].fates) == 50
 
 
@@ -376,20 +385,15 @@ def test_a_lost_target_gets_exactly_what_it_did_not_acknowledge_i2(channel_file:
 
 def test_a_lost_source_is_settled_by_token_over_a_new_connection_i2(channel_file: Path) -> None:
     with brokers(30) as (source, target):
-        target.queues["target"].hold = True
         made = pipe(source, target, channel_file)
-        runner = threading.Thread(target=made.run)
-        runner.start()
-        target.wait_for(lambda: len(target.queues["target"].messages) == 30)
-        with source.lock:
-            held = source.queues["source"]
-            source.drop_connections()
-            for sequence in range(1, 31):  # a real namespace keeps the locks of a lost connection
-                held.waiting.remove(sequence)
-                held.locked[sequence] = None  # type: ignore[assignment]
-        with target.lock:
-            target.queues["target"].hold = False
-        runner.join(30)
+        with held_back(made, target):
+            target.wait_for(lambda: len(target.queues["target"].messages) == 30)
+            with source.lock:
+                held = source.queues["source"]
+                source.drop_connections()
+                for sequence in range(1, 31):  # a real namespace keeps the locks of a lost connection
+                    held.waiting.remove(sequence)
+                    held.locked[sequence] = None  # type: ignore[assignment]
         assert set(held.fates.values()) == {"completed"}
         assert len(held.fates) == 30
         assert made.error is None
@@ -495,17 +499,12 @@ def test_a_target_that_is_disabled_for_a_while_is_waited_for_i3(channel_file: Pa
 
 def test_a_disabled_source_is_settled_by_token_i2(channel_file: Path) -> None:
     with brokers(5) as (source, target):
-        target.queues["target"].hold = True
         made = pipe(source, target, channel_file)
-        runner = threading.Thread(target=made.run)
-        runner.start()
-        target.wait_for(lambda: len(target.queues["target"].messages) == 5)
-        with source.lock:
-            source.detach("source", "com.microsoft:entity-disabled")
-        source.wait_for(lambda: made.lease.ended_by.startswith("source lost"))
-        with target.lock:
-            target.queues["target"].hold = False
-        runner.join(30)
+        with held_back(made, target):
+            target.wait_for(lambda: len(target.queues["target"].messages) == 5)
+            with source.lock:
+                source.detach("source", "com.microsoft:entity-disabled")
+            source.wait_for(lambda: made.lease.ended_by.startswith("source lost"))
         assert source.queues["source"].fates == dict.fromkeys(range(1, 6), "completed")
 
 
@@ -585,16 +584,11 @@ def test_the_length_of_a_lock_is_known_whatever_this_machines_clock_says(channel
 def test_a_source_that_is_busy_at_a_renewal_ends_no_lease(channel_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     busy = refusing(monkeypatch, "renew-lock", 503, times=2)
     with brokers(5) as (source, target):
-        target.queues["target"].hold = True
         made = pipe(source, target, channel_file)
         made.lease._learn = lambda _: setattr(made.lease, "_lock_seconds", 0.6)  # type: ignore[method-assign]
-        runner = threading.Thread(target=made.run)
-        runner.start()
-        source.wait_for(lambda: len(busy) == 2 and source.requests[-1][1] == "renew-lock")
-        time.sleep(0.3)
-        with target.lock:
-            target.queues["target"].hold = False
-        runner.join(30)
+        with held_back(made, target):
+            source.wait_for(lambda: len(busy) == 2 and source.requests[-1][1] == "renew-lock")
+            time.sleep(0.3)
         assert source.queues["source"].fates == dict.fromkeys(range(1, 6), "completed")
 
 
@@ -797,30 +791,20 @@ def test_an_unknown_source_is_the_readers_error(channel_file: Path) -> None:
 
 def test_locks_are_renewed_while_the_target_is_slow(channel_file: Path) -> None:
     with brokers(5) as (source, target):
-        target.queues["target"].hold = True
         made = pipe(source, target, channel_file)
         made.lease._learn = lambda _: setattr(made.lease, "_lock_seconds", 0.6)  # type: ignore[method-assign]
-        runner = threading.Thread(target=made.run)
-        runner.start()
-        source.wait_for(lambda: sum(operation == "renew-lock" for _, operation, _ in source.requests) >= 2)
-        with target.lock:
-            target.queues["target"].hold = False
-        runner.join(30)
+        with held_back(made, target):
+            source.wait_for(lambda: sum(operation == "renew-lock" for _, operation, _ in source.requests) >= 2)
         assert len(source.queues["source"].fates) == 5
 
 
 def test_the_window_bounds_what_is_under_way(channel_file: Path) -> None:
     with brokers(500) as (source, target):
-        target.queues["target"].hold = True
         made = pipe(source, target, channel_file, limits=MANY, window=100)
-        runner = threading.Thread(target=made.run)
-        runner.start()
-        target.wait_for(lambda: len(target.queues["target"].messages) == 100)
-        assert made.lease.ledger.outstanding == 100
-        assert len(source.queues["source"].waiting) == 400
-        with target.lock:
-            target.queues["target"].hold = False
-        runner.join(30)
+        with held_back(made, target):
+            target.wait_for(lambda: len(target.queues["target"].messages) == 100)
+            assert made.lease.ledger.outstanding == 100
+            assert len(source.queues["source"].waiting) == 400
         assert len(source.queues["source"].fates) == 500
 
 
@@ -829,17 +813,12 @@ def test_the_window_in_bytes_holds_from_the_first_message_on(channel_file: Path)
     with brokers(0) as (source, target):
         for number in range(200):
             source.queues["source"].put(message(number, 100_000))
-        target.queues["target"].hold = True
         limits = LeaseLimits(30, 10**6, 1 << 30, 2.0)
         made = pipe(source, target, channel_file, window_bytes=1 << 20, limits=limits)
-        runner = threading.Thread(target=made.run)
-        runner.start()
-        target.wait_for(lambda: len(target.queues["target"].messages) >= 10)
-        time.sleep(0.2)
-        assert made.lease.ledger.outstanding <= 12
-        with target.lock:
-            target.queues["target"].hold = False
-        runner.join(30)
+        with held_back(made, target):
+            target.wait_for(lambda: len(target.queues["target"].messages) >= 10)
+            time.sleep(0.2)
+            assert made.lease.ledger.outstanding <= 12
         assert len(source.queues["source"].fates) == 200
 
 
