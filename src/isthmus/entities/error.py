@@ -27,10 +27,7 @@ class BatchTooLongError(MessageTooLargeError):
     code = "batch-too-long"
 
     def __init__(self, limit: int = 0) -> None:
-        IsthmusError.__init__(self, "", limit=limit)
-
-    def text(self) -> str:
-        return f"The batch has more than {self.attributes.get('limit')} messages; send them in several."
+        super().__init__(message=f"The batch has more than {limit} messages; send them in several.")
 
 
 class SessionRequiredError(NotAllowedError):
