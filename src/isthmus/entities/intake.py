@@ -55,7 +55,7 @@ from isthmus.errors import (
 if TYPE_CHECKING:
     from isthmus.entities.fragment.handover import Outbox
 
-__all__ = ["LOOK_BYTES", "Context", "Intake", "Seen", "cursors", "first_of", "fresh_state"]
+__all__ = ["LOOK_BYTES", "Context", "Intake", "Seen", "cursors", "first_seen", "fresh_state"]
 
 # Sequence number, record, and state as messages tell it.
 Seen = tuple[int, bytes, int]
@@ -613,7 +613,7 @@ class Intake:
                     break
                 size += len(record)
                 found.append((int.from_bytes(key[5:], "big"), record, state))
-        return first_of(found, count)
+        return first_seen(found, count)
 
     def _tables(self) -> list[tuple[int, int]]:
         """(table, state as messages tell it) of those that hold messages."""
@@ -639,7 +639,7 @@ class Intake:
         }
 
 
-def first_of(seen: list[Seen], count: int) -> list[Seen]:
+def first_seen(seen: list[Seen], count: int) -> list[Seen]:
     """The first messages of those seen, sorted; as many as one look shows, at least one.
 
     Looks that were cut off at the same size each have all that comes before.

@@ -17,7 +17,7 @@ from typing import Any
 from isthmus.entities.amend import Stored, take_apart
 from isthmus.entities.blob import Payload
 from isthmus.entities.error import InvalidMessageError, SessionRequiredError
-from isthmus.entities.intake import LOOK_BYTES, Context, Seen, cursors, first_of
+from isthmus.entities.intake import LOOK_BYTES, Context, Seen, cursors, first_seen
 from isthmus.entities.key import (
     DEFERRED,
     MESSAGE,
@@ -284,7 +284,7 @@ class SessionDirectory(Queue):
         self._check_open()
         self._staging.write()
         looked = self._look_at_scheduled(from_sequence, count, session_id)
-        seen = first_of(looked, count)
+        seen = first_seen(looked, count)
         is_full = len(seen) == count or len(seen) < len(looked)
         if session_id is not None:
             known = self._sessions.get(session_id)
@@ -296,7 +296,7 @@ class SessionDirectory(Queue):
                 break  # so are all that follow
             if session.number and not session.is_empty:
                 looked = seen + self.messages_of(session).look(from_sequence, count)
-                seen = first_of(looked, count)
+                seen = first_seen(looked, count)
                 is_full = is_full or len(seen) == count or len(seen) < len(looked)
                 self._rest(session)
         return self._shown(seen)
