@@ -16,8 +16,6 @@ __all__ = ["Round", "place"]
 
 _MASK = 0xFFFFFFFF
 _SEED = 0xDEADBEEF
-# Of keys whose hash is remembered; the service takes no longer ones, and here nobody may fill the memory with them.
-_KNOWN_CHARACTERS = 128
 
 
 def _rotated(value: int, count: int) -> int:
@@ -28,8 +26,9 @@ def _word(data: bytes, at: int) -> int:
     return int.from_bytes(data[at : at + 4], "little")
 
 
+@lru_cache(65_536)
 def _hash(key: str) -> int:
-    """A partition key's hash, signed 16 bits."""
+    """A partition key's hash, signed 16 bits. Keys are short: `event` refuses others."""
     data = key.encode()
     a = b = c = (_SEED + len(data)) & _MASK
     at = 0
@@ -50,14 +49,9 @@ def _hash(key: str) -> int:
     return folded - 0x10000 if folded & 0x8000 else folded
 
 
-_known_hash = lru_cache(65_536)(_hash)
-
-
 def place(key: str, count: int) -> int:
     """The partition, of `count`, that a key goes to."""
-    if not key:
-        return 0
-    return abs((_known_hash if len(key) <= _KNOWN_CHARACTERS else _hash)(key) % count)
+    return abs(_hash(key) % count) if key else 0
 
 
 class Round:
