@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 __all__ = ["HEALTHY", "Health", "without_paths"]
 
-_PATH = re.compile(r"'/[^']*'|(?<![\w.])/[^\s'\",;:)]+")
+# In quotes, or to where what failed goes on.
+_PATH = re.compile(r"'/[^']*'|(?<![\w.])/.*?(?=: |$)")
 
 
 class Health(NamedTuple):

@@ -154,7 +154,7 @@ async def test_health_tells_a_failed_disk_and_that_it_works_again(served, monkey
 
     def refuse(batch):
         raise StoreError(
-            "The store in '/srv/my data/a' refused a write: no room: While appending to file: /srv/my/9.log: 7/8"
+            "The store in '/srv/my data/a' refused a write: no room: While appending to file: /srv/my data/9.log: 7/8"
         )
 
     monkeypatch.setattr(store, "write", refuse)
