@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from isthmus.amqp import codec, section, types
+from isthmus.amqp.codec import CodecError
 from isthmus.amqp.section import Header
 from isthmus.connectors.servicebus.sequence import UNREADABLE
 
@@ -216,6 +217,9 @@ def decode(message: bytes) -> dict[str, Any]:
     """
     sections = section.locate(message)
     header = section.decode_header(message, sections.header)
+    numbers: tuple[object, object] = (header.ttl_ms or 0, header.delivery_count)
+    if not all(isinstance(each, int) for each in numbers):  # their types are the sender's choice
+        raise CodecError("the header's fields have the wrong types")
     properties = section.decode_properties(message, sections.properties)
     annotations = {str(k): v for k, v in section.decode_map(message, sections.message_annotations).items()}
     body, body_type = _decode_body(message, sections.body)

@@ -21,7 +21,7 @@ from isthmus.amqp.codec import CodecError
 __all__ = ["UNREADABLE", "annotations_of", "enqueued_ms_of", "sequence_of", "sequences_of"]
 
 # What reading bytes raises that are not what they should be.
-UNREADABLE = (CodecError, ValueError, IndexError, TypeError, struct.error)
+UNREADABLE = (CodecError, ValueError, IndexError, struct.error)
 
 _NAME = b"\xa3\x15x-opt-sequence-number\x81"
 _SEQUENCE, _ENQUEUED = "x-opt-sequence-number", "x-opt-enqueued-time"
