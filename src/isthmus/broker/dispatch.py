@@ -118,7 +118,7 @@ class Dispatch:
                 self._refuse(outlet, amqp_error(fault), refusal(fault).condition)
                 touched[outlet] = None
                 continue
-            dry = not count
+            dry = not count or not self.queue.has_available
             left -= count
             touched[outlet] = None
             if outlet.is_ready:

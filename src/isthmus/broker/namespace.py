@@ -60,6 +60,7 @@ class Namespace:
         name: container id that clients see.
         max_message_size_bytes: the namespace's limit.
         limits: of connections and links.
+        quick_sync_bytes: as `quick_bytes` of `CommitLoop`.
 
     Attributes:
         token_clock: wall time for the expiry of tokens: the machine's own, however the namespace's is shifted.
@@ -82,6 +83,7 @@ class Namespace:
         name: str = "isthmus",
         max_message_size_bytes: int = 1 << 20,
         limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008 - frozen
+        quick_sync_bytes: int = 0,
     ) -> None:
         self.engine = engine
         self.store = store
@@ -96,7 +98,8 @@ class Namespace:
         self.partial_bytes = 0
         self.peers: set[Peer] = set()
         self.hub_gate = HubGate(engine.hubs, clock)
-        self.commits = CommitLoop(engine, store, self._on_committed)
+        self._quick_sync_bytes = quick_sync_bytes
+        self.commits = self._commit_loop(engine, store)
         self.large = LargeDesk(engine.blobs)
         self._store_commits: list[CommitLoop] = []
         self._loop = asyncio.get_running_loop()
@@ -183,7 +186,10 @@ class Namespace:
     def _commit_store(self, store: FragmentStore) -> None:
         assert store.engine is not None
         assert store.journal is not None
-        self._store_commits.append(CommitLoop(store.engine, store.journal, self._on_committed))
+        self._store_commits.append(self._commit_loop(store.engine, store.journal))
+
+    def _commit_loop(self, engine: Engine, store: Journal) -> CommitLoop:
+        return CommitLoop(engine, store, self._on_committed, quick_bytes=self._quick_sync_bytes)
 
     async def disconnect(self) -> None:
         """Acknowledge what is staged, and close the connections, which may go on sending meanwhile."""

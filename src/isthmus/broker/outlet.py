@@ -322,7 +322,8 @@ class Outlet:
                 self._answer(ids, Rejected(amqp_error(error)))
 
         try:
-            flags = verdict.settle(tokens, durable, failed)
+            # Who settles first hears no more of it.
+            flags = verdict.settle(tokens, None, None) if settled else verdict.settle(tokens, durable, failed)
             if verdict.at_once:
                 durable()
         except IsthmusError as error:

@@ -17,7 +17,6 @@ import gc
 import importlib
 import ipaddress
 import logging
-import os
 import resource
 import signal
 import sys
@@ -36,6 +35,7 @@ from isthmus.broker.keyring import KEY_FILE, ROOT_KEY_NAME, Authority, Grant, Ke
 from isthmus.broker.listener import Listener
 from isthmus.broker.namespace import Namespace
 from isthmus.broker.provision import provision
+from isthmus.broker.random_pool import RandomPool
 from isthmus.broker.running import forget_running, tell_running
 from isthmus.broker.shell import Shell
 from isthmus.broker.sniff import Speech
@@ -60,6 +60,8 @@ _GC_THRESHOLD = (50_000, 20, 100)
 _FRAGMENT_SHARE = 4
 # Connections and the store's files; as far as the system allows.
 _OPEN_FILES = 65_536
+# What a few messages leave to be synced; more is worth a change of threads.
+_QUICK_SYNC_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +146,9 @@ class Server:
         self._stack.callback(store.close)
         limits = config.limits
         blobs = BlobFolder(options.data / LARGE_FOLDER)
-        stores = FragmentStores(lambda index: _open_fragments(options.data, index), clock, limits, os.urandom)
-        engine = Engine(store, clock, limits=limits, blob_files=blobs, stores=stores)
+        random_bytes = RandomPool()
+        stores = FragmentStores(lambda index: _open_fragments(options.data, index), clock, limits, random_bytes)
+        engine = Engine(store, clock, limits=limits, random_bytes=random_bytes, blob_files=blobs, stores=stores)
         self._stack.callback(engine.close)
         self._keyring = self._open_keys(config, machine_clock)
         issuer = _load_issuer(config.jwt) if config.jwt is not None else None
@@ -159,6 +162,7 @@ class Server:
             name=name,
             max_message_size_bytes=limits.max_message_size_bytes,
             limits=config.connection_limits,
+            quick_sync_bytes=_QUICK_SYNC_BYTES,
         )
         self._stack.push_async_callback(namespace.close)
         provision(engine, config, file=str(options.config or ""), limits=limits)

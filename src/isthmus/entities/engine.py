@@ -226,7 +226,7 @@ class Engine(Administration):
 
     @property
     def on_staged(self) -> Callback | None:
-        """Called once each time something is staged where nothing was; set by the owner."""
+        """Called each time something is staged where nothing was, or `is_awaited` becomes true; set by the owner."""
         return self._staging.on_staged
 
     @on_staged.setter
@@ -237,6 +237,11 @@ class Engine(Administration):
     def has_staged(self) -> bool:
         """Whether `begin_commit` has anything to do."""
         return self._staging.has_staged
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for that, or will see something new after it; the rest may wait for company."""
+        return self._staging.is_awaited
 
     def promise(self, on_durable: Callback, on_failed: Failure) -> None:
         """Call one of both once all that is staged or under way now is durable or has failed; at once if nothing is."""

@@ -36,7 +36,13 @@ class Batch(Protocol):
 
 
 class Journal(Protocol):
-    """A durable ordered map. Only `sync` and `checkpoint` may be called from another thread than the owner's."""
+    """A durable ordered map. Only `sync` and `checkpoint` may be called from another thread than the owner's.
+
+    Attributes:
+        unsynced_bytes: about how much was written since the last `sync` began.
+    """
+
+    unsynced_bytes: int
 
     def get(self, key: bytes) -> bytes | None:
         """The key's value, None if absent."""

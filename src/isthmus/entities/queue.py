@@ -233,18 +233,26 @@ class Queue(Relay):
     ) -> list[bool]:
         """Remove locked messages. One flag per token; False: the lock was lost, and nothing happened to the message.
 
-        The callback comes also if all flags are False. The same holds for the other settlements.
+        The callback comes also if all flags are False. The same holds for the other settlements. Without a callback this is
+        written with whatever is next.
         """
         self._check_open()
         flags, spans = self._locks.take(tokens)
+        if on_durable is None and on_failed is None:
+            with self._staging.patience():
+                self._complete(spans)
+        else:
+            self._complete(spans)
+            self._staging.promise(on_durable, on_failed)
+        return flags
+
+    def _complete(self, spans: Sequence[Span]) -> None:
         for span in spans:
             self.settled_total += len(span.sequences)
             if span.deferred:
                 self._remove_deferred(span)
             else:
                 self._remove(span.sequences, span.size_bytes)
-        self._staging.promise(on_durable, on_failed)
-        return flags
 
     def abandon(
         self,

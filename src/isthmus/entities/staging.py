@@ -7,6 +7,7 @@ Invariants:
     I1. A call's changes are staged whole or not at all, so every batch written is a consistent state.
     I2. Callbacks of a commit come after the sync that covers every batch written for it.
     I3. Reads that need the latest state call `write` first: staged changes are then in the store, unsynced.
+    I4. What is staged within `patience` and not waited for asks for no commit of its own; all else does.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Staging:
 
     Attributes:
         journal: where it will be written.
-        on_staged: called when something is staged where nothing was.
+        on_staged: called when something is staged where nothing was, and again when `is_awaited` becomes true.
+        is_awaited: whether a commit is wanted now: somebody waits for it, or it makes something visible.
         on_refused: called when the store refused a write, before the error goes on to the caller.
         pending_ids: message ids seen by detection and not yet readable from the store.
     """
@@ -74,8 +76,10 @@ class Staging:
         self._written: dict[Member, None] = {}
         self._callbacks: list[Callback] = []
         self._failures: list[Failure] = []
+        self.is_awaited = False
         self._idle = True
         self._held = False
+        self._patient = False
 
     @property
     def has_staged(self) -> bool:
@@ -87,13 +91,14 @@ class Staging:
         """The batch to put changes into."""
         if self._batch is None:
             self._batch = self.journal.batch()
+        if not self.is_awaited:
             self._wake()
         return self._batch
 
     def touch(self, member: Member) -> None:
         """The member's state changed: it is written with the batch, and published when the commit ends."""
         self._touched[member] = None
-        if self._idle:
+        if not self.is_awaited:
             self._wake()
 
     def promise(self, on_durable: Callback | None, on_failed: Failure | None) -> None:
@@ -102,18 +107,29 @@ class Staging:
             self._callbacks.append(on_durable)
         if on_failed is not None:
             self._failures.append(on_failed)
-        if self._idle:
+        if not self.is_awaited:
             self._wake()
 
     def holds(self, member: Member) -> bool:
         """Whether the member has changes that no commit has taken yet."""
         return member in self._touched or member in self._written
 
+    @contextmanager
+    def patience(self) -> Iterator[None]:
+        """What is staged within may wait for a commit that is wanted for something else."""
+        self._patient = True
+        try:
+            yield
+        finally:
+            self._patient = False
+
     def _wake(self) -> None:
-        if self._idle:
-            self._idle = False
-            if self.on_staged is not None:
-                self.on_staged()
+        if self._patient and not self._idle:
+            return
+        self._idle = False
+        self.is_awaited = not self._patient
+        if self.on_staged is not None:
+            self.on_staged()
 
     def write(self) -> None:
         """Bring everything staged into the store, unsynced.
@@ -123,7 +139,7 @@ class Staging:
         """
         if self._held or (self._batch is None and not self._touched):
             return
-        batch = self.batch
+        batch = self.journal.batch() if self._batch is None else self._batch
         try:
             for member in self._touched:
                 member.stage_state(batch)
@@ -173,6 +189,7 @@ class Staging:
         self._callbacks = []
         self._failures = []
         self._idle = True
+        self.is_awaited = False
         return commit
 
     def drop(self) -> list[Failure]:
@@ -185,4 +202,5 @@ class Staging:
         self._callbacks = []
         self._failures = []
         self._idle = True
+        self.is_awaited = False
         return failures

@@ -76,6 +76,7 @@ class MemoryJournal:
     def __init__(self) -> None:
         self.fail_writes: Exception | None = None
         self.fail_syncs: Exception | None = None
+        self.unsynced_bytes = 0
         self._table = _Table()
         self._synced = _Table()
         self._unsynced: list[MemoryBatch] = []
@@ -107,12 +108,14 @@ class MemoryJournal:
             raise StoreError(f"the store refused a write: {self.fail_writes}")
         self._table.apply(batch)
         self._unsynced.append(batch)
+        self.unsynced_bytes += sum(len(key) + len(value) for _, key, value in batch.changes)
 
     def sync(self) -> None:
         self._check()
         if self.fail_syncs is not None:
             raise StoreError(f"the store could not be synced: {self.fail_syncs}")
         pending, self._unsynced = self._unsynced, []
+        self.unsynced_bytes = 0
         for batch in pending:
             self._synced.apply(batch)
 

@@ -68,6 +68,7 @@ class RocksJournal:
         self._folder = folder
         self._share = share
         self._database: Any = None
+        self.unsynced_bytes = 0
         self._failed = ""
         # A database is neither closed nor opened anew below a checkpoint under way.
         self._copying = threading.Lock()
@@ -108,6 +109,7 @@ class RocksJournal:
     def write(self, batch: Batch) -> None:
         if self._failed:
             raise StoreError(f"The store in '{self._folder}' takes no writes: {self._failed}")
+        self.unsynced_bytes += batch.size_in_bytes()  # type: ignore[attr-defined]
         try:
             self._database.write(batch)
         except Exception as error:
@@ -115,6 +117,7 @@ class RocksJournal:
             raise StoreError(f"The store in '{self._folder}' refused a write: {error}") from error
 
     def sync(self) -> None:
+        self.unsynced_bytes = 0
         try:
             self._database.flush_wal(True)
         except Exception as error:

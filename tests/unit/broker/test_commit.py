@@ -38,10 +38,14 @@ class FakeEngine:
     def has_staged(self):
         return bool(self.staged)
 
+    @property
+    def is_awaited(self):
+        return any(not name.startswith("patient") for name in self.staged)
+
     def stage(self, name):
-        first = not self.staged
+        before = self.has_staged, self.is_awaited
         self.staged.append(name)
-        if first and self.on_staged:
+        if before != (self.has_staged, self.is_awaited) and self.on_staged:
             self.on_staged()
 
     def begin_commit(self):
@@ -324,7 +328,7 @@ async def test_no_thread_for_the_sync_is_a_failure_and_no_end_i4(real, monkeypat
     engine, _, loop = real
     told = []
     with monkeypatch.context() as patch:
-        patch.setattr(loop._worker, "submit", lambda _: (_ for _ in ()).throw(RuntimeError("can't start new thread")))
+        patch.setattr(loop._syncer, "submit", lambda _: (_ for _ in ()).throw(RuntimeError("can't start new thread")))
         send(engine, refuse, told.append)
         await idle(loop)
     assert [type(error) for error in told] == [StoreError]
