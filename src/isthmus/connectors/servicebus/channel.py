@@ -77,6 +77,7 @@ HELLO, SETTLE, DISPOSE, FLUSHED, HOLD, RESUME, ALIVE, STATS, ERROR, END, STOPPED
 _HEAD = struct.Struct("<BI")
 _PAIR = struct.Struct("<qq")
 _RECEIVE_BYTES = 1 << 16
+_SEND_BYTES = 1 << 16
 # Frames come from our own processes; one that claims more is a fault, not a message.
 _FRAME_LIMIT_BYTES = 1 << 24
 _LOCK_SUFFIX = ".lock"
@@ -318,6 +319,9 @@ class Channel:
             self._out.clear()
         while self._out and not self.closed:
             data = self._out.popleft()
+            if self._out and len(data) < _SEND_BYTES:  # together: each write may wake the other end
+                data += b"".join(self._out)
+                self._out.clear()
             try:
                 count = self._sock.send(data, socket.MSG_NOSIGNAL)
             except BlockingIOError:

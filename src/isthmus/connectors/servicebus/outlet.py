@@ -1,8 +1,8 @@
 """The target's side of a lease: sends copies, waits for acknowledgements, settles.
 
 What it is: the connection to the target, what is under way on it, and the channel to the reader. The caller's thread hands
-over rows and may block for credit; a second thread serves the sockets, so that acknowledgements are settled and
-heartbeats go on while the caller waits for Spark. What it is not: Spark (`sink` takes Arrow batches apart), the making
+over rows and may block for credit, and reads what the target said meanwhile; a second thread serves the sockets too, so
+that acknowledgements are settled and heartbeats go on while the caller waits for Spark. What it is not: Spark (`sink` takes Arrow batches apart), the making
 of copies (`splice`).
 
 Numbered steps of one row, each after the one before:
@@ -24,6 +24,8 @@ Invariants:
         fails, and the reader gives all locks back.
     I4. A refusal that will not pass (too large, malformed) dead-letters that one row at its source, with the reason.
     I5. Nothing waits for the channel.
+    I6. An acknowledgement that nobody waits for is read with the next rows, or `TELL_SECONDS` later: at some hundred messages
+        a second a thread that woke for each took more of the processors than sending did.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -62,9 +64,12 @@ __all__ = ["Outlet", "RowRefusedError", "SourceGoneError", "TargetUnavailableErr
 
 ALIVE_SECONDS = 2.0
 DIAL_SECONDS = 0.05
-# What is settled is told so much later, together with what follows: the source then writes it to its disk at once, and what
-# arrives there meanwhile waits less.
+# What is settled is told so far apart, several together: the source then writes it to its disk at once, and what arrives
+# there meanwhile waits less.
 TELL_SECONDS = 0.008
+# Rows that come at most so far apart have what the target says read by the thread that brings them; the serving thread does
+# it as long after the last.
+READ_SECONDS = 0.016
 # Unless there is so much of it that it is written together anyhow.
 TELL_MESSAGES = 50
 # A reader listens before it connects to its source; where none has come by now, the rows are of another maker.
@@ -140,6 +145,10 @@ class Outlet:
         self._said_at = 0.0
         self._tell_at = 0.0
         self._told = 0
+        self._waiting = 0  # calls that wait for the target
+        self._read_at = 0.0  # when the serving thread reads what the target says; 0: when it says it
+        self._listened_at = 0.0  # when rows came last
+        self._serve_at = 0.0  # when the serving thread wakes by itself
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_write.setblocking(False)
         self._thread = threading.Thread(target=self._serve, name=f"outlet-{path}", daemon=True)
@@ -209,7 +218,8 @@ class Outlet:
         with self._changed:
             while not self._under_way.is_empty and self._error is None:
                 self._push()
-                self._changed.wait(1.0)
+                with self._waits():
+                    self._changed.wait(1.0)
             error = self._error
         self.close(error)
         if error is not None:
@@ -297,8 +307,10 @@ class Outlet:
             return
         under_way = self._under_way
         with self._changed:
+            self._listen()
             while self._error is None and (self._trouble is not None or len(under_way) >= self.window):
-                self._changed.wait(1.0)
+                with self._waits():
+                    self._changed.wait(1.0)
             if self._error is not None:
                 raise self._error
             chunk = under_way.add(payloads, numbers, refused)
@@ -307,11 +319,36 @@ class Outlet:
                 self._transmit(chunk.payloads, at, under_way.transmitted - at)
                 if under_way.unsent:
                     self._push()
-                    self._changed.wait_for(self._may_send, 1.0)
+                    with self._waits():
+                        self._changed.wait_for(self._may_send, 1.0)
                     if self._error is not None:
                         raise self._error
             self._under_way.advance()
             self._push()
+
+    def _listen(self) -> None:
+        """Reads what the target has said so far; what is wrong is the serving thread's concern."""
+        client, sender = self._client, self._sender
+        if client is None or sender is None:
+            return
+        now = time.monotonic()
+        if now - self._listened_at > READ_SECONDS:
+            self._wake()  # to pause
+        self._listened_at = now
+        client.service()
+        self._take_outcomes(sender)
+        if self._trouble is not None or (sender.error or client.error) is not None:
+            self._wake()
+
+    @contextlib.contextmanager
+    def _waits(self) -> Iterator[None]:
+        """While the caller waits for the target, what that says is read at once."""
+        self._waiting += 1
+        self._wake()
+        try:
+            yield
+        finally:
+            self._waiting -= 1
 
     def _may_send(self) -> bool:
         sender = self._sender
@@ -366,14 +403,13 @@ class Outlet:
         if channel is None or not channel.has_queued():
             return
         now = time.monotonic()
-        if now >= self._tell_at > 0 or self._under_way.acknowledged - self._told >= TELL_MESSAGES:
+        if now >= self._tell_at or self._under_way.acknowledged - self._told >= TELL_MESSAGES:
             channel.flush()
             self._told = self._under_way.acknowledged
-            self._tell_at = now + TELL_SECONDS if channel.has_queued() else 0.0
-        elif not self._tell_at:
             self._tell_at = now + TELL_SECONDS
-            if threading.get_ident() != self._thread.ident:
-                self._wake()
+        elif self._serve_at > self._tell_at + READ_SECONDS:
+            self._serve_at = self._tell_at
+            self._wake()
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
@@ -399,14 +435,20 @@ class Outlet:
                 due = now + (DIAL_SECONDS if dialling else ALIVE_SECONDS / 2)
                 client = self._client
                 if client is not None and client.error is None:
-                    poll.register(client.fileno(), client.interest())
+                    interest = client.interest()
+                    if self._may_pause(now):
+                        due = min(due, self._read_at)
+                        interest &= ~select.POLLIN
+                    poll.register(client.fileno(), interest)
                     deadline = client.deadline()
                     due = due if deadline is None else min(due, deadline)
                 if self._trouble is not None:
                     due = min(due, self._next_try)
                 if self._channel is not None and not self._channel.closed:
                     poll.register(self._channel, select.POLLIN)  # what is queued leaves at its time
-                    due = min(due, self._tell_at or due)
+                    if self._channel.has_queued():
+                        due = min(due, self._tell_at)
+                self._serve_at = due
             ready = poll.poll(max(0.0, due - time.monotonic()) * 1000)
             if any(fd == self._wake_read.fileno() for fd, _ in ready):
                 self._wake_read.recv(4096)
@@ -414,6 +456,15 @@ class Outlet:
                 self._turn()
             except IsthmusError as error:
                 self._give_up(error)
+
+    def _may_pause(self, now: float) -> bool:
+        """Whether what the target says need not be read before `_read_at`: rows come so fast that the next will do it."""
+        if self._waiting or self._trouble is not None or now - self._listened_at > READ_SECONDS:
+            self._read_at = 0.0
+            return False
+        if now >= self._read_at:
+            self._read_at = now + READ_SECONDS
+        return True
 
     def _turn(self) -> None:
         with self._changed:
