@@ -1,10 +1,11 @@
 """One lease: messages stream from a source entity while the sink of the same task settles them.
 
-What it is: the thread that owns the source's connection during one micro-batch. It receives, hands blocks of messages to
-the reader, takes settlements from the control channel, renews locks, keeps the accounts, and ends the lease in good
-order. All of AMQP runs on it, so that heartbeats, renewal and settlement go on while the reader's `yield` waits for
-Spark. What it is not: Spark (`source` turns blocks into Arrow batches), a transform, a retry. The accounts have modules
-of their own: what is outstanding (`ledger`), which rows came through (`flush_account`), how old the locks are (`renewal`).
+What it is: what owns the source's connection during one micro-batch. It receives, hands blocks of messages to the
+reader, takes settlements from the control channel, renews locks, keeps the accounts, and ends the lease in good order. It
+has a thread of its own, so that heartbeats, renewal and settlement go on while the reader's `yield` waits for Spark; while
+the reader waits for the lease, it runs the lease's turns itself (`lease_drive`). What it is not: Spark (`source` turns
+blocks into Arrow batches), a transform, a retry. The accounts have modules of their own: what is outstanding (`ledger`),
+which rows came through (`flush_account`), how old the locks are (`renewal`).
 
 A lease ends by time, rows, bytes, idleness, the last sequence number asked for, a wish to stop, or a fault of sink or
 source. Its end, in order:
@@ -14,7 +15,7 @@ source. Its end, in order:
     4. what was never settled is given back (its delivery count does not rise), and counted;
     5. the sink is told that the lease has ended: for it, end of input without that word is a failure.
 A lease that the driver wishes to end does not wait long for a target that takes nothing: it fails, and gives all back.
-Over 400 lines: one thread owns the link, the channel and the accounts, and each of its decisions reads all three.
+Over 400 lines: a turn owns the link, the channel and the accounts, and each of its decisions reads all three.
 
 Invariants:
     I1. A message is completed only after the sink said that the target acknowledged it.
@@ -29,6 +30,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import queue
 import select
@@ -47,6 +49,7 @@ from isthmus.connectors.servicebus.connect import open_client
 from isthmus.connectors.servicebus.disposition import outcome_of, settle_by_token
 from isthmus.connectors.servicebus.flush_account import FlushAccount
 from isthmus.connectors.servicebus.head import Standing, first_hole
+from isthmus.connectors.servicebus.lease_drive import Drive
 from isthmus.connectors.servicebus.lease_error import HeldElsewhereError, LeaseError, RowsDroppedError
 from isthmus.connectors.servicebus.lease_item import Block, Finish, LeaseEnd, LeaseLimits
 from isthmus.connectors.servicebus.lease_report import REPORT_SECONDS, LeaseReport
@@ -88,12 +91,14 @@ PROBE = 8
 # What a message is taken to have before the first has come: credit that was given cannot be taken back from those that
 # turn out larger.
 UNKNOWN_MESSAGE_BYTES = 1 << 20
+# Blocks of at most so many messages come so seldom that the reader's thread may run the lease while it waits.
+SPARSE_MESSAGES = 16
 _LOCK_SECONDS_UNKNOWN = 30.0
 _LOCKED_UNTIL = "x-opt-locked-until"
 
 
 class Lease:
-    """Runs one lease on its own thread.
+    """Runs one lease.
 
     Args:
         endpoint: the source's namespace.
@@ -145,6 +150,9 @@ class Lease:
         self._channel_file = channel_file
         self._clock = SystemClock()
         self._thread = threading.Thread(target=self._run, name=f"lease-{path}", daemon=True)
+        self._drive = Drive(self._turn_once, self._poke)
+        self._ready: dict[int, int] = {}
+        self._serve_by = 0.0
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_write.setblocking(False)
         # A lease that has an end in sight need not wait long for what will not come.
@@ -192,8 +200,18 @@ class Lease:
     def stop(self, why: str) -> None:
         """Wishes the lease to end; may be called from any thread."""
         self._stop_wish = self._stop_wish or why
-        with contextlib.suppress(OSError):
-            self._wake_write.send(b"x")
+        self._poke()
+
+    def take(self, until: float) -> Block | Finish | LeaseEnd | None:
+        """The next of `blocks`, or None if there is none by then (monotonic seconds); runs the lease while it waits."""
+        self._drive.help(lambda: not self.blocks.empty(), until)
+        try:
+            item = self.blocks.get(timeout=max(0.0, until - time.monotonic()) if until < math.inf else None)
+        except queue.Empty:
+            return None
+        if isinstance(item, Block):
+            self._drive.lend(len(item.tokens) <= SPARSE_MESSAGES and self.blocks.empty())
+        return item
 
     def note_flush(self, number: int, rows: int) -> None:
         """The reader pushed flush row `number` after having yielded `rows` messages in all."""
@@ -208,12 +226,16 @@ class Lease:
         """Waits for the thread."""
         self._thread.join(timeout_seconds)
 
-    # ---- the thread
+    # ---- turns
+
+    def _poke(self) -> None:
+        with contextlib.suppress(OSError):
+            self._wake_write.send(b"x")
 
     def _run(self) -> None:
         try:
             self._open()
-            self._loop()
+            self._drive.run()
         except IsthmusError as error:
             self._error = self._error or error
         except Exception as error:  # noqa: BLE001 - whatever it is, locks must be given back and the reader told
@@ -232,37 +254,39 @@ class Lease:
         self._started = self._heard = self._last_arrival = now
         self._refill()
 
-    def _loop(self) -> None:
-        while not self._done():
-            self._wait()
-            now = time.monotonic()
-            self._client_turn(now)
-            self._channel_turn(now)
-            self._control_turn()
-            self._take_turn(now)
-            self._decide(now)
-            self._renew(now)
-            self._refill()
-            if self._client is not None:
-                self._client.flush()
+    def _turn_once(self, until: float) -> bool:
+        if self._done():
+            return False
+        self._wait(until)
+        now = time.monotonic()
+        self._client_turn(now)
+        self._channel_turn(now)
+        self._control_turn()
+        self._take_turn(now)
+        self._decide(now)
+        self._renew(now)
+        self._refill()
+        if self._client is not None:
+            self._client.flush()
+        return True
 
-    def _wait(self) -> None:
+    def _wait(self, until: float) -> None:
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
         client = self._client
         due = time.monotonic() + (0.5 if self._has_turn or not self._met_sink else TURN_POLL_SECONDS)
+        self._serve_by = math.inf
         if client is not None and client.error is None:
             poll.register(client.fileno(), client.interest())
-            deadline = client.deadline()
-            if deadline is not None:
-                due = min(due, deadline)
+            self._serve_by = client.deadline() or math.inf
         if self._listener is not None:
             poll.register(self._listener, select.POLLIN)
         control = self._report.channel
         for channel in (*self._sinks.values(), *(() if control is None else (control,))):
             poll.register(channel, channel.interest())
-        ready = poll.poll(max(0.0, due - time.monotonic()) * 1000)
-        if any(fd == self._wake_read.fileno() for fd, _ in ready):
+        left = min(due, until, self._serve_by) - time.monotonic()
+        self._ready = dict(poll.poll(max(0.0, left) * 1000))
+        if self._wake_read.fileno() in self._ready:
             self._wake_read.recv(64)
 
     # ---- the source's side
@@ -271,7 +295,8 @@ class Lease:
         client, receiver = self._client, self._receiver
         if client is None or receiver is None:
             return
-        client.service()
+        if client.error is None and (client.fileno() in self._ready or now >= self._serve_by):
+            client.service()
         for run in receiver.take():
             self._arrived(run.first_id, list(run.tags), list(run.payloads), now)
         if 0 < self._hole_until <= now and (receiver.drained or receiver.error is not None):
@@ -387,13 +412,13 @@ class Lease:
     # ---- the sink's side
 
     def _channel_turn(self, now: float) -> None:
-        if self._listener is not None:
+        if self._listener is not None and self._listener.fileno() in self._ready:
             with contextlib.suppress(BlockingIOError):
                 sock, _ = self._listener.accept()
                 sink = Channel(sock)
                 self._sinks[sink.fileno()] = sink
                 self._heard = now
-        for fd, sink in list(self._sinks.items()):
+        for fd, sink in [(fd, sink) for fd, sink in self._sinks.items() if fd in self._ready]:
             for kind, payload in sink.receive():
                 self._heard = now
                 self._greeted.add(fd)
@@ -617,6 +642,9 @@ class Lease:
     # ---- the driver's side
 
     def _control_turn(self) -> None:
+        control = self._report.channel
+        if control is None or control.fileno() not in self._ready:
+            return
         wish = self._report.wish()
         if wish:
             self._wished = wish

@@ -4,16 +4,18 @@ What it is: the making of Arrow batches from blocks, and the flush rows that pus
 its Python worker. What it is not: Spark (`source`), or the rows' columns (`row`).
 
 Invariants:
-    I1. Between two messages of a lease nothing waits in Python's buffers longer than `flush_ms`, but where rows push each
-        other on.
+    I1. Between two messages of a lease nothing waits here or in Python's buffers longer than `flush_ms`, but where rows push
+        each other on.
+    I2. Few rows go with the flush row that pushes them, in one batch: alone they would wait behind this for one all the same,
+        and each batch costs as much as some hundred rows.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from queue import Empty
 from typing import Any
 
 import pyarrow as pa
@@ -39,50 +41,42 @@ PADDING_LIMIT_BYTES = 4 << 20
 # flush rows of that size would double what goes through Spark.
 FLUSH_DELAY_SECONDS_PER_ROW = 50e-6
 FLUSH_DELAY_LIMIT_SECONDS = 0.020
-MAX_BLOCK_ROWS = 2000
+MAX_BATCH_ROWS = 2000
 
 
-def batch_of(mode: str, payloads: list[bytes], tokens: list[bytes], sequences: Sequence[int]) -> pa.RecordBatch:
+def batch_of(mode: str, messages: Block) -> pa.RecordBatch:
     """Messages as the rows of a read."""
-    return raw_batch(payloads, tokens, sequences) if mode == "raw" else decoded_batch(payloads, tokens, sequences)
+    make = raw_batch if mode == "raw" else decoded_batch
+    return make(messages.payloads, messages.tokens, messages.sequences)
 
 
 def stream(options: SourceOptions, lease: Lease, out: Outflow) -> Iterator[pa.RecordBatch]:
     """Rows as they arrive, until the lease is over; raises what the lease ended with."""
     spacing = options.flush_ms / 1000
-    blocks = lease.blocks
+    held = _Held()
     rows = flushes = unflushed = 0
-    flushed_at = 0.0
+    flushed_at = due = 0.0
     while True:
-        try:
-            # Many rows push each other on, so that flushing them may wait longer.
-            due = flushed_at + spacing + min(FLUSH_DELAY_LIMIT_SECONDS, unflushed * FLUSH_DELAY_SECONDS_PER_ROW)
-            item = blocks.get(timeout=max(0.0, due - time.monotonic()) if unflushed else None)
-        except Empty:
+        item = lease.take(due if unflushed else math.inf)
+        if isinstance(item, Block):
+            held.add(item)
+            unflushed += len(item.tokens)
+        # Many rows push each other on, so that flushing them may wait longer.
+        due = flushed_at + spacing + min(FLUSH_DELAY_LIMIT_SECONDS, unflushed * FLUSH_DELAY_SECONDS_PER_ROW)
+        is_due = item is None or (lease.blocks.empty() and time.monotonic() >= due)
+        is_full = held.rows >= MAX_BATCH_ROWS or held.nbytes >= len(out.padding)
+        if isinstance(item, Block) and not is_due and not is_full:
+            continue
+        rows += held.rows
+        if item is None or (isinstance(item, Block) and is_due):
             flushes += 1
             lease.note_flush(flushes, rows)
-            yield out.flush(flushes)
+            yield from out.flushed(flushes, held.take())
             out.push()
             flushed_at, unflushed = time.monotonic(), 0
             continue
-        if isinstance(item, Block):
-            payloads, tokens, sequences = item.payloads, item.tokens, item.sequences
-            while len(payloads) < MAX_BLOCK_ROWS and not blocks.empty():
-                item = blocks.get()
-                if not isinstance(item, Block):
-                    break
-                payloads, tokens = payloads + item.payloads, tokens + item.tokens
-                sequences = _joined(sequences, item.sequences)
-            rows += len(payloads)
-            unflushed += len(payloads)
-            due = flushed_at + spacing + min(FLUSH_DELAY_LIMIT_SECONDS, unflushed * FLUSH_DELAY_SECONDS_PER_ROW)
-            if options.mode == "raw" and blocks.empty() and time.monotonic() >= due:
-                flushes += 1
-                lease.note_flush(flushes, rows)
-                yield with_flush(payloads, tokens, sequences, flushes, out.padding)
-                flushed_at, unflushed = time.monotonic(), 0
-            else:
-                yield batch_of(options.mode, payloads, tokens, sequences)
+        if held.rows:
+            yield batch_of(options.mode, held.take())
             out.push()
         if isinstance(item, Finish):
             flushes += 1
@@ -97,6 +91,32 @@ def stream(options: SourceOptions, lease: Lease, out: Outflow) -> Iterator[pa.Re
             if item.error is not None:
                 raise item.error
             return
+
+
+class _Held:
+    """Messages that go into the next batch."""
+
+    def __init__(self) -> None:
+        self.rows = self.nbytes = 0
+        self._blocks: list[Block] = []
+
+    def add(self, block: Block) -> None:
+        self.rows += len(block.tokens)
+        self.nbytes += sum(map(len, block.payloads))
+        self._blocks.append(block)
+
+    def take(self) -> Block:
+        """All of them in one; none stay."""
+        blocks, self._blocks = self._blocks, []
+        self.rows = self.nbytes = 0
+        if not blocks:
+            return Block(range(0), [], [])
+        sequences, tokens, payloads = blocks[0]
+        for block in blocks[1:]:
+            sequences = _joined(sequences, block.sequences)
+            tokens = tokens + block.tokens
+            payloads = payloads + block.payloads
+        return Block(sequences, tokens, payloads)
 
 
 def _joined(first: Sequence[int], second: Sequence[int]) -> Sequence[int]:
@@ -119,11 +139,20 @@ class Outflow:
         limit = DEFAULT_ARROW_BATCH_BYTES if settings is None else int(settings.arrow_max_bytes_per_batch)
         # A batch that may grow without end is closed by nothing but its row count; then rows wait for rows.
         self.padding = b"\0" * (min(limit, PADDING_LIMIT_BYTES) + 1024)
+        self._mode = options.mode
         self._schema = RAW_SCHEMA if options.mode == "raw" else DECODED_SCHEMA
 
     def flush(self, number: int) -> pa.RecordBatch:
         """Flush rows alone."""
         return flush_batch(number, self.padding, self._schema)
+
+    def flushed(self, number: int, messages: Block) -> list[pa.RecordBatch]:
+        """Messages with flush rows behind them, in one batch where that can be."""
+        if not messages.tokens:
+            return [self.flush(number)]
+        if self._mode == "raw":
+            return [with_flush(messages.payloads, messages.tokens, messages.sequences, number, self.padding)]
+        return [batch_of(self._mode, messages), self.flush(number)]
 
     def last_flush(self, number: int) -> list[pa.RecordBatch]:
         """Flush rows that come through whatever holds them back."""

@@ -17,7 +17,9 @@ Invariants:
 from __future__ import annotations
 
 import uuid
+from array import array
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -121,6 +123,10 @@ _FIELDS = {
 # ---- raw
 
 
+# Up to so many, plain Python is faster than numpy.
+_FEW_VALUES = 32
+
+
 def raw_batch(payloads: Sequence[bytes], tokens: Sequence[bytes], sequences: Sequence[int]) -> pa.RecordBatch:
     """Encoded messages as a batch of `RAW_SCHEMA`."""
     return pa.RecordBatch.from_arrays(
@@ -131,12 +137,19 @@ def raw_batch(payloads: Sequence[bytes], tokens: Sequence[bytes], sequences: Seq
 
 def _binary(values: Sequence[bytes]) -> pa.Array:
     count = len(values)
+    if count <= _FEW_VALUES:
+        offsets_of_few = array("i", accumulate(map(len, values), initial=0))
+        return pa.Array.from_buffers(
+            pa.binary(), count, [None, pa.py_buffer(offsets_of_few), pa.py_buffer(b"".join(values))]
+        )
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(np.fromiter(map(len, values), np.int32, count), out=offsets[1:])
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))])
 
 
 def _longs(values: Sequence[int]) -> pa.Array:
+    if len(values) <= _FEW_VALUES:
+        return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(array("q", values))])
     numbers = (
         np.arange(values[0], values[0] + len(values), dtype=np.int64)
         if isinstance(values, range) and len(values)

@@ -44,6 +44,8 @@ __all__ = ["DISPOSITIONS", "ServiceBusSinkMixin"]
 
 DISPOSITIONS = ("complete", "dead-letter", "defer", "abandon")
 SWITCH_INTERVAL_SECONDS = 0.001
+# Up to so many, a loop is faster than numpy.
+FEW_ROWS = 32
 
 
 class ServiceBusSinkMixin:
@@ -148,9 +150,12 @@ class _Rows:
             return
         numbers = batch.column(names.index("sequence_number"))
         sequences = np.asarray(numbers.fill_null(0) if numbers.null_count else numbers)
-        flushes = np.flatnonzero(sequences == FLUSH_SEQUENCE)
+        if count <= FEW_ROWS:
+            flushes = [at for at, sequence in enumerate(sequences.tolist()) if sequence == FLUSH_SEQUENCE]
+        else:
+            flushes = np.flatnonzero(sequences == FLUSH_SEQUENCE).tolist()
         start = 0
-        for at in flushes.tolist():
+        for at in flushes:
             if at > start:
                 self._hand_over(batch.slice(start, at - start), sequences[start:at])
             start = at + 1
@@ -188,10 +193,11 @@ class _Rows:
 
 def _numbers(sequences: np.ndarray[Any, Any]) -> Sequence[int]:
     first, count = int(sequences[0]), len(sequences)
-    if int(sequences[-1]) - first == count - 1 and (count < 3 or bool((np.diff(sequences) == 1).all())):
-        return range(first, first + count)
+    run = range(first, first + count)
+    if count > FEW_ROWS and int(sequences[-1]) - first == count - 1 and bool((np.diff(sequences) == 1).all()):
+        return run
     numbers: list[int] = sequences.tolist()
-    return numbers
+    return run if count <= FEW_ROWS and numbers == list(run) else numbers
 
 
 def _bytes_of(column: pa.Array) -> tuple[bytes, list[int]]:

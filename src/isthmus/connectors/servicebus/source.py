@@ -84,10 +84,10 @@ class BrowseReader(DataSourceReader):
         start = options.from_sequence
         with open_client(endpoint_of(options), path, "isthmus-browse") as client:
             management = Management(client, path)
-            yield batch_of(options.mode, [], [], [])
+            yield batch_of(options.mode, Block(range(0), [], []))
             while left > 0 and (page := management.peek(start, min(PEEK_PAGE, left))):
                 sequences = list(sequences_of(page))
-                yield batch_of(options.mode, page, [b""] * len(page), sequences)
+                yield batch_of(options.mode, Block(sequences, [b""] * len(page), page))
                 left -= len(page)
                 start = sequences[-1] + 1
 
@@ -237,7 +237,7 @@ def _collect(options: SourceOptions, partition: LeasePartition) -> Iterator[pa.R
         while not isinstance(item := lease.blocks.get(), LeaseEnd):
             if isinstance(item, Block):
                 tokens += item.tokens
-                yield batch_of(options.mode, item.payloads, item.tokens, item.sequences)
+                yield batch_of(options.mode, item)
         if item.error is not None:
             raise item.error
     finally:

@@ -26,6 +26,7 @@ from __future__ import annotations
 import struct
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from isthmus.amqp import codec, section
@@ -374,9 +375,14 @@ def _text(value: str) -> bytes:
 
 def _iso(ms: int) -> str:
     try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
+        return _second(ms // 1000) + f"{ms % 1000:03d}Z"
     except (ValueError, OverflowError, OSError):
         return str(ms)
+
+
+@lru_cache(16)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
 
 
 def _integer(b: bytes, at: int) -> int:
