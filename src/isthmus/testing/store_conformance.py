@@ -38,6 +38,17 @@ class JournalConformance:
         assert journal.get_many([]) == []
         journal.close()
 
+    def test_tells_about_how_much_a_sync_has_to_do(self) -> None:
+        journal = self.open()
+        journal.sync()
+        assert journal.unsynced_bytes == 0
+        _write(journal, (b"a", b"1" * 1000))
+        _write(journal, (b"b", b"2" * 1000))
+        assert 2000 <= journal.unsynced_bytes <= 2200
+        journal.sync()
+        assert journal.unsynced_bytes == 0
+        journal.close()
+
     def test_scans_in_byte_order_within_half_open_bounds(self) -> None:
         """I3: order and bounds."""
         journal = self.open()

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -83,6 +84,7 @@ class FakeStore:
         self.gate.set()
         self.started = threading.Event()
         self.error = None
+        self.delay_seconds = 0.0
         self.threads = set()
 
     def sync(self):
@@ -90,6 +92,7 @@ class FakeStore:
         self.trace.append(("sync begins",))
         self.started.set()
         assert self.gate.wait(10)
+        time.sleep(self.delay_seconds)
         error, self.error = self.error, None
         if error is not None:
             raise error
@@ -349,3 +352,105 @@ async def test_what_a_read_finds_refused_is_told_to_those_who_wait(real):
     journal.fail_writes = None
     await idle(loop)
     assert [type(error) for error in told] == [StoreError, StoreError]
+
+
+# ---- what nobody waits for
+
+
+async def test_what_nobody_waits_for_goes_with_the_next_group_i5(parts, trace):
+    engine, _, loop = parts
+    engine.stage("patient a")
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert trace == []
+    engine.stage("b")
+    await asyncio.wait_for(loop.wait_idle(), 10)
+    assert [each for each in trace if each[0] == "acknowledged"] == [("acknowledged", ("patient a", "b"))]
+
+
+async def test_what_nobody_waits_for_is_written_all_the_same_i5(parts, trace, monkeypatch):
+    engine, _, loop = parts
+    monkeypatch.setattr("isthmus.broker.commit.PATIENCE_SECONDS", 0.01)
+    engine.stage("patient a")
+    await asyncio.wait_for(loop.wait_idle(), 10)
+    assert ("acknowledged", ("patient a",)) in trace
+
+
+async def test_what_is_staged_patiently_during_a_sync_asks_for_no_group_of_its_own_i5(parts, trace, monkeypatch):
+    engine, store, loop = parts
+    monkeypatch.setattr("isthmus.broker.commit.PATIENCE_SECONDS", 3600)
+    store.gate.clear()
+    engine.stage("a")
+    assert await asyncio.to_thread(store.started.wait, 10)
+    engine.stage("patient b")
+    store.gate.set()
+    while ("acknowledged", ("a",)) not in trace:  # noqa: ASYNC110 - the loop's own steps are waited for
+        await asyncio.sleep(0)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert ("written", ("patient b",)) not in trace
+    engine.stage("c")
+    await asyncio.wait_for(loop.wait_idle(), 10)
+    assert ("acknowledged", ("patient b", "c")) in trace
+
+
+# ---- syncs on the loop
+
+
+@pytest.fixture
+async def quick(trace):
+    """Syncs have been quick so far."""
+    engine, store = FakeEngine(trace), FakeStore(trace)
+    store.unsynced_bytes = 0
+    loop = CommitLoop(engine, store, quick_bytes=1000)
+    loop._sync_mean = 0.0
+    yield engine, store, loop
+    await loop.close()
+
+
+async def commit(engine, loop, name):
+    engine.stage(name)
+    await asyncio.wait_for(loop.wait_idle(), 10)
+
+
+async def test_a_small_group_is_synced_on_the_loop_where_syncs_are_quick_i2(quick, trace):
+    engine, store, loop = quick
+    store.unsynced_bytes = 1000
+    engine.on_acknowledged = lambda: engine.stage("b")
+    await commit(engine, loop, "a")
+    assert store.threads == {threading.get_ident()}
+    steps = [("written", ("a",)), ("sync begins",), ("synced",), ("acknowledged", ("a",))]
+    assert trace[:4] == steps
+    assert trace[4:] == [(name, *(("b",) for _ in what)) for name, *what in steps]
+
+
+async def test_a_large_group_is_synced_in_a_thread_i2(quick):
+    engine, store, loop = quick
+    store.unsynced_bytes = 1001
+    await commit(engine, loop, "a")
+    assert threading.get_ident() not in store.threads
+
+
+async def test_a_sync_that_stalls_sends_the_next_to_a_thread_i2(quick):
+    engine, store, loop = quick
+    store.delay_seconds = 0.1
+    await commit(engine, loop, "a")
+    assert store.threads == {threading.get_ident()}
+    store.delay_seconds = 0
+    store.threads.clear()
+    await commit(engine, loop, "b")
+    assert threading.get_ident() not in store.threads
+    for number in range(200):
+        await commit(engine, loop, f"c{number}")
+    assert threading.get_ident() in store.threads, "quick syncs bring it back"
+
+
+async def test_a_sync_that_fails_on_the_loop_fails_its_group_i3(quick, trace):
+    engine, store, loop = quick
+    store.error = OSError("the disk is gone")
+    await commit(engine, loop, "a")
+    assert ("failed", ("a",)) in trace
+    assert not loop.is_healthy
+    await commit(engine, loop, "b")
+    assert ("acknowledged", ("b",)) in trace
+    assert loop.is_healthy

@@ -410,6 +410,43 @@ def test_on_staged_is_called_once_per_commit(namespace: Any, message: Make) -> N
     assert calls == [1, 1]
 
 
+def test_a_completion_that_nobody_waits_for_asks_for_no_commit(namespace: Any, message: Make) -> None:
+    namespace.engine.create_queue("q")
+    namespace.send("q", message("a"), message("b"), message("c"))
+    queue = namespace.queue("q")
+    tokens = queue.acquire(3).tags
+    calls: list[bool] = []
+    engine = namespace.engine
+    engine.on_staged = lambda: calls.append(engine.is_awaited)
+    queue.complete(tokens[:1])
+    queue.complete(tokens[1:2])
+    assert (calls, engine.has_staged) == ([False], True)
+    queue.peek(0, 1)  # writes through, and still nobody waits
+    assert calls == [False]
+    queue.complete(tokens[2:], lambda: None)
+    assert calls == [False, True]
+    queue.accept([message("d")])
+    assert calls == [False, True]
+    namespace.commit()
+    assert not engine.is_awaited
+    namespace.crash()
+    assert namespace.queue("q").active_count == 1
+
+
+def test_a_completion_that_nobody_waits_for_goes_with_what_is_awaited(namespace: Any, message: Make) -> None:
+    namespace.engine.create_queue("q")
+    namespace.send("q", message("a"))
+    queue = namespace.queue("q")
+    (token,) = queue.acquire(1).tags
+    queue.accept([message("b")])
+    engine = namespace.engine
+    calls: list[int] = []
+    engine.on_staged = lambda: calls.append(1)
+    queue.complete([token])
+    assert calls == []
+    assert engine.is_awaited
+
+
 def test_commits_may_overlap(namespace: Any, message: Make) -> None:
     engine = namespace.engine
     engine.create_queue("q")

@@ -157,7 +157,7 @@ class SourceOptions(_Options):
         "How long to wait between two peeks at an idle entity; the cloud bills each.", 0.25, minimum=0.01
     )
     batch_seconds: float = _option("With settle=commit, how long a micro-batch collects.", 1.0, minimum=0.01)
-    flush_ms: float = _option("How old a row may get in Spark's buffers before it is pushed on.", 2.0, minimum=0)
+    flush_ms: float = _option("How old a row may get in Spark's buffers before it is pushed on.", 3.0, minimum=0)
     control: str = _option(
         "Path of the socket on which the driver listens for reports and tells wishes (`RouteControl`).",
         "",

@@ -55,7 +55,7 @@ def stream(options: SourceOptions, lease: Lease, out: Outflow) -> Iterator[pa.Re
     spacing = options.flush_ms / 1000
     held = _Held()
     rows = flushes = unflushed = 0
-    flushed_at = due = 0.0
+    flushed_at = due = -math.inf
     while True:
         item = lease.take(due if unflushed else math.inf)
         if isinstance(item, Block):

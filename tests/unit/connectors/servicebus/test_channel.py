@@ -171,3 +171,19 @@ def test_bytes_that_are_no_frames_are_refused() -> None:
         channel.receive()
     one.close()
     channel.close()
+
+
+def test_frames_that_wait_together_are_written_together() -> None:
+    """Each write may wake the other end."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        channel = Channel(ours)
+        channel.settle(1, 2)
+        channel.send(frames.FLUSHED, b"12345678")
+        channel.send(frames.ALIVE)
+        channel.flush()
+        theirs.setblocking(False)
+        assert len(theirs.recv(1 << 16)) == 5 + 16 + 5 + 8 + 5
+        with pytest.raises(BlockingIOError):
+            theirs.recv(1)
+        channel.close()
