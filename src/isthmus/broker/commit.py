@@ -1,7 +1,7 @@
 """Group commit: everything staged since the last sync becomes durable with the next one.
 
-What it is: the loop that writes what the engine has staged, syncs the store, and then lets the engine acknowledge. What it is not: it knows no links and no messages; acknowledgements are the callbacks that were given
-to the engine.
+What it is: the loop that writes what the engine has staged, syncs the store, and then lets the engine acknowledge. What it
+is not: it knows no links and no messages; acknowledgements are the callbacks that were given to the engine.
 
 Invariants:
     I1. No acknowledgement of a durable operation leaves before the sync that covers it has returned: callbacks run in

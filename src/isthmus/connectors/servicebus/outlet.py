@@ -2,8 +2,8 @@
 
 What it is: the connection to the target, what is under way on it, and the channel to the reader. The caller's thread hands
 over rows and may block for credit, and reads what the target said meanwhile; a second thread serves the sockets too, so
-that acknowledgements are settled and heartbeats go on while the caller waits for Spark. What it is not: Spark (`sink` takes Arrow batches apart), the making
-of copies (`splice`).
+that acknowledgements are settled and heartbeats go on while the caller waits for Spark. What it is not: Spark (`sink` takes
+Arrow batches apart), the making of copies (`splice`).
 
 Numbered steps of one row, each after the one before:
     1. the copy is sent, in the order of rows, as far as the target's credit goes;
@@ -24,8 +24,8 @@ Invariants:
         fails, and the reader gives all locks back.
     I4. A refusal that will not pass (too large, malformed) dead-letters that one row at its source, with the reason.
     I5. Nothing waits for the channel.
-    I6. An acknowledgement that nobody waits for is read with the next rows, or `TELL_SECONDS` later: at some hundred messages
-        a second a thread that woke for each took more of the processors than sending did.
+    I6. An acknowledgement that nobody waits for is read with the next rows, or `READ_SECONDS` after the last: at some hundred
+        messages a second a thread that woke for each took more of the processors than sending did.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ DIAL_SECONDS = 0.05
 # What is settled is told so far apart, several together: the source then writes it to its disk at once, and what arrives
 # there meanwhile waits less.
 TELL_SECONDS = 0.008
+# Unless there is so much of it that it is written together anyhow.
+TELL_MESSAGES = 50
 # Rows that come at most so far apart have what the target says read by the thread that brings them; the serving thread does
 # it as long after the last.
 READ_SECONDS = 0.016
-# Unless there is so much of it that it is written together anyhow.
-TELL_MESSAGES = 50
 # A reader listens before it connects to its source; where none has come by now, the rows are of another maker.
 DIAL_FOR_SECONDS = 30.0
 CHUNK = 500
