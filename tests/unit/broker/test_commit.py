@@ -357,8 +357,9 @@ async def test_what_a_read_finds_refused_is_told_to_those_who_wait(real):
 # ---- what nobody waits for
 
 
-async def test_what_nobody_waits_for_goes_with_the_next_group_i5(parts, trace):
+async def test_what_nobody_waits_for_goes_with_the_next_group_i5(parts, trace, monkeypatch):
     engine, _, loop = parts
+    monkeypatch.setattr("isthmus.broker.commit.PATIENCE_SECONDS", 3600)
     engine.stage("patient a")
     for _ in range(3):
         await asyncio.sleep(0)
