@@ -26,7 +26,11 @@ Peers = Annotated[str, typer.Option(help="Measure these too, split by commas: sh
 Spike = Annotated[Path | None, typer.Option(help="Folder of a bare prototype to measure too.")]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", "-o", help="NAME=VALUE for the route's source; a NAME that begins with `spark.` is set on its session."),
+    typer.Option(
+        "--option",
+        "-o",
+        help="NAME=VALUE for the route's source; a NAME that begins with `spark.` is set on its session.",
+    ),
 ]
 PEERS = ("shovel", "sdk-loop")
 
