@@ -194,10 +194,10 @@ class _Rows:
 def _numbers(sequences: np.ndarray[Any, Any]) -> Sequence[int]:
     first, count = int(sequences[0]), len(sequences)
     run = range(first, first + count)
-    if count > FEW_ROWS and int(sequences[-1]) - first == count - 1 and bool((np.diff(sequences) == 1).all()):
-        return run
+    if count > FEW_ROWS:
+        return run if sequences[-1] == run[-1] and bool((np.diff(sequences) == 1).all()) else sequences.tolist()
     numbers: list[int] = sequences.tolist()
-    return run if count <= FEW_ROWS and numbers == list(run) else numbers
+    return run if numbers == list(run) else numbers
 
 
 def _bytes_of(column: pa.Array) -> tuple[bytes, list[int]]:
