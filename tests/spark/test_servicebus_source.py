@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -240,3 +240,29 @@ def test_an_unknown_option_is_refused_with_the_nearest_name_and_sparks_own_pass(
     assert "body" in reader.load("a/path").columns
     with pytest.raises(PySparkException, match="no option 'maxrow'; write max_rows"):
         reader.option("maxRow", "5").load()
+
+
+def test_a_session_that_gathers_rows_without_end_is_refused_with_what_to_set(
+    spark: SparkSession, brokers: tuple[Peer, Peer], tmp_path: Path
+) -> None:
+    source, target = brokers
+    secrets = connection_file(tmp_path, source, target)
+    put(source, 0, 1)
+    setting = "spark.sql.execution.arrow.maxBytesPerBatch"
+    ours = spark.conf.get(setting)
+    assert ours is not None
+    try:
+        spark.conf.set(setting, "64m")
+        refused = write(read(spark, secrets), secrets, tmp_path / "refused")
+        with pytest.raises(StreamingQueryException, match=f"{setting} is 64m: Spark would hold messages back"):
+            refused.awaitTermination(int(LONG_SECONDS))
+        assert not target.queues["target"].messages
+        spark.conf.set(setting, "1m")
+        query = write(read(spark, secrets, idle_seconds="240"), secrets, tmp_path / "taken")
+        try:
+            # Within the lease, which nothing ends: a flush row has the size that this session asks for.
+            target.wait_for(lambda: len(target.queues["target"].messages) == 1, LONG_SECONDS / 2)
+        finally:
+            query.stop()
+    finally:
+        spark.conf.set(setting, ours)

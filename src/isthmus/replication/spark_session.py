@@ -23,15 +23,13 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
+from isthmus.connectors.servicebus.arrow_batch import ARROW_BATCH_BYTES, ARROW_BATCH_SETTING
 from isthmus.errors import InvalidArgumentError
 from isthmus.replication.java import Java, find_java
 from isthmus.replication.worker_environment import make_shareable
 
 __all__ = ["LOG_FILE", "STDERR_FILE", "create_spark_session"]
 
-# What a lease's sink receives at once; the larger, the less Python and Arrow work per message, the smaller, the less a
-# paced message waits behind. 256 KiB is where the rate stopped rising with 1 KiB messages.
-ARROW_BATCH_BYTES = 262_144
 # One for a route's lease, and one for that which stands next while leases change.
 SLOTS_PER_ROUTE = 2
 # One for the driver's small jobs, one so that a restarting route need not wait.
@@ -109,7 +107,7 @@ def create_spark_session(
         "spark.eventLog.enabled": "false",
         "spark.local.dir": str(temporary),
         "spark.sql.warehouse.dir": str(temporary / "warehouse"),
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(arrow_batch_bytes),
+        ARROW_BATCH_SETTING: str(arrow_batch_bytes),
         "spark.sql.shuffle.partitions": str(max(1, os.cpu_count() or 1)),
         "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_FILES,
         "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",

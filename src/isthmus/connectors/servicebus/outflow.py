@@ -34,11 +34,8 @@ from isthmus.connectors.servicebus.row import (
 
 __all__ = ["Outflow", "batch_of", "stream"]
 
-# Above spark.sql.execution.arrow.maxBytesPerBatch the row closes the batch that Spark fills for the sink.
-DEFAULT_ARROW_BATCH_BYTES = 262_144
-PADDING_LIMIT_BYTES = 4 << 20
-# 400 rows since the last flush put off the next by 20 ms: at that rate a batch of 256 KiB fills by itself in less, and
-# flush rows of that size would double what goes through Spark.
+# 400 rows since the last flush put off the next by 20 ms: at that rate batches fill by themselves in less, and flush rows
+# of their size would double what goes through Spark.
 FLUSH_DELAY_SECONDS_PER_ROW = 50e-6
 FLUSH_DELAY_LIMIT_SECONDS = 0.020
 MAX_BATCH_ROWS = 2000
@@ -131,14 +128,15 @@ class Outflow:
     Spark writes a reader's batches through a Python file of 64 KiB whose tail stays until more is written. The worker's
     own frames hold that file; flushing it makes one batch with flush rows enough. Where it is not found (another release
     of Spark), more flush rows push instead.
+
+    Args:
+        options: of the source.
+        padding_bytes: how large a flush row is (`arrow_batch.padding_bytes`).
     """
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, padding_bytes: int) -> None:
         self._file = _found_in_worker("dump_stream", "stream", "flush")
-        settings = _found_in_worker("main", "runner_conf", "arrow_max_bytes_per_batch")
-        limit = DEFAULT_ARROW_BATCH_BYTES if settings is None else int(settings.arrow_max_bytes_per_batch)
-        # A batch that may grow without end is closed by nothing but its row count; then rows wait for rows.
-        self.padding = b"\0" * (min(limit, PADDING_LIMIT_BYTES) + 1024)
+        self.padding = bytes(padding_bytes)
         self._mode = options.mode
         self._schema = RAW_SCHEMA if options.mode == "raw" else DECODED_SCHEMA
 

@@ -20,6 +20,7 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from isthmus.connectors.servicebus.arrow_batch import padding_bytes
 from isthmus.connectors.servicebus.channel import channel_path
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.lease import Lease
@@ -210,9 +212,15 @@ def task_channel() -> Path | None:
     )
 
 
+def _setting(name: str) -> str | None:
+    """A setting of the session that this task runs in: Spark hands them all on with its jobs."""
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(name)
+
+
 def _stream(options: SourceOptions, partition: LeasePartition) -> Iterator[pa.RecordBatch]:
     """Rows as they arrive; returns when the lease's accounts are closed."""
-    out = Outflow(options)
+    out = Outflow(options, padding_bytes(_setting, os.environ.get("SPARK_BUFFER_SIZE")))
     lease = _lease(options, partition, task_channel())
     lease.start()
     try:

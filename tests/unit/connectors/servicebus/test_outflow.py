@@ -52,7 +52,7 @@ def block(first: int, count: int = 1, size: int = 100) -> Block:
 def batches(lease: Blocks, **options: Any) -> list[list[int]]:
     """The sequence numbers of each batch, flush rows as -1."""
     settings = SourceOptions(connection="env:X", entity="q", **options)
-    made = stream(settings, lease, Outflow(settings))  # type: ignore[arg-type]
+    made = stream(settings, lease, Outflow(settings, PADDING_BYTES))  # type: ignore[arg-type]
     return [batch.column("sequence_number").to_pylist() for batch in made]
 
 
@@ -62,6 +62,7 @@ LAST = [FLUSH] * 4
 END = (GAP, Finish(), LeaseEnd(None))
 # So long that what is pushed in a test is not pushed because it waited.
 LONG_MS = 3_600_000
+PADDING_BYTES = 4096
 
 
 def test_a_row_that_comes_alone_is_pushed_at_once_in_the_same_batch_i1() -> None:
