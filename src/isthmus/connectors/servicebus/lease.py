@@ -80,8 +80,10 @@ DRAIN_SECONDS = 5.0
 CLOSING_SECONDS = 20.0
 HEAD_RETRY_SECONDS = 1.0
 GUARD_SECONDS = 5.0
-# A lease that stands next looks so often whether its turn has come, and gives up if that is so far away.
+# A lease that stands next asks for the turn so often, does all else that a lease does so often, and gives up if its turn is
+# so far away.
 TURN_POLL_SECONDS = 0.002
+STAND_SECONDS = 0.1
 LONGEST_STAND_SECONDS = 30.0
 TURN_RETRY_SECONDS = 0.01
 # How much longer than asked a lease goes on if the other is not ready to take over.
@@ -274,7 +276,7 @@ class Lease:
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
         client = self._client
-        due = time.monotonic() + (0.5 if self._has_turn or not self._met_sink else TURN_POLL_SECONDS)
+        due = time.monotonic() + (STAND_SECONDS if self._stands_next() else 0.5)
         self._serve_by = math.inf
         if client is not None and client.error is None:
             poll.register(client.fileno(), client.interest())
@@ -284,10 +286,18 @@ class Lease:
         control = self._report.channel
         for channel in (*self._sinks.values(), *(() if control is None else (control,))):
             poll.register(channel, channel.interest())
-        left = min(due, until, self._serve_by) - time.monotonic()
-        self._ready = dict(poll.poll(max(0.0, left) * 1000))
+        self._ready = self._ready_by(poll, min(due, until, self._serve_by))
         if self._wake_read.fileno() in self._ready:
             self._wake_read.recv(64)
+
+    def _ready_by(self, poll: select.poll, until: float) -> dict[int, int]:
+        """What is ready by then; a lease that stands next returns as soon as it has the turn, too."""
+        while self._stands_next():
+            left = until - time.monotonic()
+            ready = poll.poll(max(0.0, min(left, TURN_POLL_SECONDS)) * 1000)
+            if ready or left <= TURN_POLL_SECONDS or self._ask_turn(time.monotonic()):
+                return dict(ready)
+        return dict(poll.poll(max(0.0, until - time.monotonic()) * 1000))
 
     # ---- the source's side
 
@@ -517,14 +527,21 @@ class Lease:
 
     def _take_turn(self, now: float) -> None:
         turn = self._turn
-        if turn is None or self._has_turn or self._stopping or not self._met_sink:
+        if turn is None or not self._stands_next():
             return
-        turn.stand_next()
-        if turn.take(now + self.limits.seconds):
+        if self._ask_turn(now):
             self._has_turn = True
             self._started = self._last_arrival = now
-        elif turn.remaining_seconds() > LONGEST_STAND_SECONDS:
+            return
+        turn.stand_next()
+        if turn.remaining_seconds() > LONGEST_STAND_SECONDS:
             self._begin_end("turn")
+
+    def _stands_next(self) -> bool:
+        return self._met_sink and not self._has_turn and not self._stopping
+
+    def _ask_turn(self, now: float) -> bool:
+        return self._turn is not None and self._turn.take(now + self.limits.seconds)
 
     def _idle(self, now: float) -> bool:
         met = self._has_turn and (self._met_sink or self._channel_file is None)

@@ -82,6 +82,7 @@ class Turn:
         self._name = name
         self._holder: int | None = None
         self._next: int | None = None
+        self._asking: int | None = None  # the holder's file, open for one who asks for the turn again and again
 
     # ---- for a lease
 
@@ -97,9 +98,11 @@ class Turn:
             ends_at: when the lease means to end, by the monotonic clock.
         """
         if self._holder is None:
-            self._holder = self._locked(_HOLDER)
-            if self._holder is None:
+            if self._asking is None:
+                self._asking = self._opened(_HOLDER)
+            if not _lock(self._asking):
                 return False
+            self._holder, self._asking = self._asking, None
             os.pwrite(self._holder, _NOTE.pack(_NAMES.index(self._name), ends_at), 0)
             self._unlock_next()
         return True
@@ -116,9 +119,10 @@ class Turn:
     def leave(self) -> None:
         """Give up the turn, and the place of the next. No error if it had neither."""
         self._unlock_next()
-        if self._holder is not None:
-            os.close(self._holder)
-            self._holder = None
+        for descriptor in (self._holder, self._asking):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._holder = self._asking = None
 
     # ---- for the looks
 
@@ -142,18 +146,19 @@ class Turn:
         number, ends_at = _NOTE.unpack((self._folder / _HOLDER).read_bytes()[: _NOTE.size])
         return _Standing(self._is_locked(_HOLDER), _NAMES[number], ends_at)
 
+    def _opened(self, name: str) -> int:
+        return os.open(self._folder / name, os.O_RDWR | os.O_CLOEXEC)
+
     def _locked(self, name: str) -> int | None:
-        descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        return descriptor
+        descriptor = self._opened(name)
+        if _lock(descriptor):
+            return descriptor
+        os.close(descriptor)
+        return None
 
     def _is_locked(self, name: str) -> bool:
         # A shared lock, so that two who only look do not take each other for the holder.
-        descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = self._opened(name)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -166,3 +171,11 @@ class Turn:
         if self._next is not None:
             os.close(self._next)
             self._next = None
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
