@@ -21,8 +21,8 @@ from collections.abc import Callable
 
 __all__ = ["AWAY_SECONDS", "Drive"]
 
-# Heartbeats, settlements and renewals wait for so long at most when Spark takes no rows.
-AWAY_SECONDS = 0.02
+# Heartbeats, settlements and renewals wait for twice as long at most when Spark takes no rows.
+AWAY_SECONDS = 0.1
 
 
 class Drive:
@@ -50,9 +50,10 @@ class Drive:
     def run(self) -> None:
         """Runs all turns that nobody else runs, until there are no more."""
         while self._goes_on():
-            with self._baton:
-                while self._goes_on() and not self._reader_drives():
-                    self._step(math.inf)
+            if not self._reader_drives():
+                with self._baton:
+                    while self._goes_on() and not self._reader_drives():
+                        self._step(math.inf)
             if self._goes_on():
                 self._returned.wait(AWAY_SECONDS)
                 self._returned.clear()

@@ -66,12 +66,12 @@ ALIVE_SECONDS = 2.0
 DIAL_SECONDS = 0.05
 # What is settled is told so far apart, several together: the source then writes it to its disk at once, and what arrives
 # there meanwhile waits less.
-TELL_SECONDS = 0.008
+TELL_SECONDS = 0.032
 # Unless there is so much of it that it is written together anyhow.
 TELL_MESSAGES = 50
 # Rows that come at most so far apart have what the target says read by the thread that brings them; the serving thread does
 # it as long after the last.
-READ_SECONDS = 0.016
+READ_SECONDS = 0.050
 # A reader listens before it connects to its source; where none has come by now, the rows are of another maker.
 DIAL_FOR_SECONDS = 30.0
 CHUNK = 500
