@@ -17,6 +17,7 @@ Frames, sink to reader:
     END      end of input, and everything that came is settled
 Frames, reader to sink:
     STOPPED  the reader has ended the lease in good order; payload JSON
+    WINDOW   int64: how many messages may be under way at the source; answers HELLO
 Frames, driver to reader:
     STOP     a wish that the lease ends; payload: why
 
@@ -61,6 +62,7 @@ __all__ = [
     "STATS",
     "STOP",
     "STOPPED",
+    "WINDOW",
     "Channel",
     "ChannelError",
     "Claim",
@@ -73,7 +75,7 @@ __all__ = [
     "unpack_pairs",
 ]
 
-HELLO, SETTLE, DISPOSE, FLUSHED, HOLD, RESUME, ALIVE, STATS, ERROR, END, STOPPED, STOP = range(1, 13)
+HELLO, SETTLE, DISPOSE, FLUSHED, HOLD, RESUME, ALIVE, STATS, ERROR, END, STOPPED, STOP, WINDOW = range(1, 14)
 _HEAD = struct.Struct("<BI")
 _PAIR = struct.Struct("<qq")
 _RECEIVE_BYTES = 1 << 16
@@ -360,7 +362,7 @@ class Channel:
         at, end = 0, len(self._in)
         while end - at >= _HEAD.size:
             kind, size = _HEAD.unpack_from(self._in, at)
-            if size > _FRAME_LIMIT_BYTES or not HELLO <= kind <= STOP:
+            if size > _FRAME_LIMIT_BYTES or not HELLO <= kind <= WINDOW:
                 raise ChannelError(f"frame of kind {kind} with {size} bytes")
             if end - at - _HEAD.size < size:
                 break

@@ -433,6 +433,9 @@ class Lease:
                 self._heard = now
                 self._greeted.add(fd)
                 self._on_frame(kind, payload)
+                if kind == frames.HELLO:
+                    sink.send(frames.WINDOW, self.window.to_bytes(8, "little", signed=True))
+                    sink.flush()
             if sink.closed and fd not in self._greeted:  # somebody only looked whether anybody listens
                 del self._sinks[fd]
                 sink.close()

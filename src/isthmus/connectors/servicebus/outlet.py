@@ -25,7 +25,8 @@ Invariants:
     I4. A refusal that will not pass (too large, malformed) dead-letters that one row at its source, with the reason.
     I5. Nothing waits for the channel.
     I6. An acknowledgement that nobody waits for is read with the next rows, or `READ_SECONDS` after the last: at some hundred
-        messages a second a thread that woke for each took more of the processors than sending did.
+        messages a second a thread that woke for each took more of the processors than sending did. A source whose window is
+        nearly full waits for it; then it is read, and told, at once.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import json
 import os
 import select
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -144,7 +146,8 @@ class Outlet:
         self._closing = False
         self._said_at = 0.0
         self._tell_at = 0.0
-        self._told = 0
+        self._handed = self._settled = self._told = 0  # rows that the source holds locks for: come, done with, told of
+        self._source_waits = sys.maxsize  # with so many of them not told of, the source may be waiting
         self._waiting = 0  # calls that wait for the target
         self._read_at = 0.0  # when the serving thread reads what the target says; 0: when it says it
         self._listened_at = 0.0  # when rows came last
@@ -196,6 +199,7 @@ class Outlet:
         """
         units, numbers = self._units(payloads, sequences)
         self.sent += len(payloads)
+        self._handed += (len(sequences) if sequences is not None else 0) + len(refused)
         refusals = list(refused)
         for start in range(0, max(1, len(units)), CHUNK):
             part = units[start : start + CHUNK]
@@ -325,6 +329,8 @@ class Outlet:
                         raise self._error
             self._under_way.advance()
             self._push()
+            if self._is_source_waiting():
+                self._wake()
 
     def _listen(self) -> None:
         """Reads what the target has said so far; what is wrong is the serving thread's concern."""
@@ -403,13 +409,16 @@ class Outlet:
         if channel is None or not channel.has_queued():
             return
         now = time.monotonic()
-        if now >= self._tell_at or self._under_way.acknowledged - self._told >= TELL_MESSAGES:
+        if now >= self._tell_at or self._settled - self._told >= TELL_MESSAGES or self._is_source_waiting():
             channel.flush()
-            self._told = self._under_way.acknowledged
+            self._told = self._settled
             self._tell_at = now + TELL_SECONDS
         elif self._serve_at > self._tell_at + READ_SECONDS:
             self._serve_at = self._tell_at
             self._wake()
+
+    def _is_source_waiting(self) -> bool:
+        return self._handed - self._told >= self._source_waits
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
@@ -459,7 +468,8 @@ class Outlet:
 
     def _may_pause(self, now: float) -> bool:
         """Whether what the target says need not be read before `_read_at`: rows come so fast that the next will do it."""
-        if self._waiting or self._trouble is not None or now - self._listened_at > READ_SECONDS:
+        awaited = self._waiting or self._is_source_waiting()
+        if awaited or self._trouble is not None or now - self._listened_at > READ_SECONDS:
             self._read_at = 0.0
             return False
         if now >= self._read_at:
@@ -497,9 +507,11 @@ class Outlet:
         channel = self._channel
         if channel is None:
             return
-        for kind, _ in channel.receive():
+        for kind, payload in channel.receive():
             if kind == frames.STOPPED:
                 self._source_ended = True
+            elif kind == frames.WINDOW:
+                self._source_waits = max(1, int.from_bytes(payload, "little", signed=True) * 3 // 4)
         if channel.closed and not self._source_ended and self._error is None and not self._closing:
             self._give_up(SourceGoneError(f"'{self.path}': the reader of this task is gone"))
         if now - self._said_at >= ALIVE_SECONDS:
@@ -538,6 +550,7 @@ class Outlet:
             self._trouble_since = time.monotonic()
 
     def _settle(self, numbers: Sequence[int]) -> None:
+        self._settled += len(numbers)
         if self._channel is not None:
             self._channel.settle_all(numbers)
 
@@ -547,6 +560,7 @@ class Outlet:
 
     def _refuse(self, sequence: int | None, refused: Refused) -> None:
         self.refused += 1
+        self._settled += sequence is not None
         if sequence is not None and self._channel is not None:
             if refused.disposition == "complete":
                 self._channel.settle(sequence, sequence)

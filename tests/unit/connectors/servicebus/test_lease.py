@@ -136,6 +136,19 @@ def test_everything_is_copied_in_order_and_completed_i1(channel_file: Path) -> N
         assert (made.lease.ledger.settled, made.lease.ledger.outstanding) == (3000, 0)
 
 
+@pytest.mark.parametrize("window", [1, 2])
+def test_a_source_whose_window_is_full_does_not_wait_for_what_may_wait_i6(
+    channel_file: Path, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr(outlet_module, "READ_SECONDS", 3600.0)
+    monkeypatch.setattr(outlet_module, "TELL_SECONDS", 3600.0)
+    with brokers(20) as (source, target):
+        made = pipe(source, target, channel_file, window=window)
+        made.run()
+        assert ids(target) == [f"m{n}" for n in range(20)]
+        source.wait_for(lambda: set(source.queues["source"].fates.values()) == {"completed"})
+
+
 @contextmanager
 def held_back(made: Pipe, target: Peer) -> Iterator[None]:
     """Moves messages; those that the target gets within the block it acknowledges after it, and all of them are waited for."""
