@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from isthmus.amqp import section, types
+from isthmus.connectors.servicebus.arrow_batch import ARROW_BATCH_SETTING
 from isthmus.replication.spark_session import create_spark_session
 from isthmus.replication.turns import start_turns
 from isthmus.testing.peer import Peer
@@ -248,16 +249,17 @@ def test_a_session_that_gathers_rows_without_end_is_refused_with_what_to_set(
     source, target = brokers
     secrets = connection_file(tmp_path, source, target)
     put(source, 0, 1)
-    setting = "spark.sql.execution.arrow.maxBytesPerBatch"
-    ours = spark.conf.get(setting)
+    ours = spark.conf.get(ARROW_BATCH_SETTING)
     assert ours is not None
     try:
-        spark.conf.set(setting, "64m")
+        spark.conf.set(ARROW_BATCH_SETTING, "64m")
         refused = write(read(spark, secrets), secrets, tmp_path / "refused")
-        with pytest.raises(StreamingQueryException, match=f"{setting} is 64m: Spark would hold messages back"):
+        with pytest.raises(
+            StreamingQueryException, match=f"{ARROW_BATCH_SETTING} is 64m: Spark would hold messages back"
+        ):
             refused.awaitTermination(int(LONG_SECONDS))
         assert not target.queues["target"].messages
-        spark.conf.set(setting, "1m")
+        spark.conf.set(ARROW_BATCH_SETTING, "1m")
         query = write(read(spark, secrets, idle_seconds="240"), secrets, tmp_path / "taken")
         try:
             # Within the lease, which nothing ends: a flush row has the size that this session asks for.
@@ -265,4 +267,4 @@ def test_a_session_that_gathers_rows_without_end_is_refused_with_what_to_set(
         finally:
             query.stop()
     finally:
-        spark.conf.set(setting, ours)
+        spark.conf.set(ARROW_BATCH_SETTING, ours)

@@ -57,7 +57,6 @@ def create_spark_session(
     routes: int,
     work_directory: Path,
     driver_memory_mib: int = 1024,
-    arrow_batch_bytes: int = ARROW_BATCH_BYTES,
     options: Mapping[str, str] | None = None,
     java: Java | None = None,
 ) -> SparkSession:
@@ -68,7 +67,6 @@ def create_spark_session(
         routes: how many routes will run at once.
         work_directory: where Spark keeps its temporary files and its logs; made if absent. The caller removes it.
         driver_memory_mib: heap of the Java virtual machine.
-        arrow_batch_bytes: the size at which Spark hands an Arrow batch to a Python worker.
         options: further settings of Spark; they win over those set here.
         java: the Java to use; by default the one that `find_java` finds.
 
@@ -107,7 +105,7 @@ def create_spark_session(
         "spark.eventLog.enabled": "false",
         "spark.local.dir": str(temporary),
         "spark.sql.warehouse.dir": str(temporary / "warehouse"),
-        ARROW_BATCH_SETTING: str(arrow_batch_bytes),
+        ARROW_BATCH_SETTING: str(ARROW_BATCH_BYTES),
         "spark.sql.shuffle.partitions": str(max(1, os.cpu_count() or 1)),
         "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_FILES,
         "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",

@@ -50,7 +50,7 @@ class Drive:
     def run(self) -> None:
         """Runs all turns that nobody else runs, until there are no more."""
         while self._goes_on():
-            if not self._reader_drives():
+            if not self._reader_drives():  # else it has the baton, and passing that on to look is what costs
                 with self._baton:
                     while self._goes_on() and not self._reader_drives():
                         self._step(math.inf)

@@ -160,12 +160,9 @@ class Turn:
         # A shared lock, so that two who only look do not take each other for the holder.
         descriptor = self._opened(name)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return not _lock(descriptor, fcntl.LOCK_SH)
         finally:
             os.close(descriptor)
-        return False
 
     def _unlock_next(self) -> None:
         if self._next is not None:
@@ -173,9 +170,9 @@ class Turn:
             self._next = None
 
 
-def _lock(descriptor: int) -> bool:
+def _lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

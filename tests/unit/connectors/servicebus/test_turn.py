@@ -61,6 +61,18 @@ def test_one_has_the_turn_until_it_leaves_i1(first: Turn, second: Turn) -> None:
     assert not first.take(later())
 
 
+def test_asking_again_and_again_opens_one_file_and_leaving_closes_it(first: Turn, second: Turn) -> None:
+    assert first.take(later())
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        assert not second.take(later())
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    second.leave()
+    assert len(os.listdir("/proc/self/fd")) == before
+    first.leave()
+    assert second.take(later())
+
+
 def test_a_turn_ends_with_the_process_that_has_it_i1(folder: Path, second: Turn) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE) as process:
         try:
