@@ -7,6 +7,7 @@ normal client is served.
 from __future__ import annotations
 
 import http.client
+import itertools
 import re
 import socket
 import ssl
@@ -338,12 +339,19 @@ def test_a_coordinator_without_a_credential_reaches_nothing(ns: NamespaceProcess
 def test_more_than_the_credit_costs_the_link(ns: NamespaceProcess, log: Any) -> None:
     with Raw(ns).opened() as client:
         link = attached(client)
-        credit = link.credit
-        link.credit = 1 << 20
-        client.session.send_window = 1 << 20
         payload = make_message(b"too many")
-        link.send_many([payload] * (credit + 1000), [struct.pack(">I", n) for n in range(credit + 1000)])
-        detached = client.wait(LinkDetached)
+        count = link.credit + 1000
+        tags = itertools.count()
+
+        def burst() -> list[Any]:
+            """A namespace that settles the first of a burst before it reads the rest gives credit for the rest, which
+            then is none too many: bursts go on until one is read fast enough."""
+            if not (found := client.of(LinkDetached)):
+                link.credit = client.session.send_window = 1 << 20
+                link.send_many([payload] * count, [struct.pack(">I", next(tags)) for _ in range(count)])
+            return found
+
+        (detached,) = client.wait_until(burst)
         assert detached.error is not None
         assert detached.error.condition == "amqp:link:transfer-limit-exceeded"
         assert not client.of(SessionEnded, Closed)
