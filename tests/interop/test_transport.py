@@ -35,7 +35,7 @@ from isthmus.transport import (
     Token,
 )
 
-LIFETIME_SECONDS = 3
+LIFETIME_SECONDS = 6
 
 
 def endpoint(

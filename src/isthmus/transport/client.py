@@ -10,7 +10,8 @@ Over 400 lines: opening, waiting and serving are one loop over one socket.
 Invariants:
     I1. `service` never blocks and never raises for what the peer or the network did: the fault is kept in `error`, and
         every link's owner has been told.
-    I2. A token is renewed when a tenth of its life is left, before the peer drops the links it covers.
+    I2. A token is renewed 5 s before it expires, or with a tenth of a longer life and a third of a shorter one left,
+        before the peer drops the links it covers.
     I3. What was queued is written in order; nothing is written after the connection is lost.
 """
 
@@ -61,6 +62,8 @@ SOCKET_BUFFER_BYTES = 1 << 20
 # Frames, not messages: a lease's credit window must never wait for the session's.
 INCOMING_WINDOW_FRAMES = 65535
 MAX_FRAME_BYTES = 1 << 20
+# What a renewal may take on a machine that stands still for a while.
+RENEWAL_SECONDS = 5.0
 # The shortest pause between two attempts to get a token from who fails.
 RENEWAL_RETRY_SECONDS = 0.2
 
@@ -84,7 +87,8 @@ class _Grant:
         self.reply = reply
         self.expires_at = expires_at
         # Not at once: what cannot be renewed, a ready signature, is shown again before its end, but not without a pause.
-        self.renew_at = max(now + 1.0, expires_at - max(1.0, (expires_at - now) / 10))
+        life = expires_at - now
+        self.renew_at = max(now + 1.0, expires_at - max(life / 10, min(RENEWAL_SECONDS, life / 3)))
 
     def put_off(self, now: float) -> None:
         """There is no new token now; this one is good for a while."""
