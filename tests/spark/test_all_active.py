@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
+import threading
 import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from isthmus.amqp import section
 from isthmus.replication.reach import Reach
+from isthmus.supervisor.status import read_status
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint
 
@@ -82,3 +87,35 @@ def test_a_second_run_goes_on_and_a_third_beside_it_is_refused(federation: Feder
     result = federation.verify()
     assert result.clean, result.to_dict()
     assert result.total("arrived") == 2200
+
+
+def test_the_closing_of_its_terminal_ends_a_run_as_ctrl_c_does(federation: FederationProcess) -> None:
+    screen, terminal = os.openpty()
+    is_closing = threading.Event()
+
+    def show() -> None:
+        with open(screen, "rb", buffering=0) as shown:
+            while not is_closing.is_set():
+                if select.select([shown], [], [], 0.1)[0]:
+                    shown.read(1 << 16)
+
+    display = threading.Thread(target=show)
+    display.start()
+    try:
+        run = federation.run("--retry-first", "1", terminal=terminal)
+        os.close(terminal)
+        run.wait_phase(("waiting", "moving"))
+        started = psutil.Process(run.pid).children(recursive=True)
+        federation.publish("lga", 500)
+    finally:
+        is_closing.set()
+        display.join()
+    assert run.wait(60) == 0
+    assert read_status(run.state)["state"] == "ended"
+    _, left = psutil.wait_procs(started, 10)
+    assert started
+    assert not left
+    federation.run("--available-now").wait(240)
+    result = federation.verify()
+    assert result.clean, result.to_dict()
+    assert result.total("arrived") == 3200

@@ -7,11 +7,12 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
 from rich.console import Console
+
+from isthmus.cli.hang_up import HangUp
 
 __all__ = ["register"]
 
@@ -47,6 +48,7 @@ def run(
     count = min(YEAR_FLIGHTS, messages or (YEAR_FLIGHTS if everything else MONTH_FLIGHTS))
     folder = keep.absolute() if keep is not None else Path(tempfile.mkdtemp(prefix="isthmus-demo-"))
     signal.signal(signal.SIGTERM, _interrupt)
+    HangUp(_interrupt).hear()
     try:
         with LiveView(Console(stderr=as_json)) as view:
             report = Play(folder, count, view).perform()
@@ -62,6 +64,6 @@ def run(
         raise typer.Exit(1)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends the demo as Ctrl-C does, so that it takes its processes down."""
+def _interrupt(*_: object) -> None:
+    """SIGTERM and the closing of the terminal end the demo as Ctrl-C does, so that it takes its processes down."""
     raise KeyboardInterrupt

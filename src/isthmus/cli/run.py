@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from isthmus.cli.hang_up import HangUp
 from isthmus.topology.source import DEFAULT_FILE, load
 
 __all__ = ["register"]
@@ -44,7 +45,10 @@ def run(
         bool, typer.Option("--json", help="Print a line for each change of a route's state, and one for the end.")
     ] = False,
 ) -> None:
-    """Move messages until Ctrl-C, which lets every route finish what it has begun. A failed route is tried again."""
+    """Move messages until Ctrl-C, which lets every route finish what it has begun. A failed route is tried again.
+
+    SIGTERM and the closing of its terminal end it as Ctrl-C does; under nohup it goes on without one.
+    """
     from isthmus.supervisor.run import RunOptions, run_federation
     from isthmus.supervisor.status import state_folder
     from isthmus.supervisor.supervisor import Settings
@@ -60,10 +64,16 @@ def run(
         lease_seconds=lease,
     )
     _handle_signals(stop)
+    hang_up = HangUp(stop.set)
+
+    def started() -> None:
+        _handle_signals(stop)
+        hang_up.hear()
+
     show = _Lines(as_json=as_json) if as_json or not sys.stdout.isatty() else _Screen()
     with show:
         _log_to_stderr()
-        ended_well = run_federation(federation, options, stop, on_status=show, on_started=lambda: _handle_signals(stop))
+        ended_well = run_federation(federation, options, stop, on_status=show, on_started=started)
     if not ended_well:
         raise typer.Exit(1)
 

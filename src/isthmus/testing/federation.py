@@ -54,18 +54,21 @@ class RunProcess:
     Args:
         arguments: what follows `run`.
         state: its state folder.
-        log_file: takes what it writes.
+        log_file: takes what it writes, where it runs in no terminal.
+        terminal: descriptor of the terminal that it runs in, or None.
     """
 
-    def __init__(self, arguments: Sequence[str], state: Path, log_file: Path) -> None:
+    def __init__(self, arguments: Sequence[str], state: Path, log_file: Path, terminal: int | None = None) -> None:
         self.state = state
         self.log_file = log_file
+        # A session's leader makes the terminal that it opens first its own, and has it closed with a hang-up.
+        command = _COMMAND if terminal is None else f"import os; os.open(os.ttyname(0), os.O_RDWR); {_COMMAND}"
         with log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _COMMAND, "run", *arguments, "--state", str(state)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                [sys.executable, "-c", command, "run", *arguments, "--state", str(state)],
+                stdin=subprocess.DEVNULL if terminal is None else terminal,
+                stdout=log if terminal is None else terminal,
+                stderr=log if terminal is None else terminal,
                 start_new_session=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
@@ -204,9 +207,10 @@ class FederationProcess:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, *arguments: str) -> RunProcess:
-        """Start `isthmus run` on the file."""
-        run = RunProcess([str(self.file), *arguments], self.state, self.folder / f"run-{len(self._runs)}.log")
+    def run(self, *arguments: str, terminal: int | None = None) -> RunProcess:
+        """Start `isthmus run` on the file, in a terminal if one is named by its descriptor."""
+        log = self.folder / f"run-{len(self._runs)}.log"
+        run = RunProcess([str(self.file), *arguments], self.state, log, terminal)
         self._runs.append(run)
         return run
 

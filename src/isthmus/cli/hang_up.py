@@ -1,0 +1,47 @@
+"""The closing of the terminal that a command runs in.
+
+What it is: a hang-up (SIGHUP) made a wish to end, for a command whose child processes must not end by it. What it is not:
+a daemon; `nohup` and service managers are what keeps a command running without a terminal, and are left to it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+__all__ = ["HangUp"]
+
+
+class HangUp:
+    """From its making on a hang-up is ignored, as it is by every process started then; `hear` makes it a wish to end.
+
+    Args:
+        end: what asks the command to end; safe in a signal handler.
+    """
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self._end = end
+        self._terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
+        # Under `nohup` the command is to go on.
+        self._is_heard = signal.signal(signal.SIGHUP, signal.SIG_IGN) is not signal.SIG_IGN
+
+    def hear(self) -> None:
+        """A hang-up ends the command from now on, and so does one that came before."""
+        if not self._is_heard:
+            return
+        signal.signal(signal.SIGHUP, lambda *_: self._hang_up())
+        if self._gone():
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        # What writes to a terminal that has gone fails, and the last words of a clean end would make it an unclean one.
+        if gone := self._gone():
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for descriptor in gone:
+                os.dup2(nowhere, descriptor)
+            os.close(nowhere)
+        self._end()
+
+    def _gone(self) -> list[int]:
+        return [descriptor for descriptor in self._terminals if not os.isatty(descriptor)]

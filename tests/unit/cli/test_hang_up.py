@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from isthmus.cli.hang_up import HangUp
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGHUP)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_hang_up_is_a_wish_to_end_once_it_is_heard() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    wishes: list[bool] = []
+    hang_up = HangUp(lambda: wishes.append(True))
+    signal.raise_signal(signal.SIGHUP)
+    assert wishes == []
+    hang_up.hear()
+    signal.raise_signal(signal.SIGHUP)
+    assert wishes == [True]
+
+
+def test_under_nohup_it_is_none() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    wishes: list[bool] = []
+    HangUp(lambda: wishes.append(True)).hear()
+    signal.raise_signal(signal.SIGHUP)
+    assert wishes == []
