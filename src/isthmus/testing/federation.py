@@ -38,6 +38,9 @@ from isthmus.transport import Sender
 __all__ = ["FederationProcess", "RunProcess", "WaitError"]
 
 _COMMAND = "from isthmus.cli.app import main; main()"
+# A session's leader makes the terminal that it opens first its own, and is told of its end by a hang-up. The tests
+# themselves may run under `nohup`.
+_IN_TERMINAL = "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); os.open(os.ttyname(0), os.O_RDWR); "
 TASK = TOPIC = "flights"
 BATCH_MESSAGES = 100
 
@@ -61,8 +64,7 @@ class RunProcess:
     def __init__(self, arguments: Sequence[str], state: Path, log_file: Path, terminal: int | None = None) -> None:
         self.state = state
         self.log_file = log_file
-        # A session's leader makes the terminal that it opens first its own, and has it closed with a hang-up.
-        command = _COMMAND if terminal is None else f"import os; os.open(os.ttyname(0), os.O_RDWR); {_COMMAND}"
+        command = _COMMAND if terminal is None else _IN_TERMINAL + _COMMAND
         with log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", command, "run", *arguments, "--state", str(state)],
