@@ -115,7 +115,7 @@ def test_the_closing_of_its_terminal_ends_a_run_as_ctrl_c_does(federation: Feder
     _, left = psutil.wait_procs(started, 10)
     assert started
     assert not left
-    federation.run("--available-now").wait(240)
+    assert federation.run("--available-now").wait(240) == 0
     result = federation.verify()
     assert result.clean, result.to_dict()
     assert result.total("arrived") == 3200
