@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.isthmus-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TESTS ?= tests
+# Most tests wait; five side by side keep two processors busy.
+WORKERS ?= 5
 MESSAGES ?= 400000
 
 .PHONY: help setup demo test soak check format bench docs lock clean
@@ -35,7 +37,7 @@ demo: $(STAMP) ## Federate three namespaces on this machine and prove that nothi
 	@$(BIN)/isthmus demo
 
 test: $(STAMP) ## Run the tests, with a twentieth of the long counts
-	@$(BIN)/python -m pytest $(TESTS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --again $(TESTS)
 
 soak: $(STAMP) ## Run the tests with the long counts (hours); writes benchmarks/results/
 	@$(BIN)/python -m pytest --soak --soak-results benchmarks/results -o faulthandler_timeout=0 $(TESTS)

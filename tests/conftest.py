@@ -5,31 +5,30 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_machine_as_test
 
+from flaky import Flaky
+from long_count import ASKED, SEEN, Account
+from side_by_side import SideBySide
+
 SHORT_RUN_DIVISOR = 20
 STEPS_OF_ONE_EXAMPLE = 50
 STEPS_AT_LEAST = 32  # on average: some examples end early
-
-# Of each test that has a long count: the numbers asked for, and what it told of what was asked and seen.
-_asked = pytest.StashKey[dict[str, list[int]]]()
-_counts = pytest.StashKey[dict[str, list[tuple[str, str]]]]()
-_failed = pytest.StashKey[set[str]]()
-_passed = pytest.StashKey[set[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run the long counts in full, and the tests marked `soak`")
     parser.addoption(
         "--soak-results", metavar="FOLDER", help="also write the account of the long counts into a file there"
+    )
+    parser.addoption(
+        "--again", action="store_true", help="run failed tests again, each alone; one that passes then is let pass"
     )
 
 
@@ -43,10 +42,11 @@ settings.register_profile(
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("soak" if config.getoption("--soak") else "default")
-    config.stash[_asked] = {}
-    config.stash[_counts] = {}
-    config.stash[_failed] = set()
-    config.stash[_passed] = set()
+    config.pluginmanager.register(Account(), "long-count-account")
+    if config.pluginmanager.has_plugin("xdist"):
+        config.pluginmanager.register(SideBySide(), "side-by-side")
+    if config.getoption("--again") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Flaky(), "flaky")
     # pytest-asyncio asks for the current event loop before it sets its own; where none was ever set, Python up to 3.13
     # makes one then, which nobody closes, and its ResourceWarning fails whatever test runs when it is collected.
     asyncio.set_event_loop(None)
@@ -73,12 +73,11 @@ def collected() -> Iterator[None]:
 @pytest.fixture
 def long_count(request: pytest.FixtureRequest) -> Callable[[int], int]:
     """How many of a long run's rounds to do: all with `--soak`, otherwise a twentieth, at least one."""
-    asked = request.config.stash[_asked].setdefault(request.node.nodeid, [])
 
     def scaled(count: int) -> int:
         wanted = count if request.config.getoption("--soak") else max(1, count // SHORT_RUN_DIVISOR)
-        if wanted not in asked:
-            asked.append(wanted)
+        if (ASKED, wanted) not in request.node.user_properties:
+            request.node.user_properties.append((ASKED, wanted))
         return wanted
 
     return scaled
@@ -87,9 +86,8 @@ def long_count(request: pytest.FixtureRequest) -> Callable[[int], int]:
 @pytest.fixture
 def counted(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Takes what a long count asked for and what it saw, for the account at the end; call it before asserting."""
-    lines = request.config.stash[_counts].setdefault(request.node.nodeid, [])
-    began = time.monotonic()
-    return lambda asked, seen: lines.append((asked, f"{seen} ({time.monotonic() - began:.0f} s)"))
+    properties, began = request.node.user_properties, time.monotonic()
+    return lambda asked, seen: properties.append((SEEN, (asked, f"{seen} ({time.monotonic() - began:.0f} s)")))
 
 
 @pytest.fixture
@@ -131,43 +129,3 @@ def run_model(
             counted(f"{machine.__name__}: {wanted} steps", f"{done['steps']} in {done['examples']} examples, {how}")
 
     return run
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item):  # type: ignore[no-untyped-def]
-    report = yield
-    if report.failed:
-        item.config.stash[_failed].add(item.nodeid)
-    elif report.when == "call" and report.passed:
-        item.config.stash[_passed].add(item.nodeid)
-    return report
-
-
-def _verdict(config: pytest.Config, node: str) -> str:
-    if node in config.stash[_failed]:
-        return "FAILED"
-    return "held" if node in config.stash[_passed] else "BROKEN OFF"
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    rows = [
-        (node, _verdict(config, node), *each)
-        for node, asked in config.stash[_asked].items()
-        for each in config.stash[_counts].get(node)
-        or [(" and ".join(map(str, asked)) + " rounds", "as its test tells")]
-    ]
-    if not rows:
-        return
-    terminalreporter.section("long counts")
-    for node, verdict, asked, seen in rows:
-        terminalreporter.line(f"{verdict}: {asked}: {seen}  [{node}]")
-    folder = config.getoption("--soak-results")
-    if folder:
-        git = ["git", "-C", str(config.rootpath), "rev-parse", "--short", "HEAD"]
-        commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
-        file = Path(folder) / f"{time.strftime('%Y-%m-%d-%H%M', time.gmtime())}-{commit}-soak.md"
-        table = "".join(f"| {asked} | {seen} | {verdict} | {node} |\n" for node, verdict, asked, seen in rows)
-        file.write_text(
-            f"# Long counts at {commit}\n\n| asked | seen | verdict | test |\n| --- | --- | --- | --- |\n{table}"
-        )
-        terminalreporter.line(f"written to {file}")
