@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from isthmus.errors import IsthmusError
+from isthmus.extra import require
 
 __all__ = ["register"]
 
@@ -48,6 +49,7 @@ def register(app: typer.Typer) -> None:
 
 def namespace(messages: Messages = 200_000, data: Data = None, as_json: Json = False) -> None:
     """One namespace: ingest by batches and one by one, receive and complete, ready again with all messages waiting."""
+    require("spark", "isthmus bench")
     from isthmus.bench.namespace import measure_namespace
 
     with _folder(data) as folder:
@@ -64,6 +66,7 @@ def bridge(
     as_json: Json = False,
 ) -> None:
     """Drain durable messages of 1 KiB from a queue in one namespace to a queue in another, through Spark."""
+    require("spark", "isthmus bench")
     chosen = _peers(peers)
     with _folder(data) as folder:
         result = _result("bridge", folder, _bridge(folder, messages, chosen, spike, option or []))
@@ -79,6 +82,7 @@ def latency(
     as_json: Json = False,
 ) -> None:
     """The time from send to receipt through Spark, at a steady rate."""
+    require("spark", "isthmus bench")
     from isthmus.bench.latency import measure_latency
 
     with _folder(data) as folder:
@@ -97,6 +101,7 @@ def large(
     as_json: Json = False,
 ) -> None:
     """How long small messages take beside large ones, and without."""
+    require("spark", "isthmus bench")
     from isthmus.bench.large import LARGEST_BYTES, measure_large
 
     size_bytes = min(LARGEST_BYTES, megabytes << 20)
@@ -118,6 +123,7 @@ def everything(
     as_json: Json = False,
 ) -> None:
     """All of it in one run, with a table to keep."""
+    require("spark", "isthmus bench")
     from isthmus.bench.latency import measure_latency
     from isthmus.bench.namespace import measure_namespace
     from isthmus.bench.report import write_report

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from isthmus.cli.hang_up import HangUp
+from isthmus.extra import require
 
 __all__ = ["register"]
 
@@ -39,6 +40,7 @@ def run(
 
     Exit code 1 if anything was lost, doubled or out of order.
     """
+    require("demo", "isthmus demo")
     from isthmus.demo.display import LiveView, report_view
     from isthmus.demo.play import MONTH_FLIGHTS, YEAR_FLIGHTS, Play
     from isthmus.errors import InvalidArgumentError

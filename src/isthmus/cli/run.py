@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 
 from isthmus.cli.hang_up import HangUp
+from isthmus.extra import require
 from isthmus.topology.source import DEFAULT_FILE, load
 
 __all__ = ["register"]
@@ -49,6 +50,7 @@ def run(
 
     SIGTERM and the closing of its terminal end it as Ctrl-C does; under nohup it goes on without one.
     """
+    require("spark", "isthmus run")
     from isthmus.supervisor.run import RunOptions, run_federation
     from isthmus.supervisor.status import state_folder
     from isthmus.supervisor.supervisor import Settings

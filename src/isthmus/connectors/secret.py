@@ -22,6 +22,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NoReturn
 
+from isthmus.extra import require
 from isthmus.topology.reference import SecretError, SecretReference
 
 __all__ = ["Secret", "SecretError", "SecretReference", "resolve", "scrub"]
@@ -165,6 +166,7 @@ def _read_keyvault(where: SecretReference, fetch: Callable[[str, str], Any]) -> 
 def _fetch_json(url: str, scope: str) -> Any:
     import urllib.request
 
+    require("azure", "a secret from a key vault")
     from azure.core.exceptions import AzureError, ClientAuthenticationError
     from azure.identity import DefaultAzureCredential
 

