@@ -34,6 +34,7 @@ from isthmus.broker.jwt_setting import JwtSettings
 from isthmus.broker.keyring import KEY_FILE, ROOT_KEY_NAME, Authority, Grant, Keyring, merge_rules
 from isthmus.broker.listener import Listener
 from isthmus.broker.namespace import Namespace
+from isthmus.broker.own_host import OwnHosts
 from isthmus.broker.provision import provision
 from isthmus.broker.random_pool import RandomPool
 from isthmus.broker.running import forget_running, tell_running
@@ -79,7 +80,8 @@ class Options:
         allow_plain: serve clients without TLS also on an address that others reach.
         certificate: PEM file of a certificate chain to show instead of the namespace's own.
         certificate_key: its private key.
-        host_names: names and addresses besides the local ones that the namespace's own certificate is to hold.
+        host_names: names and addresses besides the local ones by which clients dial: the namespace's own certificate
+            holds them, and the resource of a token may begin with them.
     """
 
     data: Path
@@ -152,7 +154,8 @@ class Server:
         self._stack.callback(engine.close)
         self._keyring = self._open_keys(config, machine_clock)
         issuer = _load_issuer(config.jwt) if config.jwt is not None else None
-        authority = _MachineTimeAuthority(self._keyring, EngineRules(engine), issuer)
+        hosts = OwnHosts((options.host, *options.host_names))
+        authority = _MachineTimeAuthority(self._keyring, EngineRules(engine), issuer, hosts)
         name = config.name or "isthmus"
         namespace = self.namespace = Namespace(
             engine,
