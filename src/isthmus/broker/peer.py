@@ -412,6 +412,8 @@ class Peer:
                 self._account_large,
                 batch_limit=self._limits.max_messages_per_batch,
             )
+            if onward is not None:
+                intake.destinations = (_path(onward),)
             self._handlers[link] = intake
             intake.open()
         else:
@@ -559,6 +561,8 @@ class Peer:
 
     def _answer_cbs(self, request: Request, respond: Respond) -> None:
         respond(cbs.put_token(request, self._access, self._namespace.has_entity))
+        if self._access.take_lost():
+            self._drop_unauthorised("The token that replaced another one does not permit this.")
         if self._access.has_grant:
             self._token_deadline = None
 
@@ -642,7 +646,8 @@ class Peer:
         """Detach the links that no token permits any more."""
         for link, handler in list(self._handlers.items()):
             if isinstance(handler, Inflow):
-                ok = self._access.permits(handler.path, Right.SEND)
+                paths = (handler.path, *handler.destinations)
+                ok = all(self._access.permits(path, Right.SEND) for path in paths)
             elif isinstance(handler, Outlet | HubOutlet):
                 ok = self._access.permits(handler.path, Right.LISTEN)
             elif isinstance(handler, Coordinator) or handler.node == HUB_NODE:

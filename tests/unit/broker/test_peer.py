@@ -180,6 +180,55 @@ async def test_an_expired_token_detaches_its_links_i2(broker, message):
     assert client.attached(again)
 
 
+def sender_via(client, destination="next"):
+    properties = {Symbol("com.microsoft:transfer-destination-address"): destination}
+    link = client.session.attach_sender(
+        "via", Target(address="orders"), source=Source(address="me"), properties=properties
+    )
+    client.pump()
+    return link
+
+
+@pytest.mark.parametrize("short", ["orders", "next"])
+async def test_a_sender_via_an_entity_ends_with_the_token_of_either_i2(broker, short):
+    broker.engine.create_queue("next")
+    client = broker.client(None)
+    requests, _ = put_token(client, broker.token(f"sb://host/{short}", seconds=30), f"sb://host/{short}")
+    other = "orders" if short == "next" else "next"
+    send_token(client, requests, broker.token(f"sb://host/{other}"), f"sb://host/{other}")
+    link = sender_via(client, "sb://host/Next")
+    assert client.attached(link)
+    broker.clock.advance(31_000)
+    client.peer.tick()
+    client.pump()
+    assert client.detached(link) == "amqp:unauthorized-access"
+
+
+async def test_a_sender_via_an_entity_ends_with_the_key_of_its_destination_i2(broker):
+    rules = [AuthorizationRule("mine", "key-1", "other", ["Send"])]
+    broker.engine.create_queue("next", QueueDescription(authorization_rules=rules))
+    client = broker.client(None)
+    requests, _ = put_token(client, broker.token("sb://host/orders"))
+    send_token(client, requests, broker.token("sb://host/next", name="mine"), "sb://host/next")
+    link = sender_via(client)
+    assert client.attached(link)
+    rotated = [AuthorizationRule("mine", "fresh", "other", ["Send"])]
+    broker.engine.update_queue("next", QueueDescription(authorization_rules=rotated))
+    broker.clock.advance(5_000)
+    client.peer.tick()
+    client.pump()
+    assert client.detached(link) == "amqp:unauthorized-access"
+
+
+async def test_a_token_with_fewer_rights_that_replaces_another_drops_what_it_does_not_permit_i2(broker):
+    client = broker.client(None)
+    requests, _ = put_token(client, broker.token("sb://host/orders"))
+    sender, receiver = client.sender("orders"), client.receiver("orders")
+    send_token(client, requests, broker.token("sb://host/orders", name="reader"))
+    assert client.detached(sender) == "amqp:unauthorized-access"
+    assert client.attached(receiver)
+
+
 async def test_a_token_refreshed_in_time_keeps_the_links_i2(broker):
     client = broker.client(None)
     requests, _ = put_token(client, broker.token("sb://host/orders", seconds=30))
