@@ -66,10 +66,13 @@ class Shell(asyncio.BufferedProtocol):
         return _large_buffer if self._peer is not None and self._peer.is_taking_large else _buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._peer is not None:
-            self._peer.receive(bytes(_buffer[:nbytes]))
+        self._take(bytes(_buffer[:nbytes]))
         if self._peer is not None and self._peer.is_taking_large:
             self._yield()
+
+    def _take(self, data: bytes) -> None:
+        if self._peer is not None:
+            self._peer.receive(data)
 
     def eof_received(self) -> bool:
         return False
