@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+from isthmus.broker.admission import admit
 from isthmus.broker.peer import Peer
 from isthmus.broker.wire import CLOSE_SECONDS
 
@@ -136,6 +137,11 @@ class Shell(asyncio.BufferedProtocol):
         if self._transport is not None and self._end is None:
             self._transport.close()
             self._end = asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._transport.abort)
+
+    def admit(self) -> None:
+        """Count the connection among those of clients that have shown a token."""
+        if self._transport is not None:
+            admit(self._namespace.admission, self._transport)
 
     def pause_reading(self) -> None:
         """Take no more bytes from the client."""
