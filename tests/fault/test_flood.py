@@ -15,14 +15,16 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import isthmus.testing.namespace as served
 from fault_client import AnsweredReceiver, Raw, connected, make_message, works
-from isthmus.amqp import section
+from isthmus.amqp import LinkAttached, LinkDetached, Transfers, section
 from isthmus.amqp.frame import AMQP_HEADER, SASL_HEADER, frame
-from isthmus.amqp.performative import Open, Source, Target
+from isthmus.amqp.performative import Open, Source, Target, Transfer
+from isthmus.amqp.types import Long, Symbol
 from isthmus.broker.log_sample import LINES
 from isthmus.broker.sas import make_token
 from isthmus.connectors.servicebus.connection_string import ConnectionString
@@ -32,7 +34,7 @@ from isthmus.transport import Sender
 FILES = 160
 CONFIG = """
 limits: {max_connections: 5, connection_idle_timeout: 1s}
-queues: {orders: {}}
+queues: {orders: {}, big: {max_message_size_in_kilobytes: 102400}}
 event_hubs: {clicks: {partition_count: 1}}
 """
 OPEN = frame(0, Open("x", "host", 65536, 100))
@@ -160,6 +162,66 @@ def test_a_connection_of_bad_tokens_is_closed_and_its_lines_are_few(ns: Namespac
     works(ns, "orders")
     assert ns.log()[before:].count("request failed") <= LINES
     assert "Traceback" not in ns.log()[before:]
+
+
+def test_large_messages_that_do_not_end_leave_descriptors_to_others(ns: NamespaceProcess) -> None:
+    start = b"\0Su\xb0" + (50 << 20).to_bytes(4, "big")
+    with Raw(ns).opened() as client:
+        links = [
+            client.session.attach_sender(f"s{number}", Target("big"), source=Source("me")) for number in range(200)
+        ]
+        client.wait_until(lambda: all(link.credit for link in links), 30)
+        for number, link in enumerate(links):
+            for part in range(20):  # more than what is kept in memory
+                tag = str(number).encode() if not part else None
+                transfer = Transfer(link.handle, number, tag, 0, False, True).encode()
+                client.push(frame(client.session.channel, transfer + (start + bytes(60_000))[8 * bool(part) :]))
+                client.session.sent_frames(1)
+                client.pump(0)
+        works(ns, "orders")
+        assert open_files(ns) < FILES
+    works(ns, "big")
+    assert " ERROR " not in ns.log()
+
+
+def test_owner_levels_that_are_stolen_again_and_again_leave_one_reader(ns: NamespaceProcess) -> None:
+    path = "clicks/ConsumerGroups/$Default/Partitions/0"
+    before = len(ns.log())
+    with Raw(ns).opened() as first, Raw(ns).opened() as second:
+        links = []
+        for number in range(100):
+            client = (first, second)[number % 2]
+            links.append(
+                client.session.attach_receiver(
+                    f"r{number}",
+                    Source(path),
+                    target=Target("me"),
+                    properties={Symbol("com.microsoft:epoch"): Long(number // 2)},
+                )
+            )
+            client.wait_until(lambda: client.events and attached(client, links[-1]))
+        stolen = [event for one in (first, second) for event in one.events if isinstance(event, LinkDetached)]
+        first.wait_until(lambda: len(detached(first)) == 50)
+        second.wait_until(lambda: len(detached(second)) >= 49)
+        assert {str(event.error.condition) for event in stolen if event.error} <= {"amqp:link:stolen"}
+        late = first.session.attach_receiver(
+            "late", Source(path), target=Target("me"), properties={Symbol("com.microsoft:epoch"): Long(3)}
+        )
+        first.wait_until(lambda: any(event.link is late for event in detached(first)))
+        links[-1].grant(5)
+        with connected(ns, "clicks") as sending:
+            Sender(sending, "clicks").wait_ready().send_all([make_message(b"e")])
+        second.wait_until(lambda: any(isinstance(event, Transfers) for event in second.events))
+        assert not any(isinstance(event, Transfers) for event in first.events)
+    assert "Traceback" not in ns.log()[before:]
+
+
+def attached(client: Raw, link: Any) -> bool:
+    return any(isinstance(event, LinkAttached) and event.link is link for event in client.events)
+
+
+def detached(client: Raw) -> list[Any]:
+    return [event for event in client.events if isinstance(event, LinkDetached)]
 
 
 XML_BOMBS = {

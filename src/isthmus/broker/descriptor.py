@@ -12,11 +12,13 @@ import resource
 
 from isthmus.store import open_files_limit
 
-__all__ = ["allow_many", "socket_limit"]
+__all__ = ["allow_many", "socket_limit", "upload_limit"]
 
 # Connections and the store's files; as far as the system allows.
 _OPEN_FILES = 65_536
-# The log, the listeners, the loop, libraries that are loaded late, bodies of large messages, a back-up.
+# Large messages that come at once, each with a file open.
+_UPLOADS = 256
+# The log, the listeners, the loop, libraries that are loaded late, bodies that are read, a back-up.
 _OTHERS = 64
 # The store of a namespace, and by default four of its partitioned entities.
 _STORES = 5
@@ -32,8 +34,15 @@ def allow_many() -> None:
 
 def socket_limit(namespaces: int = 1) -> int:
     """How many sockets each of so many namespaces in this process may have open."""
+    kept = _OTHERS + namespaces * (_STORES * open_files_limit() + upload_limit(namespaces))
+    return max(8, (_soft() - min(kept, _soft() * 3 // 4)) // namespaces)
+
+
+def upload_limit(namespaces: int = 1) -> int:
+    """How many large messages may be coming at once to each of so many namespaces in this process."""
+    return max(4, min(_UPLOADS, _soft() // 32) // namespaces)
+
+
+def _soft() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        soft = _OPEN_FILES
-    kept = min(_OTHERS + namespaces * _STORES * open_files_limit(), soft * 3 // 4)
-    return max(8, (soft - kept) // namespaces)
+    return _OPEN_FILES if soft == resource.RLIM_INFINITY else soft

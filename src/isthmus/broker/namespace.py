@@ -64,6 +64,7 @@ class Namespace:
         max_message_size_bytes: the namespace's limit.
         limits: of connections and links.
         admission: the account of the sockets.
+        uploads_limit: how many large messages may be coming at once.
         quick_sync_bytes: as `quick_bytes` of `CommitLoop`.
 
     Attributes:
@@ -89,6 +90,7 @@ class Namespace:
         max_message_size_bytes: int = 1 << 20,
         limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008 - frozen
         admission: Admission | None = None,
+        uploads_limit: int = 256,
         quick_sync_bytes: int = 0,
     ) -> None:
         self.engine = engine
@@ -108,7 +110,7 @@ class Namespace:
         self.hub_gate = HubGate(engine.hubs, clock)
         self._quick_sync_bytes = quick_sync_bytes
         self.commits = self._commit_loop(engine, store)
-        self.large = LargeDesk(engine.blobs)
+        self.large = LargeDesk(engine.blobs, uploads_limit)
         self._store_commits: list[CommitLoop] = []
         self._loop = asyncio.get_running_loop()
         self._dispatches: dict[Queue | AnyPartitionedQueue, Dispatch] = {}

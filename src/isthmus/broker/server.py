@@ -28,7 +28,7 @@ from isthmus.broker.admission import Admission, AdmissionLimits
 from isthmus.broker.backup import FRAGMENTS_FOLDER, LARGE_FOLDER
 from isthmus.broker.certificate import CertificateFiles, ensure_certificate, server_context
 from isthmus.broker.config import NamespaceConfig, load_config
-from isthmus.broker.descriptor import allow_many, socket_limit
+from isthmus.broker.descriptor import allow_many, socket_limit, upload_limit
 from isthmus.broker.entity_rules import EngineRules
 from isthmus.broker.http_gate import HttpGate
 from isthmus.broker.jwt_setting import JwtSettings
@@ -168,6 +168,7 @@ class Server:
             max_message_size_bytes=limits.max_message_size_bytes,
             limits=config.connection_limits,
             admission=self._admission(config),
+            uploads_limit=upload_limit(options.namespaces),
             quick_sync_bytes=_QUICK_SYNC_BYTES,
         )
         self._stack.push_async_callback(namespace.close)

@@ -67,6 +67,7 @@ class Upload:
         self._room = room
         self._room_bytes = 0
         self._number = desk.blobs.reserve()
+        desk.uploads += 1
         self._front: bytes | None = None
         self._scan = BodyScan()
         self._size_bytes = 0
@@ -85,6 +86,7 @@ class Upload:
         if self.error is not None:
             return
         try:
+            self._desk.check_room()
             self._hold_room(sum(map(len, parts)))
             if self._front is None:
                 start = b"".join(parts)
@@ -210,6 +212,7 @@ class Upload:
 
     def _over(self) -> None:
         self.is_over = True
+        self._desk.uploads -= 1
         on_over, self._on_over = self._on_over, lambda: None
         on_over()
 
