@@ -12,9 +12,11 @@ Invariants:
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["Admission", "AdmissionLimits", "Connected", "admit"]
 

@@ -228,8 +228,6 @@ class Namespace:
         """Connections, links, rounds and commits."""
         return {
             "connections": len(self.peers),
-            "unauthenticated_connections": self.admission.strangers,
-            "evicted_connections_total": self.admission.evicted_total,
             "links": sum(peer.statistics()["links"] for peer in self.peers),
             "receiving_queues": len(self._dispatches),
             **self.hub_gate.statistics(),
