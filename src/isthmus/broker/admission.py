@@ -42,7 +42,7 @@ class AdmissionLimits:
     """
 
     sockets: int = 1 << 20
-    strangers: int = 1000
+    strangers: int = 5000
 
 
 class Admission:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from isthmus.amqp import BATCH_FORMAT, Link, TransferParts, Transfers
 from isthmus.amqp.performative import Accepted, TransactionalState
@@ -107,7 +107,7 @@ class Intake(Inflow):
         upload = self._coming
         if upload is None:
             assert self._large is not None
-            upload = self._coming = Upload(self._large, self._account_large, self._destination)
+            upload = self._coming = Upload(self._large, self._account_large, cast("Destination", self._destination))
         if event.aborted:
             self._coming = None
             upload.abort()

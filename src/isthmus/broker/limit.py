@@ -27,7 +27,7 @@ class ConnectionLimits:
     Attributes:
         max_connections: open at once whose client has shown a token; one more is closed.
         max_unauthenticated_connections: open at once whose client has not, over whatever protocol; the oldest of the host
-            that has the most is closed for one more.
+            that has the most is closed for one more. All that may be connected may come back at once after a restart.
         max_receivers_per_entity: receiving links on one queue or subscription.
         connection_idle_timeout_ms: what clients are told to keep to; a connection is closed after twice as much silence.
         link_idle_timeout_ms: time without a message, credit or settlement after which a link is detached; 0 is never.
@@ -39,7 +39,7 @@ class ConnectionLimits:
     """
 
     max_connections: int = 5_000
-    max_unauthenticated_connections: int = 1_000
+    max_unauthenticated_connections: int = 5_000
     max_receivers_per_entity: int = 5_000
     connection_idle_timeout_ms: int = 120_000
     link_idle_timeout_ms: int = 600_000

@@ -118,6 +118,7 @@ class Namespace:
         self._flushing = False
         self._timers: list[asyncio.TimerHandle] = []
         self._peers_ticked_at = clock.monotonic()
+        self._has_waited = False
         self.every(_PEER_TICK_SECONDS, self._tick_peers)
         self._engine_due_ms = 0
         self.every(_ENGINE_TICK_SECONDS, self._tick_engine)
@@ -243,7 +244,8 @@ class Namespace:
     def _tick_peers(self) -> None:
         now = self.clock.monotonic()
         was_stopped, self._peers_ticked_at = now - self._peers_ticked_at > _STALL_SECONDS, now
-        if was_stopped:
+        self._has_waited = was_stopped and not self._has_waited
+        if self._has_waited:
             return  # what clients sent meanwhile is read first; they were not idle, this process was
         for peer in list(self.peers):
             peer.tick()

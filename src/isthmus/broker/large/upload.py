@@ -68,6 +68,7 @@ class Upload:
         self._room_bytes = 0
         self._number = desk.blobs.reserve()
         desk.uploads += 1
+        self._is_counted = True
         self._front: bytes | None = None
         self._scan = BodyScan()
         self._size_bytes = 0
@@ -86,7 +87,8 @@ class Upload:
         if self.error is not None:
             return
         try:
-            self._desk.check_room()
+            if self._front is None:
+                self._desk.check_room()
             self._hold_room(sum(map(len, parts)))
             if self._front is None:
                 start = b"".join(parts)
@@ -204,6 +206,7 @@ class Upload:
             return
         self._is_discarded = True
         self.give_back_room()
+        self._count_out()
         if self._queued_bytes:
             size, self._queued_bytes = self._queued_bytes, 0
             self._queue = []
@@ -212,9 +215,14 @@ class Upload:
 
     def _over(self) -> None:
         self.is_over = True
-        self._desk.uploads -= 1
+        self._count_out()
         on_over, self._on_over = self._on_over, lambda: None
         on_over()
+
+    def _count_out(self) -> None:
+        if self._is_counted:
+            self._is_counted = False
+            self._desk.uploads -= 1
 
     # ---- in a thread, one call at a time
 
