@@ -29,7 +29,7 @@ from typing import Protocol
 
 from isthmus.broker.own_host import OwnHosts
 from isthmus.broker.private_file import write_file
-from isthmus.broker.resource import scope_of
+from isthmus.broker.resource import check_host, scope_of
 from isthmus.broker.sas import (
     TOKEN_PREFIX,
     ExpiredTokenError,
@@ -307,6 +307,7 @@ class Authority:
             raise InvalidSignatureError
         if sas.is_expired(now_ms):
             raise ExpiredTokenError(sas.expires_at_ms)
+        check_host(sas.resource, self._hosts, self._entity_rules.exists)
         if not covers(scope, path):
             raise InvalidAudienceError(scope, path)
         return Grant(path, frozenset(map(Right, rule.rights)), rule.key_name, sas.expires_at_ms, key)

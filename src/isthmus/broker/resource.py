@@ -22,7 +22,7 @@ from urllib.parse import unquote
 
 from isthmus.broker.sas import MalformedTokenError, MisplacedHostError, canonical_path, parents
 
-__all__ = ["scope_of"]
+__all__ = ["check_host", "scope_of"]
 
 _ABSOLUTE = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/?#]*)(.*)", re.DOTALL)
 _SCHEMES = frozenset({"sb", "amqp", "amqps", "http", "https", "ws", "wss"})
@@ -40,13 +40,12 @@ def scope_of(resource: str, hosts: Container[str], exists: Callable[[str], bool]
 
     Raises:
         MalformedTokenError: the text is no resource.
-        MisplacedHostError: it names an entity in the place of the host.
     """
     text = unquote(resource).strip()
     absolute = _ABSOLUTE.match(text)
     if absolute is not None:
         scheme, authority, rest = absolute.groups()
-        return _of_uri(scheme, authority, canonical_path("/" + rest.lstrip("/")), hosts, exists)
+        return _of_uri(scheme, authority, canonical_path("/" + rest.lstrip("/")))
     path = canonical_path(text)
     if not path:
         raise MalformedTokenError("The field 'sr' names neither a host nor an entity.")
@@ -56,14 +55,29 @@ def scope_of(resource: str, hosts: Container[str], exists: Callable[[str], bool]
     return path.partition("/")[2]
 
 
-def _of_uri(scheme: str, authority: str, path: str, hosts: Container[str], exists: Callable[[str], bool]) -> str:
+def check_host(resource: str, hosts: Container[str], exists: Callable[[str], bool]) -> None:
+    """Refuse a resource that names an entity in the place of the host.
+
+    To be asked once the signature is known to be good: the refusal tells that there is such an entity. Arguments as for
+    `scope_of`, which has read the resource.
+
+    Raises:
+        MisplacedHostError: it does.
+    """
+    absolute = _ABSOLUTE.match(unquote(resource).strip())
+    if absolute is None:
+        return
+    authority = absolute.group(2)
+    name = canonical_path(_PORT.sub("", authority))
+    if authority not in hosts and exists(name):
+        raise MisplacedHostError(name)
+
+
+def _of_uri(scheme: str, authority: str, path: str) -> str:
     if scheme.lower() not in _SCHEMES:
         raise MalformedTokenError("The field 'sr' has a scheme that is not sb, amqp, amqps, http or https.")
     if _NO_HOST.search(authority):
         raise MalformedTokenError("The field 'sr' has no host between its scheme and its path.")
     if not authority and not path:
         raise MalformedTokenError("The field 'sr' names neither a host nor an entity.")
-    name = canonical_path(_PORT.sub("", authority))
-    if authority not in hosts and exists(name):
-        raise MisplacedHostError(name)
     return path

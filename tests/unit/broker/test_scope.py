@@ -106,6 +106,17 @@ def test_an_entity_in_the_place_of_the_host_opens_nothing(authority, resource):
         assert not opened(authority, make_token(resource, "root", KEY, 1_900_000_000_000), audience)
 
 
+def test_who_has_no_key_learns_nothing_of_entities(authority):
+    answers = set()
+    for name in ("orders", "no-entity"):
+        for resource in (f"sb://{name}", f"sb://{name}/x", name, f"localhost/{name}", f"ledger/{name}"):
+            token = make_token(resource, "root", "no key", 1_900_000_000_000)
+            with pytest.raises(TokenError) as caught:
+                authority.authorise_token(token, f"sb://host/{name}", NOW_MS)
+            answers.add(str(caught.value))
+    assert len(answers) == 1
+
+
 def test_what_reads_as_an_entity_s_path_is_one_though_it_is_the_server_s_host_too(authority):
     token = make_token("ledger", "root", KEY, 1_900_000_000_000)
     assert opened(authority, token, "sb://host/ledger")
