@@ -637,3 +637,30 @@ def test_many_half_open_connections_leave_room_for_others(ns: NamespaceProcess, 
         stream.close()
     works(ns, "normal")
     assert log() == [] or all("connection dropped" in line for line in log())
+
+
+# ---- a token whose resource is a path alone, and a client that names the host as it likes
+
+
+def test_a_token_for_a_path_alone_opens_no_more_where_the_client_names_that_host(ns: NamespaceProcess) -> None:
+    name, key = key_of(ns)
+    token = make_token("orders", name, key, int(time.time() * 1000) + HOUR_MS)
+    for host in ("orders", "ORDERS", "orders:5672"):
+        for verb, path in (
+            ("GET", "/orders-secret?api-version=2021-05"),
+            ("DELETE", "/orders-secret?api-version=2021-05"),
+            ("GET", "/$Resources/queues?api-version=2021-05"),
+            ("GET", "/$isthmus/statistics"),
+            ("POST", "/$isthmus/backup?name=b"),
+        ):
+            http_client = http.client.HTTPConnection("127.0.0.1", ns.ports["http"], timeout=10)
+            http_client.request(verb, path, headers={"Host": host, "Authorization": token})
+            assert http_client.getresponse().status == 401, (host, verb, path)
+            http_client.close()
+    for audience, status in (("orders-secret", 401), ("", 401), ("orders", 202)):
+        with Raw(ns).opened(plain=False) as client:
+            assert put_token(client, token, f"sb://orders/{audience}")["status-code"] == status
+            client.session.attach_receiver("r", Source("orders-secret"), target=Target("me"))
+            refused = client.wait(LinkDetached).error
+            assert refused is not None
+            assert refused.condition == "amqp:unauthorized-access"

@@ -240,6 +240,62 @@ def test_bodies_count_to_the_quota(ns: NamespaceProcess, client: ServiceBusClien
     eventually(lambda: not bodies(ns))
 
 
+def begin_large(ns: NamespaceProcess, size: int, path: str = "quota") -> tuple[Raw, Any]:
+    """A connection with a message of which so many bytes came, and no end."""
+    client = Raw(ns).opened()
+    link = client.session.attach_sender("s", Target(path), source=Source("me"))
+    client.wait_until(lambda: link.credit)
+    piece = b"\0Su\xb0" + (100 * MEGABYTE).to_bytes(4, "big") + bytes(59_000)
+    for number in range(size // len(piece)):
+        transfer = Transfer(link.handle, 0, b"t" if not number else None, 0, False, True)
+        client.push(frame(client.session.channel, transfer.encode() + (bytes(len(piece)) if number else piece)))
+        client.session.sent_frames(1)
+        client.pump(0)
+    return client, link
+
+
+def test_parts_of_messages_that_do_not_end_count_to_the_quota(ns: NamespaceProcess, client: ServiceBusClient) -> None:
+    """Neither do several together pass it, nor is the room lost when they are abandoned."""
+    begun = [begin_large(ns, 6 * MEGABYTE) for _ in range(5)]
+    try:
+        time.sleep(0.5)
+        assert sum(path.stat().st_size for path in bodies(ns)) <= 10 * MEGABYTE
+        with client.get_queue_sender("quota") as sender, pytest.raises(ServiceBusError, match="size"):
+            sender.send_messages(ServiceBusMessage(MIDDLE))
+    finally:
+        for raw, _ in begun:
+            raw.socket.close()
+    eventually(lambda: not bodies(ns))
+    with client.get_queue_sender("quota") as sender, client.get_queue_receiver("quota") as receiver:
+        sender.send_messages(ServiceBusMessage(MIDDLE))
+        [message] = receiver.receive_messages(max_wait_time=20)
+        receiver.complete_message(message)
+    eventually(lambda: not bodies(ns))
+
+
+@pytest.mark.parametrize("end", ["abort", "detach", "end"])
+def test_an_abandoned_message_gives_its_room_back(ns: NamespaceProcess, client: ServiceBusClient, end: str) -> None:
+    raw, link = begin_large(ns, 8 * MEGABYTE)
+    with raw:
+        eventually(lambda: bodies(ns))
+        with client.get_queue_sender("quota") as sender, pytest.raises(ServiceBusError, match="size"):
+            sender.send_messages(ServiceBusMessage(MIDDLE))
+        if end == "abort":
+            aborted = Transfer(link.handle, 0, None, 0, False, False, aborted=True)
+            raw.push(frame(raw.session.channel, aborted))
+        elif end == "detach":
+            link.detach()
+        else:
+            raw.session.end()
+        raw.push(b"")
+        eventually(lambda: not bodies(ns))
+        with client.get_queue_sender("quota") as sender, client.get_queue_receiver("quota") as receiver:
+            sender.send_messages(ServiceBusMessage(MIDDLE))
+            [message] = receiver.receive_messages(max_wait_time=20)
+            receiver.complete_message(message)
+    eventually(lambda: not bodies(ns))
+
+
 def send_large_within(link: Any, payload: bytes, txn_id: bytes) -> int:
     """Send a message over several frames in a transaction; its delivery id."""
     session = link.amqp_session

@@ -36,6 +36,7 @@ class Access:
         self._authority = authority
         self._clock = clock
         self._grants: dict[str, Grant] = {}
+        self._has_lost = False
 
     def present_token(self, token: str, audience: str) -> None:
         """Earn the grant of a token.
@@ -48,6 +49,8 @@ class Access:
             raise UnauthorizedError(f"The audience is longer than {PATH_LIMIT_CHARACTERS} characters.")
         if len(self._grants) >= _GRANTS_LIMIT and grant.scope_path not in self._grants:
             raise UnauthorizedError(f"A connection holds at most {_GRANTS_LIMIT} tokens.")
+        before = self._grants.get(grant.scope_path)
+        self._has_lost = self._has_lost or (before is not None and not before.rights <= grant.rights)
         self._grants[grant.scope_path] = grant
 
     def present_key(self, key_name: str, key: str) -> None:
@@ -94,6 +97,11 @@ class Access:
         """Whether any grant is still valid."""
         now_ms = self._clock.wall_ms()
         return any(not grant.is_expired(now_ms) for grant in self._grants.values())
+
+    def take_lost(self) -> bool:
+        """Whether, since the last call, a token took the place of one that had more rights."""
+        lost, self._has_lost = self._has_lost, False
+        return lost
 
     def drop_revoked(self) -> bool:
         """Forget grants whose rule or key is gone; whether there were any."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from isthmus.entities import AuthorizationRule, Engine
+from isthmus.entities import AuthorizationRule, Engine, QueueDescription, TopicDescription
+from isthmus.entities.hub import EventHubDescription
 
 __all__ = ["EngineRules"]
 
@@ -24,9 +25,16 @@ class EngineRules:
 
     def of(self, path: str) -> Sequence[AuthorizationRule]:
         """The rules of the entity with a canonical path; empty where there is no such entity."""
-        engine = self._engine
-        description = engine.get_queue(path) or engine.get_topic(path) or engine.hubs.get(path)
+        description = self._description(path)
         return description.authorization_rules if description is not None else ()
+
+    def exists(self, path: str) -> bool:
+        """Whether a queue, a topic or an event hub has this canonical path."""
+        return self._description(path) is not None
+
+    def _description(self, path: str) -> QueueDescription | TopicDescription | EventHubDescription | None:
+        engine = self._engine
+        return engine.get_queue(path) or engine.get_topic(path) or engine.hubs.get(path)
 
     def named(self, key_name: str) -> Iterator[tuple[str, AuthorizationRule]]:
         """Every entity's rule of that name, with the entity's canonical path."""

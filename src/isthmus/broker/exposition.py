@@ -33,6 +33,18 @@ _NAMESPACE = (
     ),
     ("entities", "entities", "gauge", "Queues, topics and subscriptions."),
     ("connections", "connections", "gauge", "Open AMQP connections."),
+    (
+        "unauthenticated_connections",
+        "unauthenticated_connections",
+        "gauge",
+        "Open connections of all protocols whose client has shown no token.",
+    ),
+    (
+        "evicted_connections",
+        "evicted_connections_total",
+        "counter",
+        "Connections closed since the start because there were too many without a token.",
+    ),
     ("links", "links", "gauge", "Attached links."),
     ("waiting_bytes", "waiting_bytes", "gauge", "Bytes taken from clients and not on disk yet."),
     ("resident_bytes", "resident_memory_bytes", "gauge", "Resident memory of the process."),

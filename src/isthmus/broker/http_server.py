@@ -15,6 +15,7 @@ from typing import cast
 from aiohttp import web
 
 from isthmus.broker.admin import build_admin_app
+from isthmus.broker.admission import admit
 from isthmus.broker.http_log import http_log
 from isthmus.broker.keyring import Authority
 from isthmus.broker.namespace import Namespace
@@ -53,6 +54,7 @@ async def start_http(
         commit=commits.wait_durable,
         health=namespace.health,
         limits=limits,
+        on_authorised=lambda http: admit(namespace.admission, http.transport),
     )
     add_operator_api(app, namespace, authority, backups)
     add_websocket(app, namespace)

@@ -54,7 +54,12 @@ class Inflow(ABC):
         path: the address as the client wrote it.
         taker: what the messages go to.
         account: told of bytes that wait for the disk: positive when they come, negative when they are durable.
+
+    Attributes:
+        destinations: other paths that the messages go to, on which the client needs Send as well.
     """
+
+    destinations: tuple[str, ...] = ()
 
     def __init__(self, link: Link, path: str, taker: Refusing, account: Callable[[int], None]) -> None:
         self.link = link

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from isthmus.amqp import BATCH_FORMAT, Link, TransferParts, Transfers
 from isthmus.amqp.performative import Accepted, TransactionalState
@@ -41,6 +41,14 @@ class Destination(Examined, Refusing, Protocol):
         /,
     ) -> None:
         """Take messages as one unit."""
+        ...
+
+    def hold_room(self, size_bytes: int, /) -> None:
+        """See `isthmus.entities.intake.Intake.hold_room`."""
+        ...
+
+    def give_back_room(self, size_bytes: int, /) -> None:
+        """See `isthmus.entities.intake.Intake.give_back_room`."""
         ...
 
 
@@ -99,7 +107,7 @@ class Intake(Inflow):
         upload = self._coming
         if upload is None:
             assert self._large is not None
-            upload = self._coming = Upload(self._large, self._account_large)
+            upload = self._coming = Upload(self._large, self._account_large, cast("Destination", self._destination))
         if event.aborted:
             self._coming = None
             upload.abort()
@@ -143,6 +151,7 @@ class Intake(Inflow):
         first, settled = event.first_delivery_id, event.settled
         rejected = self._rejected
         payload: Large | None = None
+        upload.give_back_room()
         try:
             payload = upload.payload()
             if event.state is None:

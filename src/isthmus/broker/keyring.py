@@ -21,13 +21,15 @@ import base64
 import hmac
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from isthmus.broker.own_host import OwnHosts
 from isthmus.broker.private_file import write_file
+from isthmus.broker.resource import check_host, scope_of
 from isthmus.broker.sas import (
     TOKEN_PREFIX,
     ExpiredTokenError,
@@ -86,6 +88,10 @@ class EntityRules(Protocol):
         """Every entity's rule of that name, with the entity's canonical path."""
         ...
 
+    def exists(self, path: str) -> bool:
+        """Whether an entity has this canonical path."""
+        ...
+
 
 class NoEntityRules:
     """Entities without rules."""
@@ -95,6 +101,9 @@ class NoEntityRules:
 
     def named(self, key_name: str) -> Iterable[tuple[str, AuthorizationRule]]:
         return ()
+
+    def exists(self, path: str) -> bool:
+        return False
 
 
 class TokenClaims(Protocol):
@@ -257,14 +266,20 @@ class Authority:
         keyring: the namespace's own rules.
         entity_rules: the rules of entities.
         issuer: checks web tokens; None takes none.
+        hosts: the server's own, which a token's resource may begin with.
     """
 
     def __init__(
-        self, keyring: Keyring, entity_rules: EntityRules | None = None, issuer: TokenIssuer | None = None
+        self,
+        keyring: Keyring,
+        entity_rules: EntityRules | None = None,
+        issuer: TokenIssuer | None = None,
+        hosts: Container[str] | None = None,
     ) -> None:
         self.keyring = keyring
         self._entity_rules = entity_rules or NoEntityRules()
         self._issuer = issuer
+        self._hosts = OwnHosts() if hosts is None else hosts
 
     def authorise_token(self, token: str, audience: str, now_ms: int) -> Grant:
         """The grant that a token earns for an audience.
@@ -284,7 +299,7 @@ class Authority:
             claims = self._issuer.check(token.removeprefix("Bearer ").strip(), now_ms)
             return Grant(path, claims.rights, claims.subject, claims.expires_at_ms)
         sas = SasToken.parse(token)
-        scope = sas.scope(host=_host(audience))
+        scope = scope_of(sas.resource, self._hosts, self._entity_rules.exists)
         # The signature comes first: nothing else about the token is true before it.
         signed = ((rule, _signing_key(sas, rule)) for rule in self._rules_over(scope, sas.key_name))
         rule, key = next(((rule, key) for rule, key in signed if key), (None, ""))
@@ -292,6 +307,7 @@ class Authority:
             raise InvalidSignatureError
         if sas.is_expired(now_ms):
             raise ExpiredTokenError(sas.expires_at_ms)
+        check_host(sas.resource, self._hosts, self._entity_rules.exists)
         if not covers(scope, path):
             raise InvalidAudienceError(scope, path)
         return Grant(path, frozenset(map(Right, rule.rights)), rule.key_name, sas.expires_at_ms, key)
@@ -394,8 +410,3 @@ def _has_key(rule: AuthorizationRule, key: str) -> bool:
     """Whether a key is one of a rule's two; both are compared whatever the first says: the time taken tells nothing."""
     keys = rule.primary_key, rule.secondary_key
     return bool(sum(hmac.compare_digest(key.encode(), each.encode()) for each in keys if each))
-
-
-def _host(audience: str) -> str:
-    _, separator, rest = audience.partition("://")
-    return rest.partition("/")[0] if separator else ""

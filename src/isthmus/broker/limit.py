@@ -25,7 +25,9 @@ class ConnectionLimits:
     """What connections and links may do.
 
     Attributes:
-        max_connections: open at once; one more is closed as soon as it has opened.
+        max_connections: open at once whose client has shown a token; one more is closed.
+        max_unauthenticated_connections: open at once whose client has not, over whatever protocol; the oldest of the host
+            that has the most is closed for one more. All that may be connected may come back at once after a restart.
         max_receivers_per_entity: receiving links on one queue or subscription.
         connection_idle_timeout_ms: what clients are told to keep to; a connection is closed after twice as much silence.
         link_idle_timeout_ms: time without a message, credit or settlement after which a link is detached; 0 is never.
@@ -37,6 +39,7 @@ class ConnectionLimits:
     """
 
     max_connections: int = 5_000
+    max_unauthenticated_connections: int = 5_000
     max_receivers_per_entity: int = 5_000
     connection_idle_timeout_ms: int = 120_000
     link_idle_timeout_ms: int = 600_000
@@ -99,7 +102,8 @@ LIMITS: dict[str, Setting] = {
         _number("max_transactions_per_connection", "Transactions that a connection may have open."),
         _duration("transaction_timeout", "Time from a transaction's first operation to its discharge.", 1000),
         _number("live_tail_bytes", "New messages kept in memory, all entities together.", 1 << 20, 2**40),
-        _number("max_connections", "Open connections."),
+        _number("max_connections", "Open connections whose client has shown a token or a key."),
+        _number("max_unauthenticated_connections", "Open connections whose client has not, HTTP included. For one more the oldest of the address that has the most is closed."),
         _number("max_receivers_per_entity", "Receiving links of a queue or subscription."),
         _duration("connection_idle_timeout", "Silence that clients are asked to keep below; after twice as much a connection is closed.", 1000),
         Setting(name="link_idle_timeout", kind=Kind.DURATION, may_be_off=True, minimum=100, maximum=365 * _DAY_MS,

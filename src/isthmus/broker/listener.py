@@ -4,9 +4,11 @@ What it is: accepts connections, looks at their first bytes without taking them 
 protocol that it speaks; inside TLS it looks again. What it is not: any of these protocols.
 
 Invariants:
-    I1. A client that says nothing, or does not get to the end of its first HTTP head, is dropped after
-        `SILENCE_SECONDS`; one that speaks neither protocol at once. All leave one line in the log, and the port serves on.
+    I1. A client that says nothing, does not end its TLS handshake, or does not get to the end of its first HTTP head, is
+        dropped `SILENCE_SECONDS` after it was accepted; one that speaks neither protocol at once. All leave one line in
+        the log, and the port serves on.
     I2. Running out of file descriptors stops accepting for a moment, not for good.
+    I3. Every socket is in the account of `admission` from the moment when it is accepted until its descriptor is closed.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import cast
 
+from isthmus.broker.admission import Admission
 from isthmus.broker.sniff import ENOUGH_BYTES, Speech, recognise
 from isthmus.errors import IsthmusError
 
@@ -58,17 +62,29 @@ class Doorway(asyncio.Protocol):
 
     Args:
         protocols: who takes a stream that speaks AMQP or HTTP.
+        deadline: time of the loop by which it is to be handed over; None is `SILENCE_SECONDS` from now.
+        on_made: told of the transport.
     """
 
-    def __init__(self, protocols: Mapping[Speech, ProtocolFactory]) -> None:
+    def __init__(
+        self,
+        protocols: Mapping[Speech, ProtocolFactory],
+        deadline: float | None = None,
+        on_made: Callable[[asyncio.Transport], None] = lambda transport: None,
+    ) -> None:
         self._protocols = protocols
+        self._deadline = deadline
+        self._on_made = on_made
         self._seen = b""
         self._transport: asyncio.Transport | None = None
         self._silence: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._silence = asyncio.get_running_loop().call_later(SILENCE_SECONDS, self._drop, "said nothing")
+        self._on_made(self._transport)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SILENCE_SECONDS if self._deadline is None else self._deadline
+        self._silence = loop.call_at(deadline, self._drop, "said nothing")
 
     def data_received(self, data: bytes) -> None:
         self._seen += data
@@ -122,6 +138,44 @@ def feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
         cast("asyncio.Protocol", protocol).data_received(data)
 
 
+class _Accepted(socket.socket):
+    """An accepted socket, which tells when its descriptor is closed or belongs to somebody else.
+
+    Attributes:
+        peer: address and port of the client.
+        on_gone: called once, with the descriptor.
+        transport: once there is one.
+    """
+
+    def __init__(self, accepted: socket.socket) -> None:
+        super().__init__(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
+        self.peer = _name(self)
+        self.on_gone: Callable[[int], None] = lambda descriptor: None
+        self.transport: asyncio.Transport | None = None
+
+    def close(self) -> None:
+        self._go()
+        super().close()
+
+    def detach(self) -> int:  # by a loop that closes the descriptor itself
+        self._go()
+        return super().detach()
+
+    def _go(self) -> None:
+        if self.fileno() >= 0:
+            on_gone, self.on_gone = self.on_gone, lambda descriptor: None
+            on_gone(self.fileno())
+        self.transport = None
+
+    def abort(self) -> None:
+        """End the connection at once; whoever reads from it finds its end."""
+        if self.transport is not None:
+            self.transport.abort()
+        else:
+            with suppress(OSError):
+                self.shutdown(socket.SHUT_RDWR)
+
+
 class Listener:
     """One listening socket.
 
@@ -131,6 +185,7 @@ class Listener:
         protocols: who takes a stream that speaks AMQP or HTTP, in the clear or inside TLS.
         tls: the certificate to show; None refuses TLS.
         plain: whether clients without TLS are served.
+        admission: the account of connections; those that it evicts are ended.
 
     Raises:
         ListenError: the address is taken or not this machine's.
@@ -144,7 +199,9 @@ class Listener:
         *,
         tls: ssl.SSLContext | None = None,
         plain: bool = True,
+        admission: Admission | None = None,
     ) -> None:
+        self._admission = admission or Admission()
         self._protocols = protocols
         self._tls = tls
         self._plain = plain
@@ -180,13 +237,31 @@ class Listener:
                 _log.warning("accept failed: reason=%s", error.strerror)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
-            task = loop.create_task(self._greet(accepted))
+            is_one_too_many = self._enter(connection := _Accepted(accepted))
+            task = loop.create_task(self._greet(connection))
             self._greeting.add(task)
             task.add_done_callback(self._greeting.discard)
+            if is_one_too_many:  # an aborted connection gives its descriptor back in a later turn
+                await asyncio.sleep(0)
 
-    async def _greet(self, accepted: socket.socket) -> None:
+    def _enter(self, accepted: _Accepted) -> bool:
+        """Put a connection into the account; whether another one, or this one, has to go."""
+        accepted.on_gone = self._admission.leave
+        evicted = self._admission.enter(accepted.fileno(), accepted.peer.rpartition(":")[0], accepted)
+        if evicted is None:
+            return False
+        _log.warning("connection dropped: peer=%s reason=too many clients without a token", evicted.peer)
+        evicted.abort()
+        return True
+
+    async def _greet(self, accepted: _Accepted) -> None:
         """Find out whether the client starts with TLS, and connect the protocol that goes on."""
-        peer = _name(accepted)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SILENCE_SECONDS
+
+        def made(transport: asyncio.Transport) -> None:
+            accepted.transport = transport
+
         try:
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -203,11 +278,11 @@ class Listener:
             elif not secure and not self._plain:
                 reason = "speaks in the clear where only tls is served"
             else:
-                await asyncio.get_running_loop().connect_accepted_socket(
-                    lambda: Doorway(self._protocols),
+                await loop.connect_accepted_socket(
+                    lambda: Doorway(self._protocols, deadline, made),
                     accepted,
                     ssl=self._tls if secure else None,
-                    ssl_handshake_timeout=SILENCE_SECONDS if secure else None,
+                    ssl_handshake_timeout=max(0.01, deadline - loop.time()) if secure else None,
                 )
                 return
         except asyncio.CancelledError:
@@ -217,7 +292,7 @@ class Listener:
             reason = "said nothing"
         except OSError as error:  # a failed TLS handshake too: ssl.SSLError is an OSError
             reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
-        _log.warning("connection dropped: peer=%s reason=%s", peer, reason)
+        _log.warning("connection dropped: peer=%s reason=%s", accepted.peer, reason)
         accepted.close()
 
 

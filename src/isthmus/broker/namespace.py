@@ -18,6 +18,7 @@ from contextlib import suppress
 
 from isthmus.amqp import Error
 from isthmus.amqp.types import Symbol
+from isthmus.broker.admission import Admission
 from isthmus.broker.commit import CommitLoop
 from isthmus.broker.dispatch import Dispatch
 from isthmus.broker.health import HEALTHY, Health, without_paths
@@ -37,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 # Heartbeats, token deadlines and expiry are counted in seconds.
 _PEER_TICK_SECONDS = 0.5
+# A longer pause between two ticks means that the process, or the loop, stood still.
+_STALL_SECONDS = 4 * _PEER_TICK_SECONDS
 # Locks, TTL and schedules are kept in milliseconds; nobody tells them apart below this.
 _ENGINE_TICK_SECONDS = 0.05
 # Longest time without a look at the engine's clockwork: a wall clock may be set.
@@ -60,11 +63,14 @@ class Namespace:
         name: container id that clients see.
         max_message_size_bytes: the namespace's limit.
         limits: of connections and links.
+        admission: the account of the sockets.
+        uploads_limit: how many large messages may be coming at once.
         quick_sync_bytes: as `quick_bytes` of `CommitLoop`.
 
     Attributes:
         token_clock: wall time for the expiry of tokens: the machine's own, however the namespace's is shifted.
         peers: open connections.
+        known_peers: those of them whose client has shown a token or a key.
         started_at: monotonic seconds.
         is_stopping: whether clients are about to be sent away.
         partial_bytes: of messages whose last frame has not come, all connections together.
@@ -83,6 +89,8 @@ class Namespace:
         name: str = "isthmus",
         max_message_size_bytes: int = 1 << 20,
         limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008 - frozen
+        admission: Admission | None = None,
+        uploads_limit: int = 256,
         quick_sync_bytes: int = 0,
     ) -> None:
         self.engine = engine
@@ -96,17 +104,21 @@ class Namespace:
         self.limits = limits
         self.is_stopping = False
         self.partial_bytes = 0
+        self.admission = admission or Admission()
         self.peers: set[Peer] = set()
+        self.known_peers: set[Peer] = set()
         self.hub_gate = HubGate(engine.hubs, clock)
         self._quick_sync_bytes = quick_sync_bytes
         self.commits = self._commit_loop(engine, store)
-        self.large = LargeDesk(engine.blobs)
+        self.large = LargeDesk(engine.blobs, uploads_limit)
         self._store_commits: list[CommitLoop] = []
         self._loop = asyncio.get_running_loop()
         self._dispatches: dict[Queue | AnyPartitionedQueue, Dispatch] = {}
         self._touched: set[Peer] = set()
         self._flushing = False
         self._timers: list[asyncio.TimerHandle] = []
+        self._peers_ticked_at = clock.monotonic()
+        self._has_waited = False
         self.every(_PEER_TICK_SECONDS, self._tick_peers)
         self._engine_due_ms = 0
         self.every(_ENGINE_TICK_SECONDS, self._tick_engine)
@@ -230,6 +242,11 @@ class Namespace:
             peer.flush()
 
     def _tick_peers(self) -> None:
+        now = self.clock.monotonic()
+        was_stopped, self._peers_ticked_at = now - self._peers_ticked_at > _STALL_SECONDS, now
+        self._has_waited = was_stopped and not self._has_waited
+        if self._has_waited:
+            return  # what clients sent meanwhile is read first; they were not idle, this process was
         for peer in list(self.peers):
             peer.tick()
 

@@ -30,6 +30,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from isthmus.broker.admission import admit
 from isthmus.broker.backup import back_up
 from isthmus.broker.exposition import CONTENT_TYPE, entity_text, is_quiet, namespace_text
 from isthmus.broker.keyring import Authority, Grant, Right
@@ -196,6 +197,7 @@ class _Operator:
             grant = self._authority.authorise_token(shown, audience, SystemClock().wall_ms())
         if not grant.covers("", Right.MANAGE):
             raise UnauthorizedError("Manage on the namespace is required for this.")
+        admit(self._namespace.admission, http.transport)
         return grant
 
 

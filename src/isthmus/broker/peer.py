@@ -112,6 +112,9 @@ _DISCHARGE_BYTES = 4096
 # What a client needs to show its first token, with room: SDKs open one or two sessions with two links each.
 _EARLY_SESSIONS = 8
 _EARLY_LINKS = 32
+_EARLY_REQUESTS = 64
+# Tokens in a row that open nothing. A client with many entities shows as many when its key was taken away.
+_FAILURES = 100
 # A token of 16 KiB and what describes it, with room for one that is told to be too long: requests that are read before
 # any right is known.
 _CBS_REQUEST_BYTES = 64 << 10
@@ -153,7 +156,8 @@ class Peer:
         self._limits = namespace.limits
         now = self._clock.monotonic()
         self._token_deadline: float | None = now + self._limits.token_deadline_ms / 1000
-        self._early_sessions = self._early_links = 0
+        self._early_sessions = self._early_links = self._early_requests = 0
+        self._failures = 0
         self._partial_bytes = 0
         self._idle = IdleWatch(namespace.limits, now)
         self._next_review = now + _REVIEW_SECONDS
@@ -329,14 +333,28 @@ class Peer:
             self._access.present_key(name.decode(), key.decode())
         except (UnauthorizedError, UnicodeDecodeError):
             return False
-        self._token_deadline = None
+        self._admit()
         return True
 
-    def _on_opened(self, event: Opened) -> None:
+    def _admit(self) -> None:
+        """The client has shown a token or a key that opens something."""
+        if self._token_deadline is None:
+            return
+        self._token_deadline = None
+        self._namespace.known_peers.add(self)
+        self._wire.admit()
+        if self._connection.opened:  # otherwise it is seen to when the client opens
+            self._check_room(0)
+
+    def _check_room(self, newcomers: int) -> None:
+        """Close the connection if there are too many; those without a token do not count."""
         limit = self._limits.max_connections
-        if len(self._namespace.peers) > limit:
+        if len(self._namespace.known_peers) + newcomers > limit and not self._over:
             text = f"The maximum number of concurrent connections of the namespace, {limit}, has been reached."
             self._give_up(QuotaExceededError(text))
+
+    def _on_opened(self, event: Opened) -> None:
+        self._check_room(0 if self._token_deadline is None else 1)
 
     def _on_session_begun(self, event: SessionBegun) -> None:
         if self._token_deadline is not None:
@@ -412,6 +430,8 @@ class Peer:
                 self._account_large,
                 batch_limit=self._limits.max_messages_per_batch,
             )
+            if onward is not None:
+                intake.destinations = (_path(onward),)
             self._handlers[link] = intake
             intake.open()
         else:
@@ -516,8 +536,18 @@ class Peer:
 
     def _require_any(self, path: str, token: str | None) -> None:
         """As `Access.require_any`; a token that is shown here counts for the connection's deadline too."""
-        self._access.require_any(path, token)
-        self._token_deadline = None
+        try:
+            self._access.require_any(path, token)
+        except UnauthorizedError:
+            self._count_failure()
+            raise
+        self._admit()
+
+    def _count_failure(self) -> None:
+        """A token opened nothing; a client that only has such ones is closed."""
+        self._failures += 1
+        if self._failures > _FAILURES and not self._over:
+            self._give_up(UnauthorizedError(f"{self._failures} tokens in a row opened nothing."))
 
     def _attach_node(
         self,
@@ -539,6 +569,10 @@ class Peer:
 
     def _on_transfers(self, event: Transfers) -> None:
         handler = self._handlers.get(event.link)
+        if self._token_deadline is not None:
+            self._early_requests += len(event.payloads)
+            if self._early_requests > _EARLY_REQUESTS:
+                raise QuotaExceededError(f"More than {_EARLY_REQUESTS} requests were sent before the first token.")
         if isinstance(handler, Inflow | Requests | Coordinator):
             handler.on_transfers(event)
 
@@ -558,9 +592,16 @@ class Peer:
         return [handler for handler in self._handlers.values() if isinstance(handler, Replies)]
 
     def _answer_cbs(self, request: Request, respond: Respond) -> None:
-        respond(cbs.put_token(request, self._access, self._namespace.has_entity))
-        if self._access.has_grant:
-            self._token_deadline = None
+        reply = cbs.put_token(request, self._access, self._namespace.has_entity)
+        respond(reply)
+        if reply.status in (400, 401):
+            self._count_failure()
+        else:
+            self._failures = 0
+        if self._access.take_lost():
+            self._drop_unauthorised("The token that replaced another one does not permit this.")
+        if self._access.has_grant and not self._over:
+            self._admit()
 
     def _on_disposed(self, event: Disposed) -> None:
         handler = self._handlers.get(event.link)
@@ -642,7 +683,8 @@ class Peer:
         """Detach the links that no token permits any more."""
         for link, handler in list(self._handlers.items()):
             if isinstance(handler, Inflow):
-                ok = self._access.permits(handler.path, Right.SEND)
+                paths = (handler.path, *handler.destinations)
+                ok = all(self._access.permits(path, Right.SEND) for path in paths)
             elif isinstance(handler, Outlet | HubOutlet):
                 ok = self._access.permits(handler.path, Right.LISTEN)
             elif isinstance(handler, Coordinator) or handler.node == HUB_NODE:
@@ -702,6 +744,7 @@ class Peer:
         for link in (*self._handlers, *self._waits):
             self._forget(link)
         self._namespace.peers.discard(self)
+        self._namespace.known_peers.discard(self)
         # The circles in which all of a connection hangs together are cut: the collector comes by seldom.
         self._connection.release()
         self._table = {}

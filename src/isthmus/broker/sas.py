@@ -9,7 +9,8 @@ Invariants:
     I1. A scope covers a path only at path boundaries: a token for ``/orders`` opens ``/orders/$management`` but never
         ``/orders-secret``.
     I2. Signatures are compared in constant time.
-    I3. Scheme, host, port, query and case play no part in a scope, whatever the client wrote there.
+    I3. Scheme, host, port, query and case of an audience or an address play no part in what is compared; what a token's
+        resource names is told by `isthmus.broker.resource`.
     I4. No error text holds the token or a part of its signature.
 """
 
@@ -34,6 +35,7 @@ __all__ = [
     "InvalidAudienceError",
     "InvalidSignatureError",
     "MalformedTokenError",
+    "MisplacedHostError",
     "SasToken",
     "TokenError",
     "canonical_path",
@@ -99,6 +101,19 @@ class InvalidAudienceError(TokenError):
         super().__init__(text, scope=scope, audience=audience)
 
 
+class MisplacedHostError(TokenError):
+    """The token names an entity where the host belongs."""
+
+    reason = "InvalidAudience"
+
+    def __init__(self, name: str = "") -> None:
+        text = (
+            f"The token's resource has the host '{name}', which is the name of an entity and no host of this namespace. "
+            "Write sb://<host>/<entity>, or name the host with --host-name."
+        )
+        super().__init__(text, name=name)
+
+
 @dataclass(frozen=True, slots=True)
 class SasToken:
     """A token's fields.
@@ -155,30 +170,16 @@ class SasToken:
     def is_expired(self, now_ms: int) -> bool:
         return now_ms >= self.expires_at_ms
 
-    def scope(self, host: str = "") -> str:
-        """The canonical path that the token is for; ``""`` is the whole namespace.
 
-        Args:
-            host: the host of the audience, which a resource without a scheme may start with.
-        """
-        return canonical_path(unquote(self.resource), host=host)
-
-
-def canonical_path(resource: str, *, host: str = "") -> str:
+def canonical_path(resource: str) -> str:
     """The path of an audience, an address or a scope in the one form in which paths are compared.
 
     Scheme, authority, query and fragment are dropped, percent escapes are decoded, letters are lower-cased, and slashes
-    at either end are stripped: ``sb://Host:5671/Orders/`` is ``orders``. Without a scheme the text is a path, unless its
-    first segment is `host`.
+    at either end are stripped: ``sb://Host:5671/Orders/`` is ``orders``. Without a scheme the text is a path.
     """
-    path, replaced = _AUTHORITY.subn("", resource.strip(), count=1)
+    path = _AUTHORITY.sub("", resource.strip(), count=1)
     path = re.split(r"[?#]", path, maxsplit=1)[0]
-    path = _SLASHES.sub("/", unquote(path)).strip("/").lower()
-    if not replaced and host:
-        first, _, rest = path.partition("/")
-        if first.partition(":")[0] == host.partition(":")[0].lower():
-            return rest
-    return path
+    return _SLASHES.sub("/", unquote(path)).strip().strip("/").lower()
 
 
 def covers(scope: str, path: str) -> bool:

@@ -17,23 +17,26 @@ import gc
 import importlib
 import ipaddress
 import logging
-import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from isthmus.broker.admission import Admission, AdmissionLimits
 from isthmus.broker.backup import FRAGMENTS_FOLDER, LARGE_FOLDER
 from isthmus.broker.certificate import CertificateFiles, ensure_certificate, server_context
 from isthmus.broker.config import NamespaceConfig, load_config
+from isthmus.broker.descriptor import allow_many, socket_limit, upload_limit
 from isthmus.broker.entity_rules import EngineRules
 from isthmus.broker.http_gate import HttpGate
 from isthmus.broker.jwt_setting import JwtSettings
 from isthmus.broker.keyring import KEY_FILE, ROOT_KEY_NAME, Authority, Grant, Keyring, merge_rules
 from isthmus.broker.listener import Listener
+from isthmus.broker.log_sample import SECONDS, LogSampleFilter
 from isthmus.broker.namespace import Namespace
+from isthmus.broker.own_host import OwnHosts
 from isthmus.broker.provision import provision
 from isthmus.broker.random_pool import RandomPool
 from isthmus.broker.running import forget_running, tell_running
@@ -58,8 +61,6 @@ _GC_THRESHOLD = (50_000, 20, 100)
 
 # Of a store's memory: that of one of the stores of fragments, which are four by default.
 _FRAGMENT_SHARE = 4
-# Connections and the store's files; as far as the system allows.
-_OPEN_FILES = 65_536
 # What a few messages leave to be synced; more is worth a change of threads.
 _QUICK_SYNC_BYTES = 16 << 10
 
@@ -79,7 +80,9 @@ class Options:
         allow_plain: serve clients without TLS also on an address that others reach.
         certificate: PEM file of a certificate chain to show instead of the namespace's own.
         certificate_key: its private key.
-        host_names: names and addresses besides the local ones that the namespace's own certificate is to hold.
+        host_names: names and addresses besides the local ones by which clients dial: the namespace's own certificate
+            holds them, and the resource of a token may begin with them.
+        namespaces: how many share the process and its descriptors.
     """
 
     data: Path
@@ -93,6 +96,7 @@ class Options:
     certificate: Path | None = None
     certificate_key: Path | None = None
     host_names: tuple[str, ...] = field(default=())
+    namespaces: int = 1
 
 
 class Server:
@@ -152,7 +156,8 @@ class Server:
         self._stack.callback(engine.close)
         self._keyring = self._open_keys(config, machine_clock)
         issuer = _load_issuer(config.jwt) if config.jwt is not None else None
-        authority = _MachineTimeAuthority(self._keyring, EngineRules(engine), issuer)
+        hosts = OwnHosts((options.host, *options.host_names))
+        authority = _MachineTimeAuthority(self._keyring, EngineRules(engine), issuer, hosts)
         name = config.name or "isthmus"
         namespace = self.namespace = Namespace(
             engine,
@@ -162,6 +167,8 @@ class Server:
             name=name,
             max_message_size_bytes=limits.max_message_size_bytes,
             limits=config.connection_limits,
+            admission=self._admission(config),
+            uploads_limit=upload_limit(options.namespaces),
             quick_sync_bytes=_QUICK_SYNC_BYTES,
         )
         self._stack.push_async_callback(namespace.close)
@@ -178,6 +185,11 @@ class Server:
         loading = asyncio.create_task(_load_http(gate, http, namespace, authority, limits, options.data / "backups"))
         self._stack.callback(gate.close)
         self._stack.push_async_callback(asyncio.wait, [loading])
+
+    def _admission(self, config: NamespaceConfig) -> Admission:
+        sockets = socket_limit(self._options.namespaces)
+        strangers = min(config.connection_limits.max_unauthenticated_connections, max(1, sockets // 2))
+        return Admission(AdmissionLimits(sockets, strangers))
 
     @property
     def _key_file(self) -> Path:
@@ -233,7 +245,7 @@ class Server:
         for name, port in (("amqp", options.port), ("tls", options.tls_port), ("http", options.http_port)):
             listener = listeners.get(port) if port else None
             if listener is None:
-                listener = Listener(options.host, port, protocols, tls=tls, plain=plain)
+                listener = Listener(options.host, port, protocols, tls=tls, plain=plain, admission=namespace.admission)
                 self._stack.push_async_callback(listener.close)
                 listeners[listener.port] = listener
                 listener.start()
@@ -291,8 +303,11 @@ async def serve(namespaces: Sequence[Options], ready: Callable[[list[dict[str, A
         namespaces: what the operator said of each.
         ready: told how to connect to each, once clients can connect to all.
     """
-    _allow_many_connections()
+    allow_many()
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
+    sampled = LogSampleFilter()
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(sampled)
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -300,7 +315,7 @@ async def serve(namespaces: Sequence[Options], ready: Callable[[list[dict[str, A
     async with contextlib.AsyncExitStack() as stack:
         servers: list[Server] = []
         for options in namespaces:
-            server = Server(options)
+            server = Server(replace(options, namespaces=len(namespaces)))
             await server.start()
             stack.push_async_callback(_stop, server, options)
             servers.append(server)
@@ -309,20 +324,20 @@ async def serve(namespaces: Sequence[Options], ready: Callable[[list[dict[str, A
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLD)
         ready([server.describe() for server in servers])
+        telling = asyncio.create_task(_tell_left_out(sampled))
         await stopped.wait()
+        telling.cancel()
+
+
+async def _tell_left_out(sampled: LogSampleFilter) -> None:
+    while True:
+        await asyncio.sleep(SECONDS)
+        sampled.tell()
 
 
 async def _stop(server: Server, options: Options) -> None:
     await server.stop()
     _log.info("namespace stopped: data=%s", options.data)
-
-
-def _allow_many_connections() -> None:
-    """Each connection is an open file, and what a shell allows is often 1,024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _MachineTimeAuthority(Authority):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+from isthmus.broker.admission import admit
 from isthmus.broker.peer import Peer
 from isthmus.broker.wire import CLOSE_SECONDS
 
@@ -66,10 +67,13 @@ class Shell(asyncio.BufferedProtocol):
         return _large_buffer if self._peer is not None and self._peer.is_taking_large else _buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._peer is not None:
-            self._peer.receive(bytes(_buffer[:nbytes]))
+        self._take(bytes(_buffer[:nbytes]))
         if self._peer is not None and self._peer.is_taking_large:
             self._yield()
+
+    def _take(self, data: bytes) -> None:
+        if self._peer is not None:
+            self._peer.receive(data)
 
     def eof_received(self) -> bool:
         return False
@@ -133,6 +137,11 @@ class Shell(asyncio.BufferedProtocol):
         if self._transport is not None and self._end is None:
             self._transport.close()
             self._end = asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._transport.abort)
+
+    def admit(self) -> None:
+        """Count the connection among those of clients that have shown a token."""
+        if self._transport is not None:
+            admit(self._namespace.admission, self._transport)
 
     def pause_reading(self) -> None:
         """Take no more bytes from the client."""

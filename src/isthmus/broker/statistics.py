@@ -89,6 +89,8 @@ class NamespaceRow:
         healthy: whether the disk took the last group.
         partition_stores: stores of partitioned entities; 0 where there are none.
         partition_stores_down: how many of them take nothing now.
+        unauthenticated_connections: over all protocols, whose client has shown no token.
+        evicted_connections: closed since the start because there were too many of those.
     """
 
     name: str
@@ -108,6 +110,8 @@ class NamespaceRow:
     healthy: bool
     partition_stores: int = 0
     partition_stores_down: int = 0
+    unauthenticated_connections: int = 0
+    evicted_connections: int = 0
 
 
 def entity_rows(namespace: Namespace) -> Iterator[EntityRow]:
@@ -173,6 +177,8 @@ def namespace_row(namespace: Namespace) -> NamespaceRow:
         uptime_seconds=time.monotonic() - namespace.started_at,
         entities=len(namespace.engine.members()) + len(namespace.engine.hubs),
         connections=len(peers),
+        unauthenticated_connections=namespace.admission.strangers,
+        evicted_connections=namespace.admission.evicted_total,
         links=sum(peer["links"] for peer in peers),
         waiting_bytes=sum(peer["waiting_bytes"] for peer in peers),
         commits=counted["commits"],

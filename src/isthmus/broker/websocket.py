@@ -1,138 +1,156 @@
 """AMQP over WebSocket.
 
-What it is: a handler for `GET /$servicebus/websocket` that hands the binary messages of a WebSocket to a `Peer` as one
-stream of bytes. What it is not: the HTTP server. Spec: OASIS AMQP WebSocket binding 1.0 (subprotocol `AMQPWSB10`).
+What it is: the handshake of `GET /$servicebus/websocket`, and the protocol that then has the connection: the payload of
+frames is one stream of bytes for a `Peer`. What it is not: the HTTP server, the frames themselves (`websocket_frame`).
+Spec: RFC 6455 section 4.2; OASIS AMQP WebSocket binding 1.0 (subprotocol `AMQPWSB10`).
 
 Invariants:
-    I1. Bytes leave in the order in which they were written; above the high mark `is_writable` is False.
+    I1. Bytes leave in the order in which they were written; the limits of `shell` hold here too.
     I2. A connection that was closed is gone `CLOSE_SECONDS` later, whether its client has read what was left or not.
+    I3. Nothing of a message is kept until it is whole: fragments hold no memory.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
+import base64
+import binascii
+import hashlib
+import logging
 from typing import TYPE_CHECKING
 
-from aiohttp import WSMsgType, web
+from aiohttp import web
 
-from isthmus.broker.peer import Peer
-from isthmus.broker.wire import CLOSE_SECONDS
+from isthmus.broker.shell import Shell
+from isthmus.broker.websocket_frame import CLOSE, PONG, FrameError, FrameReader, make_frame
 
 if TYPE_CHECKING:
     from isthmus.broker.namespace import Namespace
 
-__all__ = ["WEBSOCKET_PATH", "add_websocket"]
+__all__ = ["WEBSOCKET_PATH", "WebSocketShell", "add_websocket"]
+
+_log = logging.getLogger(__name__)
 
 WEBSOCKET_PATH = "/$servicebus/websocket"
 _SUBPROTOCOL = "AMQPWSB10"
-# One WebSocket message carries a frame or more; none of the clients sends larger ones.
-_MESSAGE_LIMIT_BYTES = 16 << 20
-_HIGH_BYTES = 1 << 20
-_LOW_BYTES = 256 << 10
+_VERSION = "13"
+_KEY_BYTES = 16
+_MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_NORMAL = 1000
 
 
-class _Wire:
-    """A WebSocket as the byte stream below a peer."""
+class WebSocketShell(Shell):
+    """One connection's WebSocket, after its handshake.
 
-    def __init__(self, socket: web.WebSocketResponse, name: str, abort: Callable[[], None]) -> None:
-        self.name = name
-        self.peer: Peer | None = None
-        self._socket = socket
-        self._abort = abort
-        self._end: asyncio.TimerHandle | None = None
-        self._out: deque[bytes] = deque()
-        self._out_bytes = 0
-        self._writable = True
-        self._more = asyncio.Event()
-        self._readable = asyncio.Event()
-        self._readable.set()
-        self._closing = False
+    Args:
+        namespace: what the client came for.
+        before: the HTTP server's protocol, which is told when the connection is gone.
 
-    @property
-    def is_writable(self) -> bool:
-        return self._writable
+    Attributes:
+        over: set once the connection is gone.
+    """
 
-    @property
-    def unsent_bytes(self) -> int:
-        return self._out_bytes
+    def __init__(self, namespace: Namespace, before: asyncio.BaseProtocol) -> None:
+        super().__init__(namespace)
+        self.over = asyncio.Event()
+        self._before = before
+        self._reader = FrameReader()
+        self._has_said_close = False
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """Take what the client sent behind its request, as a parser of the HTTP server's."""
+        self._take(data)
+        return False, b""
+
+    def feed_eof(self) -> None:
+        """As a parser of the HTTP server's."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.over.set()
+        self._before.connection_lost(exc)
 
     def write(self, data: bytes) -> None:
-        self._out.append(data)
-        self._out_bytes += len(data)
-        self._writable = self._out_bytes <= _HIGH_BYTES
-        self._more.set()
+        """Send bytes, or keep them until they can be sent."""
+        super().write(make_frame(data))
 
     def close(self) -> None:
-        self._closing = True
-        self._more.set()
-        self._readable.set()  # or who waits to read on would never see that it is over
-        if self._end is None:
-            self._end = asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._abort)
+        """Send what was written, then close; see `Wire.close`."""
+        self._say_close(_NORMAL)
+        super().close()
 
-    def pause_reading(self) -> None:
-        self._readable.clear()
+    def _take(self, data: bytes) -> None:
+        try:
+            said = self._reader.feed(data)
+        except FrameError as error:
+            _log.warning("connection dropped: peer=%s reason=%s", self.name, error)
+            self._say_close(error.status)
+            super().close()
+            return
+        if said:
+            super()._take(said)
+        ping, self._reader.ping = self._reader.ping, None
+        if ping is not None and self.is_writable:
+            super().write(make_frame(ping, PONG))
+        if self._reader.is_closed:
+            self.close()
 
-    def resume_reading(self) -> None:
-        self._readable.set()
-
-    async def send(self) -> None:
-        """Sends what is written until the stream is closed."""
-        while self._out or not self._closing:
-            if not self._out:
-                self._more.clear()
-                await self._more.wait()
-                continue
-            data = self._out.popleft()
-            await self._socket.send_bytes(data)
-            self._out_bytes -= len(data)
-            if not self._writable and self._out_bytes < _LOW_BYTES:
-                self._writable = True
-                if self.peer is not None:
-                    self.peer.writable()
-        await self._socket.close()
-
-    def over(self) -> None:
-        """Nothing is left to be sent or received."""
-        if self._end is not None:
-            self._end.cancel()
-
-    async def receive(self, peer: Peer) -> None:
-        """Hands bytes to the peer until the stream ends."""
-        async for message in self._socket:
-            if message.type is not WSMsgType.BINARY:
-                break
-            await self._readable.wait()
-            peer.receive(message.data)
+    def _say_close(self, status: int) -> None:
+        if not self._has_said_close:
+            self._has_said_close = True
+            super().write(make_frame(status.to_bytes(2, "big"), CLOSE))
 
 
 def add_websocket(app: web.Application, namespace: Namespace) -> None:
     """Let an HTTP application serve AMQP at `WEBSOCKET_PATH`."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
-        socket = web.WebSocketResponse(protocols=(_SUBPROTOCOL,), max_msg_size=_MESSAGE_LIMIT_BYTES, compress=False)
+        accepted = _accept_key(request)
+        if accepted is None:
+            return web.Response(
+                status=400,
+                text=f"This takes a WebSocket handshake of version {_VERSION} (RFC 6455).",
+                headers={"Sec-WebSocket-Version": _VERSION},
+            )
+        answer = web.StreamResponse(status=101)
+        answer.headers.update({"Upgrade": "websocket", "Connection": "upgrade", "Sec-WebSocket-Accept": accepted})
+        if _offers(request, "Sec-WebSocket-Protocol", _SUBPROTOCOL):
+            answer.headers["Sec-WebSocket-Protocol"] = _SUBPROTOCOL
         try:
-            await socket.prepare(request)
+            await answer.prepare(request)
         except ConnectionError:  # the client has gone meanwhile, which is no fault to log
             return web.Response()
-        except ValueError:  # bytes that are no text, which the library can neither read nor quote in its refusal
-            return web.Response(status=400, text="A header of the WebSocket handshake is no text.")
         transport = request.transport
         if transport is None:
-            return socket
-        address = transport.get_extra_info("peername")
-        wire = _Wire(socket, f"{address[0]}:{address[1]}" if address else "unknown", transport.abort)
-        peer = wire.peer = Peer(namespace, wire)
-        sending = asyncio.create_task(wire.send())
-        try:
-            await wire.receive(peer)
-        finally:
-            peer.lost()
-            wire.close()
-            # The client may be gone: what is left is sent if it can be, and forgotten if it cannot.
-            await asyncio.gather(sending, return_exceptions=True)
-            wire.over()
-        return socket
+            return answer
+        shell = WebSocketShell(namespace, request.protocol)
+        shell.connection_made(transport)
+        transport.set_protocol(shell)
+        request.protocol.set_parser(shell)  # type: ignore[arg-type]
+        await shell.over.wait()
+        return answer
 
     app.router.add_get(WEBSOCKET_PATH, serve)
+
+
+def _accept_key(request: web.Request) -> str | None:
+    """The answer to a handshake's key; None where the request is no handshake."""
+    key = request.headers.get("Sec-WebSocket-Key", "").strip()
+    try:
+        is_key = len(base64.b64decode(key, validate=True)) == _KEY_BYTES
+    except (binascii.Error, ValueError):
+        is_key = False
+    if not (
+        is_key
+        and request.headers.get("Sec-WebSocket-Version", "").strip() == _VERSION
+        and _offers(request, "Upgrade", "websocket")
+        and _offers(request, "Connection", "upgrade")
+    ):
+        return None
+    return base64.b64encode(hashlib.sha1(key.encode() + _MAGIC, usedforsecurity=False).digest()).decode()
+
+
+def _offers(request: web.Request, header: str, word: str) -> bool:
+    """Whether a word is one of a header's list."""
+    values = ",".join(request.headers.getall(header, ())).split(",")
+    return word.lower() in (value.strip().lower() for value in values)

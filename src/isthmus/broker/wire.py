@@ -27,6 +27,10 @@ class Wire(Protocol):
         """Send what was written, then close; a client that does not take it gets `CLOSE_SECONDS` for it."""
         ...
 
+    def admit(self) -> None:
+        """The client has shown a token or a key: it counts among strangers no more."""
+        ...
+
     def pause_reading(self) -> None:
         """Take no more bytes from the client."""
         ...

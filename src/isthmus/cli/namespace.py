@@ -54,7 +54,10 @@ def _serve(
     certificate: Annotated[Path | None, typer.Option(help="Certificate chain (PEM) to show.")] = None,
     certificate_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
     host_name: Annotated[
-        list[str] | None, typer.Option(help="A name that clients dial, for the namespace's own certificate.")
+        list[str] | None,
+        typer.Option(
+            help="A name that clients dial: the namespace's own certificate holds it, and tokens may name it."
+        ),
     ] = None,
     allow_plain: Annotated[
         bool, typer.Option("--allow-plain", help="Serve without TLS also on an address that others reach.")

@@ -163,6 +163,8 @@ class Intake:
         self._staging = context.staging
         self._status = EntityStatus.ACTIVE
         self._quota_bytes = 0
+        # Of messages that are still coming; in memory only, since what has not come whole does not survive.
+        self._coming_bytes = 0
         self._heads = HeadCache(0)
         self._detection: Detection | None = None
         self._load(state)
@@ -378,11 +380,27 @@ class Intake:
         if self.is_deleted:
             raise EntityNotFoundError(self.path)
 
+    def hold_room(self, size_bytes: int) -> None:
+        """Count bytes of a message that is still coming to the quota.
+
+        Raises:
+            QuotaExceededError: they do not fit; nothing is counted.
+            EntityNotFoundError, EntityDisabledError: no message is taken.
+        """
+        self.check_sendable()
+        self._check_quota(size_bytes)
+        self._coming_bytes += size_bytes
+
+    def give_back_room(self, size_bytes: int) -> None:
+        """The message is whole and about to be taken, or does not come."""
+        self._coming_bytes -= size_bytes
+
     def _full(self, size_bytes: int) -> QuotaExceededError | None:
         """The refusal, if so many bytes more do not fit."""
-        if not self._quota_bytes or self.stored_bytes() + size_bytes <= self._quota_bytes:
+        wanted_bytes = self._coming_bytes + size_bytes
+        if not self._quota_bytes or self.stored_bytes() + wanted_bytes <= self._quota_bytes:
             return None
-        if self._context.blobs.release_dead() and self.stored_bytes() + size_bytes <= self._quota_bytes:
+        if self._context.blobs.release_dead() and self.stored_bytes() + wanted_bytes <= self._quota_bytes:
             return None
         return QuotaExceededError(
             f"The maximum entity size has been reached or exceeded for {type(self).__name__}: '{self.path}'. Size of "

@@ -106,6 +106,14 @@ class Transfer(Via[Intake, Target]):
         """Whether messages whose bodies lie outside of the store can be kept."""
         return self._via.takes_bodies
 
+    def hold_room(self, size_bytes: int) -> None:
+        """As of the entity between."""
+        self._via.hold_room(size_bytes)
+
+    def give_back_room(self, size_bytes: int) -> None:
+        """As of the entity between."""
+        self._via.give_back_room(size_bytes)
+
     def examine(self, payloads: Sequence[Payload]) -> list[Parts]:
         """Check messages and take them apart; errors as `accept`."""
         self.check_sendable()

@@ -94,11 +94,16 @@ class _Reader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_RDONLY)
+        os.close(os.open(path, os.O_RDONLY))
 
     def read(self, offset: int, size: int) -> bytes:
+        # Receivers that take their time hold no descriptor: there may be more of them than descriptors.
         try:
-            data = os.pread(self._descriptor, size, offset)
+            descriptor = os.open(self._path, os.O_RDONLY)
+            try:
+                data = os.pread(descriptor, size, offset)
+            finally:
+                os.close(descriptor)
         except OSError as error:
             raise _refused(self._path, error) from error
         if len(data) != size:
@@ -106,7 +111,7 @@ class _Reader:
         return data
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        """Nothing is open between two reads."""
 
 
 class BlobFolder:

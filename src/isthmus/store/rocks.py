@@ -25,6 +25,7 @@ import rocksdict
 
 from isthmus.entities.journal import Batch
 from isthmus.errors import StoreError
+from isthmus.store.open_files import open_files_limit
 
 __all__ = ["RocksJournal"]
 
@@ -200,7 +201,7 @@ def _options(share: int) -> rocksdict.Options:
     options.set_max_write_buffer_number(_MEMTABLES)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(4)
-    options.set_max_open_files(512)
+    options.set_max_open_files(open_files_limit())
     blocks = rocksdict.BlockBasedOptions()
     blocks.set_block_size(_BLOCK_BYTES)
     blocks.set_block_cache(rocksdict.Cache(_CACHE_BYTES // share))

@@ -46,6 +46,7 @@ class Client:
 
     name = "client:1"
     unsent_bytes = 0
+    admitted = False
 
     def __init__(self, broker: Broker, **connection: Any) -> None:
         self.broker = broker
@@ -66,6 +67,9 @@ class Client:
 
     def close(self) -> None:
         self.closed = True
+
+    def admit(self) -> None:
+        self.admitted = True
 
     def pause_reading(self) -> None:
         self.reading = False

@@ -46,6 +46,9 @@ class Entities:
     def named(self, key_name: str) -> Iterator[tuple[str, AuthorizationRule]]:
         return ((path, each) for path, rules in ENTITY_RULES.items() for each in rules if each.key_name == key_name)
 
+    def exists(self, path: str) -> bool:
+        return path in ENTITY_RULES
+
 
 @pytest.fixture
 def authority() -> Authority:
@@ -80,6 +83,15 @@ def test_i1_a_token_for_orders_never_opens_orders_secret(authority: Authority) -
         authority.authorise_token(token("sb://h/orders", "root"), "sb://h/orders-secret", NOW_MS)
     with pytest.raises(InvalidAudienceError):
         authority.authorise_token(token("sb://h/orders", "root"), "sb://h/", NOW_MS)
+
+
+def test_an_entity_s_rule_opens_entities_below_it_as_the_service_documents(authority: Authority) -> None:
+    assert ENTITY_RULES["a/b"]  # an entity of its own
+    assert authority.authorise_token(token("sb://h/a", "upper"), "sb://h/a/b", NOW_MS).covers("a/b", Right.LISTEN)
+    with pytest.raises(TokenError):
+        authority.authorise_token(token("sb://h/a/b", "root", "primary-root!"), "sb://h/a", NOW_MS)
+    with pytest.raises(TokenError):
+        authority.authorise_token(token("sb://h/a", "upper"), "sb://h/ab", NOW_MS)
 
 
 def test_i1_an_entity_s_rule_signs_for_that_entity_and_below(authority: Authority) -> None:

@@ -224,11 +224,11 @@ async def test_a_request_to_cbs_is_of_a_token_s_size_i4(broker):
 
 
 async def test_answers_that_nobody_takes_are_not_kept_without_end_i4(broker):
-    client = broker.client(None)
+    client = broker.client()
     requests = client.sender("$cbs")
     client.receiver("$cbs")  # no credit: the answers wait
     payload = section.encode_message(
-        "x", application_properties={"operation": "put-token", "name": "sb://host/orders"}, value_body=True
+        broker.token(), application_properties={"operation": "put-token", "name": "sb://host/orders"}, value_body=True
     )
     for number in range(3000):
         if client.detached(requests) or requests.credit == 0:

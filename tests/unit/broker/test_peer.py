@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -180,6 +181,55 @@ async def test_an_expired_token_detaches_its_links_i2(broker, message):
     assert client.attached(again)
 
 
+def sender_via(client, destination="next"):
+    properties = {Symbol("com.microsoft:transfer-destination-address"): destination}
+    link = client.session.attach_sender(
+        "via", Target(address="orders"), source=Source(address="me"), properties=properties
+    )
+    client.pump()
+    return link
+
+
+@pytest.mark.parametrize("short", ["orders", "next"])
+async def test_a_sender_via_an_entity_ends_with_the_token_of_either_i2(broker, short):
+    broker.engine.create_queue("next")
+    client = broker.client(None)
+    requests, _ = put_token(client, broker.token(f"sb://host/{short}", seconds=30), f"sb://host/{short}")
+    other = "orders" if short == "next" else "next"
+    send_token(client, requests, broker.token(f"sb://host/{other}"), f"sb://host/{other}")
+    link = sender_via(client, "sb://host/Next")
+    assert client.attached(link)
+    broker.clock.advance(31_000)
+    client.peer.tick()
+    client.pump()
+    assert client.detached(link) == "amqp:unauthorized-access"
+
+
+async def test_a_sender_via_an_entity_ends_with_the_key_of_its_destination_i2(broker):
+    rules = [AuthorizationRule("mine", "key-1", "other", ["Send"])]
+    broker.engine.create_queue("next", QueueDescription(authorization_rules=rules))
+    client = broker.client(None)
+    requests, _ = put_token(client, broker.token("sb://host/orders"))
+    send_token(client, requests, broker.token("sb://host/next", name="mine"), "sb://host/next")
+    link = sender_via(client)
+    assert client.attached(link)
+    rotated = [AuthorizationRule("mine", "fresh", "other", ["Send"])]
+    broker.engine.update_queue("next", QueueDescription(authorization_rules=rotated))
+    broker.clock.advance(5_000)
+    client.peer.tick()
+    client.pump()
+    assert client.detached(link) == "amqp:unauthorized-access"
+
+
+async def test_a_token_with_fewer_rights_that_replaces_another_drops_what_it_does_not_permit_i2(broker):
+    client = broker.client(None)
+    requests, _ = put_token(client, broker.token("sb://host/orders"))
+    sender, receiver = client.sender("orders"), client.receiver("orders")
+    send_token(client, requests, broker.token("sb://host/orders", name="reader"))
+    assert client.detached(sender) == "amqp:unauthorized-access"
+    assert client.attached(receiver)
+
+
 async def test_a_token_refreshed_in_time_keeps_the_links_i2(broker):
     client = broker.client(None)
     requests, _ = put_token(client, broker.token("sb://host/orders", seconds=30))
@@ -199,6 +249,70 @@ async def test_heartbeats_keep_an_idle_client(broker, new_client):
         client.wrote.clear()
         client.peer.tick()
         assert client.wrote == [b"\0\0\0\x08\x02\0\0\0"]
+
+
+async def test_a_process_that_was_stopped_reads_before_it_calls_anybody_idle(broker):
+    client = broker.client()
+    broker.namespace._tick_peers()
+    broker.clock.advance(300_000)
+    broker.namespace._tick_peers()
+    assert not client.closed
+    client.connection.tick(0.0)
+    client.peer.receive(b"\0\0\0\x08\x02\0\0\0")
+    for _ in range(4):
+        broker.clock.advance(500)
+        broker.namespace._tick_peers()
+    assert not client.closed
+    broker.clock.advance(1_000)
+    for _ in range(300):
+        broker.clock.advance(1_000)
+        broker.namespace._tick_peers()
+    assert client.closed
+
+
+async def test_connections_without_a_token_take_no_places_of_others(broker, new_client):
+    broker.namespace.limits = replace(broker.namespace.limits, max_connections=1)
+    strangers = [new_client(broker) for _ in range(5)]
+    strangers += [broker.client(None) for _ in range(5)]
+    known = broker.client()
+    assert known.attached(known.sender("orders"))
+    assert (known.admitted, strangers[-1].admitted) == (True, False)
+    put_token(strangers[-1], broker.token("sb://host/orders"))
+    assert strangers[-1].closed_with() == "amqp:resource-limit-exceeded"
+    assert broker.client().closed_with() == broker.client(None).closed_with() == "amqp:resource-limit-exceeded"
+    known.peer.lost()
+    again = broker.client(None)
+    put_token(again, broker.token("sb://host/orders"))
+    assert again.admitted
+    assert again.attached(again.sender("orders"))
+
+
+async def test_tokens_that_open_nothing_close_the_connection_after_a_while(broker, caplog):
+    client = broker.client()
+    requests, replies = put_token(client, "nothing")
+    replies.grant(1000)
+    for _ in range(10):
+        for _ in range(20):
+            if requests.credit and not client.closed:
+                send_token(client, requests, "nothing")
+    assert client.closed_with() == "amqp:unauthorized-access"
+    assert len(caplog.records) <= 110
+    good = broker.client()
+    requests, replies = put_token(good, "nothing")
+    replies.grant(1000)
+    for number in range(150):
+        send_token(good, requests, "nothing" if number % 50 else broker.token("sb://host/orders"))
+    assert not good.closed
+
+
+async def test_requests_before_the_first_token_are_counted_i4(broker):
+    client = broker.client(None)
+    requests, _ = put_token(client, "nothing")
+    for _ in range(100):
+        if requests.credit and not client.closed:
+            requests.send(b"no message", b"x", settled=True)
+            client.pump()
+    assert client.closed_with() == "amqp:resource-limit-exceeded"
 
 
 async def test_a_client_that_is_ahead_of_the_disk_is_read_no_further(broker, message):

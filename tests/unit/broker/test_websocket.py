@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import aiohttp
 import pytest
-from aiohttp import WSMessage, WSMsgType, web
+from aiohttp import WSMsgType, web
 from aiohttp.test_utils import TestServer
 
-from isthmus.broker import websocket
+from isthmus.amqp import Connection, Opened
+from isthmus.broker import shell
 from isthmus.broker.websocket import WEBSOCKET_PATH, add_websocket
 
 HELLO = (
@@ -50,57 +52,92 @@ async def test_a_handshake_with_bytes_that_are_no_text_is_refused(broker, caplog
     assert [record for record in caplog.records if record.exc_info] == []
 
 
-class Socket:
-    """A WebSocket whose client reads nothing."""
-
-    def __init__(self) -> None:
-        self.messages: asyncio.Queue[object] = asyncio.Queue()
-
-    def __aiter__(self):
-        return self
-
-    async def __anext__(self):
-        return await self.messages.get()
-
-    async def send_bytes(self, data) -> None:
-        await asyncio.Event().wait()
+@pytest.fixture
+async def server(broker):
+    app = web.Application()
+    add_websocket(app, broker.namespace)
+    async with TestServer(app) as running:
+        yield running
 
 
-async def test_a_closed_connection_is_gone_soon_though_its_client_reads_nothing_i2(monkeypatch):
-    monkeypatch.setattr(websocket, "CLOSE_SECONDS", 0.0)
-    aborted = []
-    wire = websocket._Wire(Socket(), "client", lambda: aborted.append(1))
-    sending = asyncio.create_task(wire.send())
-    wire.write(b"x" * 1000)
-    assert wire.unsent_bytes == 1000
+async def until(condition):
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+            await asyncio.sleep(0.01)
+
+
+async def test_amqp_in_fragments_and_pings(broker, server):
+    connection = Connection(server=False, container_id="client", hostname="host", max_frame_size_bytes=1 << 20)
+    connection.start()
+    async with aiohttp.ClientSession() as http:
+        socket = await http.ws_connect(server.make_url(WEBSOCKET_PATH), protocols=("AMQPWSB10",), autoping=False)
+        assert socket.protocol == "AMQPWSB10"
+        events = []
+        while not any(isinstance(event, Opened) for event in events):
+            for byte in connection.take():
+                await socket.send_bytes(bytes((byte,)))
+            message = await socket.receive(timeout=10)
+            assert message.type is WSMsgType.BINARY
+            events += connection.receive(message.data, 0.0)
+        await socket.ping(b"there?")
+        message = await socket.receive(timeout=10)
+        assert (message.type, message.data) == (WSMsgType.PONG, b"there?")
+        assert len(broker.namespace.peers) == 1
+        connection.close()
+        await socket.send_bytes(connection.take())
+        assert (await socket.receive(timeout=10)).type is WSMsgType.BINARY
+        assert (await socket.receive(timeout=10)).type is WSMsgType.CLOSE
+    await until(lambda: not broker.namespace.peers)
+
+
+async def test_a_close_of_the_client_s_ends_the_connection(broker, server, caplog):
+    async with aiohttp.ClientSession() as http:
+        socket = await http.ws_connect(server.make_url(WEBSOCKET_PATH))
+        await until(lambda: broker.namespace.peers)
+        await socket.close()
+        assert socket.close_code == 1000
+    await until(lambda: not broker.namespace.peers)
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+async def test_text_is_refused(broker, server):
+    async with aiohttp.ClientSession() as http:
+        socket = await http.ws_connect(server.make_url(WEBSOCKET_PATH))
+        await socket.send_str("hello")
+        assert (await socket.receive(timeout=10)).data == 1003
+    await until(lambda: not broker.namespace.peers)
+
+
+async def test_what_follows_the_handshake_at_once_is_read(broker, server):
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    writer.write(HELLO.encode() + b"\x82\x88\0\0\0\0AMQP\0\1\0\0")
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    assert head.startswith(b"HTTP/1.1 101 ")
+    assert b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in head
+    assert b"transfer-encoding" not in head.lower()
+    assert await asyncio.wait_for(reader.readexactly(10), 10) == b"\x82\x08AMQP\0\1\0\0"
+    writer.close()
+    await until(lambda: not broker.namespace.peers)
+
+
+@pytest.mark.parametrize("lacking", ["Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhb"])
+async def test_what_is_no_handshake_is_refused(server, lacking):
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    writer.write(HELLO.replace(lacking, "X-Nothing: x").encode())
+    assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 400 ")
+    writer.close()
+
+
+async def test_a_closed_connection_is_gone_soon_though_its_client_reads_nothing_i2(broker, server, monkeypatch):
+    monkeypatch.setattr(shell, "CLOSE_SECONDS", 0.01)
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    writer.write(HELLO.encode())
+    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    writer.transport.pause_reading()
+    await until(lambda: broker.namespace.peers)
+    wire = next(iter(broker.namespace.peers))._wire
+    wire.write(b"x" * (32 << 20))
+    assert wire.unsent_bytes > 1 << 20
     wire.close()
-    await asyncio.sleep(0.01)
-    assert aborted == [1]
-    sending.cancel()
-    over = websocket._Wire(Socket(), "client", lambda: aborted.append(2))
-    over.close()
-    over.over()
-    await asyncio.sleep(0.01)
-    assert aborted == [1]
-
-
-async def test_who_waits_to_read_on_sees_the_end():
-    """The connection may be closed while it is ahead of the disk."""
-
-    class Taker:
-        def receive(self, data) -> None:
-            taken.append(data)
-
-    taken: list[bytes] = []
-    socket = Socket()
-    wire = websocket._Wire(socket, "client", lambda: None)
-    receiving = asyncio.create_task(wire.receive(Taker()))
-    wire.pause_reading()
-    socket.messages.put_nowait(WSMessage(WSMsgType.BINARY, b"x", None))
-    socket.messages.put_nowait(WSMessage(WSMsgType.CLOSE, None, None))
-    await asyncio.sleep(0.01)
-    assert taken == []
-    wire.close()
-    await asyncio.wait_for(receiving, 10)
-    wire.over()
-    assert taken == [b"x"]
+    await asyncio.wait_for(wire.over.wait(), 10)
+    writer.close()

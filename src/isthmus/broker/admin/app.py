@@ -61,6 +61,7 @@ def build_admin_app(
     health: Callable[[], Health] = lambda: HEALTHY,
     limits: Limits = Limits(),  # noqa: B008 - frozen
     token_clock: Clock | None = None,
+    on_authorised: Callable[[web.Request], None] = lambda http: None,
 ) -> web.Application:
     """The application for one namespace.
 
@@ -73,9 +74,12 @@ def build_admin_app(
         health: what ``/health`` tells.
         limits: those of the engine, for what documents show.
         token_clock: wall time for the expiry of tokens; by default the machine's, however the namespace's is shifted.
+        on_authorised: told of each request whose token permits it.
     """
     operations = Operations(engine, clock, namespace_name, limits.max_message_size_bytes)
-    handler = _Handler(operations, authority, clock, token_clock or SystemClock(), namespace_name, commit, health)
+    handler = _Handler(
+        operations, authority, clock, token_clock or SystemClock(), namespace_name, commit, health, on_authorised
+    )
     app = web.Application(client_max_size=DOCUMENT_LIMIT_BYTES)
     app.router.add_route("*", r"/{path:(?s:.*)}", handler.handle)  # line ends as well: all is answered here
     app.on_response_prepare.append(_sign)
@@ -98,7 +102,9 @@ class _Handler:
         namespace: str,
         commit: Callable[[], Awaitable[None]],
         health: Callable[[], Health],
+        on_authorised: Callable[[web.Request], None],
     ) -> None:
+        self._on_authorised = on_authorised
         self._operations = operations
         self._authority = authority
         self._clock = clock
@@ -158,6 +164,7 @@ class _Handler:
         if not grant.covers(path, Right.MANAGE):
             claim = _CLAIMS.get(http.method, "EntityWrite")
             raise UnauthorizedError(f"Manage,{claim} claims required for this operation.")
+        self._on_authorised(http)
         return grant
 
     async def _read(self, http: web.Request, address: Address, grant: Grant) -> Request:

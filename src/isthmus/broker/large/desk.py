@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from isthmus.entities import BlobFiles, Blobs
+from isthmus.errors import ServerBusyError
 
 __all__ = ["LARGE_BYTES", "LargeDesk"]
 
@@ -31,14 +32,18 @@ class LargeDesk:
 
     Args:
         blobs: the engine's; its `on_discard` is taken over.
+        uploads_limit: how many messages may be coming at once; each has a file open.
 
     Attributes:
         blobs: likewise.
+        uploads: messages that are coming now.
         waiting_bytes: of all uploads together that wait for the disk.
     """
 
-    def __init__(self, blobs: Blobs) -> None:
+    def __init__(self, blobs: Blobs, uploads_limit: int = 256) -> None:
         self.blobs = blobs
+        self.uploads = 0
+        self._uploads_limit = uploads_limit
         self.waiting_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="isthmus-large-write")
@@ -51,6 +56,17 @@ class LargeDesk:
     def files(self) -> BlobFiles | None:
         """Where bodies are; None takes no large messages."""
         return self.blobs.files
+
+    def check_room(self) -> None:
+        """Refuse one more upload where there are too many.
+
+        Raises:
+            ServerBusyError: there are.
+        """
+        if self.uploads > self._uploads_limit:
+            raise ServerBusyError(
+                f"{self._uploads_limit} large messages are under way to the namespace; try again later."
+            )
 
     def write(self, work: Callable[[], _T], done: Callable[[Future[_T]], None]) -> Future[_T]:
         """Do work in a thread that writes; `done` is called on the loop afterwards."""

@@ -6,7 +6,9 @@ payload that an entity takes. What it is not: flow control, which the connection
 Invariants:
     I1. A payload is handed over only when its body is durable.
     I2. What was begun and not handed over leaves no file behind.
-    I3. Little waits to be written at any time: the owner is told of every byte that begins and ceases to.
+    I3. Bytes that came count to the entity's quota until the message is taken or given up; what does not fit is removed at
+        once.
+    I4. Little waits to be written at any time: the owner is told of every byte that begins and ceases to.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Protocol
 
 from isthmus.broker.large.body import BodyScan, front_end
 from isthmus.broker.large.desk import LargeDesk
@@ -29,33 +32,50 @@ _SLICE_BYTES = 512 << 10
 _REST_SECONDS = 0.001
 
 
+class Room(Protocol):
+    """What has a quota."""
+
+    def hold_room(self, size_bytes: int, /) -> None:
+        """Count bytes of a message that is still coming, or raise IsthmusError."""
+        ...
+
+    def give_back_room(self, size_bytes: int, /) -> None:
+        """Count them no more."""
+        ...
+
+
 class Upload:
     """A message that comes in.
 
     Args:
         desk: of the namespace.
         account: told of bytes that wait for the disk: positive when they come, negative when they are written.
+        room: the entity to whose quota the bytes count while they come.
 
     Attributes:
         is_over: whether the message is there, or has failed.
         error: why it has failed.
     """
 
-    def __init__(self, desk: LargeDesk, account: Callable[[int], None]) -> None:
+    def __init__(self, desk: LargeDesk, account: Callable[[int], None], room: Room) -> None:
         assert desk.files is not None
         self.is_over = False
         self.error: IsthmusError | None = None
         self._desk = desk
         self._files = desk.files
         self._account = account
+        self._room = room
+        self._room_bytes = 0
         self._number = desk.blobs.reserve()
+        desk.uploads += 1
+        self._is_counted = True
         self._front: bytes | None = None
         self._scan = BodyScan()
         self._size_bytes = 0
         self._queue: list[bytes] = []
         self._queued_bytes = 0
         self._job: Future[None] | None = None
-        self._is_whole = self._is_aborted = self._is_synced = False
+        self._is_whole = self._is_aborted = self._is_synced = self._is_discarded = False
         self._on_over: Callable[[], None] = lambda: None
         self._payload: Large | None = None
         # The thread's:
@@ -68,6 +88,9 @@ class Upload:
             return
         try:
             if self._front is None:
+                self._desk.check_room()
+            self._hold_room(sum(map(len, parts)))
+            if self._front is None:
                 start = b"".join(parts)
                 at = front_end(start)
                 self._front = start[:at]
@@ -76,6 +99,7 @@ class Upload:
                 self._scan.feed(part)
         except IsthmusError as error:
             self.error = error
+            self._work()
             return
         size = sum(map(len, parts))
         self._size_bytes += size
@@ -113,6 +137,16 @@ class Upload:
             self._on_over = lambda: None
             self._work()
 
+    def _hold_room(self, size_bytes: int) -> None:
+        self._room.hold_room(size_bytes)
+        self._room_bytes += size_bytes
+
+    def give_back_room(self) -> None:
+        """From now on the entity counts the message, or nothing does."""
+        size_bytes, self._room_bytes = self._room_bytes, 0
+        if size_bytes:
+            self._room.give_back_room(size_bytes)
+
     def payload(self) -> Large:
         """The message.
 
@@ -133,8 +167,10 @@ class Upload:
     def _work(self) -> None:
         if self._job is not None or self.is_over:
             return
-        if self._is_aborted or (self._is_whole and self.error is not None):
-            self._give_up()
+        if self._is_aborted or self.error is not None:
+            self._discard()
+            if self._is_aborted or self._is_whole:
+                self._over()
         elif self._queue or (self._is_whole and not self._is_synced):
             parts, self._queue = self._queue, []
             size, self._queued_bytes = self._queued_bytes, 0
@@ -164,18 +200,29 @@ class Upload:
             self._count(-size)
         self._work()
 
-    def _give_up(self) -> None:
+    def _discard(self) -> None:
+        """Leave nothing behind, though the client may still send the rest."""
+        if self._is_discarded:
+            return
+        self._is_discarded = True
+        self.give_back_room()
+        self._count_out()
         if self._queued_bytes:
             size, self._queued_bytes = self._queued_bytes, 0
             self._queue = []
             self._count(-size)
         self._desk.remove(self._number, self._close)
-        self._over()
 
     def _over(self) -> None:
         self.is_over = True
+        self._count_out()
         on_over, self._on_over = self._on_over, lambda: None
         on_over()
+
+    def _count_out(self) -> None:
+        if self._is_counted:
+            self._is_counted = False
+            self._desk.uploads -= 1
 
     # ---- in a thread, one call at a time
 

@@ -9,6 +9,7 @@ Invariants:
     I2. No event is read before the commit that holds it is durable.
     I3. A block and the cursors that count it are written in one batch: a kill loses both or neither.
     I4. Retention removes whole blocks from the front, by one range of keys, and only such as are past the limits.
+    I5. Retention goes on while the wall clock is behind the newest enqueued time: it then judges by monotonic time.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from isthmus.clock import Clock
+from isthmus.entities.hub.age import AgeMarks
 from isthmus.entities.hub.block import Block, BlockCache
 from isthmus.entities.hub.event import Event, write_events
 from isthmus.entities.hub.key import block_key, blocks_before, blocks_from, every_block, state_key
@@ -100,6 +102,7 @@ class Partition:
         self._listeners: list[Callable[[], None]] = []
         self._retention_ms = 0
         self._retention_bytes = 0
+        self._marks = AgeMarks()
         self._state = PartitionState()
         self.committed = self._state
         self.reload()
@@ -271,6 +274,11 @@ class Partition:
             slack_ms = min(self._retention_ms // _SLACK_DIVISOR, _SLACK_LIMIT_MS)
             if state.head_ms + self._retention_ms + slack_ms <= now_ms:
                 return True
+            now, retention_seconds = self._clock.monotonic(), self._retention_ms / 1000
+            if state.last_enqueued_ms > now_ms:
+                self._marks.note(now, state.next, retention_seconds)
+            if self._marks.passed(now, retention_seconds) > state.begin:
+                return True
         limit = self._retention_bytes
         return bool(limit) and state.size_bytes > limit + limit // _SLACK_DIVISOR
 
@@ -279,7 +287,10 @@ class Partition:
         state = self._state
         oldest_ms = now_ms - self._retention_ms if self._retention_ms else -1
         least_offset = state.end_offset - self._retention_bytes if self._retention_bytes else 0
-        kept = self._first(lambda block: block.enqueued_ms > oldest_ms and block.offset >= least_offset)
+        passed = self._marks.passed(self._clock.monotonic(), self._retention_ms / 1000) if self._retention_ms else 0
+        kept = self._first(
+            lambda block: block.enqueued_ms > oldest_ms and block.offset >= least_offset and block.last >= passed
+        )
         # What is written and not yet durable stays, whatever its age.
         begin = self.committed.next if kept is None else kept.base
         if begin <= state.begin:

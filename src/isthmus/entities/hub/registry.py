@@ -254,7 +254,8 @@ class EventHubs:
 
     def tick(self, now_ms: int) -> None:
         """Remove what is past its retention; at most one look at every partition a second."""
-        if self.due_ms is None or now_ms < self.due_ms:
+        # A look that is due in more than its pause was set before the clock was set back.
+        if self.due_ms is None or self.due_ms - _RETENTION_LOOK_MS <= now_ms < self.due_ms:
             return
         self.due_ms = now_ms + _RETENTION_LOOK_MS
         for partition in self._partitions.values():

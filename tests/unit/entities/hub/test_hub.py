@@ -375,6 +375,72 @@ def test_retention_of_everything_keeps_the_numbers():
     assert (marks["x-opt-sequence-number"], marks["x-opt-offset"]) == (5, str(offset))
 
 
+HOUR_MS = 3_600_000
+
+
+def stamps(partition):
+    found = [section.decode_map(each, section.locate(each).message_annotations) for each in read(partition)]
+    return [each["x-opt-enqueued-time"] for each in found]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_retention_goes_on_after_the_clock_was_an_hour_ahead_i5(restarts):
+    space = Space()
+    true_ms = space.clock.wall_ms()
+    hub = space.hub(partition_count=1, message_retention_ms=600_000)
+    space.clock.set_wall(true_ms + HOUR_MS)
+    for number in range(5):
+        hub.accept([event(b"ahead%d" % number)])
+        space.commit()
+    space.engine.tick()
+    space.clock.set_wall(true_ms)
+    if restarts:
+        space.start()
+    partition = space.hubs.find("hub").partitions[0]
+    for minute in range(1, 31):
+        space.clock.advance(60_000)
+        space.hubs.find("hub").accept([event(b"m%d" % minute)])
+        space.commit()
+        space.engine.tick()
+        space.commit()
+        held = bodies(partition)
+        seen = stamps(partition)
+        assert seen == sorted(seen)
+        # Nothing goes before its time, and nothing stays long after it.
+        assert held[-min(minute, 10) :] == [b"m%d" % each for each in range(max(1, minute - 9), minute + 1)]
+        assert len(held) <= 5 + min(minute, 14)
+        if minute > 12:
+            assert not [each for each in held if each.startswith(b"ahead")]
+    for _ in range(60):
+        space.clock.advance(60_000)
+        space.engine.tick()
+        space.commit()
+    assert bodies(partition) == []
+
+
+def test_a_clock_that_is_behind_for_a_while_removes_nothing_early_i5():
+    space = Space()
+    true_ms = space.clock.wall_ms()
+    hub = space.hub(partition_count=1, message_retention_ms=600_000)
+    hub.accept([event(b"a")])
+    space.commit()
+    space.clock.set_wall(true_ms - HOUR_MS)
+    for _ in range(3):
+        space.clock.advance(60_000)
+        space.engine.tick()
+        space.commit()
+    space.clock.set_wall(true_ms + 180_000)
+    for _ in range(6):
+        space.clock.advance(60_000)
+        space.engine.tick()
+        space.commit()
+        assert bodies(hub.partitions[0]) == [b"a"]
+    space.clock.advance(120_000)
+    space.engine.tick()
+    space.commit()
+    assert bodies(hub.partitions[0]) == []
+
+
 def test_a_reader_in_the_midst_of_a_block_passes_over_what_retention_removed_i1():
     space = Space()
     hub = space.hub(partition_count=1, message_retention_ms=1000)

@@ -1,0 +1,120 @@
+"""Which of the open connections may stay when there are too many.
+
+What it is: a pure account of sockets by their descriptor: strangers, whose client has shown no token yet, and those whose
+client has. It says who has to go. What it is not: a socket, or a check of a token.
+
+Invariants:
+    I1. Strangers never take the place of a client that has shown a token: they have a bound of their own, and go first
+        where all sockets together are too many.
+    I2. Among strangers one host's flood costs that host: who goes is the oldest of the host that has the most.
+    I3. What the account holds is bounded by the sockets that are open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["Admission", "AdmissionLimits", "Connected", "admit"]
+
+
+class Connected(Protocol):
+    """A connection, as the account knows it."""
+
+    peer: str
+    """Address and port of its client."""
+
+    def abort(self) -> None:
+        """End it at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLimits:
+    """How many sockets there may be.
+
+    Attributes:
+        sockets: all together, however they are used; from the descriptors that the process may have.
+        strangers: whose client has shown no token.
+    """
+
+    sockets: int = 1 << 20
+    strangers: int = 5000
+
+
+class Admission:
+    """The open sockets.
+
+    Args:
+        limits: how many there may be.
+
+    Attributes:
+        evicted_total: connections that had to go.
+    """
+
+    def __init__(self, limits: AdmissionLimits = AdmissionLimits()) -> None:
+        self.limits = limits
+        self.evicted_total = 0
+        self._strangers: dict[int, tuple[str, Connected]] = {}
+        self._by_host: dict[str, dict[int, None]] = {}
+        self._known: set[int] = set()
+
+    @property
+    def strangers(self) -> int:
+        """Connections whose client has shown no token."""
+        return len(self._strangers)
+
+    @property
+    def sockets(self) -> int:
+        """All connections."""
+        return len(self._strangers) + len(self._known)
+
+    def enter(self, descriptor: int, host: str, connection: Connected) -> Connected | None:
+        """A connection was accepted; the one that has to go, perhaps this one.
+
+        Args:
+            descriptor: of its socket.
+            host: from where it comes, without the port.
+            connection: what is to be ended where it has to go.
+        """
+        self.leave(descriptor)
+        self._strangers[descriptor] = host, connection
+        self._by_host.setdefault(host, {})[descriptor] = None
+        if len(self._strangers) <= self.limits.strangers and self.sockets <= self.limits.sockets:
+            return None
+        self.evicted_total += 1
+        most = max(self._by_host.values(), key=len)
+        descriptor = next(iter(most))
+        _, evicted = self._strangers[descriptor]
+        self.leave(descriptor)
+        return evicted
+
+    def know(self, descriptor: int) -> None:
+        """The client of a connection has shown a token or a key."""
+        if self._forget(descriptor):
+            self._known.add(descriptor)
+
+    def leave(self, descriptor: int) -> None:
+        """A connection has ended, or is about to; no error if it has already."""
+        self._forget(descriptor)
+        self._known.discard(descriptor)
+
+    def _forget(self, descriptor: int) -> bool:
+        if descriptor not in self._strangers:
+            return False
+        host, _ = self._strangers.pop(descriptor)
+        others = self._by_host[host]
+        del others[descriptor]
+        if not others:
+            del self._by_host[host]
+        return True
+
+
+def admit(admission: Admission, transport: asyncio.BaseTransport | None) -> None:
+    """The client behind a transport has shown a token or a key."""
+    connection = transport.get_extra_info("socket") if transport is not None else None
+    if connection is not None:
+        admission.know(connection.fileno())

@@ -1,0 +1,74 @@
+"""A bound for the log lines that clients can cause.
+
+What it is: of each kind of warning so many lines in an interval, and one line that says how many were left out. A kind is a
+line's format, so that what varies with the client does not make new kinds. What it is not: a bound for errors of ours,
+which all are written.
+
+Invariants:
+    I1. A kind never leaves more than `LINES` lines and one count in an interval of `SECONDS`, whatever clients do.
+    I2. Every line that is left out is counted in one that is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+__all__ = ["LINES", "SECONDS", "LogSample", "LogSampleFilter"]
+
+LINES = 100
+SECONDS = 10.0
+# Formats are constants of the program.
+_KINDS_LIMIT = 1000
+
+
+class LogSample:
+    """What was written and left out in the current interval, by kind."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[float, int]] = {}
+
+    def admit(self, kind: str, now: float) -> bool:
+        """Whether a line is written.
+
+        Args:
+            kind: of the line.
+            now: monotonic seconds.
+        """
+        since, count = self._counts.get(kind, (now, 0))
+        self._counts[kind] = since, count + 1
+        return count < LINES or len(self._counts) > _KINDS_LIMIT
+
+    def close(self, now: float) -> list[tuple[str, int]]:
+        """The kinds whose interval is over, each with how many lines it left out, where it did."""
+        over = [kind for kind, (since, _) in self._counts.items() if now - since >= SECONDS]
+        counts = [(kind, self._counts.pop(kind)[1] - LINES) for kind in over]
+        return [(kind, count) for kind, count in counts if count > 0]
+
+
+class LogSampleFilter(logging.Filter):
+    """A filter for handlers: it samples the warnings of the namespace's server.
+
+    Args:
+        monotonic: seconds.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._sample = LogSample()
+        self._monotonic = monotonic
+        self._log = logging.getLogger(__name__)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING or not record.name.startswith("isthmus.broker") or record.exc_info:
+            return True
+        if record.name == __name__:
+            return True
+        self.tell()
+        return self._sample.admit(str(record.msg), self._monotonic())
+
+    def tell(self) -> None:
+        """Write how much was left out in the intervals that are over."""
+        for kind, count in self._sample.close(self._monotonic()):
+            self._log.warning("%d more lines in %d s were left out, all of the kind: %s", count, SECONDS, kind)
