@@ -15,6 +15,7 @@ Invariants:
         clients together hold a bounded number of bytes of messages that are not whole yet.
     I5. A link whose entity is disabled or deleted, or that was idle for as long as the namespace allows, is detached.
     I6. A client that reads nothing is closed before what waits for it fills the memory.
+    I7. The end of a link, session or connection is told behind the outcomes that are owed (`isthmus.broker.departure`).
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from isthmus.broker import cbs
 from isthmus.broker.access import Access
 from isthmus.broker.condition import INTERNAL_TEXT, amqp_error, refusal
 from isthmus.broker.coordinator import Coordinator, Transactions
+from isthmus.broker.departure import Departures
 from isthmus.broker.hub import HUB_NODE, HubOutlet
 from isthmus.broker.idle import IdleWatch
 from isthmus.broker.inflow import Inflow
@@ -145,7 +147,9 @@ class Peer:
             idle_timeout_ms=namespace.limits.connection_idle_timeout_ms,
             sasl=_MECHANISMS,
             require_sasl=False,
+            answers_at_once=False,
         )
+        self._departures = Departures(self.touch)
         self._access = Access(namespace.authority, namespace.token_clock)
         self._handlers: dict[Link, _Handler] = {}
         self._waits: dict[Link, SessionWait] = {}
@@ -211,7 +215,7 @@ class Peer:
 
     def tick(self) -> None:
         """Heartbeats, idle times, the token deadline, tokens that have expired, entities that have gone or closed."""
-        if self._over:
+        if self._over or self._is_closing:
             return
         try:
             self._tick()
@@ -290,6 +294,7 @@ class Peer:
     # ---- events
 
     _wire_gone = False
+    _is_closing = False  # the client has closed, and waits for the answer
     _is_given_up = False
 
     def _handle(self, events: list[Event]) -> None:
@@ -352,6 +357,12 @@ class Peer:
             self._early_links += 1
             if self._early_links > _EARLY_LINKS:
                 raise QuotaExceededError(f"More than {_EARLY_LINKS} links were attached before the first token.")
+        if not self._departures.after(link, lambda: self._answer_attach(link)):
+            self._answer_attach(link)
+
+    def _answer_attach(self, link: Link) -> None:
+        if link.detached or link.amqp_session.ended:
+            return  # while it waited for another link of its name to leave
         try:
             self._attach(link)
         except IsthmusError as error:
@@ -596,6 +607,7 @@ class Peer:
             _log.warning("session ended: peer=%s condition=%s", self._wire.name, event.error.condition)
         for link in [link for link in (*self._handlers, *self._waits) if link.amqp_session is event.amqp_session]:
             self._forget(link)
+        self._departures.end(event.amqp_session)
 
     def _on_closed(self, event: Closed) -> None:
         if event.error is not None:
@@ -603,6 +615,17 @@ class Peer:
                 "connection closed: peer=%s condition=%s reason=%.300s",
                 self._wire.name, event.error.condition, event.error.description,
             )  # fmt: skip
+        if not event.by_peer:
+            self._end()
+            return
+        self._is_closing = True
+        for link in (*self._handlers, *self._waits):
+            self._forget(link)
+        self._departures.when_empty(self._end)
+
+    def _end(self) -> None:
+        """Close the stream behind what was said."""
+        self._connection.close()
         self.flush()
         self._finish()
         self._wire.close()
@@ -677,7 +700,7 @@ class Peer:
     def _drop(self, link: Link, error: IsthmusError) -> None:
         if not link.detached:
             self._warn("link detached", error, _address(link))
-            link.detach(amqp_error(error))
+            link.begin_detach(amqp_error(error))
         self._forget(link)
         self.touch()
 
@@ -693,6 +716,7 @@ class Peer:
             self._namespace.remove_outlet(handler)
         elif isinstance(handler, Coordinator | HubOutlet | Intake | Replies):
             handler.close()
+        self._departures.detach(link, handler.owed if isinstance(handler, Inflow | Outlet | Coordinator) else None)
 
     def _finish(self) -> None:
         if not self._over:
@@ -701,6 +725,7 @@ class Peer:
         self._wire_gone = True
         for link in (*self._handlers, *self._waits):
             self._forget(link)
+        self._departures.clear()
         self._namespace.peers.discard(self)
         # The circles in which all of a connection hangs together are cut: the collector comes by seldom.
         self._connection.release()
