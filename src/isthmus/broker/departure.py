@@ -22,6 +22,10 @@ from isthmus.amqp import AmqpSession, Link
 __all__ = ["Departures", "Owed"]
 
 
+def _nothing() -> None:
+    """Nobody is told."""
+
+
 class Owed:
     """Outcomes of one link that wait for a commit.
 
@@ -102,8 +106,9 @@ class Departures:
 
     def clear(self) -> None:
         """The connection is gone: nobody hears of anything."""
+        self._touch = _nothing
         for owed in self._links.values():
-            owed.when_none(lambda: None)
+            owed.when_none(_nothing)
         self._links.clear()
         self._sessions.clear()
         self._waiting.clear()

@@ -108,7 +108,7 @@ class Namespace:
         self._flushing = False
         self._timers: list[asyncio.TimerHandle] = []
         self.every(_PEER_TICK_SECONDS, self._tick_peers)
-        self._engine_due_ms = 0
+        self._engine_due_at = 0.0  # monotonic seconds
         self.every(_ENGINE_TICK_SECONDS, self._tick_engine)
         self.every(_PROBE_SECONDS, self._probe)
         if engine.stores is not None:
@@ -235,16 +235,17 @@ class Namespace:
 
     def _on_committed(self) -> None:
         # What was staged may be due before anything that the engine told of at the last look.
-        self._engine_due_ms = 0
+        self._engine_due_at = 0.0
         self._flush_touched()
 
     def _tick_engine(self) -> None:
-        now_ms = self.clock.wall_ms()
-        if now_ms < self._engine_due_ms:
+        now = self.clock.monotonic()
+        if now < self._engine_due_at:
             return
+        now_ms = self.clock.wall_ms()
         due_ms = self.engine.tick(now_ms)
-        rest_ms = now_ms + int(1000 * _ENGINE_REST_SECONDS)
-        self._engine_due_ms = rest_ms if due_ms is None else min(due_ms, rest_ms)
+        rest_seconds = _ENGINE_REST_SECONDS if due_ms is None else min((due_ms - now_ms) / 1000, _ENGINE_REST_SECONDS)
+        self._engine_due_at = now + rest_seconds
 
     def _probe(self) -> None:
         """Whoever asks for health may keep clients away until it is told: without them nobody else tries the disk."""

@@ -477,13 +477,22 @@ class Peer:
     ) -> None:
         """Give a session, or wait for one; the attach is answered when there is one, or when the time is over."""
 
+        def is_wanted() -> bool:
+            """What the same read says may be known already: the link's own end, or that of its session."""
+            if link.detached or link.amqp_session.ended or self._over:
+                return False
+            if not self._access.permits(path, Right.LISTEN):  # the token may have expired in the meantime
+                raise UnauthorizedError("ExpiredToken: The token is expired.")
+            return True
+
         def granted(hold: Hold) -> None:
             self._waits.pop(link, None)
-            if not self._access.permits(path, Right.LISTEN):  # the token may have expired in the meantime
+            try:
+                outlet = SessionOutlet(link, path, wanted, hold, self, self._transactions)
+            except Exception:  # noqa: BLE001 - this may be another client's turn, which has no part in it
                 hold.release()
-                refused(UnauthorizedError("ExpiredToken: The token is expired."))
+                self._end_by_fault()
                 return
-            outlet = SessionOutlet(link, path, wanted, hold, self, self._transactions)
             hold.on_lost = lambda: self._drop(link, SessionLockLostError(queue.path, hold.session_id))
             self._handlers[link] = outlet
             self._namespace.add_outlet(outlet)
@@ -501,7 +510,7 @@ class Peer:
         if wanted.session_id is not None:
             granted(queue.open_session(wanted.session_id, self, link.name))
             return
-        wait = SessionWait(queue, self, link.name, granted, refused)
+        wait = SessionWait(queue, self, link.name, is_wanted, granted, refused)
         if not wait.look():
             self._waits[link] = wait
             wait.timer = self._namespace.call_later(wait_seconds(link), wait.time_out)

@@ -8,6 +8,7 @@ Spec: SERVICE-BUS.md W5, W10, W18, 5.5.
 Invariants:
     I1. An attach is answered once: with the session that it got, or with why it got none.
     I2. The link's end, whatever its cause, gives the session back.
+    I3. A link that is gone, or may not receive any more, takes no session; a grant that fails gives it back at once.
 """
 
 from __future__ import annotations
@@ -141,6 +142,7 @@ class SessionWait:
         queue: the entity.
         holder: whose the session will be.
         link_name: likewise.
+        is_wanted: whether the link still stands; raises IsthmusError where it may not receive any more.
         granted: told of the session.
         refused: told why there is none.
     """
@@ -150,12 +152,14 @@ class SessionWait:
         queue: SessionQueue | PartitionedSessionQueue,
         holder: object,
         link_name: str,
+        is_wanted: Callable[[], bool],
         granted: Callable[[Hold], None],
         refused: Callable[[IsthmusError], None],
     ) -> None:
         self._queue = queue
         self._holder = holder
         self._link_name = link_name
+        self._is_wanted = is_wanted
         self._granted = granted
         self._refused = refused
         self._is_over = False
@@ -167,6 +171,9 @@ class SessionWait:
         if self._is_over:
             return True
         try:
+            if not self._is_wanted():
+                self._end()
+                return True
             hold = self._queue.next_session(self._holder, self._link_name)
         except IsthmusError as error:
             self._end()

@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from isthmus.clock import Clock
+from isthmus.clock import Clock, monotonic_ms
 from isthmus.entities.administration import Administration
 from isthmus.entities.blob import BlobFiles, Blobs
 from isthmus.entities.calendar import BUCKET_MS
@@ -349,6 +349,7 @@ class Engine(Administration):
     # ---- time
 
     def _wake(self, queue: Queue, at_ms: int) -> None:
+        """Look at a queue's locks at a monotonic time, in ms."""
         known = self._wake_at.get(queue)
         if known is None or at_ms < known:
             self._wake_at[queue] = at_ms
@@ -366,23 +367,27 @@ class Engine(Administration):
             StoreError: as `begin_commit`.
         """
         now = self._clock.wall_ms() if now_ms is None else now_ms
-        self._expire_locks(now)
+        steady = monotonic_ms(self._clock)
+        self._expire_locks(steady)
         self._activate(now)
         self._expire_messages(now)
-        if now >= self._next_housekeeping_ms:
+        if steady >= self._next_housekeeping_ms:
+            self._next_housekeeping_ms = steady + _HOUSEKEEPING_MS
             self._housekeep(now)
         self.hubs.tick(now)
         self._context.blobs.tick(now)
         calendar = self._context.calendar
-        waits = [calendar.next_due_ms, calendar.next_expiry_ms, self._wakes[0][0] if self._wakes else None]
-        waits.append(self.hubs.due_ms)
+        waits = [calendar.next_due_ms, calendar.next_expiry_ms, self.hubs.due_ms]
+        if self._wakes:
+            waits.append(now + self._wakes[0][0] - steady)
         if self.stores is not None:
             waits.append(self.stores.tick(now))
         if self._numbers:
-            waits.append(self._next_housekeeping_ms)
+            waits.append(now + self._next_housekeeping_ms - steady)
         return min((at_ms for at_ms in waits if at_ms is not None), default=None)
 
     def _expire_locks(self, now: int) -> None:
+        """End the locks that are due at a monotonic time, in ms."""
         due: list[Queue] = []
         while self._wakes and self._wakes[0][0] <= now:
             at_ms, _, queue = heapq.heappop(self._wakes)
@@ -429,7 +434,6 @@ class Engine(Administration):
 
     def _housekeep(self, now: int) -> None:
         """Every ten seconds: idle entities let go of what they hold, and those idle for too long go themselves."""
-        self._next_housekeeping_ms = now + _HOUSEKEEPING_MS
         idle = {
             member
             for member in self._numbers.values()

@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from transaction_client import attach_coordinator, declare, discharge, send_with_state, within
 
 from isthmus.amqp import BATCH_FORMAT, Disposed, performative
 from isthmus.amqp.performative import Accepted, Close, Detach, Disposition, End, Modified, Rejected
 from isthmus.errors import StoreError
 from isthmus.transport.sender import envelope
+from transaction_client import attach_coordinator, declare, discharge, send_with_state, within
 
 NAMES = {Disposition: "outcome", Detach: "detach", End: "end", Close: "close"}
 
