@@ -196,6 +196,7 @@ class Namespace:
         for commits in (self.commits, *self._store_commits):
             with suppress(StoreError):  # logged, and told to the clients that it concerns
                 await commits.wait_durable()
+        self.engine.stop_fan_out()
         for peer in list(self.peers):
             # The condition at which clients of the service connect again.
             peer.close(Error(Symbol("amqp:connection:forced"), "The namespace is stopping."))

@@ -260,6 +260,7 @@ class Engine(Administration):
             StoreError: the store refused; everything staged or uncommitted has failed as in `fail_commit`.
         """
         commit = self._staging.begin()
+        self._context.fan_out.begin()
         if commit is not None:
             self._commits.append(commit)
         return commit
@@ -286,8 +287,32 @@ class Engine(Administration):
                 member.publish(sealed)
             except Exception as fault:  # noqa: BLE001 - as above
                 faults.append(fault)
+        try:
+            self._fan_out()
+        except Exception as fault:  # noqa: BLE001 - as above
+            faults.append(fault)
         if faults:
             raise ExceptionGroup("after a commit", faults)
+
+    def _fan_out(self) -> None:
+        """Let one topic that waits copy a turn's worth; the commit of that calls again."""
+        if self._context.fan_out.is_waiting and self._may_fan_out:
+            self._context.fan_out.go_on()
+
+    @property
+    def _may_fan_out(self) -> bool:
+        """Whether topics have their subscriptions."""
+        return True
+
+    def stop_fan_out(self) -> None:
+        """Let what topics have not copied yet wait for the next start; its senders are told that it is durable."""
+        self._context.fan_out.stop()
+        for member in self._numbers.values():
+            if isinstance(member, Topic):
+                member.tell_senders()
+        for store in self.stores or ():
+            if store.engine is not None:
+                store.engine.stop_fan_out()
 
     def fail_commit(self, commit: Commit, error: Exception) -> None:
         """After a failed sync: this commit, later ones and all that is staged fail.
@@ -331,6 +356,7 @@ class Engine(Administration):
         """
         if self.handover is not None:
             self.handover.hold()
+        self.stop_fan_out()
         self.begin_commit()
         if self._commits:
             self._store.sync()
@@ -374,6 +400,8 @@ class Engine(Administration):
         if steady >= self._next_housekeeping_ms:
             self._next_housekeeping_ms = steady + _HOUSEKEEPING_MS
             self._housekeep(now)
+        if not self._staging.has_staged and not self._commits:
+            self._fan_out()  # after a start, or a failed commit
         self.hubs.tick(now)
         self._context.blobs.tick(now)
         calendar = self._context.calendar
