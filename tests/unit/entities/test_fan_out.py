@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -78,7 +79,7 @@ def test_a_turn_stages_no_more_than_its_budget_i1(
     while namespace.engine.has_staged:
         namespace.commit()
         copies.append(sum(namespace.queue(f"t/Subscriptions/{name}").committed for name in NAMES))
-    steps = [after - before for before, after in zip(copies, copies[1:], strict=False)]
+    steps = [after - before for before, after in itertools.pairwise(copies)]
     assert steps[0] == 10
     assert max(steps) == 15
     assert sum(steps) == 500
@@ -177,7 +178,7 @@ def test_slow_rules_end_a_turn_by_the_clock_i4(namespace: Any, message: Make, mo
         namespace.commit()
         counts.append(topic.active_count)
     assert counts[-1] == 0
-    assert max(before - after for before, after in zip(counts, counts[1:], strict=False)) <= 4
+    assert max(before - after for before, after in itertools.pairwise(counts)) <= 4
 
 
 def test_a_subscription_that_goes_takes_nothing_more(
