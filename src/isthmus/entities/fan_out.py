@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SENT_UNITS", "TURN_UNITS", "FanOut", "Turn"]
 
-# What senders may have copied at once in one commit: some 30 ms of work. What is more waits in the topic.
-SENT_UNITS = 16_384
+# What senders may have copied at once in one commit: some 25 ms of work. What is more waits in the topic.
+SENT_UNITS = 8_192
 SENT_BYTES = 16 << 20
 SENT_SECONDS = 0.03
 # What is copied of that in one go, with one commit each: some 10 ms. Rules may be slow, hence the time: when it is over
 # no further message or subscription is begun.
-TURN_UNITS = 8_192
+TURN_UNITS = 4_096
 TURN_BYTES = 8 << 20
 TURN_SECONDS = 0.01
 

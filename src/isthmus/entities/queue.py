@@ -36,7 +36,7 @@ from isthmus.entities.description import INFINITE_MS, EntityStatus
 from isthmus.entities.intake import Context
 from isthmus.entities.key import DEFERRED, MESSAGE, message_key, message_span, unpack_message
 from isthmus.entities.lock import Acquired, Lock, LockTable, Span
-from isthmus.entities.record import Parts, build, expires_at_ms, locked_payloads, plain_payload
+from isthmus.entities.record import Parts, build, deleted_payload, expires_at_ms, locked_payloads, plain_payload
 from isthmus.entities.relay import Relay
 from isthmus.entities.run import runs_of
 from isthmus.entities.staging import Callback, Failure
@@ -158,7 +158,7 @@ class Queue(Relay):
             return None
         if not lock:
             sequences = self._numbers_of(pairs)
-            payloads = self._kept([plain_payload(record) for _, record in pairs])
+            payloads = self._kept([deleted_payload(record) for _, record in pairs])
             self._remove(sequences, sum(len(record) for _, record in pairs))
             self.delivered_total += len(pairs)
             self.settled_total += len(pairs)
@@ -193,7 +193,7 @@ class Queue(Relay):
         if deferred:
             payloads = [plain_payload(record, 1, slot) for _, record in pairs]
         else:
-            payloads = locked_payloads(pairs, slot)
+            payloads = locked_payloads(pairs, slot, random)
         sequences = self._numbers_of(pairs)
         held = Lock(random, tags, sequences, array("Q", [len(record) for _, record in pairs]), ends_at_ms)
         held.deferred = deferred
