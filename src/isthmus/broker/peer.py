@@ -48,6 +48,7 @@ from isthmus.amqp.performative import Source, Target
 from isthmus.amqp.types import Symbol, ULong
 from isthmus.broker import cbs
 from isthmus.broker.access import Access
+from isthmus.broker.browse import BrowseOutlet
 from isthmus.broker.condition import INTERNAL_TEXT, amqp_error, refusal
 from isthmus.broker.coordinator import Coordinator, Transactions
 from isthmus.broker.departure import Departures
@@ -62,7 +63,7 @@ from isthmus.broker.node import Answer, Requests
 from isthmus.broker.outlet import Outlet
 from isthmus.broker.partitioned import PartitionedIntake, PartitionedOutlet
 from isthmus.broker.request import Replies, Request, Respond, Style
-from isthmus.broker.selection import check_selection
+from isthmus.broker.selection import browses, check_selection
 from isthmus.broker.session_attach import SessionOutlet, SessionWait, Wanted, wait_seconds, wanted_session
 from isthmus.broker.wire import Wire
 from isthmus.entities import (
@@ -204,7 +205,7 @@ class Peer:
         for handler in list(self._handlers.values()):
             if isinstance(handler, Outlet):
                 handler.resume()
-                self._namespace.offer(handler)
+                self.offer(handler)
             elif isinstance(handler, HubOutlet):
                 handler.offer()
             elif isinstance(handler, Replies):
@@ -270,7 +271,10 @@ class Peer:
 
     def offer(self, outlet: Outlet) -> None:
         """A receiving link can take messages again."""
-        self._namespace.offer(outlet)
+        if isinstance(outlet, BrowseOutlet):
+            outlet.offer()
+        else:
+            self._namespace.offer(outlet)
 
     def flush(self) -> None:
         """Send what was queued."""
@@ -446,8 +450,13 @@ class Peer:
 
     def _attach_outlet(self, link: Link, path: str) -> None:
         queue = self._namespace.engine.receiver(path)
-        queue.check_stays()
         check_selection(link.source)
+        if browses(link.source):
+            queue.check_receivable()
+            link.accept()
+            self._handlers[link] = BrowseOutlet(link, path, queue, self, self._transactions)
+            return
+        queue.check_stays()
         wanted = wanted_session(link.source)
         if isinstance(queue, SessionQueue | PartitionedSessionQueue) and wanted is not None:
             self._attach_session(link, path, queue, wanted)
@@ -592,7 +601,7 @@ class Peer:
         if isinstance(handler, Outlet):
             handler.grants += 1
             handler.resume()
-            self._namespace.offer(handler)
+            self.offer(handler)
         elif isinstance(handler, HubOutlet):
             handler.grants += 1
             handler.offer()

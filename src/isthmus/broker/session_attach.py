@@ -8,6 +8,8 @@ Spec: SERVICE-BUS.md W5, W10, W18, 5.5.
 Invariants:
     I1. An attach is answered once: with the session that it got, or with why it got none.
     I2. The link's end, whatever its cause, gives the session back.
+    I4. In receive-and-delete each delivery renews the session's lock, which outlasts what the client was told by some
+        seconds: a client whose wait for the next message equals the lock's time ends its wait before the lock does.
     I3. A link that is gone, or may not receive any more, takes no session; a grant that fails gives it back at once.
 """
 
@@ -37,6 +39,8 @@ __all__ = [
 
 # How long a receiver waits for any session if it does not say: the service's own limit.
 DEFAULT_WAIT_SECONDS = 60.0
+# Nothing is locked but the session: a client that waits as long as that lock lasts must come to the end of its wait.
+_GRACE_MS = 5_000
 _FILTER = "com.microsoft:session-filter"
 _TIMEOUT = "com.microsoft:timeout"
 _LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
@@ -115,6 +119,15 @@ class SessionOutlet(Outlet):
         )
         super().__init__(link, path, hold.messages, carrier, transactions)
         self.hold = hold
+        if self._deletes:
+            hold.linger(_GRACE_MS)
+
+    def deliver(self, limit: int) -> int:
+        """As for any receiving link; I4."""
+        count = super().deliver(limit)
+        if count and self._deletes:
+            self.hold.renew()
+        return count
 
     @property
     def activity(self) -> object:

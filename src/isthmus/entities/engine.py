@@ -28,7 +28,6 @@ from isthmus.entities.description import (
     INFINITE_MS,
     CorrelationFilter,
     QueueDescription,
-    SqlFilter,
     SubscriptionDescription,
     TopicDescription,
 )
@@ -205,7 +204,8 @@ class Engine(Administration):
             filters = [rule_of(rule).filter for sub in topic.subscriptions.values() for rule in sub.rules.values()]
             runtime.subscription_count = len(topic.subscriptions)
             runtime.correlation_filter_count = sum(isinstance(one, CorrelationFilter) for one in filters)
-            runtime.sql_filter_count = sum(isinstance(one, SqlFilter) for one in filters)
+            # `$Default` and its opposite are SQL filters of the service: 1=1 and 1=0.
+            runtime.sql_filter_count = len(filters) - runtime.correlation_filter_count
         return runtime
 
     def members(self) -> list[tuple[str, Intake | AnyPartitioned]]:

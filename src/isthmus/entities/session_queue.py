@@ -160,7 +160,7 @@ class SessionQueue(SessionDirectory):
         self._check_open()
         self.accessed_at_ms = self._context.clock.wall_ms()
         hold.locked_until_ms = self.accessed_at_ms + self.lock_duration_ms
-        hold.ends_at_ms = monotonic_ms(self._context.clock) + self.lock_duration_ms
+        hold.ends_at_ms = monotonic_ms(self._context.clock) + self.lock_duration_ms + hold.grace_ms
         hold.messages.lock_until(hold.locked_until_ms)
         self._context.wake(self, hold.ends_at_ms)
         return hold.locked_until_ms

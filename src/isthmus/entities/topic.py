@@ -155,7 +155,7 @@ class Topic(Intake):
         self.last += len(accepted)
         self._staging.touch(self)
         done = after = 0
-        if not self.active_count:
+        if not self.active_count and not self._is_copying:
             numbers = range(first, self.last + 1) if origins is None else origins
             done, after = self._copy(accepted, numbers, now_ms, hops, 0, self._context.fan_out.sent)
         if done < len(accepted):
@@ -178,10 +178,21 @@ class Topic(Intake):
         Returns:
             How many messages were copied to all, and the number of the last subscription that has the next one; 0: none has.
         """
-        total = len(messages)
         if not self._cost:
-            return total, 0
-        at = 0
+            return len(messages), 0
+        self._is_copying = True
+        try:
+            return self._copy_in_turn(messages, numbers, now_ms, hops, after, turn)
+        finally:
+            self._is_copying = False
+
+    # What comes meanwhile has come by a subscription that forwards to this topic; it waits behind what is being copied.
+    _is_copying = False
+
+    def _copy_in_turn(
+        self, messages: Sequence[Parts], numbers: Sequence[int], now_ms: int, hops: int, after: int, turn: Turn
+    ) -> tuple[int, int]:
+        total, at = len(messages), 0
         turn.begin()
         while at < total and not turn.is_over:
             count, size_bytes = (0, 0) if after else self._fitting(messages, at, turn)
@@ -260,8 +271,9 @@ class Topic(Intake):
         after: int,
     ) -> None:
         """Store messages that are to be copied later."""
-        if not self.active_count:
-            self.head = self._cleaned = first
+        if not self.active_count or first < self.head:
+            self._cleaned = first if not self.active_count else min(first, self._cleaned)
+            self.head = first
             self._mark = after
         pairs, size, blobs = build_many(messages, first, now_ms, self._prefix, origins, hops)
         put = self._staging.batch.put

@@ -478,3 +478,24 @@ async def test_every_attach_is_answered_when_many_tokens_have_expired_i1(broker,
     assert {client.detached(link) for link in waiting} == {"amqp:unauthorized-access"}
     assert granted(last) == "a"
     assert not client.closed
+
+
+async def test_a_wait_as_long_as_the_lock_ends_quietly_i4(broker, client, send):
+    """In receive-and-delete: the client waits for the next message from its last one on, the lock lasts from its first."""
+    await send("a1")
+    link = attach(client, "a", snd_settle_mode=1)
+    link.rcv_settle_mode = 0
+    await client.settle()
+    assert client.bodies(link) == [b"a1"]
+    broker.clock.advance(LOCK_MS - 1000)
+    await send("a2")
+    await client.settle()
+    assert client.bodies(link) == [b"a1", b"a2"]
+    broker.clock.advance(LOCK_MS + 1000)
+    broker.engine.tick()
+    await client.settle()
+    assert not client.detached(link)
+    broker.clock.advance(4000)
+    broker.engine.tick()
+    await client.settle()
+    assert client.detached(link) == "com.microsoft:session-lock-lost"
