@@ -105,6 +105,7 @@ class Namespace:
         self._loop = asyncio.get_running_loop()
         self._dispatches: dict[Queue | AnyPartitionedQueue, Dispatch] = {}
         self._touched: set[Peer] = set()
+        self._is_fanning_out = False
         self._flushing = False
         self._timers: list[asyncio.TimerHandle] = []
         self.every(_PEER_TICK_SECONDS, self._tick_peers)
@@ -238,6 +239,25 @@ class Namespace:
         # What was staged may be due before anything that the engine told of at the last look.
         self._engine_due_at = 0.0
         self._flush_touched()
+        self._fan_out_soon()
+
+    def _fan_out_soon(self) -> None:
+        """While a disk is slow, let topics go on copying: in the next turn of the loop, so that others have theirs."""
+        if not self._is_fanning_out and any(engine.is_fanning_out for engine in self._engines()):
+            self._is_fanning_out = True
+            self._loop.call_soon(self._fan_out)
+
+    def _fan_out(self) -> None:
+        self._is_fanning_out = False
+        again = False
+        for engine in self._engines():
+            with suppress(StoreError):  # told to those whom it concerns
+                again = engine.fan_out() or again
+        if again:
+            self._fan_out_soon()
+
+    def _engines(self) -> list[Engine]:
+        return [self.engine, *(store.engine for store in self.engine.stores or () if store.engine is not None)]
 
     def _tick_engine(self) -> None:
         now = self.clock.monotonic()

@@ -288,16 +288,26 @@ class Engine(Administration):
             except Exception as fault:  # noqa: BLE001 - as above
                 faults.append(fault)
         try:
-            self._fan_out()
+            self.fan_out()
         except Exception as fault:  # noqa: BLE001 - as above
             faults.append(fault)
         if faults:
             raise ExceptionGroup("after a commit", faults)
 
-    def _fan_out(self) -> None:
-        """Let one topic that waits copy a turn's worth; the commit of that calls again."""
-        if self._context.fan_out.is_waiting and self._may_fan_out:
-            self._context.fan_out.go_on()
+    def fan_out(self) -> bool:
+        """Let one topic that waits copy a turn's worth; whether to call again before the next commit ends.
+
+        The end of a commit calls it by itself.
+
+        Raises:
+            StoreError: the store refused.
+        """
+        return self._may_fan_out and self._context.fan_out.is_waiting and self._context.fan_out.go_on()
+
+    @property
+    def is_fanning_out(self) -> bool:
+        """Whether topics have something to copy that `fan_out` may copy now."""
+        return self._may_fan_out and self._context.fan_out.is_waiting
 
     @property
     def _may_fan_out(self) -> bool:
@@ -401,7 +411,7 @@ class Engine(Administration):
             self._next_housekeeping_ms = steady + _HOUSEKEEPING_MS
             self._housekeep(now)
         if not self._staging.has_staged and not self._commits:
-            self._fan_out()  # after a start, or a failed commit
+            self.fan_out()  # after a start, or a failed commit
         self.hubs.tick(now)
         self._context.blobs.tick(now)
         calendar = self._context.calendar

@@ -8,7 +8,7 @@ rules would hold up all clients of a namespace, and its copies would be in memor
 
 Invariants:
     I1. All that is copied in one commit at the senders' request is within one budget, however many topics, forwarding ones
-        included, take part; so is each turn in which a waiting topic goes on.
+        included, take part; so is each turn in which a waiting topic goes on, and there are `TURNS` of these in a commit.
     I2. Topics that wait get their turns in rotation.
 """
 
@@ -22,15 +22,17 @@ if TYPE_CHECKING:
 
 __all__ = ["SENT_UNITS", "TURN_UNITS", "FanOut", "Turn"]
 
-# What senders may have copied at once in one commit: some 25 ms of work. What is more waits in the topic.
-SENT_UNITS = 8_192
+# What senders may have copied at once in one commit: some 40 ms of work. What is more waits in the topic.
+SENT_UNITS = 16_384
 SENT_BYTES = 16 << 20
-SENT_SECONDS = 0.03
-# What is copied of that in one go, with one commit each: some 10 ms. Rules may be slow, hence the time: when it is over
+SENT_SECONDS = 0.04
+# What is copied of that in one go: some 10 ms. Rules may be slow, hence the time: when it is over
 # no further message or subscription is begun.
 TURN_UNITS = 4_096
 TURN_BYTES = 8 << 20
 TURN_SECONDS = 0.01
+# Turns whose copies one commit may hold: a slow disk must not make each of them wait for a sync of its own.
+TURNS = 8
 
 
 class Turn:
@@ -87,6 +89,7 @@ class FanOut:
         self._waiting: dict[Topic, None] = {}
         self._sent: Turn | None = None
         self._is_stopped = False
+        self._turns = 0
 
     @property
     def sent(self) -> Turn:
@@ -98,6 +101,7 @@ class FanOut:
     def begin(self) -> None:
         """Another commit is being staged from now on."""
         self._sent = None
+        self._turns = 0
 
     @property
     def is_waiting(self) -> bool:
@@ -117,15 +121,18 @@ class FanOut:
         self._waiting.pop(topic, None)
 
     def go_on(self) -> bool:
-        """Let the next topic copy one turn's worth; whether any did.
+        """Let the next topic copy one turn's worth; whether any did, and another turn may follow.
 
         Raises:
             StoreError: the store refused.
         """
+        if self._turns >= TURNS:
+            return False
         for topic in list(self._waiting):
             del self._waiting[topic]
             if topic.has_waiting:
                 self._waiting[topic] = None
                 if topic.go_on(Turn(TURN_UNITS, TURN_BYTES, TURN_SECONDS, self._now)):
-                    return True
+                    self._turns += 1
+                    return self._turns < TURNS
         return False

@@ -172,7 +172,7 @@ def test_slow_rules_end_a_turn_by_the_clock_i4(namespace: Any, message: Make, mo
     monkeypatch.setattr(type(subscriber.selection), "copies", lambda self, view: slow(view))
     monkeypatch.setattr("isthmus.entities.topic._RULE_UNITS", 2)
     topic.accept([message(f"m{n}", user={"n": 1}) for n in range(50)])
-    assert topic.active_count > 40
+    assert topic.active_count >= 38
     counts = []
     while namespace.engine.has_staged:
         namespace.commit()
