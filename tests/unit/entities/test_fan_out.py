@@ -10,6 +10,8 @@ import pytest
 
 from isthmus.entities import RuleDescription, SqlAction, SqlFilter, SubscriptionDescription, TopicDescription, fan_out
 from isthmus.errors import QuotaExceededError, StoreError
+from partitioned_fixture import Stores, body_of
+from partitioned_fixture import message as partition_message
 
 Make = Callable[..., bytes]
 NAMES = ("a", "b", "c", "d", "e")
@@ -262,3 +264,35 @@ def test_large_envelopes_leave_the_budget_in_bytes(namespace: Any, message: Make
     assert topic.active_count in {6, 7}
     assert rest(namespace) >= 4
     assert {namespace.queue(f"t/Subscriptions/{name}").last for name in NAMES} == {8}
+
+
+@pytest.mark.parametrize("end", ["rest", "crash", "down"])
+def test_a_partitioned_topic_copies_in_turns_too(read: Any, budget: Callable[[int, int], None], end: str) -> None:
+    """I1, in each store by itself; also when one is lost or down in the midst."""
+    stores = Stores()
+    stores.engine.create_topic("t", TopicDescription(enable_partitioning=True))
+    for name in NAMES:
+        stores.engine.create_subscription("t", name)
+    stores.commit()
+    budget(3, 4)
+    texts = [str(n) for n in range(20)]
+    stores.engine.sender("t").accept([partition_message(text, key="k") for text in texts])
+    stores.commit_catalog()
+    for store in stores.stores:
+        stores.commit_store(store.index)
+        stores.commit_store(store.index)
+    if end == "crash":
+        stores.crash()
+    elif end == "down":
+        for journal in stores.journals.values():
+            journal.fail_writes = OSError("no room")
+        stores.commit()
+        for journal in stores.journals.values():
+            journal.fail_writes = None
+        stores.stores.retry()
+    for _ in range(30):
+        stores.engine.tick()
+        stores.commit()
+    for name in NAMES:
+        held_there = [body_of(one) for one in stores.engine.receiver(f"t/Subscriptions/{name}").peek(0, 100)]
+        assert held_there == texts, name
