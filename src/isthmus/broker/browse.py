@@ -58,7 +58,8 @@ class BrowseOutlet(Outlet):
         for each in [each for each in self._tokens if (each - first) & 0xFFFFFFFF <= (last - first) & 0xFFFFFFFF]:
             del self._tokens[each]
         if not settled:
-            self._answer(range(first, last + 1) if first <= last else [first, last], state or Accepted())
+            count = ((last - first) & 0xFFFFFFFF) + 1
+            self._answer([(first + number) & 0xFFFFFFFF for number in range(count)], state or Accepted())
 
     def _turn(self) -> None:
         self._scheduled = False

@@ -251,8 +251,10 @@ class Namespace:
         self._is_fanning_out = False
         again = False
         for engine in self._engines():
-            with suppress(StoreError):  # told to those whom it concerns
+            try:
                 again = engine.fan_out() or again
+            except StoreError as error:
+                _log.warning("copies of a topic not made: reason=%s", error)
         if again:
             self._fan_out_soon()
 

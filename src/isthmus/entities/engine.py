@@ -302,7 +302,14 @@ class Engine(Administration):
         Raises:
             StoreError: the store refused.
         """
-        return self._may_fan_out and self._context.fan_out.is_waiting and self._context.fan_out.go_on()
+        if not self.is_fanning_out:
+            return False
+        try:
+            return self._context.fan_out.go_on()
+        except Exception as error:
+            # Copies that were staged before it must not be written without the note that they were made.
+            self._fail(error)
+            raise
 
     @property
     def is_fanning_out(self) -> bool:

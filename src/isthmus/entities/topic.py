@@ -371,7 +371,10 @@ class Topic(Intake):
         chosen: list[Parts] = []
         origins: list[int] = []
         for view in views:
-            copies, failed = selection.copies(view)
+            try:
+                copies, failed = selection.copies(view)
+            except Exception as fault:  # noqa: BLE001 - one rule's fault must not hold up what all others wait for
+                copies, failed = [], fault
             for parts in copies:
                 chosen.append(parts)
                 origins.append(view.sequence)

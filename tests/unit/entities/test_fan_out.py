@@ -296,3 +296,34 @@ def test_a_partitioned_topic_copies_in_turns_too(read: Any, budget: Callable[[in
     for name in NAMES:
         held_there = [body_of(one) for one in stores.engine.receiver(f"t/Subscriptions/{name}").peek(0, 100)]
         assert held_there == texts, name
+
+
+def test_a_store_that_refuses_in_the_midst_of_a_turn_doubles_nothing_i1(
+    namespace: Any, message: Make, read: Any, budget: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(namespace, *NAMES)
+    budget(3, 4)
+    topic.accept([message(f"m{n}") for n in range(4)])
+    with monkeypatch.context() as patch:
+
+        def refused(*_: Any, **__: Any) -> None:
+            raise StoreError("cannot be read")
+
+        patch.setattr(namespace.queue("t/Subscriptions/e"), "store", refused)
+        with pytest.raises(ExceptionGroup):
+            rest(namespace)
+    rest(namespace)
+    assert {tuple(held(namespace, read, name)) for name in NAMES} == {("m0", "m1", "m2", "m3")}
+
+
+def test_a_fault_in_a_rule_holds_up_nobody(
+    namespace: Any, message: Make, read: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(namespace, "a", "b")
+    namespace.engine.create_rule("t", "a", RuleDescription("r", SqlFilter("n = 1")))
+    namespace.engine.delete_rule("t", "a", "$Default")
+    rest(namespace)
+    monkeypatch.setattr("isthmus.entities.selection.Selection.copies", lambda self, view: 1 // 0)
+    topic.accept([message("m")])
+    rest(namespace)
+    assert (held(namespace, read, "a"), held(namespace, read, "b")) == ([], ["m"])
