@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock"]
+__all__ = ["Clock", "SystemClock", "monotonic_ms"]
 
 
 class Clock(Protocol):
@@ -23,6 +23,11 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds on a clock that never goes back."""
         ...
+
+
+def monotonic_ms(clock: Clock) -> int:
+    """Monotonic time in whole milliseconds: what locks are held by, whatever becomes of the wall clock."""
+    return round(clock.monotonic() * 1000)
 
 
 class SystemClock:

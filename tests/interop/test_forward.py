@@ -84,12 +84,13 @@ def test_dead_letters_are_forwarded(client: Any, admin: Any) -> None:
 
 def test_forwarding_settings_are_checked(client: Any, admin: Any) -> None:
     admin.create_queue("checked")
-    for target in ("missing", "checked"):
-        for setting in ("forward_to", "forward_dead_lettered_messages_to"):
-            queue = admin.get_queue("checked")
-            setattr(queue, setting, target)
-            with pytest.raises(HttpResponseError, match=r"SubCode=40000\..*orward"):
-                admin.update_queue(queue)
+    for setting in ("forward_to", "forward_dead_lettered_messages_to"):
+        queue = admin.get_queue("checked")
+        setattr(queue, setting, "missing")
+        with pytest.raises(HttpResponseError, match=r"SubCode=40000\..*orward"):
+            admin.update_queue(queue)
+    own = admin.create_queue("own", forward_to="own")
+    assert own.forward_to.endswith("/own")
     with pytest.raises(HttpResponseError, match="does not exist"):
         admin.create_queue("other", forward_to="missing")
     admin.create_queue("passing", forward_to="checked")

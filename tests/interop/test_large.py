@@ -14,9 +14,9 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 from azure.servicebus.exceptions import ServiceBusError
 
 from fault_client import AnsweredReceiver, Raw, connected, make_message, read_message
-from isthmus.amqp import BATCH_FORMAT
+from isthmus.amqp import BATCH_FORMAT, LinkDetached
 from isthmus.amqp.frame import frame
-from isthmus.amqp.performative import Accepted, Source, Target, TransactionalState, Transfer
+from isthmus.amqp.performative import Accepted, Source, Target, TransactionalState, Transfer, decode
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.transport import Sender
 from isthmus.transport.sender import envelope
@@ -339,3 +339,25 @@ def test_a_large_message_is_part_of_its_transaction(ns: NamespaceProcess, client
         assert got == [MIDDLE, b"behind"]
         assert receiver.peek_messages(5) == []
     eventually(lambda: not bodies(ns))
+
+
+def test_a_large_message_is_answered_before_the_end_of_its_link(ns: NamespaceProcess) -> None:
+    with Raw(ns).opened() as raw:
+        link = raw.session.attach_sender("leaving", Target("big"), source=Source("me"))
+        raw.wait_until(lambda: link.credit > 0)
+        said = len(raw.bytes)
+        link.send(make_message(MIDDLE), b"1")
+        link.detach()
+        raw.wait(LinkDetached)
+        names = [type(value).__name__ for value in performatives(raw.bytes[said:])]
+    assert [name for name in names if name in {"Disposition", "Detach"}] == ["Disposition", "Detach"]
+
+
+def performatives(data: bytes) -> Iterator[Any]:
+    """What the frames of a stream say."""
+    at = 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        if size > 8:
+            yield decode(data[at + 4 * data[at + 4] : at + size])[0]
+        at += size

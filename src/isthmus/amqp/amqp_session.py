@@ -55,7 +55,8 @@ class AmqpSession:
         channel: the channel that we write on.
         links: links by the peer's handle.
         next_delivery_id: the id that the next delivery sent gets.
-        ended: whether one of both sides has ended it.
+        ended: whether one of both sides has ended it, or this side is about to (`begin_end`).
+        end_sent: whether our End frame was sent.
         context: free for the owner.
     """
 
@@ -65,6 +66,9 @@ class AmqpSession:
         self.links: dict[int, Link] = {}
         self.next_delivery_id = 0
         self.ended = False
+        self.end_sent = False
+        self.peer_ended = False
+        self._end: End | None = None  # decided, not sent yet
         self.begun = False
         self.context: Any = None
         self.send_window = 0
@@ -140,9 +144,24 @@ class AmqpSession:
 
     def end(self, error: Error | None = None) -> None:
         """Ends the session; its links go with it."""
+        self.begin_end(error)
+        self.finish_end()
+
+    def begin_end(self, error: Error | None = None) -> None:
+        """Ends the session but for its End frame: deliveries can be disposed of until `finish_end`."""
         if not self.ended:
             self.ended = True
-            self.write(End(error))
+            self._end = End(error)
+
+    def finish_end(self) -> None:
+        """Sends the End frame of `begin_end`, or the answer to the peer's; does nothing if there is none to send."""
+        end, self._end = self._end, None
+        if end is None:
+            return
+        self.write(end)
+        self.end_sent = True
+        if self.peer_ended:
+            self.connection.release_channel(self)
 
     # ---- writing, for links
 
@@ -193,6 +212,7 @@ class AmqpSession:
 
     def release(self) -> None:
         """Lets go of the links; see `Connection.release`."""
+        self.ended = self.end_sent = True
         self.links.clear()
         self._by_name.clear()
         self._waiting.clear()
@@ -218,10 +238,11 @@ class AmqpSession:
                 "amqp:not-allowed", f"handle {attach.handle} is over the limit of {self._handle_max}"
             )
         known = self.links.get(attach.handle)
-        if known is not None and not known.detached:
+        if known is not None and (not known.detached or known.is_detach_due):
             raise AmqpSessionError("amqp:session:handle-in-use", f"handle {attach.handle} is in use by {known.name!r}")
         if known is not None:  # detached from this side, and the peer took its handle anew instead of an answer
-            self._release(known)
+            known.peer_detached = True
+            self.release_link(known)
         role = Role(not attach.role)
         link = self._by_name.get((attach.name, role))
         if link is not None and link.peer is None:
@@ -320,8 +341,7 @@ class AmqpSession:
                 Symbol("amqp:link:message-size-exceeded"),
                 f"The message is over the link's limit of {link.max_message_size_bytes} bytes.",
             )
-            link.detach(error)
-            events.append(LinkDetached(link, error, True))
+            self._detach(link, error, events)
             return None
         if transfer.more:
             link.partial = partial
@@ -399,9 +419,15 @@ class AmqpSession:
             return True
         link.credit = 0
         error = Error(Symbol("amqp:link:transfer-limit-exceeded"), "More deliveries came than the link had credit for.")
-        link.detach(error)
-        events.append(LinkDetached(link, error, True))
+        self._detach(link, error, events)
         return False
+
+    def _detach(self, link: Link, error: Error, events: list[Event]) -> None:
+        """Detaches a link whose peer broke its limits."""
+        link.begin_detach(error)
+        if self.connection.answers_at_once:
+            link.finish_detach()
+        events.append(LinkDetached(link, error, True))
 
     def _attached(self, handle: int) -> Link:
         link = self.links.get(handle)
@@ -423,23 +449,31 @@ class AmqpSession:
         """The peer detached, or answered ours."""
         link = self._attached(detach.handle)
         del self.links[detach.handle]
-        self._release(link)
+        link.peer_detached = True
+        if link.detached and not link.is_detach_due:
+            self.release_link(link)
         if not link.detached:
             if not link.attached:  # the peer gave up before we answered its attach
                 link.answer_null()
-            link.detach(closed=detach.closed)
+            link.begin_detach(closed=detach.closed)
+        if self.connection.answers_at_once:
+            link.finish_detach()
+        elif link.is_detach_due:
+            self._by_name.pop((link.name, link.role), None)  # the peer may use the name again
         events.append(LinkDetached(link, detach.error, detach.closed))
 
-    def _release(self, link: Link) -> None:
-        """A link's handle and name are free again."""
+    def release_link(self, link: Link) -> None:
+        """A link's handle and name are free again: both sides have detached it."""
         self._handles.discard(link.handle)
-        self._by_name.pop((link.name, link.role), None)
+        if self._by_name.get((link.name, link.role)) is link:
+            del self._by_name[link.name, link.role]
 
     def on_end(self, end: End, events: list[Event]) -> None:
         """The peer ended the session, or answered ours."""
-        if not self.ended:
-            self.write(End())
-            self.ended = True
+        self.peer_ended = True
+        self.begin_end()
+        if self.connection.answers_at_once:
+            self.finish_end()
         for link in self.links.values():
             link.detached = True
             link.drop_partial()

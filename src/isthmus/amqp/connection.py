@@ -69,6 +69,9 @@ class Connection:
         incoming_window: transfer frames that the peer may have under way per session.
         handle_max: highest link handle per session.
         properties: connection properties for our open.
+        answers_at_once: whether the peer's Detach, End and Close are answered as they are read. Where False, the owner
+            answers them by `Link.finish_detach`, `AmqpSession.finish_end` and `close`, once it has disposed of what came
+            before them; links and sessions that a fault of the peer's ends wait for the same calls.
 
     Attributes:
         peer_max_frame_size_bytes: the largest frame that the peer takes.
@@ -91,7 +94,9 @@ class Connection:
         incoming_window: int = 5000,
         handle_max: int = 255,
         properties: dict[Any, Any] | None = None,
+        answers_at_once: bool = True,
     ) -> None:
+        self.answers_at_once = answers_at_once
         self.server = server
         self.container_id = container_id
         self.hostname = hostname
@@ -111,6 +116,7 @@ class Connection:
         self._state = _HEADER
         self._choice: tuple[str, bytes | None] | None = None
         self._sent_open = self._sent_close = False
+        self._is_close_due = False  # the peer has closed, and waits for the answer
         self._buffer = b""
         self._out: list[bytes] = []
         self._by_remote: dict[int, AmqpSession] = {}
@@ -160,7 +166,7 @@ class Connection:
 
     def close(self, error: Error | None = None) -> None:
         """Closes the connection; the peer answers with `Closed`."""
-        if not self._sent_close and self._state in (_OPEN, _RUNNING):
+        if not self._sent_close and (self._state in (_OPEN, _RUNNING) or self._is_close_due):
             if not self._sent_open:
                 self._write_open()
             self.write(frame(0, Close(error)))
@@ -330,7 +336,9 @@ class Connection:
                 self._on_session_frame(session, value, buffer, start, payload, end, events)
             except AmqpSessionError as fault:
                 error = Error(Symbol(fault.condition), str(fault))
-                session.end(error)
+                session.begin_end(error)
+                if self.answers_at_once:
+                    session.finish_end()
                 events.append(SessionEnded(session, error))
 
     def _on_session_frame(
@@ -510,8 +518,9 @@ class Connection:
         events.append(SessionBegun(session))
 
     def _on_close(self, close: Close, events: list[Event]) -> None:
-        self.close()
-        self._state, self.closed = _CLOSED, True
+        if self.answers_at_once:
+            self.close()
+        self._state, self.closed, self._is_close_due = _CLOSED, True, True
         events.append(Closed(close.error, True))
 
     def _new_session(self) -> AmqpSession:
@@ -521,12 +530,18 @@ class Connection:
         return session
 
     def _drop(self, session: AmqpSession) -> None:
-        self._by_local.pop(session.channel, None)
+        if session.end_sent:
+            self.release_channel(session)
         for channel, known in list(self._by_remote.items()):
             if known is session:
                 del self._by_remote[channel]
                 self._ended.add(channel)
         self._hot = None
+
+    def release_channel(self, session: AmqpSession) -> None:
+        """A session's channel is free again: both sides have ended it."""
+        if self._by_local.get(session.channel) is session:
+            del self._by_local[session.channel]
 
 
 _ACCEPTED = performative.Accepted()

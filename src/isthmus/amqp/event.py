@@ -154,7 +154,7 @@ class SentSettled:
 
 @dataclass(slots=True)
 class LinkDetached:
-    """The peer detached, or answered our detach; its detach has been answered."""
+    """The peer detached (and is answered as `Connection.answers_at_once` says), answered our detach, or broke a limit of the link."""
 
     link: Link
     error: Error | None
@@ -163,7 +163,7 @@ class LinkDetached:
 
 @dataclass(slots=True)
 class SessionEnded:
-    """The peer ended the session, or answered our end; its links are gone."""
+    """The peer ended the session, answered our end, or broke the protocol in it; its links are gone."""
 
     amqp_session: AmqpSession
     error: Error | None

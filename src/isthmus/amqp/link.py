@@ -64,7 +64,8 @@ class Link:
         credit: deliveries that may still come or go.
         drain: whether the receiver asked to use up the credit at once.
         delivery_count: the sender's count, modulo 2^32.
-        detached: whether one of both sides has detached.
+        detached: whether one of both sides has detached, or this side is about to (`begin_detach`).
+        peer_detached: whether the peer has.
         context: free for the owner.
         parts_above_bytes: a receiver's: single messages larger than that are reported as `TransferParts`; 0 is none.
         is_sending: whether a delivery that is sent in parts is not whole yet.
@@ -88,6 +89,8 @@ class Link:
         self.delivery_count = 0
         self.attached = False
         self.detached = False
+        self.peer_detached = False
+        self._detach: Detach | None = None  # decided, not sent yet
         self.context: Any = None
         self.partial: PartialDelivery | None = None
         self.shape: Shape | None = None
@@ -182,12 +185,35 @@ class Link:
 
     def detach(self, error: Error | None = None, closed: bool = True) -> None:
         """Detaches; deliveries that still arrive are dropped. Does nothing on a link already detached."""
+        self.begin_detach(error, closed)
+        self.finish_detach()
+
+    def begin_detach(self, error: Error | None = None, closed: bool = True) -> None:
+        """Ends the link but for its Detach frame: deliveries that still arrive are dropped, nothing more is sent.
+
+        Deliveries that came or went before can be disposed of until `finish_detach`.
+        """
         if self.detached:
             return
         self.detached = True
+        self._detach = Detach(self.handle, closed, error)
         self.drop_partial()
         self.amqp_session.forget_link(self)
-        self.amqp_session.write(Detach(self.handle, closed, error))
+
+    def finish_detach(self) -> None:
+        """Sends the Detach frame of `begin_detach`, or the answer to the peer's; does nothing if there is none to send."""
+        detach, self._detach = self._detach, None
+        if detach is None:
+            return
+        if not self.amqp_session.end_sent:
+            self.amqp_session.write(detach)
+        if self.peer_detached:
+            self.amqp_session.release_link(self)
+
+    @property
+    def is_detach_due(self) -> bool:
+        """Whether `finish_detach` has a frame to send."""
+        return self._detach is not None
 
     # ---- receiving
 
@@ -213,7 +239,7 @@ class Link:
     def dispose(self, first: int, last: int, state: Any = None, settled: bool = True) -> None:
         """Disposes of incoming deliveries first to last (ids); state None is accepted."""
         session = self.amqp_session
-        if session.ended:
+        if session.end_sent:
             return
         if settled and (state is None or type(state) is Accepted):
             session.connection.write(accepted_frame(session.channel, True, first, last))
@@ -324,7 +350,7 @@ class Link:
     def settle_sent(self, first: int, last: int, state: Any = None) -> None:
         """Settles deliveries that we sent, echoing the receiver's outcome (accepted where `state` is None)."""
         session = self.amqp_session
-        if session.ended:
+        if session.end_sent:
             return
         session.forget_sent(first, last)
         if state is None or type(state) is Accepted:
@@ -334,7 +360,7 @@ class Link:
 
     def tell_sent(self, first: int, last: int, state: Any) -> None:
         """Tells a state of deliveries that we sent and settles nothing: the peer may still change its mind."""
-        if not self.amqp_session.ended:
+        if not self.amqp_session.end_sent:
             self.amqp_session.write(Disposition(False, first, last, False, state, False))
 
     def drained(self) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from isthmus.amqp import AmqpSession, CodecError, Link, Transfers, section
 from isthmus.amqp.performative import Composite, Declare, Declared, Discharge, Rejected, decode
 from isthmus.broker.condition import amqp_error
+from isthmus.broker.departure import Owed
 from isthmus.clock import Clock
 from isthmus.entities import (
     Engine,
@@ -155,6 +156,7 @@ class Coordinator:
         self.link = link
         self._transactions = transactions
         self._touch = touch
+        self.owed = Owed()
 
     def open(self) -> None:
         """Grant the first credit."""
@@ -168,7 +170,9 @@ class Coordinator:
         """Carry out declarations and discharges; a client that does not want to hear of them has no use for the link."""
         if event.settled:
             self.close()
-            self.link.detach(amqp_error(NotAllowedError("Messages to the coordinator must not be sent settled.")))
+            error = NotAllowedError("Messages to the coordinator must not be sent settled.")
+            self.link.begin_detach(amqp_error(error))
+            self.owed.when_none(self.link.finish_detach)
             return
         for number, payload in enumerate(event.payloads):
             self._take(payload, (event.first_delivery_id + number) & 0xFFFFFFFF)
@@ -181,9 +185,8 @@ class Coordinator:
 
     def _take(self, payload: bytes, delivery_id: int) -> None:
         def tell(state: Composite | None) -> None:
-            if not self.link.detached:
-                self.link.dispose(delivery_id, delivery_id, state)
-                self._touch()
+            self.link.dispose(delivery_id, delivery_id, state)
+            self._touch()
 
         try:
             request = _request(payload)
@@ -202,10 +205,21 @@ class Coordinator:
             found.rollback()
             tell(None)
             return
-        found.commit(
-            lambda: tell(None),
-            lambda error: tell(Rejected(amqp_error(TransactionRolledBackError(str(amqp_error(error).description))))),
-        )
+
+        def committed() -> None:
+            tell(None)
+            self.owed.paid()
+
+        def failed(error: Exception) -> None:
+            tell(Rejected(amqp_error(TransactionRolledBackError(str(amqp_error(error).description)))))
+            self.owed.paid()
+
+        self.owed.add()
+        try:
+            found.commit(committed, failed)
+        except IsthmusError:
+            self.owed.paid()
+            raise
 
 
 def _request(payload: bytes) -> Declare | Discharge:

@@ -16,8 +16,7 @@ import asyncio
 import logging
 from collections import deque
 
-from isthmus.amqp.performative import Error
-from isthmus.broker.condition import amqp_error, refusal
+from isthmus.broker.condition import refusal
 from isthmus.broker.outlet import Outlet
 from isthmus.entities import AnyPartitionedQueue, Queue
 from isthmus.errors import IsthmusError
@@ -110,12 +109,12 @@ class Dispatch:
             try:
                 count = outlet.deliver(min(_SHARE if ready else _SHARE_ALONE, left))
             except IsthmusError as error:
-                self._refuse(outlet, amqp_error(error), refusal(error).condition)
+                self._refuse(outlet, error)
                 touched[outlet] = None
                 continue
             except Exception as fault:  # noqa: BLE001 - a fault of ours costs this link, and the others not their round
                 _log.exception("receiver detached by a fault: entity=%r", outlet.path)
-                self._refuse(outlet, amqp_error(fault), refusal(fault).condition)
+                self._refuse(outlet, fault)
                 touched[outlet] = None
                 continue
             dry = not count or not self.queue.has_available
@@ -135,8 +134,8 @@ class Dispatch:
         if not dry:
             self.wake()
 
-    def _refuse(self, outlet: Outlet, error: Error, condition: str) -> None:
-        _log.warning("receiver detached: entity=%r condition=%s", outlet.path, condition)
+    def _refuse(self, outlet: Outlet, error: Exception) -> None:
+        _log.warning("receiver detached: entity=%r condition=%s", outlet.path, refusal(error).condition)
         outlet.close()
         self.remove(outlet)
-        outlet.link.detach(error)
+        outlet.detach(error)

@@ -11,6 +11,7 @@ Invariants:
         message in it is rejected alone.
     I3. The only outcomes sent are accepted, and rejected with condition and text: one SDK hangs on any other.
     I4. Settled transfers get no disposition.
+    I5. `owed` counts what waits for a commit, so that the link's end is told behind it (`isthmus.broker.departure`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Protocol
 from isthmus.amqp import BATCH_FORMAT, Link, Transfers
 from isthmus.amqp.performative import Rejected
 from isthmus.broker.condition import amqp_error, refusal
+from isthmus.broker.departure import Owed
 from isthmus.errors import IsthmusError
 
 __all__ = ["CREDIT", "Inflow", "Refusing", "wrap"]
@@ -66,6 +68,7 @@ class Inflow(ABC):
         self.path = path
         self._taker = taker
         self._account = account
+        self.owed = Owed()
         self._accepted = 0
         self._rejected = 0
 
@@ -132,7 +135,7 @@ class Inflow(ABC):
         except IsthmusError as error:
             self.reject(delivery_id, 1, error, settled)
             return
-        self._account(size_bytes)
+        self._await(size_bytes)
 
     def _take_run(self, payloads: list[bytes], first: int, settled: bool) -> None:
         size_bytes = sum(map(len, payloads))
@@ -145,6 +148,11 @@ class Inflow(ABC):
             for number, payload in enumerate(payloads):
                 self._take_run([payload], first + number, settled)
             return
+        self._await(size_bytes)
+
+    def _await(self, size_bytes: int) -> None:
+        """Note that `_outcomes` will come: what waits for the disk, and what the client is owed."""
+        self.owed.add()
         self._account(size_bytes)
 
     def _outcomes(self, first: int, count: int, size_bytes: int, settled: bool) -> tuple[Durable, Failed]:
@@ -155,10 +163,12 @@ class Inflow(ABC):
             self._accepted += count
             if not settled:
                 self.link.dispose(wrap(first), wrap(first + count - 1))
+            self.owed.paid()
 
         def failed(error: Exception) -> None:
             self._account(-size_bytes)
             self.reject(first, count, error, settled)
+            self.owed.paid()
 
         return durable, failed
 

@@ -95,7 +95,7 @@ class Intake(Inflow):
 
     def on_transfers(self, event: Transfers) -> None:
         if self._line:
-            self._line.append((None, event))
+            self._append(None, event)
             if event.state is None:
                 return
             self._clear_line()
@@ -117,7 +117,7 @@ class Intake(Inflow):
             return
         self._coming = None
         whole = Transfers(event.link, event.delivery_id, [b""], [], 0, event.settled, event.state)
-        self._line.append((upload, whole))
+        self._append(upload, whole)
         if event.state is None:
             upload.finish(self._advance)
         else:
@@ -128,6 +128,10 @@ class Intake(Inflow):
         if self._coming is not None:
             self._coming.abort()
             self._coming = None
+
+    def _append(self, upload: Upload | None, event: Transfers) -> None:
+        self._line.append((upload, event))
+        self.owed.add()
 
     def _clear_line(self) -> None:
         """Take everything now (I2)."""
@@ -146,6 +150,7 @@ class Intake(Inflow):
                 super().on_transfers(event)
             else:
                 self._take_large(upload, event)
+            self.owed.paid()
 
     def _take_large(self, upload: Upload, event: Transfers) -> None:
         first, settled = event.first_delivery_id, event.settled
@@ -157,7 +162,7 @@ class Intake(Inflow):
             if event.state is None:
                 size_bytes = len(payload.front) + 1
                 self.store([payload], *self._outcomes(first, 1, size_bytes, settled))
-                self._account(size_bytes)
+                self._await(size_bytes)
         except IsthmusError as error:
             self.reject(first, 1, error, settled)
         else:

@@ -115,12 +115,13 @@ class Namespace:
         self._loop = asyncio.get_running_loop()
         self._dispatches: dict[Queue | AnyPartitionedQueue, Dispatch] = {}
         self._touched: set[Peer] = set()
+        self._is_fanning_out = False
         self._flushing = False
         self._timers: list[asyncio.TimerHandle] = []
         self._peers_ticked_at = clock.monotonic()
         self._has_waited = False
         self.every(_PEER_TICK_SECONDS, self._tick_peers)
-        self._engine_due_ms = 0
+        self._engine_due_at = 0.0  # monotonic seconds
         self.every(_ENGINE_TICK_SECONDS, self._tick_engine)
         self.every(_PROBE_SECONDS, self._probe)
         if engine.stores is not None:
@@ -208,6 +209,7 @@ class Namespace:
         for commits in (self.commits, *self._store_commits):
             with suppress(StoreError):  # logged, and told to the clients that it concerns
                 await commits.wait_durable()
+        self.engine.stop_fan_out()
         for peer in list(self.peers):
             # The condition at which clients of the service connect again.
             peer.close(Error(Symbol("amqp:connection:forced"), "The namespace is stopping."))
@@ -252,16 +254,38 @@ class Namespace:
 
     def _on_committed(self) -> None:
         # What was staged may be due before anything that the engine told of at the last look.
-        self._engine_due_ms = 0
+        self._engine_due_at = 0.0
         self._flush_touched()
+        self._fan_out_soon()
+
+    def _fan_out_soon(self) -> None:
+        """While a disk is slow, let topics go on copying: in the next turn of the loop, so that others have theirs."""
+        if not self._is_fanning_out and any(engine.is_fanning_out for engine in self._engines()):
+            self._is_fanning_out = True
+            self._loop.call_soon(self._fan_out)
+
+    def _fan_out(self) -> None:
+        self._is_fanning_out = False
+        again = False
+        for engine in self._engines():
+            try:
+                again = engine.fan_out() or again
+            except StoreError as error:
+                _log.warning("copies of a topic not made: reason=%s", error)
+        if again:
+            self._fan_out_soon()
+
+    def _engines(self) -> list[Engine]:
+        return [self.engine, *(store.engine for store in self.engine.stores or () if store.engine is not None)]
 
     def _tick_engine(self) -> None:
-        now_ms = self.clock.wall_ms()
-        if now_ms < self._engine_due_ms:
+        now = self.clock.monotonic()
+        if now < self._engine_due_at:
             return
+        now_ms = self.clock.wall_ms()
         due_ms = self.engine.tick(now_ms)
-        rest_ms = now_ms + int(1000 * _ENGINE_REST_SECONDS)
-        self._engine_due_ms = rest_ms if due_ms is None else min(due_ms, rest_ms)
+        rest_seconds = _ENGINE_REST_SECONDS if due_ms is None else min((due_ms - now_ms) / 1000, _ENGINE_REST_SECONDS)
+        self._engine_due_at = now + rest_seconds
 
     def _probe(self) -> None:
         """Whoever asks for health may keep clients away until it is told: without them nobody else tries the disk."""

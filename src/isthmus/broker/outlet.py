@@ -14,6 +14,8 @@ Invariants:
     I5. What was disposed of in a transaction is settled from this side when the commit is durable, not before. After a
         roll-back the client disposes of it anew; if it has settled its side already, the link's default outcome applies.
     I6. Messages go out in the order in which they were taken, large ones in parts.
+    I7. `owed` counts settlements that wait for a commit, so that the link's end is told behind it
+        (`isthmus.broker.departure`); they are answered although the link takes nothing any more.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from isthmus.amqp import Link
 from isthmus.amqp.performative import Accepted, Modified, Rejected, Released, Source, TransactionalState
 from isthmus.broker.condition import amqp_error, refusal
 from isthmus.broker.coordinator import Transactions
+from isthmus.broker.departure import Owed
 from isthmus.broker.large import LARGE_BYTES, Stream
 from isthmus.broker.request import Way, text_map
 from isthmus.entities import Acquired, AnyPartitionedQueue, Payload, Queue, Transaction
@@ -90,6 +93,7 @@ class Outlet:
         self.queue = queue
         self.closed = False
         self.grants = 0
+        self.owed = Owed()
         self._carrier = carrier
         self._transactions = transactions
         self._deletes = link.snd_settle_mode == _PRESETTLED
@@ -201,6 +205,11 @@ class Outlet:
             self._stream.close()
             self._stream = None
 
+    def detach(self, error: Exception) -> None:
+        """End the link from this side, behind what it owes."""
+        self.link.begin_detach(amqp_error(error))
+        self.owed.when_none(self.link.finish_detach)
+
     def statistics(self) -> dict[str, int]:
         """Messages delivered so far, and how many of them wait for a disposition."""
         return {"delivered": self._delivered, "unsettled": len(self._tokens)}
@@ -243,7 +252,7 @@ class Outlet:
         if error is not None:
             _log.error("message not sent: entity=%r reason=%s", self.path, error)
             self._behind.clear()
-            self.link.detach(amqp_error(error))
+            self.detach(error)
         self._send_behind()
         self._carrier.offer(self)
         self._carrier.touch()
@@ -309,17 +318,22 @@ class Outlet:
         flags: Sequence[bool] = ()
 
         def durable() -> None:
-            if settled or self.closed:
+            if settled:
                 return
             if all(flags):
                 self._answer(ids, verdict.echo)
             else:
                 for ok, group in groupby(zip(ids, flags, strict=True), key=lambda pair: pair[1]):
                     self._answer([each for each, _ in group], verdict.echo if ok else Rejected(amqp_error(_LOST)))
+            self.owed.paid()
 
         def failed(error: Exception) -> None:
-            if not settled and not self.closed:
+            if not settled:
                 self._answer(ids, Rejected(amqp_error(error)))
+                self.owed.paid()
+
+        if not settled:
+            self.owed.add()
 
         try:
             # Who settles first hears no more of it.

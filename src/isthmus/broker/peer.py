@@ -15,6 +15,7 @@ Invariants:
         clients together hold a bounded number of bytes of messages that are not whole yet.
     I5. A link whose entity is disabled or deleted, or that was idle for as long as the namespace allows, is detached.
     I6. A client that reads nothing is closed before what waits for it fills the memory.
+    I7. The end of a link, session or connection is told behind the outcomes that are owed (`isthmus.broker.departure`).
 """
 
 from __future__ import annotations
@@ -47,8 +48,10 @@ from isthmus.amqp.performative import Source, Target
 from isthmus.amqp.types import Symbol, ULong
 from isthmus.broker import cbs
 from isthmus.broker.access import Access
+from isthmus.broker.browse import BrowseOutlet
 from isthmus.broker.condition import INTERNAL_TEXT, amqp_error, refusal
 from isthmus.broker.coordinator import Coordinator, Transactions
+from isthmus.broker.departure import Departures
 from isthmus.broker.hub import HUB_NODE, HubOutlet
 from isthmus.broker.idle import IdleWatch
 from isthmus.broker.inflow import Inflow
@@ -60,7 +63,7 @@ from isthmus.broker.node import Answer, Requests
 from isthmus.broker.outlet import Outlet
 from isthmus.broker.partitioned import PartitionedIntake, PartitionedOutlet
 from isthmus.broker.request import Replies, Request, Respond, Style
-from isthmus.broker.selection import check_selection
+from isthmus.broker.selection import browses, check_selection
 from isthmus.broker.session_attach import SessionOutlet, SessionWait, Wanted, wait_seconds, wanted_session
 from isthmus.broker.wire import Wire
 from isthmus.entities import (
@@ -148,7 +151,9 @@ class Peer:
             idle_timeout_ms=namespace.limits.connection_idle_timeout_ms,
             sasl=_MECHANISMS,
             require_sasl=False,
+            answers_at_once=False,
         )
+        self._departures = Departures(self.touch)
         self._access = Access(namespace.authority, namespace.token_clock)
         self._handlers: dict[Link, _Handler] = {}
         self._waits: dict[Link, SessionWait] = {}
@@ -204,7 +209,7 @@ class Peer:
         for handler in list(self._handlers.values()):
             if isinstance(handler, Outlet):
                 handler.resume()
-                self._namespace.offer(handler)
+                self.offer(handler)
             elif isinstance(handler, HubOutlet):
                 handler.offer()
             elif isinstance(handler, Replies):
@@ -215,7 +220,7 @@ class Peer:
 
     def tick(self) -> None:
         """Heartbeats, idle times, the token deadline, tokens that have expired, entities that have gone or closed."""
-        if self._over:
+        if self._over or self._is_closing:
             return
         try:
             self._tick()
@@ -270,7 +275,10 @@ class Peer:
 
     def offer(self, outlet: Outlet) -> None:
         """A receiving link can take messages again."""
-        self._namespace.offer(outlet)
+        if isinstance(outlet, BrowseOutlet):
+            outlet.offer()
+        else:
+            self._namespace.offer(outlet)
 
     def flush(self) -> None:
         """Send what was queued."""
@@ -294,6 +302,7 @@ class Peer:
     # ---- events
 
     _wire_gone = False
+    _is_closing = False  # the client has closed, and waits for the answer
     _is_given_up = False
 
     def _handle(self, events: list[Event]) -> None:
@@ -370,6 +379,12 @@ class Peer:
             self._early_links += 1
             if self._early_links > _EARLY_LINKS:
                 raise QuotaExceededError(f"More than {_EARLY_LINKS} links were attached before the first token.")
+        if not self._departures.after(link, lambda: self._answer_attach(link)):
+            self._answer_attach(link)
+
+    def _answer_attach(self, link: Link) -> None:
+        if link.detached or link.amqp_session.ended:
+            return  # while it waited for another link of its name to leave
         try:
             self._attach(link)
         except IsthmusError as error:
@@ -455,8 +470,13 @@ class Peer:
 
     def _attach_outlet(self, link: Link, path: str) -> None:
         queue = self._namespace.engine.receiver(path)
-        queue.check_stays()
         check_selection(link.source)
+        if browses(link.source):
+            queue.check_receivable()
+            link.accept()
+            self._handlers[link] = BrowseOutlet(link, path, queue, self, self._transactions)
+            return
+        queue.check_stays()
         wanted = wanted_session(link.source)
         if isinstance(queue, SessionQueue | PartitionedSessionQueue) and wanted is not None:
             self._attach_session(link, path, queue, wanted)
@@ -486,13 +506,22 @@ class Peer:
     ) -> None:
         """Give a session, or wait for one; the attach is answered when there is one, or when the time is over."""
 
+        def is_wanted() -> bool:
+            """What the same read says may be known already: the link's own end, or that of its session."""
+            if link.detached or link.amqp_session.ended or self._over:
+                return False
+            if not self._access.permits(path, Right.LISTEN):  # the token may have expired in the meantime
+                raise UnauthorizedError("ExpiredToken: The token is expired.")
+            return True
+
         def granted(hold: Hold) -> None:
             self._waits.pop(link, None)
-            if not self._access.permits(path, Right.LISTEN):  # the token may have expired in the meantime
+            try:
+                outlet = SessionOutlet(link, path, wanted, hold, self, self._transactions)
+            except Exception:  # noqa: BLE001 - this may be another client's turn, which has no part in it
                 hold.release()
-                refused(UnauthorizedError("ExpiredToken: The token is expired."))
+                self._end_by_fault()
                 return
-            outlet = SessionOutlet(link, path, wanted, hold, self, self._transactions)
             hold.on_lost = lambda: self._drop(link, SessionLockLostError(queue.path, hold.session_id))
             self._handlers[link] = outlet
             self._namespace.add_outlet(outlet)
@@ -510,7 +539,7 @@ class Peer:
         if wanted.session_id is not None:
             granted(queue.open_session(wanted.session_id, self, link.name))
             return
-        wait = SessionWait(queue, self, link.name, granted, refused)
+        wait = SessionWait(queue, self, link.name, is_wanted, granted, refused)
         if not wait.look():
             self._waits[link] = wait
             wait.timer = self._namespace.call_later(wait_seconds(link), wait.time_out)
@@ -613,7 +642,7 @@ class Peer:
         if isinstance(handler, Outlet):
             handler.grants += 1
             handler.resume()
-            self._namespace.offer(handler)
+            self.offer(handler)
         elif isinstance(handler, HubOutlet):
             handler.grants += 1
             handler.offer()
@@ -637,6 +666,7 @@ class Peer:
             _log.warning("session ended: peer=%s condition=%s", self._wire.name, event.error.condition)
         for link in [link for link in (*self._handlers, *self._waits) if link.amqp_session is event.amqp_session]:
             self._forget(link)
+        self._departures.end(event.amqp_session)
 
     def _on_closed(self, event: Closed) -> None:
         if event.error is not None:
@@ -644,6 +674,17 @@ class Peer:
                 "connection closed: peer=%s condition=%s reason=%.300s",
                 self._wire.name, event.error.condition, event.error.description,
             )  # fmt: skip
+        if not event.by_peer:
+            self._end()
+            return
+        self._is_closing = True
+        for link in (*self._handlers, *self._waits):
+            self._forget(link)
+        self._departures.when_empty(self._end)
+
+    def _end(self) -> None:
+        """Close the stream behind what was said."""
+        self._connection.close()
         self.flush()
         self._finish()
         self._wire.close()
@@ -719,7 +760,7 @@ class Peer:
     def _drop(self, link: Link, error: IsthmusError) -> None:
         if not link.detached:
             self._warn("link detached", error, _address(link))
-            link.detach(amqp_error(error))
+            link.begin_detach(amqp_error(error))
         self._forget(link)
         self.touch()
 
@@ -735,6 +776,7 @@ class Peer:
             self._namespace.remove_outlet(handler)
         elif isinstance(handler, Coordinator | HubOutlet | Intake | Replies):
             handler.close()
+        self._departures.detach(link, handler.owed if isinstance(handler, Inflow | Outlet | Coordinator) else None)
 
     def _finish(self) -> None:
         if not self._over:
@@ -743,6 +785,7 @@ class Peer:
         self._wire_gone = True
         for link in (*self._handlers, *self._waits):
             self._forget(link)
+        self._departures.clear()
         self._namespace.peers.discard(self)
         self._namespace.known_peers.discard(self)
         # The circles in which all of a connection hangs together are cut: the collector comes by seldom.

@@ -1,8 +1,9 @@
 """What the source of a plain receiver may ask for.
 
-What it is: the refusal of selectors and of browsing, which JMS clients ask for at attach. What it is not: the session
-filter (`isthmus.broker.session_attach`) or the positions in event hubs (`isthmus.broker.hub.gate`).
-Spec: AMQP 1.0 3.5.3; Apache's AMQP filter extensions, selector-filter.
+What it is: the refusal of selectors, and the recognition of browsers, which JMS clients ask for at attach. What it is not:
+the session filter (`isthmus.broker.session_attach`), the positions in event hubs (`isthmus.broker.hub.gate`), or browsing
+itself (`isthmus.broker.browse`).
+Spec: OASIS AMQP 1.0 3.5.3, 3.5.6; Apache's AMQP filter extensions, selector-filter.
 
 Invariants:
     I1. No receiver gets, locks or removes what its source excludes: a source that we cannot serve is refused, as one
@@ -17,25 +18,26 @@ from isthmus.amqp.performative import Source
 from isthmus.amqp.types import Described
 from isthmus.errors import UnsupportedError
 
-__all__ = ["check_selection"]
+__all__ = ["browses", "check_selection"]
 
 _SELECTOR = "apache.org:selector-filter:string"
 _SELECTOR_CODE = 0x468C_00000004
 _COPY = "copy"
 
 
+def browses(source: Any) -> bool:
+    """Whether copies are asked for, which leave the messages where they are."""
+    return isinstance(source, Source) and source.distribution_mode == _COPY
+
+
 def check_selection(source: Any) -> None:
     """Refuse what only some brokers do.
 
     Raises:
-        UnsupportedError: the source has a selector, or asks for copies that leave the messages where they are.
+        UnsupportedError: the source has a selector.
     """
     if not isinstance(source, Source):
         return
-    if source.distribution_mode == _COPY:
-        raise UnsupportedError(
-            "A receiver cannot browse; peek at messages by requests to $management instead (distribution-mode 'copy')."
-        )
     for key, value in (source.filter or {}).items():
         # Clients are free in the key, e.g. Qpid JMS writes 'jms-selector'; the descriptor tells.
         descriptor = value.descriptor if isinstance(value, Described) else key

@@ -8,6 +8,9 @@ Spec: SERVICE-BUS.md W5, W10, W18, 5.5.
 Invariants:
     I1. An attach is answered once: with the session that it got, or with why it got none.
     I2. The link's end, whatever its cause, gives the session back.
+    I4. In receive-and-delete each delivery renews the session's lock, which outlasts what the client was told by some
+        seconds: a client whose wait for the next message equals the lock's time ends its wait before the lock does.
+    I3. A link that is gone, or may not receive any more, takes no session; a grant that fails gives it back at once.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ __all__ = [
 
 # How long a receiver waits for any session if it does not say: the service's own limit.
 DEFAULT_WAIT_SECONDS = 60.0
+# Nothing is locked but the session: a client that waits as long as that lock lasts must come to the end of its wait.
+_GRACE_MS = 5_000
 _FILTER = "com.microsoft:session-filter"
 _TIMEOUT = "com.microsoft:timeout"
 _LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
@@ -114,6 +119,15 @@ class SessionOutlet(Outlet):
         )
         super().__init__(link, path, hold.messages, carrier, transactions)
         self.hold = hold
+        if self._deletes:
+            hold.linger(_GRACE_MS)
+
+    def deliver(self, limit: int) -> int:
+        """As for any receiving link; I4."""
+        count = super().deliver(limit)
+        if count and self._deletes:
+            self.hold.renew()
+        return count
 
     @property
     def activity(self) -> object:
@@ -141,6 +155,7 @@ class SessionWait:
         queue: the entity.
         holder: whose the session will be.
         link_name: likewise.
+        is_wanted: whether the link still stands; raises IsthmusError where it may not receive any more.
         granted: told of the session.
         refused: told why there is none.
     """
@@ -150,12 +165,14 @@ class SessionWait:
         queue: SessionQueue | PartitionedSessionQueue,
         holder: object,
         link_name: str,
+        is_wanted: Callable[[], bool],
         granted: Callable[[Hold], None],
         refused: Callable[[IsthmusError], None],
     ) -> None:
         self._queue = queue
         self._holder = holder
         self._link_name = link_name
+        self._is_wanted = is_wanted
         self._granted = granted
         self._refused = refused
         self._is_over = False
@@ -167,6 +184,9 @@ class SessionWait:
         if self._is_over:
             return True
         try:
+            if not self._is_wanted():
+                self._end()
+                return True
             hold = self._queue.next_session(self._holder, self._link_name)
         except IsthmusError as error:
             self._end()

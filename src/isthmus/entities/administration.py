@@ -349,9 +349,11 @@ class Administration(Registry):
             )
 
     def _check_forwarding(self, description: QueueDescription | SubscriptionDescription, name: str) -> None:
-        """Refuse targets that the service would, and put the others in the spelling in which they were created."""
-        if description.forward_to and description.requires_session:
-            raise InvalidArgumentError("ForwardTo: an entity that requires sessions cannot forward its messages.")
+        """Refuse targets that the service would, and put the others in the spelling in which they were created.
+
+        Like the service this takes an entity that forwards to itself, and one that requires sessions: what cannot go on
+        is dead-lettered when it comes.
+        """
         description.forward_to = self._checked_target("ForwardTo", description.forward_to, name)
         description.forward_dead_lettered_messages_to = self._checked_target(
             "ForwardDeadLetteredMessagesTo", description.forward_dead_lettered_messages_to, name
@@ -366,9 +368,9 @@ class Administration(Registry):
         address = parse_address(path)
         if address.subscription is not None or address.suffix:
             raise InvalidArgumentError(f"{setting} is '{path}'; messages are forwarded to a queue or topic.")
-        if address.name == name.lower():
-            raise InvalidArgumentError(f"{setting} is '{path}': an entity cannot forward messages to itself.")
         target = self._target(address.name)
+        if target is None and address.name == name.lower():
+            return name
         if target is None:
             raise InvalidArgumentError(f"{setting} is '{path}'; the entity to forward to does not exist.")
         return target.path

@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from isthmus.clock import Clock
+from isthmus.clock import Clock, monotonic_ms
 from isthmus.entities.administration import Administration
 from isthmus.entities.blob import BlobFiles, Blobs
 from isthmus.entities.calendar import BUCKET_MS
@@ -28,7 +28,6 @@ from isthmus.entities.description import (
     INFINITE_MS,
     CorrelationFilter,
     QueueDescription,
-    SqlFilter,
     SubscriptionDescription,
     TopicDescription,
 )
@@ -205,7 +204,8 @@ class Engine(Administration):
             filters = [rule_of(rule).filter for sub in topic.subscriptions.values() for rule in sub.rules.values()]
             runtime.subscription_count = len(topic.subscriptions)
             runtime.correlation_filter_count = sum(isinstance(one, CorrelationFilter) for one in filters)
-            runtime.sql_filter_count = sum(isinstance(one, SqlFilter) for one in filters)
+            # `$Default` and its opposite are SQL filters of the service: 1=1 and 1=0.
+            runtime.sql_filter_count = len(filters) - runtime.correlation_filter_count
         return runtime
 
     def members(self) -> list[tuple[str, Intake | AnyPartitioned]]:
@@ -260,6 +260,7 @@ class Engine(Administration):
             StoreError: the store refused; everything staged or uncommitted has failed as in `fail_commit`.
         """
         commit = self._staging.begin()
+        self._context.fan_out.begin()
         if commit is not None:
             self._commits.append(commit)
         return commit
@@ -286,8 +287,49 @@ class Engine(Administration):
                 member.publish(sealed)
             except Exception as fault:  # noqa: BLE001 - as above
                 faults.append(fault)
+        try:
+            self.fan_out()
+        except Exception as fault:  # noqa: BLE001 - as above
+            faults.append(fault)
         if faults:
             raise ExceptionGroup("after a commit", faults)
+
+    def fan_out(self) -> bool:
+        """Let one topic that waits copy a turn's worth; whether to call again before the next commit ends.
+
+        The end of a commit calls it by itself.
+
+        Raises:
+            StoreError: the store refused.
+        """
+        if not self.is_fanning_out:
+            return False
+        try:
+            return self._context.fan_out.go_on()
+        except Exception as error:
+            # Copies that were staged before it must not be written without the note that they were made.
+            self._fail(error)
+            raise
+
+    @property
+    def is_fanning_out(self) -> bool:
+        """Whether topics have something to copy that `fan_out` may copy now."""
+        return self._may_fan_out and self._context.fan_out.is_waiting
+
+    @property
+    def _may_fan_out(self) -> bool:
+        """Whether topics have their subscriptions."""
+        return True
+
+    def stop_fan_out(self) -> None:
+        """Let what topics have not copied yet wait for the next start; its senders are told that it is durable."""
+        self._context.fan_out.stop()
+        for member in self._numbers.values():
+            if isinstance(member, Topic):
+                member.tell_senders()
+        for store in self.stores or ():
+            if store.engine is not None:
+                store.engine.stop_fan_out()
 
     def fail_commit(self, commit: Commit, error: Exception) -> None:
         """After a failed sync: this commit, later ones and all that is staged fail.
@@ -331,6 +373,7 @@ class Engine(Administration):
         """
         if self.handover is not None:
             self.handover.hold()
+        self.stop_fan_out()
         self.begin_commit()
         if self._commits:
             self._store.sync()
@@ -349,6 +392,7 @@ class Engine(Administration):
     # ---- time
 
     def _wake(self, queue: Queue, at_ms: int) -> None:
+        """Look at a queue's locks at a monotonic time, in ms."""
         known = self._wake_at.get(queue)
         if known is None or at_ms < known:
             self._wake_at[queue] = at_ms
@@ -366,23 +410,29 @@ class Engine(Administration):
             StoreError: as `begin_commit`.
         """
         now = self._clock.wall_ms() if now_ms is None else now_ms
-        self._expire_locks(now)
+        steady = monotonic_ms(self._clock)
+        self._expire_locks(steady)
         self._activate(now)
         self._expire_messages(now)
-        if now >= self._next_housekeeping_ms:
+        if steady >= self._next_housekeeping_ms:
+            self._next_housekeeping_ms = steady + _HOUSEKEEPING_MS
             self._housekeep(now)
+        if not self._staging.has_staged and not self._commits:
+            self.fan_out()  # after a start, or a failed commit
         self.hubs.tick(now)
         self._context.blobs.tick(now)
         calendar = self._context.calendar
-        waits = [calendar.next_due_ms, calendar.next_expiry_ms, self._wakes[0][0] if self._wakes else None]
-        waits.append(self.hubs.due_ms)
+        waits = [calendar.next_due_ms, calendar.next_expiry_ms, self.hubs.due_ms]
+        if self._wakes:
+            waits.append(now + self._wakes[0][0] - steady)
         if self.stores is not None:
             waits.append(self.stores.tick(now))
         if self._numbers:
-            waits.append(self._next_housekeeping_ms)
+            waits.append(now + self._next_housekeeping_ms - steady)
         return min((at_ms for at_ms in waits if at_ms is not None), default=None)
 
     def _expire_locks(self, now: int) -> None:
+        """End the locks that are due at a monotonic time, in ms."""
         due: list[Queue] = []
         while self._wakes and self._wakes[0][0] <= now:
             at_ms, _, queue = heapq.heappop(self._wakes)
@@ -429,7 +479,6 @@ class Engine(Administration):
 
     def _housekeep(self, now: int) -> None:
         """Every ten seconds: idle entities let go of what they hold, and those idle for too long go themselves."""
-        self._next_housekeeping_ms = now + _HOUSEKEEPING_MS
         idle = {
             member
             for member in self._numbers.values()

@@ -26,6 +26,7 @@ from isthmus.entities.calendar import Calendar
 from isthmus.entities.description import INFINITE_MS, EntityStatus
 from isthmus.entities.detection import Detection
 from isthmus.entities.error import InvalidMessageError
+from isthmus.entities.fan_out import FanOut
 from isthmus.entities.fragment.place import detection_id
 from isthmus.entities.journal import Batch
 from isthmus.entities.key import (
@@ -93,6 +94,7 @@ class Context:
         "budget",
         "calendar",
         "clock",
+        "fan_out",
         "leaving",
         "limits",
         "outbox",
@@ -128,6 +130,7 @@ class Context:
         # What is on its way to other stores, by the number of its source: messages and bytes.
         self.leaving: dict[int, tuple[int, int]] = {}
         self.outbox: Outbox | None = None
+        self.fan_out = FanOut(clock.monotonic)
 
 
 class Intake:
@@ -180,6 +183,7 @@ class Intake:
         self.active_count: int
         self.size_bytes: int
         self.accessed_at_ms: int
+        self._mark: int  # what else the kind of entity has to remember
         (
             self.last,
             self.head,
@@ -189,7 +193,7 @@ class Intake:
             self.scheduled_count,
             self.size_bytes,
             self.accessed_at_ms,
-            _,
+            self._mark,
             flags,
         ) = _STATE.unpack(state) if state else (0, 1, 1, 0, 0, 0, 0, 0, 0, 0)
         self._may_expire = bool(flags & 1)
@@ -210,7 +214,7 @@ class Intake:
                     self.scheduled_count,
                     self.size_bytes,
                     self.accessed_at_ms,
-                    0,
+                    self._mark,
                     1 if self._may_expire else 0,
                 ),
             )

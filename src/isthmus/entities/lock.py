@@ -31,7 +31,7 @@ class Acquired:
         tags: lock tokens of 16 bytes, in the order of the messages; also the delivery tags.
         payloads: encoded messages, ready for the wire.
         sequences: their sequence numbers, ascending.
-        locked_until_ms: wall time; 0 where the messages were deleted instead of locked.
+        locked_until_ms: wall time, as clients are shown it; 0 where the messages were deleted instead of locked.
     """
 
     __slots__ = ("locked_until_ms", "payloads", "sequences", "tags")
@@ -55,7 +55,7 @@ class Lock:
         sizes: bytes of each message as stored.
         live: per message 1 while locked, 0 once settled or expired.
         remaining: how many are live.
-        expires_at_ms: of those not in `renewed`.
+        expires_at_ms: of those not in `renewed`; monotonic time, as all times here but those that clients are shown.
         renewed: place → later expiry, for messages renewed alone.
         deferred: whether the messages are deferred ones.
     """
@@ -229,7 +229,7 @@ class LockTable:
 
     @property
     def due_ms(self) -> int | None:
-        """Wall time at which `expire` may find something; None if nothing is locked."""
+        """Monotonic time at which `expire` may find something; None if nothing is locked."""
         heap = self._heap
         while heap and not heap[0][2].remaining:
             heapq.heappop(heap)

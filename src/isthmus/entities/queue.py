@@ -11,6 +11,8 @@ Invariants:
     I2. What is taken from the backlog is locked, or on its way: returning, deferred, dead-lettered, or gone.
     I3. What is settled is invisible at once, and the callback comes only after the sync that covers it.
     I4. An expired message is never delivered; it goes when its lock ends or its second is over.
+    I5. Locks are held by monotonic time: a step of the wall clock changes none. Clients are shown their ends by the wall
+        clock as it stood when they were taken or renewed.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from isthmus.clock import monotonic_ms
 from isthmus.entities.amend import (
     Stored,
     delivery_count,
@@ -33,7 +36,7 @@ from isthmus.entities.description import INFINITE_MS, EntityStatus
 from isthmus.entities.intake import Context
 from isthmus.entities.key import DEFERRED, MESSAGE, message_key, message_span, unpack_message
 from isthmus.entities.lock import Acquired, Lock, LockTable, Span
-from isthmus.entities.record import Parts, build, expires_at_ms, locked_payloads, plain_payload
+from isthmus.entities.record import Parts, build, deleted_payload, expires_at_ms, locked_payloads, plain_payload
 from isthmus.entities.relay import Relay
 from isthmus.entities.run import runs_of
 from isthmus.entities.staging import Callback, Failure
@@ -155,7 +158,7 @@ class Queue(Relay):
             return None
         if not lock:
             sequences = self._numbers_of(pairs)
-            payloads = self._kept([plain_payload(record) for _, record in pairs])
+            payloads = self._kept([deleted_payload(record) for _, record in pairs])
             self._remove(sequences, sum(len(record) for _, record in pairs))
             self.delivered_total += len(pairs)
             self.settled_total += len(pairs)
@@ -180,22 +183,24 @@ class Queue(Relay):
             )
 
     def _lock(self, pairs: Sequence[Pair], *, deferred: bool) -> Acquired:
-        self.accessed_at_ms = self._context.clock.wall_ms()
+        clock = self._context.clock
+        self.accessed_at_ms = clock.wall_ms()
         until_ms = self._session_until_ms or self.accessed_at_ms + self.lock_duration_ms
+        ends_at_ms = monotonic_ms(clock) + self.lock_duration_ms
         random = self._context.random_bytes(8)
         slot = until_ms.to_bytes(8, "big")
         tags = [random + key[5:] for key, _ in pairs]
         if deferred:
             payloads = [plain_payload(record, 1, slot) for _, record in pairs]
         else:
-            payloads = locked_payloads(pairs, slot)
+            payloads = locked_payloads(pairs, slot, random)
         sequences = self._numbers_of(pairs)
-        held = Lock(random, tags, sequences, array("Q", [len(record) for _, record in pairs]), until_ms)
+        held = Lock(random, tags, sequences, array("Q", [len(record) for _, record in pairs]), ends_at_ms)
         held.deferred = deferred
         self.delivered_total += len(tags)
         self._locks.add(held)
         if not self._session_until_ms:
-            self._context.wake(self, until_ms)
+            self._context.wake(self, ends_at_ms)
         return Acquired(tags, self._kept(payloads), sequences, until_ms)
 
     def check_receivable(self) -> None:
@@ -349,8 +354,10 @@ class Queue(Relay):
     def renew(self, tokens: Sequence[bytes]) -> list[int | None]:
         """Lock for a full lock duration from now; the new locked-until wall ms per token, None: lock lost."""
         self._check_open()
-        until_ms = self._context.clock.wall_ms() + self.lock_duration_ms
-        return [until_ms if live else None for live in self._locks.renew(tokens, until_ms)]
+        clock = self._context.clock
+        until_ms = clock.wall_ms() + self.lock_duration_ms
+        ends_at_ms = monotonic_ms(clock) + self.lock_duration_ms
+        return [until_ms if live else None for live in self._locks.renew(tokens, ends_at_ms)]
 
     def receive_deferred(
         self,
@@ -552,7 +559,7 @@ class Queue(Relay):
     # ---- time
 
     def expire_locks(self, now_ms: int) -> int | None:
-        """End locks that are due; wall ms of the next look, None if nothing is locked."""
+        """End locks that are due; monotonic ms of the next look, None if nothing is locked."""
         spans = self._locks.expire(now_ms, _EXPIRY_LIMIT)
         if spans:
             self._give_back(spans)

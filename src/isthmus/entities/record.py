@@ -28,6 +28,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from isthmus.amqp import CodecError, section
 from isthmus.entities.blob import Blob, Large, Payload
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "Parts",
     "build",
     "build_many",
+    "deleted_payload",
     "expires_at_ms",
     "locked_payloads",
     "plain_payload",
@@ -75,6 +77,14 @@ OVERHEAD_BYTES = PREFIX_BYTES + 15 + 12 + ANNOTATIONS_BYTES
 # From the start of the annotations section to the eight bytes of locked-until: section head 12, symbol 20, code 1.
 SLOT_IN_ANNOTATIONS = 33
 _LOCKED_UNTIL_BYTES = 29
+# The header section's size stands in its fifth byte, and its content ends so many bytes behind that.
+_HEADER_SIZE = PREFIX_BYTES + 4
+_HEADER_END = PREFIX_BYTES + 5
+_DELIVERY_ANNOTATIONS = 0x71
+_TOKEN_NAME = b"x-opt-lock-token"
+# A delivery-annotations section of one pair, up to the uuid's sixteen bytes; and one of none.
+_LOCK_TOKEN = b"\0Sq\xc1\x24\x02\xa3\x10" + _TOKEN_NAME + b"\x98"
+_NO_ANNOTATIONS = b"\0Sq\xc1\x01\0"
 _ENQUEUE_SEQUENCE_BYTES = 40
 
 
@@ -297,14 +307,28 @@ def rest_of(record: bytes, rest: int) -> tuple[bytes, Blob | None]:
     return record[rest:-BLOB_BYTES], Blob(*_BLOB.unpack(record[-BLOB_BYTES:]))
 
 
-def locked_payloads(pairs: Sequence[tuple[bytes, bytes]], locked_until: bytes) -> list[Payload]:
-    """Stored messages as locked ones leave; `locked_until` is eight bytes, big-endian wall ms."""
+def locked_payloads(pairs: Sequence[tuple[bytes, bytes]], locked_until: bytes, random: bytes) -> list[Payload]:
+    """Stored messages as locked ones leave, their lock tokens among the delivery annotations.
+
+    Args:
+        pairs: keys and records.
+        locked_until: eight bytes, big-endian wall ms.
+        random: the first half of their lock tokens; the other is the sequence number, as in their keys.
+    """
     payloads: list[Payload] = []
-    add = payloads.append
+    add, join = payloads.append, b"".join
+    # A delivery tag is a .NET GUID, whose first three fields are the other way round than in an AMQP uuid.
+    front = _LOCK_TOKEN + random[3::-1] + random[5:3:-1] + random[7:5:-1]
     known = b""
     slot = end = 0
-    for _, record in pairs:
+    for key, record in pairs:
         offset = record[8:12]
+        header_end = _HEADER_END + record[_HEADER_SIZE]
+        if record[header_end + 2] == _DELIVERY_ANNOTATIONS:
+            known = b""
+            slot = int.from_bytes(offset, "big") & SLOT_MASK
+            add(_with_token_beside(record, header_end, slot, locked_until, front[6:] + key[5:]))
+            continue
         if offset != known:
             known = offset
             slot = int.from_bytes(offset, "big") & SLOT_MASK
@@ -313,10 +337,39 @@ def locked_payloads(pairs: Sequence[tuple[bytes, bytes]], locked_until: bytes) -
                 known = b""
                 rest, blob = rest_of(record, end)
                 assert blob is not None
-                add(Large(record[16:slot] + locked_until + rest, blob))
+                sections = (record[16:header_end], front, key[5:], record[header_end:slot], locked_until, rest)
+                add(Large(join(sections), blob))
                 continue
-        add(record[16:slot] + locked_until + record[end:])
+        add(join((record[16:header_end], front, key[5:], record[header_end:slot], locked_until, record[end:])))
     return payloads
+
+
+def _with_token_beside(record: bytes, header_end: int, slot: int, locked_until: bytes, token: bytes) -> Payload:
+    """A locked message whose sender set delivery annotations, the pair `token` added to them."""
+    start = slot - SLOT_IN_ANNOTATIONS
+    try:
+        items = section.map_items(record, (header_end, start))
+    except CodecError:  # the sender's own cannot be read: they stay, and the delivery tag names the token
+        annotations = record[header_end:start]
+    else:
+        own = [record[key:after] for key, value, after in items if record[key + 2 : value] != _TOKEN_NAME]
+        pairs = b"".join((*own, token))
+        annotations = b"\0Sq\xd1" + _OFFSETS.pack(len(pairs) + 4, 2 * len(own) + 2) + pairs
+    rest, blob = rest_of(record, slot + 8)
+    front = b"".join((record[PREFIX_BYTES:header_end], annotations, record[start:slot], locked_until, rest))
+    return front if blob is None else Large(front, blob)
+
+
+def deleted_payload(record: bytes) -> Payload:
+    """A stored message as it leaves in receive-and-delete: no lock token is among its delivery annotations."""
+    payload = plain_payload(record)
+    end = _HEADER_END + record[_HEADER_SIZE]
+    if record[end + 2] == _DELIVERY_ANNOTATIONS:
+        return payload
+    end -= PREFIX_BYTES
+    if isinstance(payload, bytes):
+        return payload[:end] + _NO_ANNOTATIONS + payload[end:]
+    return Large(payload.front[:end] + _NO_ANNOTATIONS + payload.front[end:], payload.blob)
 
 
 def plain_payload(record: bytes, state: int = 0, locked_until: bytes | None = None) -> Payload:

@@ -111,9 +111,10 @@ class Selection:
     Attributes:
         takes_all: whether every message makes exactly one unchanged copy, so that no view is needed.
         takes_none: whether there is no rule at all.
+        cost: looks and copies that a message may take, at most.
     """
 
-    __slots__ = ("_acting", "_plain", "takes_all", "takes_none")
+    __slots__ = ("_acting", "_plain", "cost", "takes_all", "takes_none")
 
     def __init__(self, compiled: Sequence[_Compiled]) -> None:
         self._plain = [matcher.matches for _, matcher, action in compiled if action is None]
@@ -123,6 +124,7 @@ class Selection:
             self._plain = [rules.TrueFilter().matches]
         self.takes_all = always and not self._acting
         self.takes_none = not compiled
+        self.cost = 0 if self.takes_none else 1 if self.takes_all else len(self._plain) + 2 * len(self._acting) + 1
 
     def copies(self, view: MessageView) -> tuple[list[Parts], Exception | None]:
         """The copies for this subscription, and the last evaluation error if a rule failed."""

@@ -42,6 +42,15 @@ __all__ = ["SessionDirectory"]
 _AT_HAND = 1024
 # Numbers taken from the namespace at once, so that deleting the entity is a few ranges.
 _BLOCK = 1024
+# Why messages are dead-lettered as they come.
+_WITHOUT_SESSION = (
+    "Session ID is null",
+    "Session enabled entity doesn't allow a message whose session identifier is null.",
+)
+_FORWARDS = (
+    "ForwardingNotSupported",
+    "Messages of an entity that requires sessions cannot be forwarded; clear ForwardTo to receive them.",
+)
 _SETTINGS = (
     "_status",
     "_heads",
@@ -167,6 +176,9 @@ class SessionDirectory(Queue):
     ) -> None:
         """As `Backlog.store`. Messages without a session, which no sender can bring here directly, are dead-lettered."""
         self._staging.touch(self)
+        if self.onward is not None:
+            self._refuse(messages, now_ms, origins, hops, *_FORWARDS)
+            return
         ids = [_readable_id(parts) for parts in messages]
         start, count = 0, len(ids)
         while start < count:
@@ -176,7 +188,7 @@ class SessionDirectory(Queue):
             run = messages[start:stop]
             own_origins = None if origins is None else origins[start:stop]
             if session_id is None:
-                self._refuse(run, now_ms, own_origins, hops)
+                self._refuse(run, now_ms, own_origins, hops, *_WITHOUT_SESSION)
             else:
                 held = self.messages_of(self._session(session_id))
                 held.last = self.last
@@ -184,18 +196,21 @@ class SessionDirectory(Queue):
                 self.last = held.last
             start = stop
 
-    def _refuse(self, messages: Sequence[Parts], now_ms: int, origins: Sequence[int] | None, hops: int) -> None:
+    def _refuse(
+        self,
+        messages: Sequence[Parts],
+        now_ms: int,
+        origins: Sequence[int] | None,
+        hops: int,
+        reason: str,
+        description: str,
+    ) -> None:
         assert self.dead_letters is not None
         stored = [
             Stored(parts, 0 if origins is None else origins[place], now_ms, None, hops)
             for place, parts in enumerate(messages)
         ]
-        self.dead_letters.store_dead(
-            stored,
-            self.path,
-            "Session ID is null",
-            "Session enabled entity doesn't allow a message whose session identifier is null.",
-        )
+        self.dead_letters.store_dead(stored, self.path, reason, description)
 
     def bury(
         self,

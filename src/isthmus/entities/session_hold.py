@@ -29,14 +29,27 @@ class Hold:
     Attributes:
         session_id: which.
         messages: what the receiver acquires from and settles on.
-        locked_until_ms: wall time.
+        locked_until_ms: wall time, as clients are shown it.
+        ends_at_ms: monotonic time, by which it ends.
+        grace_ms: by how much it outlasts what its holder is told.
         is_over: whether it has ended, in whatever way.
         holder: whose it is, as given when it was opened.
         link_name: likewise.
         on_lost: called when it ends without `release`.
     """
 
-    __slots__ = ("_queue", "holder", "is_over", "link_name", "locked_until_ms", "messages", "on_lost", "session_id")
+    __slots__ = (
+        "_queue",
+        "ends_at_ms",
+        "grace_ms",
+        "holder",
+        "is_over",
+        "link_name",
+        "locked_until_ms",
+        "messages",
+        "on_lost",
+        "session_id",
+    )
 
     def __init__(
         self, queue: SessionQueue, session: Session, messages: SessionMessages, holder: object, link_name: str
@@ -44,11 +57,16 @@ class Hold:
         self._queue = queue
         self.session_id = session.session_id
         self.messages = messages
-        self.locked_until_ms = 0
+        self.locked_until_ms = self.ends_at_ms = self.grace_ms = 0
         self.is_over = False
         self.holder = holder
         self.link_name = link_name
         self.on_lost: Callback = _nothing
+
+    def linger(self, grace_ms: int) -> int:
+        """As `renew`; from now on the lock also lasts so much longer than its holder is told."""
+        self.grace_ms = grace_ms
+        return self.renew()
 
     def renew(self) -> int:
         """Lock for a full lock duration from now; the new locked-until wall ms.

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from isthmus.clock import monotonic_ms
 from isthmus.entities.intake import Context
 from isthmus.entities.key import (
     session_key,
@@ -42,6 +43,7 @@ class SessionQueue(SessionDirectory):
         super().__init__(path, number, context, state)
         self._holds: dict[Hold, None] = {}
         self._waiters: dict[Callable[[], None], None] = {}
+        self._is_serving = False
 
     def reload(self, state: bytes | None) -> None:
         """Go back to what the store holds: as after a restart, all sessions are free."""
@@ -158,8 +160,9 @@ class SessionQueue(SessionDirectory):
         self._check_open()
         self.accessed_at_ms = self._context.clock.wall_ms()
         hold.locked_until_ms = self.accessed_at_ms + self.lock_duration_ms
+        hold.ends_at_ms = monotonic_ms(self._context.clock) + self.lock_duration_ms + hold.grace_ms
         hold.messages.lock_until(hold.locked_until_ms)
-        self._context.wake(self, hold.locked_until_ms)
+        self._context.wake(self, hold.ends_at_ms)
         return hold.locked_until_ms
 
     def end_hold(self, hold: Hold, *, failed: bool) -> None:
@@ -176,14 +179,14 @@ class SessionQueue(SessionDirectory):
         self._rest(session)
 
     def expire_locks(self, now_ms: int) -> int | None:
-        """End holds that are due; wall ms of the next look, None if no session is held."""
+        """End holds that are due; monotonic ms of the next look, None if no session is held."""
         for hold in list(self._holds):
-            if hold.locked_until_ms <= now_ms:
+            if hold.ends_at_ms <= now_ms:
                 try:
                     self.end_hold(hold, failed=True)
                 finally:  # also if the disk refused the raised delivery counts
                     hold.on_lost()
-        return min((hold.locked_until_ms for hold in self._holds), default=None)
+        return min((hold.ends_at_ms for hold in self._holds), default=None)
 
     def _offer(self, session: Session) -> None:
         if session.has_available:
@@ -191,11 +194,20 @@ class SessionQueue(SessionDirectory):
             self._serve()
 
     def _serve(self) -> None:
-        """Let receivers that wait choose, as long as there are sessions to choose."""
-        while self._waiters and self._free:
-            on_free = next(iter(self._waiters))
-            del self._waiters[on_free]
-            on_free()
+        """Let receivers that wait choose, as long as there are sessions to choose.
+
+        One that gives its session back at once calls this again: the round under way goes on with the next.
+        """
+        if self._is_serving:
+            return
+        self._is_serving = True
+        try:
+            while self._waiters and self._free:
+                on_free = next(iter(self._waiters))
+                del self._waiters[on_free]
+                on_free()
+        finally:
+            self._is_serving = False
 
     def notify(self) -> None:
         """Let those who wait look again: at what came back after a failure, at a new status, at the end of the entity."""

@@ -2,13 +2,14 @@
 
 What it is: a pattern compiled once into a function of the string. No regular expression with unbounded repeats is
 used, so that no pattern that a client may write into a rule makes matching slow: pieces between two ``%`` are looked
-for from left to right, each once.
+for from left to right, each once. A piece with ``_`` is looked for at all places of a long text together, by bits.
 
-Spec: SERVICE-BUS.md W15.
+Spec: Microsoft Learn, "Subscription rule SQL filter syntax", LIKE.
 
 Invariants:
     I1. Everything but the two wildcards and the escape character is literal, line breaks included.
-    I2. Matching costs at most the length of the string times the longest piece with ``_``.
+    I2. Matching takes no more steps than the string and the pattern have characters, and some 250 comparisons of a piece
+        with ``_``; a step on a long text is an operation on one bit for each of its characters.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ from typing import Final, TypeAlias
 __all__ = ["ANY_ONE", "ANY_RUN", "LikeMatcher", "compile_like", "like_parts"]
 
 LikeMatcher: TypeAlias = Callable[[str], bool]
+
+# Up to so many comparisons of characters a search by expression takes less than a third of a millisecond.
+_COMPARISONS = 1 << 18
+# Places that are left are compared one by one from so few on.
+_PLACES = 256
 
 
 class _Wildcard:
@@ -118,18 +124,79 @@ def _general(pieces: list[list[str | _Wildcard]]) -> LikeMatcher:
     first, last = expressions[0], expressions[-1]
     if len(pieces) == 1:
         return lambda text: first.fullmatch(text) is not None
-    middle = list(zip(expressions[1:-1], lengths[1:-1], strict=True))
+    middle = list(zip(pieces[1:-1], expressions[1:-1], lengths[1:-1], strict=True))
 
     def matches(text: str) -> bool:
+        bits: _Bits | None = None
         end = len(text) - lengths[-1]
         at = lengths[0]
         if end < at or first.match(text) is None or last.match(text, end) is None:
             return False
-        for expression, length in middle:
-            found = expression.search(text, at, end)
-            if found is None:
+        for piece, expression, length in middle:
+            if (end - at) * length <= _COMPARISONS:
+                found = expression.search(text, at, end)
+                start = -1 if found is None else found.start()
+            else:
+                bits = bits or _Bits(text)
+                start = bits.find(piece, expression, at, end)
+            if start < 0:
                 return False
-            at = found.start() + length
+            at = start + length
         return True
 
     return matches
+
+
+class _Bits:
+    """Where each character stands in a text: one bit for each place, the first place the highest bit."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        try:
+            self._planes = [text.encode("latin-1")]
+        except UnicodeEncodeError:
+            wide = text.encode("utf-32-le", "surrogatepass")
+            self._planes = [wide[0::4], wide[1::4], wide[2::4]]
+        self._known: dict[tuple[int, int], int] = {}
+
+    def _places(self, c: str) -> int:
+        """The bits of a character."""
+        code = ord(c)
+        places = -1
+        for number, plane in enumerate(self._planes):
+            key = (number, code >> 8 * number & 0xFF)
+            known = self._known.get(key)
+            if known is None:
+                known = self._known[key] = int(plane.translate(_SIGNS[key[1]]), 2)
+            places &= known
+        return 0 if code >> 8 * len(self._planes) else places
+
+    def find(self, piece: list[str | _Wildcard], expression: re.Pattern[str], start: int, end: int) -> int:
+        """The first place between two at which a piece stands; -1 if there is none."""
+        total = len(self._text)
+        last = end - len(piece)
+        if last < start:
+            return -1
+        left = ((1 << (last - start + 1)) - 1) << (total - 1 - last)
+        seen: set[str] = set()
+        for offset, part in enumerate(piece):
+            if not isinstance(part, str):
+                continue
+            left &= self._places(part) << offset
+            if part not in seen:
+                seen.add(part)
+                if left.bit_count() <= _PLACES:
+                    return self._first(left, expression, total, end)
+        return total - left.bit_length() if left else -1
+
+    def _first(self, left: int, expression: re.Pattern[str], total: int, end: int) -> int:
+        while left:
+            place = total - left.bit_length()
+            if expression.match(self._text, place, end) is not None:
+                return place
+            left ^= 1 << (total - 1 - place)
+        return -1
+
+
+# Per byte, what makes of a text the digits of a number: 1 where that byte stands.
+_SIGNS = [bytes(49 if byte == wanted else 48 for byte in range(256)) for wanted in range(256)]

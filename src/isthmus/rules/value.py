@@ -164,7 +164,7 @@ def arithmetic(operation: str, left: object, right: object) -> Value:
         The result, or None where a side is unknown or the types do not go together.
 
     Raises:
-        FilterError: overflow of a long or of a time, or a long divided by zero.
+        FilterError: overflow of a long or of a time, a long divided by zero, or a string that is too long.
     """
     left_kind, right_kind = kind_of(left), kind_of(right)
     if left_kind is None or right_kind is None:
@@ -176,11 +176,22 @@ def arithmetic(operation: str, left: object, right: object) -> Value:
     if left_kind in _NUMBERS and right_kind in _NUMBERS:
         return _double_arithmetic(operation, float(a), float(b))
     if left_kind is Kind.STRING and right_kind is Kind.STRING:
-        return str(a) + str(b) if operation == "+" else None
+        return _joined(str(a), str(b)) if operation == "+" else None
     try:
         return _time_arithmetic(operation, left_kind, plain(left), right_kind, plain(right))
     except OverflowError:
         raise FilterError(f"{a} {operation} {b} leaves the range of times") from None
+
+
+# Two properties of the largest size, twice.
+_STRING_CHARACTERS = 131_072
+
+
+def _joined(a: str, b: str) -> str:
+    """Two strings as one: an expression that names a long property over and over must not cost seconds."""
+    if len(a) + len(b) > _STRING_CHARACTERS:
+        raise FilterError(f"a string of {len(a) + len(b)} characters; the limit is {_STRING_CHARACTERS}")
+    return a + b
 
 
 def negate(value: object) -> Value:

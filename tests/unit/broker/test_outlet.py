@@ -269,3 +269,36 @@ async def test_delivery_ids_wrap(broker, message):
     link.dispose(first, 2, Accepted(), settled=False)
     await client.settle()
     assert broker.engine.runtime("orders").message_count == 0
+
+
+def delivery_annotations(payload):
+    found = section.locate(payload)
+    assert found.delivery_annotations[1], "no delivery-annotations section"
+    return section.decode_map(payload, found.delivery_annotations)
+
+
+async def test_a_locked_message_names_its_lock_token(broker, message):
+    client = broker.client()
+    sender = client.sender("orders")
+    sender.send(message("a"), b"1")
+    own = section.encode_map_section(section.DELIVERY_ANNOTATIONS, {"own": 7, "x-opt-lock-token": uuid.uuid4()})
+    payload = message("b", header=section.Header(durable=True))
+    end = section.locate(payload).header[1]
+    sender.send(payload[:end] + own + payload[end:], b"2")
+    await client.settle()
+    link = client.receiver("orders", credit=10)
+    await client.settle()
+    tags = [tag for event in client.seen(Transfers) for tag in event.tags]
+    first, second = (delivery_annotations(payload) for payload in client.payloads(link))
+    assert first == {"x-opt-lock-token": uuid.UUID(bytes_le=tags[0])}
+    assert second == {"own": 7, "x-opt-lock-token": uuid.UUID(bytes_le=tags[1])}
+    assert client.bodies(link) == [b"a", b"b"]
+
+
+async def test_a_message_that_is_deleted_at_delivery_has_an_empty_section(broker, message):
+    client = broker.client()
+    await fill(client, message, "a")
+    link = client.receiver("orders", credit=10, snd_settle_mode=1, rcv_settle_mode=0)
+    await client.settle()
+    assert [delivery_annotations(payload) for payload in client.payloads(link)] == [{}]
+    assert client.bodies(link) == [b"a"]

@@ -26,14 +26,6 @@ async def test_a_selector_is_refused_i1(broker, key, value):
     assert link.source is None
 
 
-async def test_browsing_is_refused_i1(broker):
-    client = broker.client()
-    source = Source(address="orders", distribution_mode=Symbol("copy"))
-    link = client.session.attach_receiver("r", source, target=Target(address="me"))
-    client.pump()
-    assert client.detached(link) == "amqp:not-implemented"
-
-
 async def test_other_filters_and_moving_are_taken(broker):
     client = broker.client()
     source = Source(

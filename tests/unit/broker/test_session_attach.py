@@ -427,3 +427,75 @@ async def test_a_wait_that_is_over_leaves_no_timer(broker, client, send, end):
     await client.settle()
     waiting = [timer for timer in loop._scheduled if not timer.cancelled() and timer.when() > loop.time() + 1e6]
     assert waiting == []
+
+
+@pytest.mark.parametrize("end", ["detach", "end"])
+async def test_who_gives_up_beside_the_holder_gets_no_session_i3(broker, client, send, end):
+    """A session processor's shutdown on a shared connection: the holder and the one that waits close in one read."""
+    await send("a1")
+    holder = attach(client, "a")
+    if end == "end":
+        session, client.session = client.session, client.connection.begin()
+        client.pump()
+    waiter = attach(client, None, "waiter", credit=0)
+    holder.detach()
+    if end == "end":
+        client.session.end()
+        client.session = session
+    else:
+        waiter.detach()
+    await client.settle()
+    assert not client.closed
+    other = broker.client()
+    assert granted(attach(other, None)) == "a"
+
+
+async def test_a_grant_that_fails_gives_the_session_back_i3(broker, client, send, monkeypatch):
+    await send("a1")
+    waiter = attach(client, None, "waiter", credit=0)
+    await client.settle()
+    assert granted(waiter) == "a"  # the first is free
+    await send("b1")
+    monkeypatch.setattr("isthmus.broker.peer.SessionOutlet", lambda *_: 1 // 0)
+    broken = broker.client()
+    attach(broken, None, "broken", credit=0)
+    monkeypatch.undo()
+    assert broken.closed_with() == "amqp:internal-error"
+    assert granted(attach(client, None, "next", credit=0)) == "b"
+
+
+async def test_every_attach_is_answered_when_many_tokens_have_expired_i1(broker, client, send):
+    held = attach(client, "a", "holder", credit=0)
+    waiting = [attach(client, None, f"w{n}", credit=0) for n in range(240)]
+    other = broker.client()
+    last = attach(other, None, "last", credit=0)
+    client.peer._access.drop_expired = lambda: False
+    client.peer._access.permits = lambda *_: False
+    await send("a1")
+    held.detach()
+    await client.settle()
+    await other.settle()
+    assert {client.detached(link) for link in waiting} == {"amqp:unauthorized-access"}
+    assert granted(last) == "a"
+    assert not client.closed
+
+
+async def test_a_wait_as_long_as_the_lock_ends_quietly_i4(broker, client, send):
+    """In receive-and-delete: the client waits for the next message from its last one on, the lock lasts from its first."""
+    await send("a1")
+    link = attach(client, "a", snd_settle_mode=1)
+    link.rcv_settle_mode = 0
+    await client.settle()
+    assert client.bodies(link) == [b"a1"]
+    broker.clock.advance(LOCK_MS - 1000)
+    await send("a2")
+    await client.settle()
+    assert client.bodies(link) == [b"a1", b"a2"]
+    broker.clock.advance(LOCK_MS + 1000)
+    broker.engine.tick()
+    await client.settle()
+    assert not client.detached(link)
+    broker.clock.advance(4000)
+    broker.engine.tick()
+    await client.settle()
+    assert client.detached(link) == "com.microsoft:session-lock-lost"

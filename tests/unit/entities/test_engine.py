@@ -580,3 +580,12 @@ def test_whatever_a_power_cut_leaves_is_consistent(kept: int) -> None:
     acquired = queue.acquire(1000)
     assert len(acquired.tags if acquired else []) == len(rows)
     assert first < end
+
+
+def test_a_topic_s_filter_counts_include_the_default_rule(namespace: Any) -> None:
+    namespace.engine.create_topic("counted")
+    for name in ("a", "b"):
+        namespace.engine.create_subscription("counted", name)
+    namespace.engine.create_rule("counted", "b", RuleDescription("by-label", CorrelationFilter(label="red")))
+    runtime = namespace.engine.runtime("counted")
+    assert (runtime.sql_filter_count, runtime.correlation_filter_count) == (2, 1)

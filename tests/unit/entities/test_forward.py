@@ -57,17 +57,15 @@ def settle(namespace: Any) -> None:
 # ---- settings
 
 
-def test_a_target_has_to_stand_and_to_be_another_queue_or_topic(namespace: Any) -> None:
+def test_a_target_has_to_stand_and_to_be_a_queue_or_topic(namespace: Any) -> None:
     engine = namespace.engine
     engine.create_queue("q")
     engine.create_topic("t")
     engine.create_subscription("t", "s")
-    for target in ("x", "Q", "t/Subscriptions/s", "q/$DeadLetterQueue"):
+    for target in ("x", "t/Subscriptions/s", "q/$DeadLetterQueue"):
         for setting in ("forward_to", "forward_dead_lettered_messages_to"):
             with pytest.raises(InvalidArgumentError, match=r"[Ff]orward"):
                 engine.update_queue("q", QueueDescription(**{setting: target}))
-    with pytest.raises(InvalidArgumentError, match="cannot forward messages to itself"):
-        engine.create_subscription("t", "own", SubscriptionDescription(forward_to="T"))
     with pytest.raises(InvalidArgumentError, match="does not exist"):
         engine.create_queue("new", QueueDescription(forward_to="x"))
     assert engine.get_queue("new") is None
@@ -428,8 +426,6 @@ def test_a_target_that_requires_sessions_takes_only_messages_of_one(namespace: A
     engine = namespace.engine
     engine.create_queue("target", QueueDescription(requires_session=True))
     engine.create_queue("q", QueueDescription(forward_to="target"))
-    with pytest.raises(InvalidArgumentError, match="requires sessions"):
-        engine.update_queue("target", QueueDescription(requires_session=True, forward_to="q"))
     namespace.send("q", message("a", group_id="s"), message("b"), message("c", group_id="s"))
     hold = namespace.queue("target").open_session("s")
     assert names([read(payload) for payload in hold.messages.acquire(10).payloads]) == ["a", "c"]
@@ -460,3 +456,48 @@ def test_a_broken_partition_key_is_none_where_a_message_goes_on(namespace: Any) 
     """Annotations are looked through when a message comes, their values are not."""
     parts = split(b"\0Sr\xc1\x19\x02\xa3\x13x-opt-partition-key\xa1\x01\xff\0Su\xa0\x01x", HeadCache(0))
     assert keys_of_parts(parts) == Keys(None, None)
+
+
+def test_what_forwards_to_itself_is_dead_lettered_after_its_hops(namespace: Any, message: Any, read: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("Self", QueueDescription(forward_to="self", forward_dead_lettered_messages_to=None))
+    assert engine.get_queue("self").forward_to == "Self"
+    namespace.send("self", message("a"), message("b"))
+    settle(namespace)
+    dead = [read(one) for one in namespace.queue("self/$DeadLetterQueue").peek(0, 10)]
+    assert [(one.properties["message_id"], one.user["DeadLetterReason"]) for one in dead] == [
+        ("a", "MaxTransferHopCountExceeded"),
+        ("b", "MaxTransferHopCountExceeded"),
+    ]
+    assert namespace.queue("self").active_count == 0
+
+
+@pytest.mark.parametrize("units", [3, 100_000])
+def test_a_subscription_that_forwards_to_its_own_topic(
+    namespace: Any, message: Any, read: Any, units: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the four hops gives the other subscription a copy more, and none is lost where copies wait."""
+    monkeypatch.setattr("isthmus.entities.fan_out.SENT_UNITS", units)
+    monkeypatch.setattr("isthmus.entities.fan_out.TURN_UNITS", units)
+    engine = namespace.engine
+    engine.create_topic("t")
+    engine.create_subscription("t", "plain")
+    engine.create_subscription("t", "own", SubscriptionDescription(forward_to="T"))
+    settle(namespace)
+    namespace.send("t", *(message(f"m{n}") for n in range(7)))
+    settle(namespace)
+    copies = [read(one).properties["message_id"] for one in namespace.queue("t/Subscriptions/plain").peek(0, 100)]
+    assert sorted(copies) == sorted(f"m{n}" for n in range(7) for _ in range(5))
+    assert namespace.queue("t/Subscriptions/own/$DeadLetterQueue").active_count == 7
+    assert namespace.sender("t").active_count == 0
+
+
+def test_what_comes_to_a_session_queue_that_forwards_is_dead_lettered(namespace: Any, message: Any, read: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("target")
+    engine.create_queue("q", QueueDescription(requires_session=True, forward_to="target"))
+    namespace.send("q", message("a", group_id="s"))
+    settle(namespace)
+    [dead] = [read(one) for one in namespace.queue("q/$DeadLetterQueue").peek(0, 10)]
+    assert dead.user["DeadLetterReason"] == "ForwardingNotSupported"
+    assert namespace.queue("target").active_count == 0

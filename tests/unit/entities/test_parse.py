@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from isthmus.amqp import codec, section
 from isthmus.amqp.types import Decimal128, Int, Symbol, Timestamp, UByte, UInt, ULong
 from isthmus.entities import InvalidMessageError, envelope
+from isthmus.entities.key import MESSAGE, message_key
 from isthmus.entities.parse import HeadCache, split
 from isthmus.entities.record import build, build_many, expires_at_ms, locked_payloads, plain_payload
 
@@ -38,9 +40,11 @@ FULL = b"".join(
 
 def test_everything_of_the_sender_is_kept(read: type[Any]) -> None:
     """I1."""
-    seen = read(locked_payloads([(b"", stored(FULL))], (NOW + 5).to_bytes(8, "big"))[0])
+    tag = bytes(range(8)) + (7).to_bytes(8, "big")
+    pairs = [(message_key(MESSAGE, 1, 7), stored(FULL))]
+    seen = read(locked_payloads(pairs, (NOW + 5).to_bytes(8, "big"), tag[:8])[0])
     assert seen.header == section.Header(durable=False, priority=9, ttl_ms=60_000)
-    assert seen.delivery_annotations == {"x-trace": "abc"}
+    assert seen.delivery_annotations == {"x-trace": "abc", "x-opt-lock-token": UUID(bytes_le=tag)}
     assert seen.annotations == {
         "x-opt-locked-until": NOW + 5,
         "x-opt-sequence-number": 7,
@@ -190,7 +194,7 @@ def test_mutated_messages_are_taken_whole_or_refused(changes: list[tuple[int, in
             continue
         record = build(parts, 1, NOW, 0)
         section.locate(plain_payload(record))
-        section.locate(locked_payloads([(b"", record)], bytes(8))[0])
+        section.locate(locked_payloads([(bytes(13), record)], bytes(8), bytes(8))[0])
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from([None, 5, 900]), st.booleans()), min_size=1, max_size=8))

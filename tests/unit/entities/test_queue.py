@@ -723,3 +723,27 @@ def test_ends_of_life_one_by_one_before_a_reader_that_lags(
     while (acquired := queue.acquire(500)) is not None:
         seen += acquired.sequences
     assert seen == left
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
+def test_a_step_of_the_wall_clock_moves_no_lock(namespace: Any, message: Make, step_ms: int) -> None:
+    namespace.engine.create_queue("steady", QueueDescription(lock_duration_ms=30_000))
+    namespace.commit()
+    queue = namespace.queue("steady")
+    namespace.send("steady", message("m1"), message("m2"))
+    taken = queue.acquire(2)
+    assert taken is not None
+    namespace.advance(20_000)
+    [until_ms] = queue.renew(taken.tags[1:])
+    assert until_ms == namespace.clock.wall_ms() + 30_000
+    namespace.clock.set_wall(namespace.clock.wall_ms() + step_ms)
+    namespace.advance(0)
+    assert queue.holds(taken.tags) == [True, True]
+    namespace.advance(10_000)
+    assert queue.holds(taken.tags) == [False, True]
+    [until_ms] = queue.renew(taken.tags[1:])
+    assert until_ms == namespace.clock.wall_ms() + 30_000  # what clients are shown is by the clock as it is now
+    namespace.advance(29_000)
+    assert queue.holds(taken.tags[1:]) == [True]
+    namespace.advance(1_000)
+    assert queue.holds(taken.tags[1:]) == [False]

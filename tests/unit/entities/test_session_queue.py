@@ -763,3 +763,37 @@ def test_a_session_that_is_over_is_forgotten_at_once(namespace: Any, message: Ma
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_waiters_that_take_nothing_are_passed_over_without_depth(namespace: Any, message: Make) -> None:
+    queue = make_queue(namespace)
+    seen: list[int] = []
+
+    def refuse(number: int) -> Callable[[], None]:
+        def on_free() -> None:
+            seen.append(number)
+            hold = queue.next_session()
+            assert hold is not None
+            hold.release()
+
+        return on_free
+
+    for number in range(2000):
+        queue.wait_for_session(refuse(number))
+    namespace.send("q", message("m1", group_id="a"))
+    assert seen == list(range(2000))
+    assert queue.next_session() is not None
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
+def test_a_step_of_the_wall_clock_moves_no_session_lock(namespace: Any, message: Make, step_ms: int) -> None:
+    queue = make_queue(namespace)
+    namespace.send("q", message("m1", group_id="a"))
+    hold = queue.next_session()
+    assert hold is not None
+    namespace.advance(LOCK_MS - 1000)
+    namespace.clock.set_wall(namespace.clock.wall_ms() + step_ms)
+    namespace.advance(0)
+    assert not hold.is_over
+    namespace.advance(1000)
+    assert hold.is_over

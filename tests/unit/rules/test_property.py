@@ -9,10 +9,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from isthmus.rules import DictView, Filter, FilterError, RuleSyntaxError, parse_action, parse_filter
+from isthmus.rules import DictView, Filter, FilterError, RuleSyntaxError, like, parse_action, parse_filter
 from isthmus.rules.analysis import needs_property, never_matches, properties
 from isthmus.rules.closure import compile_predicate
 from isthmus.rules.document import parse_value, show_value
@@ -272,6 +273,47 @@ def test_like_agrees_with_a_regular_expression(pattern: str, text: str, escape: 
     signs = {"%": ".*", "_": "."}
     expression = "".join(re.escape(part) if isinstance(part, str) else signs[repr(part)] for part in parts)
     assert matcher(text) is (re.fullmatch(expression, text, re.DOTALL) is not None)
+
+
+@relaxed
+@given(
+    st.text(alphabet="ab%_\u00e9\u4e2d\U0001f600", max_size=12),
+    st.text(alphabet="ab\n\u00e9\u4e2d\U0001f600", max_size=40),
+    st.integers(0, 3),
+)
+def test_like_finds_pieces_by_bits_as_by_an_expression(pattern: str, text: str, places: int) -> None:
+    """like.I1: the way of long texts, on short ones."""
+    signs = {"%": ".*", "_": "."}
+    expression = "".join(signs[repr(p)] if not isinstance(p, str) else re.escape(p) for p in like_parts(pattern) or ())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(like, "_COMPARISONS", -1)
+        patch.setattr(like, "_PLACES", places)
+        matcher = compile_like(pattern)
+        assert matcher is not None
+        assert matcher(text) is (re.fullmatch(expression, text, re.DOTALL) is not None)
+
+
+@pytest.mark.parametrize("wide", ["", "\u4e2d"])
+def test_like_compares_a_long_text_few_times(wide: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """like.I2: characters of text times characters of the piece would be 29 million comparisons."""
+    compared: list[int] = []
+    first = like._Bits._first
+
+    def counted(bits: Any, left: int, *rest: Any) -> int:
+        compared.append(left.bit_count())
+        return first(bits, left, *rest)
+
+    monkeypatch.setattr(like._Bits, "_first", counted)
+    matcher = compile_like("%_" + "b" * 900 + "c")
+    assert matcher is not None
+    assert matcher("b" * 32_000 + wide) is False
+    assert matcher("b" * 32_000 + "c" + wide) is (not wide)
+    assert sum(compared) <= 2 * like._PLACES
+
+
+def test_a_string_that_an_expression_makes_is_bounded() -> None:
+    with pytest.raises(FilterError, match="limit is 131072"):
+        arithmetic("+", "x" * 100_000, "x" * 100_000)
 
 
 def test_like_does_not_explode() -> None:

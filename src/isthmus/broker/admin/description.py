@@ -27,6 +27,7 @@ from isthmus.entities.description import (
     TopicDescription,
 )
 from isthmus.entities.runtime import Runtime
+from isthmus.errors import InvalidArgumentError
 
 __all__ = ["INSTANCE", "read_description", "read_rules", "write_description", "write_rules"]
 
@@ -120,12 +121,16 @@ def read_description(node: Node, kind: type[_D], *, current: _D | None = None, a
         now_ms: wall time, for new authorization rules.
 
     Raises:
-        InvalidArgumentError: a value is malformed.
+        InvalidArgumentError: a value is malformed, or its setting is younger than `api_version`.
     """
     values: dict[str, Any] = {}
     for row in _TABLES[kind]:
         if isinstance(row, Setting):
             value = node.find_text(row.name)
+            if value is not None and api_version < row.since:
+                raise InvalidArgumentError(
+                    f"{row.name} is a setting of api-version {row.since} and later; the request has {api_version}."
+                )
             if value is not None:
                 values[row.field] = row.parse(value)
             elif current is not None and api_version < row.since:

@@ -140,6 +140,10 @@ class FragmentEngine(Engine):
             self.reason = ""
             self.on_change()
 
+    @property
+    def _may_fan_out(self) -> bool:
+        return self.is_up
+
     def retry(self) -> None:
         """If it is down, try whether the disk works again; it is up when the commit that this stages is synced."""
         if self.is_up:

@@ -233,3 +233,10 @@ def test_unknown_elements_and_any_order_are_taken() -> None:
         "<SizeInBytes>5</SizeInBytes><LockDuration>PT5S</LockDuration></QueueDescription>"
     )
     assert parse(body, QueueDescription) == QueueDescription(lock_duration_ms=5000, max_delivery_count=3)
+
+
+def test_a_setting_that_came_later_is_refused_by_an_old_api_version() -> None:
+    text = write(QueueDescription(max_message_size_in_kilobytes=512))
+    assert parse(text, QueueDescription, api_version="2021-05").max_message_size_in_kilobytes == 512
+    with pytest.raises(InvalidArgumentError, match="MaxMessageSizeInKilobytes is a setting of api-version 2021-05"):
+        parse(text, QueueDescription, api_version="2017-04")

@@ -1,0 +1,131 @@
+"""The ends of links, AMQP sessions and a connection: each is told behind the outcomes of what came before it.
+
+What it is: the count of outcomes that a link owes its client (`Owed`), since commits are asynchronous, and the Detach, End
+and Close frames that wait for them (`Departures`). What it is not: the decision that something ends (`peer`), nor the frames
+themselves (`isthmus.amqp`). Pure: nothing here reads a clock or a socket.
+Spec: OASIS AMQP 1.0 part 2, sections 2.4.3, 2.5.4, 2.6.6: no frame of a link, session or connection may follow its end, so an
+outcome that comes after it is lost to the client.
+
+Invariants:
+    I1. Detach, End and Close leave behind every outcome that their link, session or connection owes.
+    I2. Where nothing is owed they leave at once.
+    I3. This holds whichever side ends the link, and for whatever reason.
+    I4. A link that is attached under the name of one that has not left yet waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from isthmus.amqp import AmqpSession, Link
+
+__all__ = ["Departures", "Owed"]
+
+
+def _nothing() -> None:
+    """Nobody is told."""
+
+
+class Owed:
+    """Outcomes of one link that wait for a commit.
+
+    Attributes:
+        count: how many.
+    """
+
+    __slots__ = ("_on_none", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._on_none: Callable[[], None] | None = None
+
+    def add(self) -> None:
+        """One more is owed."""
+        self.count += 1
+
+    def paid(self) -> None:
+        """One of them was told."""
+        self.count -= 1
+        if self.count <= 0 and self._on_none is not None:
+            run, self._on_none = self._on_none, None
+            run()
+
+    def when_none(self, run: Callable[[], None]) -> None:
+        """Call once, as soon as none is owed; a later call takes the place of an earlier one."""
+        if self.count <= 0:
+            run()
+        else:
+            self._on_none = run
+
+
+class Departures:
+    """What of one connection has ended and not been told yet.
+
+    Args:
+        touch: has what was written sent at the end of the turn.
+    """
+
+    def __init__(self, touch: Callable[[], None]) -> None:
+        self._touch = touch
+        self._links: dict[Link, Owed] = {}
+        self._sessions: list[AmqpSession] = []
+        self._waiting: list[tuple[AmqpSession, str, Callable[[], None]]] = []
+        self._on_empty: Callable[[], None] | None = None
+
+    def detach(self, link: Link, owed: Owed | None) -> None:
+        """A link has ended; its Detach, if there is one to send, leaves behind what it owes."""
+        if link in self._links:
+            return  # it waits already; now the other side has ended it, too
+        if owed is None or owed.count <= 0:
+            link.finish_detach()
+        else:
+            self._links[link] = owed
+            owed.when_none(lambda: self._left(link))
+
+    def end(self, amqp_session: AmqpSession) -> None:
+        """A session has ended; all of its links have been passed to `detach`."""
+        if any(link.amqp_session is amqp_session for link in self._links):
+            self._sessions.append(amqp_session)
+        else:
+            amqp_session.finish_end()
+
+    def when_empty(self, run: Callable[[], None]) -> None:
+        """Call once nothing waits; all links have been passed to `detach`."""
+        if self._links:
+            self._on_empty = run
+        else:
+            run()
+
+    def after(self, link: Link, run: Callable[[], None]) -> bool:
+        """Whether a link of the same name has not left yet; `run` is called then, once it has (I4)."""
+        for each in self._links:
+            if each.name == link.name and each.role is link.role and each.amqp_session is link.amqp_session:
+                self._waiting.append((link.amqp_session, link.name, run))
+                return True
+        return False
+
+    def clear(self) -> None:
+        """The connection is gone: nobody hears of anything."""
+        self._touch = _nothing
+        for owed in self._links.values():
+            owed.when_none(_nothing)
+        self._links.clear()
+        self._sessions.clear()
+        self._waiting.clear()
+        self._on_empty = None
+
+    def _left(self, link: Link) -> None:
+        if self._links.pop(link, None) is None:
+            return
+        link.finish_detach()
+        for amqp_session in [each for each in self._sessions if each is link.amqp_session]:
+            self._sessions.remove(amqp_session)
+            self.end(amqp_session)
+        waiting = [entry for entry in self._waiting if entry[0] is link.amqp_session and entry[1] == link.name]
+        self._waiting = [entry for entry in self._waiting if entry not in waiting]
+        for _, _, run in waiting:
+            run()
+        if not self._links and self._on_empty is not None:
+            run, self._on_empty = self._on_empty, None
+            run()
+        self._touch()
