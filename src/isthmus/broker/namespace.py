@@ -242,14 +242,21 @@ class Namespace:
         now_ms = self.clock.wall_ms()
         if now_ms < self._engine_due_ms:
             return
-        due_ms = self.engine.tick(now_ms)
         rest_ms = now_ms + int(1000 * _ENGINE_REST_SECONDS)
+        try:
+            due_ms = self.engine.tick(now_ms)
+        except StoreError as error:
+            _log.warning("what time asks for waits for the store: reason=%s", error)
+            due_ms = None
         self._engine_due_ms = rest_ms if due_ms is None else min(due_ms, rest_ms)
 
     def _probe(self) -> None:
         """Whoever asks for health may keep clients away until it is told: without them nobody else tries the disk."""
         if not self.commits.is_healthy:
-            self.engine.probe()
+            try:
+                self.engine.probe()
+            except StoreError as error:
+                _log.warning("the store does not come back: reason=%s", error)
 
     def every(self, seconds: float, run: Callable[[], None]) -> None:
         """Call a function again and again until the namespace closes; the first time after so many seconds."""

@@ -7,6 +7,7 @@ Invariants:
     I1. `start` returns when clients can connect; `stop` returns when everything acknowledged is on disk and the folder
         is free.
     I2. What is sent in the clear is served on loopback addresses only, unless the operator asks for more.
+    I3. The data folder, and all in it, is for the process's user alone.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from isthmus.broker.shell import Shell
 from isthmus.broker.sniff import Speech
 from isthmus.clock import SystemClock
 from isthmus.entities import Engine, FragmentStores, Limits
-from isthmus.errors import ConfigError, Fault, InvalidArgumentError
-from isthmus.store import BlobFolder, RocksJournal
+from isthmus.errors import ConfigError, Fault, InvalidArgumentError, StoreError
+from isthmus.store import BlobFolder, RocksJournal, make_private, narrow_files
 
 __all__ = ["Options", "Server", "serve"]
 
@@ -136,10 +137,7 @@ class Server:
         config = load_config(options.config) if options.config is not None else NamespaceConfig()
         if (options.certificate is None) != (options.certificate_key is None):
             raise InvalidArgumentError("a certificate needs its key, and a key its certificate")
-        try:
-            options.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise InvalidArgumentError(f"the data folder '{options.data}' cannot be made: {error.strerror}") from None
+        _make_private(options.data)
         machine_clock = SystemClock()
         clock = SystemClock(options.clock_offset_ms)
         store = RocksJournal(options.data / "store")
@@ -279,8 +277,25 @@ class Server:
         return described
 
 
+def _make_private(data: Path) -> None:
+    """See that nobody but the process's user can read what lies in the data folder.
+
+    Raises:
+        InvalidArgumentError: it cannot be made, or is another user's and open to others.
+    """
+    try:
+        if make_private(data):
+            _log.warning("the data folder was open to other users, and is so no more: data=%s", data)
+        for name in (LARGE_FOLDER, FRAGMENTS_FOLDER):
+            if (data / name).exists() and make_private(data / name):
+                narrow_files(data / name)
+    except StoreError as error:
+        raise InvalidArgumentError(str(error)) from None
+
+
 def _open_fragments(data: Path, index: int) -> RocksJournal:
     """A store of fragments. All of them together have the memory of one store of a namespace."""
+    make_private(data / FRAGMENTS_FOLDER)
     return RocksJournal(data / FRAGMENTS_FOLDER / str(index), share=_FRAGMENT_SHARE)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,6 +39,8 @@ def register(app: typer.Typer) -> None:
 
 def _options() -> None:
     """Run a Service Bus namespace on this machine, and see to its messages."""
+    # The store makes files as it goes, and they hold bodies and keys: whatever these verbs write is for their user alone.
+    os.umask(0o077)
 
 
 def _serve(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from isthmus.store.blob import BlobFolder
 from isthmus.store.memory import MemoryJournal
+from isthmus.store.private_folder import make_private, narrow_files
 from isthmus.store.rocks import RocksJournal
 
-__all__ = ["BlobFolder", "MemoryJournal", "RocksJournal"]
+__all__ = ["BlobFolder", "MemoryJournal", "RocksJournal", "make_private", "narrow_files"]
