@@ -179,31 +179,33 @@ def test_i5_a_reopen_that_failed_is_told_and_healed_by_the_next(
         journal.get(b"000001")
 
 
+class SlowSync:
+    """A database whose sync takes as long as a test wants."""
+
+    def __init__(self, database: object) -> None:
+        self.database = database
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+
+    def flush_wal(self, _: bool) -> None:
+        self.begun.set()
+        assert self.goes_on.wait(60)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.database, name)
+
+
 def test_a_reopen_during_a_sync_leaves_the_store_open(tmp_path: Path) -> None:
     journal = filled(tmp_path / "s")
-    database = journal._database
-    begun, goes_on = threading.Event(), threading.Event()
-
-    class Slow:
-        def flush_wal(self, _: bool) -> None:
-            begun.set()
-            assert goes_on.wait(60)
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(database, name)
-
-    journal._database = Slow()
+    slow = journal._database = SlowSync(journal._database)
     thread = threading.Thread(target=journal.sync)
     thread.start()
-    assert begun.wait(60)
+    assert slow.begun.wait(60)
     journal.reopen()
     assert journal.get(b"000001") is not None
     with pytest.raises(StoreError, match="a sync is under way"):
         journal.write(journal.batch())
-    goes_on.set()
+    slow.goes_on.set()
     thread.join()
-    journal._database = database
-    del database
     journal.reopen()
     put(journal, b"after", b"1")
     journal.close()
