@@ -21,7 +21,7 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from typing import Any
 from isthmus.broker.backup import FRAGMENTS_FOLDER, LARGE_FOLDER
 from isthmus.broker.certificate import CertificateFiles, ensure_certificate, server_context
 from isthmus.broker.config import NamespaceConfig, load_config
+from isthmus.broker.emulator_key import emulator_connection_string, with_emulator_key
 from isthmus.broker.entity_rules import EngineRules
 from isthmus.broker.http_gate import HttpGate
 from isthmus.broker.jwt_setting import JwtSettings
@@ -42,6 +43,7 @@ from isthmus.broker.shell import Shell
 from isthmus.broker.sniff import Speech
 from isthmus.clock import SystemClock
 from isthmus.entities import Engine, FragmentStores, Limits
+from isthmus.entities.description import AuthorizationRule
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError, StoreError
 from isthmus.store import BlobFolder, RocksJournal, make_private, narrow_files
 
@@ -81,6 +83,7 @@ class Options:
         certificate: PEM file of a certificate chain to show instead of the namespace's own.
         certificate_key: its private key.
         host_names: names and addresses besides the local ones that the namespace's own certificate is to hold.
+        emulator: take the well-known key of the vendor's emulator besides the namespace's own; on loopback only.
     """
 
     data: Path
@@ -94,6 +97,7 @@ class Options:
     certificate: Path | None = None
     certificate_key: Path | None = None
     host_names: tuple[str, ...] = field(default=())
+    emulator: bool = False
 
 
 class Server:
@@ -137,6 +141,11 @@ class Server:
         config = load_config(options.config) if options.config is not None else NamespaceConfig()
         if (options.certificate is None) != (options.certificate_key is None):
             raise InvalidArgumentError("a certificate needs its key, and a key its certificate")
+        if options.emulator and not is_loopback(options.host):
+            raise InvalidArgumentError(
+                f"the emulator's key is known to everybody: it cannot be taken on '{options.host}', which others reach; "
+                "listen on 127.0.0.1, or leave --emulator out"
+            )
         _make_private(options.data)
         machine_clock = SystemClock()
         clock = SystemClock(options.clock_offset_ms)
@@ -198,7 +207,12 @@ class Server:
             if tuple(keyring.rules) != tuple(standing):
                 keyring.save(self._key_file)
         self._key_stamp = self._key_file.stat().st_mtime_ns
+        self._take_rules(keyring, keyring.rules)
         return keyring
+
+    def _take_rules(self, keyring: Keyring, rules: Iterable[AuthorizationRule]) -> None:
+        """Let a keyring have the rules of the key file, and the emulator's key where it is asked for."""
+        keyring.replace(with_emulator_key(rules) if self._options.emulator else rules)
 
     def _look_at_keys(self, issuer: Any) -> None:
         """Take over keys that were changed in their files; what cannot be read leaves the keys as they are."""
@@ -207,7 +221,7 @@ class Server:
             stamp = self._key_file.stat().st_mtime_ns
             if stamp != self._key_stamp:
                 self._key_stamp = stamp
-                self._keyring.replace(Keyring.open(self._key_file, SystemClock()).rules)
+                self._take_rules(self._keyring, Keyring.open(self._key_file, SystemClock()).rules)
                 _log.info("keys read again: rules=%s", [rule.key_name for rule in self._keyring.rules])
             if issuer is not None and issuer.refresh():
                 _log.info("keys of the issuer read again")
@@ -272,6 +286,8 @@ class Server:
             "admin_connection_string": self._keyring.connection_string(f"{shown}:{self.ports['http']}", emulator=plain),
             "ports": dict(self.ports),
         }
+        if self._options.emulator:
+            described["emulator_connection_string"] = emulator_connection_string(shown, self.ports["amqp"])
         if self._certificate is not None:
             described["ca_file"] = str(self._certificate.authority)
         return described

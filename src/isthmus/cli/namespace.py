@@ -62,6 +62,9 @@ def _serve(
     allow_plain: Annotated[
         bool, typer.Option("--allow-plain", help="Serve without TLS also on an address that others reach.")
     ] = False,
+    emulator: Annotated[
+        bool, typer.Option("--emulator", help="Take the key of the vendor's emulator too; on loopback only.")
+    ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print how to connect as one JSON object.")] = False,
 ) -> None:
     """Serve a namespace until SIGTERM or Ctrl-C.
@@ -91,6 +94,7 @@ def _serve(
         certificate=certificate,
         certificate_key=certificate_key,
         host_names=tuple(host_name or ()),
+        emulator=emulator,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         several = _several(options, config or [])
@@ -143,6 +147,8 @@ def _print_ready(described: dict[str, Any], as_json: bool) -> None:
         return
     print(f"connection string        {described['connection_string']}")
     print(f"for administration       {described['admin_connection_string']}")
+    if "emulator_connection_string" in described:
+        print(f"as the emulator          {described['emulator_connection_string']}")
     print("ports                    " + ", ".join(f"{name} {port}" for name, port in described["ports"].items()))
     if "ca_file" in described:
         print(f"clients over TLS trust   {described['ca_file']}")

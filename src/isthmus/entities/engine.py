@@ -148,8 +148,9 @@ class Engine(Administration):
 
         Raises:
             EntityNotFoundError: one of both is not there.
-            NotAllowedError: one of both takes no sends.
+            NotAllowedError: one of both takes no sends, or the namespace's tier has no transactions.
         """
+        self.check_transactions()
         _, between = self._find(path)
         if isinstance(between, AnyQueue) and between.dead_letters is None:
             raise NotAllowedError(f"'{between.path}' takes no sends; send to its queue or topic.")
@@ -209,6 +210,16 @@ class Engine(Administration):
             runtime.correlation_filter_count = sum(isinstance(one, CorrelationFilter) for one in filters)
             runtime.sql_filter_count = sum(isinstance(one, SqlFilter) for one in filters)
         return runtime
+
+    def check_transactions(self) -> None:
+        """See that the namespace's tier has transactions, and sends via another entity.
+
+        Raises:
+            NotAllowedError: it has not.
+        """
+        tier = self._limits.tier
+        if tier is not None and not tier.has_transactions:
+            raise NotAllowedError(f"The namespace is using the '{tier.title}' tier, which has no transactions.")
 
     def members(self) -> list[tuple[str, Intake | AnyPartitioned]]:
         """Every queue, topic and subscription as it stands now: its kind and itself; dead-letter queues are with theirs."""

@@ -39,7 +39,7 @@ def test_i1_another_machine_is_refused_and_warned_of(
     for connect in (
         lambda: endpoint_of_string(parsed),
         lambda: endpoint_of_string(parsed, websocket=True),
-        lambda: endpoint_of(SourceOptions.read({"connection": "env:PLAIN", "queue": "q"})),
+        lambda: endpoint_of(SourceOptions.read({"connection": "env:PLAIN", "entity": "q"})),
         lambda: find_target("env:PLAIN"),
     ):
         with pytest.raises(PlainConnectionError, match=ALLOWED_VARIABLE) as refused:
