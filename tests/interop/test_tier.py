@@ -93,6 +93,24 @@ def test_other_tiers_say_what_they_are(tier: str, sku: MessagingSku) -> None:
                 client.create_queue("larger", max_message_size_in_kilobytes=1024)
 
 
+def test_what_stands_when_a_tier_is_set_stays_and_what_the_file_names_is_judged(tmp_path: Path) -> None:
+    file = tmp_path / "namespace.yaml"
+    file.write_text("queues: {ordered: {requires_session: true}, plain: {}}\ntopics: [flights]", encoding="utf-8")
+    with namespace(tmp_path / "data", config=file) as running:
+        running.stop()
+        file.write_text("tier: basic\nqueues: {plain: {}}", encoding="utf-8")
+        for _ in range(2):
+            running.start()
+            with administration(running) as client:
+                assert client.get_queue("ordered").requires_session
+                assert client.get_queue("plain").default_message_time_to_live == timedelta(days=14)
+                assert client.get_topic("flights").name == "flights"
+            running.stop()
+        file.write_text("tier: basic\nqueues: {ordered: {requires_session: true}}", encoding="utf-8")
+        with pytest.raises(NamespaceStartError, match=r"RequiresSession.*'Basic' tier"):
+            running.start()
+
+
 def test_an_application_of_the_emulator_finds_its_key_and_its_queue(tmp_path: Path) -> None:
     config = tmp_path / "Config.json"
     config.write_text(EMULATOR, encoding="utf-8")
