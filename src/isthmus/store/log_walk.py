@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 __all__ = ["Fragment", "Log", "LogWalk", "checksum", "walk"]
@@ -93,11 +93,11 @@ def walk(data: Log) -> LogWalk:
         open_.append(fragment)
         if fragment.kind in (_FIRST, _MIDDLE):
             continue
-        start = open_[0].at + _HEADER.size
-        if open_[0].length < _BATCH.size:
+        head = _head(data, open_)
+        if len(head) < _BATCH.size:
             reason = "a record too short to be one"
             break
-        sequence, count = _BATCH.unpack_from(data, start)
+        sequence, count = _BATCH.unpack(head)
         if first is None:
             first = sequence
         elif sequence != following:
@@ -113,6 +113,17 @@ def walk(data: Log) -> LogWalk:
     # Fillers at the end of a block, and what describes the log, belong to no record.
     is_clean = not open_ and _is_filler(data, end)
     return LogWalk(first, following, last, len(data) if is_clean else end, len(data), "")
+
+
+def _head(data: Log, fragments: Iterable[Fragment]) -> bytes:
+    """The begin of a logical record; at the end of a block, its first fragment may hold a few bytes of it, or none."""
+    head = b""
+    for fragment in fragments:
+        start = fragment.at + _HEADER.size
+        head += data[start : start + min(fragment.length, _BATCH.size - len(head))]
+        if len(head) == _BATCH.size:
+            break
+    return head
 
 
 def _fragments(data: Log, at: int = 0) -> Iterator[Fragment]:
