@@ -12,14 +12,11 @@ Invariants:
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-__all__ = ["Fragment", "Log", "LogWalk", "checksum", "walk"]
-
-Log = bytes | mmap.mmap
+__all__ = ["Fragment", "LogWalk", "checksum", "walk"]
 
 _BLOCK_BYTES = 32 << 10
 _HEADER = struct.Struct("<IHB")
@@ -43,7 +40,7 @@ class Fragment(NamedTuple):
         """Offset behind it."""
         return self.at + _HEADER.size + self.length
 
-    def is_intact(self, data: Log) -> bool:
+    def is_intact(self, data: bytes) -> bool:
         """Whether its bytes have its checksum."""
         start = self.at + _HEADER.size
         return checksum(data[start - 1 : start + self.length]) == self.checksum
@@ -74,7 +71,7 @@ class LogWalk(NamedTuple):
         return self.end < self.size
 
 
-def walk(data: Log) -> LogWalk:
+def walk(data: bytes) -> LogWalk:
     """Walk a log from its begin to its end, or to the first place that cannot be followed."""
     first: int | None = None
     following = end = 0
@@ -115,7 +112,7 @@ def walk(data: Log) -> LogWalk:
     return LogWalk(first, following, last, len(data) if is_clean else end, len(data), "")
 
 
-def _head(data: Log, fragments: Iterable[Fragment]) -> bytes:
+def _head(data: bytes, fragments: Iterable[Fragment]) -> bytes:
     """The begin of a logical record; at the end of a block, its first fragment may hold a few bytes of it, or none."""
     head = b""
     for fragment in fragments:
@@ -126,7 +123,7 @@ def _head(data: Log, fragments: Iterable[Fragment]) -> bytes:
     return head
 
 
-def _fragments(data: Log, at: int = 0) -> Iterator[Fragment]:
+def _fragments(data: bytes, at: int = 0) -> Iterator[Fragment]:
     """The physical records from a place on, up to one that cannot be."""
     size = len(data)
     unpack = _HEADER.unpack_from
@@ -144,7 +141,7 @@ def _fragments(data: Log, at: int = 0) -> Iterator[Fragment]:
         at += _HEADER.size + length
 
 
-def _record_from(data: Log, at: int, lowest: int) -> int | None:
+def _record_from(data: bytes, at: int, lowest: int) -> int | None:
     """Where an intact record begins at or behind `lowest`; None if none does.
 
     Args:
@@ -161,7 +158,7 @@ def _record_from(data: Log, at: int, lowest: int) -> int | None:
     return None
 
 
-def _is_filler(data: Log, end: int) -> bool:
+def _is_filler(data: bytes, end: int) -> bool:
     at = end
     for fragment in _fragments(data, end):
         if fragment.kind <= _LAST:

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +87,7 @@ def open_database(folder: Path, options: Any) -> Any:
             return rocksdict.Rdict(str(folder), options)
         except Exception as error:
             text = str(error)
-            if "lock" in text.lower():
+            if "While lock file" in text or "lock hold by" in text:
                 raise _in_use(folder) from error
             # A whole record whose bytes are not its own: torn, if nothing intact stands behind it.
             removed = _cut_last(newest) if newest is not None and text.startswith("Corruption: ") else b""
@@ -116,6 +115,8 @@ def _check_logs(folder: Path) -> Path | None:
         walks = [(file, walked) for file in logs if (walked := _walk(file)).size]
     except OSError as error:
         raise _unusable(folder, f"{error.strerror or error}: '{error.filename}'") from error
+    while walks and walks[-1][1].first is None and not walks[-1][1].damage:
+        _cut(walks.pop()[0], 0)  # nothing but a torn first record
     for place, (file, walked) in enumerate(walks):
         is_newest = place == len(walks) - 1
         reason = walked.damage
@@ -134,30 +135,19 @@ def _check_logs(folder: Path) -> Path | None:
 
 
 def _walk(file: Path) -> LogWalk:
-    with _mapped(file) as data:
-        return walk(data)
-
-
-@contextmanager
-def _mapped(file: Path) -> Iterator[Any]:
-    with file.open("rb") as opened:
-        if not os.fstat(opened.fileno()).st_size:
-            yield b""
-            return
-        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            yield data
+    # Read, not mapped: what the disk cannot give must be an error, not the end of the process.
+    return walk(file.read_bytes())
 
 
 def _cut_last(file: Path) -> bytes:
     """Cut the last record off if its bytes are not as they were written; what was removed."""
-    with _mapped(file) as data:
-        walked = walk(data)
-        if not walked.last or all(fragment.is_intact(data) for fragment in walked.last):
-            return b""
-        start = walked.last[0].at
-        removed = bytes(data[start:])
+    data = file.read_bytes()
+    walked = walk(data)
+    if not walked.last or all(fragment.is_intact(data) for fragment in walked.last):
+        return b""
+    start = walked.last[0].at
     _cut(file, start)
-    return removed
+    return data[start:]
 
 
 def _give_back(file: Path | None, cut: list[bytes]) -> None:

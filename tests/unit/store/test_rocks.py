@@ -230,6 +230,17 @@ def test_i5_a_damaged_table_is_told_by_every_read(tmp_path: Path) -> None:
     journal.close()
 
 
+@pytest.mark.parametrize("from_end", [5, 60, 300, 1000])
+def test_a_table_damaged_where_a_start_reads_it_is_not_called_in_use(tmp_path: Path, from_end: int) -> None:
+    filled(tmp_path / "s").checkpoint(tmp_path / "left")
+    [table] = (tmp_path / "left").glob("*.sst")
+    content = bytearray(table.read_bytes())
+    content[-from_end] ^= 0x55
+    table.write_bytes(content)
+    with pytest.raises(StoreError, match="is damaged: "):
+        RocksJournal(tmp_path / "left")
+
+
 def test_a_missing_table_is_refused(tmp_path: Path) -> None:
     filled(tmp_path / "s").checkpoint(tmp_path / "left")
     for table in (tmp_path / "left").glob("*.sst"):
