@@ -5,6 +5,7 @@ the other side.
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections import Counter
@@ -19,18 +20,24 @@ from isthmus.operations.message_file import DamagedFileError, MessageReader
 from isthmus.testing.namespace import namespace
 from sdk_client import WAIT_SECONDS, bodies, receive
 
+SENDER_KEY = "c2VuZGVyLWtleS1vZi1hLXRlc3QtMzItYnl0ZXMtMTI="
 CONFIG = """
 limits: {min_lock_duration: 1s}
 queues:
   work: {}
-  other: {}
+  other: {authorization_rules: {sender: {rights: [Send], primary_key: env:ISTHMUS_TEST_SENDER_KEY}}}
   once: {requires_duplicate_detection: true}
   closed: {max_message_size_in_kilobytes: 1}
   short: {lock_duration: 4s}
   sessions: {requires_session: true, lock_duration: 5s}
   spread: {enable_partitioning: true, lock_duration: 5s}
+  spread-once: {enable_partitioning: true, requires_duplicate_detection: true}
+  entry: {forward_to: middle}
+  middle: {forward_to: once}
+  failing: {forward_dead_lettered_messages_to: once}
 topics:
   flights: {subscriptions: {all: {}}}
+  routed: {subscriptions: {all: {}, on: {forward_to: entry}}}
 """
 
 
@@ -50,10 +57,12 @@ class Operator:
         assert "SharedAccessKey" not in output
         return [json.loads(line) for line in output.splitlines()]
 
-    def send(self, path, count, **more):
+    def send(self, path, count, *, ids="", **more):
         with self.client.get_queue_sender(path) as sender:
             messages = [
-                ServiceBusMessage(f"body-{n}", message_id=f"{path}-{n}", application_properties={"number": n, **more})
+                ServiceBusMessage(
+                    f"body-{n}", message_id=f"{ids or path}-{n}", application_properties={"number": n, **more}
+                )
                 for n in range(count)
             ]
             sender.send_messages(messages)
@@ -93,8 +102,10 @@ class Operator:
 
 @pytest.fixture(scope="module")
 def running():
-    with namespace(config=CONFIG) as ns:
-        yield ns
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ISTHMUS_TEST_SENDER_KEY", SENDER_KEY)
+        with namespace(config=CONFIG) as ns:
+            yield ns
 
 
 @pytest.fixture
@@ -317,6 +328,83 @@ def test_where_duplicates_are_detected_copies_need_ids_of_their_own(operator):
     [done] = operator.run("resubmit", "once", "--new-message-ids", "--yes")
     assert done["moved"] == 3
     assert {message.message_id for message in operator.take("once", 3)}.isdisjoint({"once-0", "once-1", "once-2"})
+
+
+def test_import_into_what_detects_duplicates_is_refused(operator, tmp_path):
+    operator.send("once", 30, ids="exported")
+    file = tmp_path / "file"
+    operator.run("export", "once", file)
+    operator.take("once", 30)
+    for entity in ("once", "entry", "failing", "routed", "spread-once"):
+        [refused] = operator.run("import", file, entity, code=2)
+        assert "--new-message-ids" in refused["error"]["message"]
+        assert ("'spread-once'" if entity == "spread-once" else "'once'") in refused["error"]["message"]
+    assert not file.with_name("file.progress").exists()
+    [done] = operator.run("import", file, "once", "--keep-message-ids")
+    assert done | {"sent": None, "accepted": 30} == done
+    assert operator.count("once") == 0
+    for entity in ("once", "spread-once"):
+        [done] = operator.run("import", file, entity, "--new-message-ids")
+        assert done | {"sent": 30, "accepted": 30, "passed_over": 0} == done
+        rows = operator.run("peek", entity, "--max", 0)
+        assert sorted(row["application_properties"]["number"] for row in rows) == list(range(30))
+
+
+def test_a_resumed_import_doubles_and_loses_nothing_where_duplicates_are_detected(operator, tmp_path, monkeypatch):
+    from isthmus.operations import carry
+    from isthmus.operations.progress_note import ProgressNote
+
+    operator.send("work", 20)
+    file = tmp_path / "file"
+    operator.run("export", "work", file)
+    monkeypatch.setattr(carry, "_GROUP", 8)
+    write, writes = ProgressNote.write, []
+
+    def killed(note):  # after the second group was acknowledged, before that was noted
+        writes.append(1)
+        if len(writes) == 3:
+            raise KeyboardInterrupt
+        write(note)
+
+    monkeypatch.setattr(ProgressNote, "write", killed)
+    with pytest.raises((SystemExit, KeyboardInterrupt)):
+        main(["namespace", "import", str(file), "once", "--new-message-ids"])
+    assert operator.count("once") == 16
+    monkeypatch.setattr(ProgressNote, "write", write)
+    [done] = operator.run("import", file, "once", "--new-message-ids")
+    assert done | {"passed_over": 8, "accepted": 12} == done
+    rows = operator.run("peek", "once", "--max", 0)
+    assert [row["application_properties"]["number"] for row in rows] == list(range(20))
+
+
+def test_a_refusal_does_not_send_the_others_of_its_group_again(operator, tmp_path):
+    operator.send("work", 3)
+    with operator.client.get_queue_sender("work") as sender:
+        sender.send_messages(ServiceBusMessage("x" * 4096))
+    operator.send("work", 3)
+    file = tmp_path / "file"
+    operator.run("export", "work", file)
+    for _ in range(2):
+        [refused] = operator.run("import", file, "closed", code=1)
+        assert refused["error"]["code"] == "message-too-large"
+        assert operator.count("closed") == 6
+
+
+def test_what_cannot_be_asked_for_its_detection_is_refused(operator, tmp_path, monkeypatch):
+    operator.send("work", 3)
+    file = tmp_path / "file"
+    operator.run("export", "work", file)
+    limited = re.sub(
+        "Name=.*?;SharedAccessKey=.*?;", f"Name=sender;SharedAccessKey={SENDER_KEY};", operator.ns.connection_string
+    )
+    monkeypatch.setenv("LIMITED", limited)
+    [refused] = operator.run("import", file, "other", "--connection", "env:LIMITED", code=2)
+    assert "Manage" in refused["error"]["message"]
+    assert operator.count("other") == 0
+    [done] = operator.run("import", file, "other", "--connection", "env:LIMITED", "--keep-message-ids")
+    assert done | {"sent": None, "accepted": 3} == done
+    [done] = operator.run("import", file, "other", "--connection", "env:LIMITED", "--new-message-ids")
+    assert done | {"sent": 3} == done
 
 
 def test_export_and_import_keep_every_part(operator, tmp_path):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from isthmus.entities import BlobFiles, Journal
 from isthmus.errors import InvalidArgumentError, StoreError
-from isthmus.store import BlobFolder, RocksJournal
+from isthmus.store import BlobFolder, RocksJournal, make_private
 
 __all__ = ["FRAGMENTS_FOLDER", "LARGE_FOLDER", "back_up", "back_up_stopped", "copy_folder"]
 
@@ -53,7 +53,7 @@ def back_up(
         # The catalog comes last: what it names that came after a fragment's copy is empty there, and nothing that was
         # stored lies where a later entity would find it.
         if fragments:
-            (partial / FRAGMENTS_FOLDER).mkdir(mode=0o700)
+            make_private(partial / FRAGMENTS_FOLDER)
             for name, journal in fragments.items():
                 journal.checkpoint(partial / FRAGMENTS_FOLDER / name)
             _sync(partial / FRAGMENTS_FOLDER)
@@ -110,7 +110,9 @@ def _made_whole(folder: Path, *, parent_mode: int = 0o777) -> Iterator[Path]:
     try:
         folder.parent.mkdir(mode=parent_mode, parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(mode=0o700)
+        make_private(partial)
+    except StoreError as error:
+        raise InvalidArgumentError(str(error)) from None
     except OSError as error:
         raise InvalidArgumentError(f"'{folder}' cannot be made: {error.strerror}") from None
     try:

@@ -28,6 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from isthmus.broker.private_file import write_file
 from isthmus.errors import IsthmusError
+from isthmus.store import make_private
 
 __all__ = ["LOCAL_HOST_NAMES", "CertificateError", "CertificateFiles", "ensure_certificate", "server_context"]
 
@@ -83,7 +84,7 @@ def ensure_certificate(folder: Path, host_names: Iterable[str] = (), *, now_ms: 
         CertificateError: a file is there but is no certificate or key.
     """
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(folder)
     files = CertificateFiles(folder / "ca.pem", folder / "server.pem", folder / "server-key.pem")
     authority_key_file = folder / "ca-key.pem"
     names = list(dict.fromkeys((*LOCAL_HOST_NAMES, *(name.lower() for name in host_names))))

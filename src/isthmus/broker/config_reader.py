@@ -100,6 +100,7 @@ class Reader:
 
     def use(self, limits: Limits) -> None:
         """Read settings of entities within these limits."""
+        self._max_time_to_live_ms = limits.tier.max_time_to_live_ms if limits.tier is not None else None
         self.queue = self._layout.spec(QueueDescription, "queue", limits)
         self.topic = self._layout.spec(TopicDescription, "topic", limits)
         self.subscription = self._layout.spec(SubscriptionDescription, "subscription", limits)
@@ -122,6 +123,9 @@ class Reader:
         }
         if "status" in fields:
             fields["status"] = EntityStatus(fields["status"])
+        life = self._max_time_to_live_ms
+        if life is not None and "default_message_time_to_live_ms" in kind.__dataclass_fields__:
+            fields.setdefault("default_message_time_to_live_ms", life)
         return kind(**fields)
 
     def sql(self, node: yaml.Node, what: str) -> Filter:

@@ -6,15 +6,16 @@ a file may set, those of entities included. What it is not: the limits of entiti
 Spec: SERVICE-BUS.md W2, 5.1, 5.2, 5.4, 5.8, 5.9.
 
 Invariants:
-    I1. Every field of `Limits` and of `ConnectionLimits` has a line in `LIMITS`, and every line a field.
+    I1. Every field of `Limits` and of `ConnectionLimits` but the tier has a line in `LIMITS`, and every line a field.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from isthmus.entities import Limits
+from isthmus.entities.tier import Tier
 from isthmus.topology.setting import Kind, Setting, Spec
 
 __all__ = ["LIMITS", "ConnectionLimits", "limit_spec", "make_limits"]
@@ -124,15 +125,17 @@ def limit_spec() -> Spec:
     return Spec("limits", "Limits of a namespace.", tuple(LIMITS.values()))
 
 
-def make_limits(values: dict[str, Any]) -> tuple[Limits, ConnectionLimits]:
-    """The limits that a file sets, the others at their defaults.
+def make_limits(values: dict[str, Any], tier: Tier | None = None) -> tuple[Limits, ConnectionLimits]:
+    """The limits that a file sets, the others at their tier's or at their defaults.
 
     Args:
         values: parsed values by the names of `LIMITS`.
+        tier: of the namespace; None for none.
     """
-    by_field = {name + ("_ms" if LIMITS[name].kind is Kind.DURATION else ""): value for name, value in values.items()}
+    by_field = dict(tier.limits) if tier is not None else {}
+    by_field |= {name + ("_ms" if LIMITS[name].kind is Kind.DURATION else ""): value for name, value in values.items()}
     made = [kind(**{f.name: by_field[f.name] for f in fields(kind) if f.name in by_field}) for kind in _KINDS]
-    return made[0], made[1]
+    return replace(made[0], tier=tier), made[1]
 
 
 _KINDS: tuple[type[Any], type[Any]] = (Limits, ConnectionLimits)

@@ -283,14 +283,21 @@ class Namespace:
         if now < self._engine_due_at:
             return
         now_ms = self.clock.wall_ms()
-        due_ms = self.engine.tick(now_ms)
+        try:
+            due_ms = self.engine.tick(now_ms)
+        except StoreError as error:
+            _log.warning("what time asks for waits for the store: reason=%s", error)
+            due_ms = None
         rest_seconds = _ENGINE_REST_SECONDS if due_ms is None else min((due_ms - now_ms) / 1000, _ENGINE_REST_SECONDS)
         self._engine_due_at = now + rest_seconds
 
     def _probe(self) -> None:
         """Whoever asks for health may keep clients away until it is told: without them nobody else tries the disk."""
         if not self.commits.is_healthy:
-            self.engine.probe()
+            try:
+                self.engine.probe()
+            except StoreError as error:
+                _log.warning("the store does not come back: reason=%s", error)
 
     def every(self, seconds: float, run: Callable[[], None]) -> None:
         """Call a function again and again until the namespace closes; the first time after so many seconds."""

@@ -23,13 +23,14 @@ from isthmus.entities.description import (
     TopicDescription,
 )
 from isthmus.entities.hub import EventHubDescription
+from isthmus.entities.tier import TIERS, Tier
 from isthmus.topology.document import Document
 from isthmus.topology.setting import Kind
 
 __all__ = ["OwnReader"]
 
 _RULES = "authorization_rules"
-_KEYS = ("namespace", "limits", _RULES, "jwt", "queues", "topics", "event_hubs")
+_KEYS = ("namespace", "tier", "limits", _RULES, "jwt", "queues", "topics", "event_hubs")
 
 
 class OwnReader(Reader):
@@ -49,8 +50,9 @@ class OwnReader(Reader):
         if "jwt" in pairs:
             config.jwt = read_jwt(self.document, pairs["jwt"][1], Path(self.document.file).parent)
         self._authorization(config, pairs, "")
-        if "limits" in pairs:
-            self._limits(config, self.mapping(pairs["limits"][1]))
+        tier = self._tier(pairs["tier"][1]) if "tier" in pairs else None
+        if "limits" in pairs or tier is not None:
+            self._limits(config, self.mapping(pairs["limits"][1]) if "limits" in pairs else None, tier)
         for name, _, node in self._named(pairs, "queues", Kind.ENTITY):
             what = f"queue {name}"
             config.queues[name] = self.description(QueueDescription, self.queue, node, what, _RULES)
@@ -78,10 +80,16 @@ class OwnReader(Reader):
             what = path or "the namespace"
             config.authorization_rules[path] = read_authorization_rules(self.document, node, what)
 
-    def _limits(self, config: NamespaceConfig, node: yaml.Node | None) -> None:
+    def _tier(self, node: yaml.Node) -> Tier | None:
+        name = self.text(node, "tier")
+        if name and name not in TIERS:
+            self.fault(node, f"there is no tier {name!r}", f"write one of {', '.join(TIERS)}")
+        return TIERS.get(name)
+
+    def _limits(self, config: NamespaceConfig, node: yaml.Node | None, tier: Tier | None) -> None:
         values = self.document.settings(node, limit_spec(), "limits")
         written = {name: values[name] for name in LIMITS if values.written(name) and name not in values.faulty}
-        config.limits, config.connection_limits = make_limits(written)
+        config.limits, config.connection_limits = make_limits(written, tier)
         self.use(config.limits)
 
     def _subscription(self, node: yaml.Node | None, what: str) -> SubscriptionConfig:

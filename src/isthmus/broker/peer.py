@@ -462,6 +462,7 @@ class Peer:
         return self._namespace.engine.via(path, to)
 
     def _attach_coordinator(self, link: Link) -> None:
+        self._namespace.engine.check_transactions()
         # The Java SDK attaches it before it shows the first token; what takes part in a transaction needs its right.
         link.accept(max_message_size=_DISCHARGE_BYTES, offered_capabilities=[_LOCAL_TRANSACTIONS])
         coordinator = Coordinator(link, self._transactions, self.touch)

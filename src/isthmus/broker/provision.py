@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from isthmus.broker.config import NamespaceConfig, SubscriptionConfig
 from isthmus.broker.keyring import merge_rules
@@ -65,11 +65,11 @@ def provision(engine: Engine, config: NamespaceConfig, *, file: str = "", limits
 
 
 _D = TypeVar("_D", QueueDescription, TopicDescription, EventHubDescription)
-_NO_LIMITS: dict[str, int] = {
+_NO_LIMITS: dict[str, Any] = {
     each.name: 1 if each.name.startswith("min_") else INFINITE_MS
     for each in fields(Limits)
     if each.name.startswith(("min_", "max_"))
-}
+} | {"tier": None}
 
 
 def _steps(config: NamespaceConfig) -> Iterator[tuple[str, Callable[[Engine], bool]]]:

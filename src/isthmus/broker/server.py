@@ -7,6 +7,7 @@ Invariants:
     I1. `start` returns when clients can connect; `stop` returns when everything acknowledged is on disk and the folder
         is free.
     I2. What is sent in the clear is served on loopback addresses only, unless the operator asks for more.
+    I3. The data folder, and all in it, is for the process's user alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import ipaddress
 import logging
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from isthmus.broker.backup import FRAGMENTS_FOLDER, LARGE_FOLDER
 from isthmus.broker.certificate import CertificateFiles, ensure_certificate, server_context
 from isthmus.broker.config import NamespaceConfig, load_config
 from isthmus.broker.descriptor import allow_many, socket_limit, upload_limit
+from isthmus.broker.emulator_key import emulator_connection_string, with_emulator_key
 from isthmus.broker.entity_rules import EngineRules
 from isthmus.broker.http_gate import HttpGate
 from isthmus.broker.jwt_setting import JwtSettings
@@ -44,8 +46,9 @@ from isthmus.broker.shell import Shell
 from isthmus.broker.sniff import Speech
 from isthmus.clock import SystemClock
 from isthmus.entities import Engine, FragmentStores, Limits
-from isthmus.errors import ConfigError, Fault, InvalidArgumentError
-from isthmus.store import BlobFolder, RocksJournal
+from isthmus.entities.description import AuthorizationRule
+from isthmus.errors import ConfigError, Fault, InvalidArgumentError, StoreError
+from isthmus.store import BlobFolder, RocksJournal, make_private, narrow_files
 
 __all__ = ["Options", "Server", "serve"]
 
@@ -83,6 +86,7 @@ class Options:
         host_names: names and addresses besides the local ones by which clients dial: the namespace's own certificate
             holds them, and the resource of a token may begin with them.
         namespaces: how many share the process and its descriptors.
+        emulator: take the well-known key of the vendor's emulator besides the namespace's own; on loopback only.
     """
 
     data: Path
@@ -97,6 +101,7 @@ class Options:
     certificate_key: Path | None = None
     host_names: tuple[str, ...] = field(default=())
     namespaces: int = 1
+    emulator: bool = False
 
 
 class Server:
@@ -140,10 +145,12 @@ class Server:
         config = load_config(options.config) if options.config is not None else NamespaceConfig()
         if (options.certificate is None) != (options.certificate_key is None):
             raise InvalidArgumentError("a certificate needs its key, and a key its certificate")
-        try:
-            options.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise InvalidArgumentError(f"the data folder '{options.data}' cannot be made: {error.strerror}") from None
+        if options.emulator and not is_loopback(options.host):
+            raise InvalidArgumentError(
+                f"the emulator's key is known to everybody: it cannot be taken on '{options.host}', which others reach; "
+                "listen on 127.0.0.1, or leave --emulator out"
+            )
+        _make_private(options.data)
         machine_clock = SystemClock()
         clock = SystemClock(options.clock_offset_ms)
         store = RocksJournal(options.data / "store")
@@ -212,7 +219,12 @@ class Server:
             if tuple(keyring.rules) != tuple(standing):
                 keyring.save(self._key_file)
         self._key_stamp = self._key_file.stat().st_mtime_ns
+        self._take_rules(keyring, keyring.rules)
         return keyring
+
+    def _take_rules(self, keyring: Keyring, rules: Iterable[AuthorizationRule]) -> None:
+        """Let a keyring have the rules of the key file, and the emulator's key where it is asked for."""
+        keyring.replace(with_emulator_key(rules) if self._options.emulator else rules)
 
     def _look_at_keys(self, issuer: Any) -> None:
         """Take over keys that were changed in their files; what cannot be read leaves the keys as they are."""
@@ -221,7 +233,7 @@ class Server:
             stamp = self._key_file.stat().st_mtime_ns
             if stamp != self._key_stamp:
                 self._key_stamp = stamp
-                self._keyring.replace(Keyring.open(self._key_file, SystemClock()).rules)
+                self._take_rules(self._keyring, Keyring.open(self._key_file, SystemClock()).rules)
                 _log.info("keys read again: rules=%s", [rule.key_name for rule in self._keyring.rules])
             if issuer is not None and issuer.refresh():
                 _log.info("keys of the issuer read again")
@@ -286,13 +298,32 @@ class Server:
             "admin_connection_string": self._keyring.connection_string(f"{shown}:{self.ports['http']}", emulator=plain),
             "ports": dict(self.ports),
         }
+        if self._options.emulator:
+            described["emulator_connection_string"] = emulator_connection_string(shown, self.ports["amqp"])
         if self._certificate is not None:
             described["ca_file"] = str(self._certificate.authority)
         return described
 
 
+def _make_private(data: Path) -> None:
+    """See that nobody but the process's user can read what lies in the data folder.
+
+    Raises:
+        InvalidArgumentError: it cannot be made, or is another user's and open to others.
+    """
+    try:
+        if make_private(data):
+            _log.warning("the data folder was open to other users, and is so no more: data=%s", data)
+        for name in (LARGE_FOLDER, FRAGMENTS_FOLDER):
+            if (data / name).exists() and make_private(data / name):
+                narrow_files(data / name)
+    except StoreError as error:
+        raise InvalidArgumentError(str(error)) from None
+
+
 def _open_fragments(data: Path, index: int) -> RocksJournal:
     """A store of fragments. All of them together have the memory of one store of a namespace."""
+    make_private(data / FRAGMENTS_FOLDER)
     return RocksJournal(data / FRAGMENTS_FOLDER / str(index), share=_FRAGMENT_SHARE)
 
 

@@ -30,6 +30,11 @@ _JSON = typer.Option("--json", help="Print one JSON object.")
 _YES = typer.Option("--yes", help="Do it; without this only the number of messages is told.")
 _MAX = typer.Option("--max", help="At most so many; 0: all.", min=0)
 
+_NEW_IDS = typer.Option("--new-message-ids", help="Give what is sent MessageIds of its own.")
+_KEEP_IDS = typer.Option(
+    "--keep-message-ids", help="Send though the target may drop messages as duplicates, or cannot be asked."
+)
+
 _Connection = Annotated[str, _CONNECTION]
 _CaFile = Annotated[str, _CA_FILE]
 _DEFAULT_CONNECTION = "env:ISTHMUS_CONNECTION"
@@ -206,9 +211,8 @@ def _resubmit(
     to: Annotated[str, typer.Option(help="Queue or topic to send to; by default the one they died in.")] = "",
     condition: Annotated[str, _FILTER] = "",
     action: Annotated[str, typer.Option(help="A SQL action for what is sent, e.g. \"SET retried = 'yes'\".")] = "",
-    new_message_ids: Annotated[
-        bool, typer.Option("--new-message-ids", help="Give what is sent MessageIds of its own.")
-    ] = False,
+    new_message_ids: Annotated[bool, _NEW_IDS] = False,
+    keep_message_ids: Annotated[bool, _KEEP_IDS] = False,
     limit: Annotated[int, _MAX] = 0,
     yes: Annotated[bool, _YES] = False,
     as_json: Annotated[bool, _JSON] = False,
@@ -219,15 +223,16 @@ def _resubmit(
     What died in one subscription goes to the whole topic; name a queue with --to for anything else. Exit code 1 if some
     were refused or locked.
     """
+    from isthmus.operations.detection import check_detection
     from isthmus.operations.look import take_census
     from isthmus.operations.message import make_change, make_choice
-    from isthmus.operations.resubmit import DEAD_LETTER_SUFFIX, Resubmission, check_detection, origin_of, resubmit
+    from isthmus.operations.resubmit import DEAD_LETTER_SUFFIX, Resubmission, origin_of, resubmit
     from isthmus.operations.target import find_target
 
     chosen, change = make_choice(condition), make_change(action)
     target, path = find_target(connection, ca_file), _path(entity, dead_letter=True)
     destination = to or origin_of(path.removesuffix(DEAD_LETTER_SUFFIX))
-    check_detection(target, destination, new_message_ids=new_message_ids)
+    check_detection(target.read_entity, destination, new_message_ids=new_message_ids, keep_message_ids=keep_message_ids)
     done = Resubmission(0, 0, 0, "")
     with target.open(path) as client:
         client.authorize(destination)
@@ -289,24 +294,36 @@ def _import(
     entity: Annotated[str, typer.Argument(help="Queue or topic to send to.")],
     connection: _Connection = _DEFAULT_CONNECTION,
     ca_file: _CaFile = "",
+    new_message_ids: Annotated[bool, _NEW_IDS] = False,
+    keep_message_ids: Annotated[bool, _KEEP_IDS] = False,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Send the messages of a file, in order, with their ids and properties.
+    """Send the messages of a file, in order, with their properties and, if nothing else is asked for, their ids.
 
     Interrupted, it goes on where it was when run again: every message is sent at least once.
     """
     from isthmus.operations.carry import import_file
+    from isthmus.operations.detection import check_detection
     from isthmus.operations.target import find_target
 
     target, path = find_target(connection, ca_file), entity.strip("/")
+    detection = check_detection(
+        target.read_entity, path, new_message_ids=new_message_ids, keep_message_ids=keep_message_ids
+    )
     with target.open(path) as client, _progress("sending", quiet=as_json) as progress:
-        done = import_file(client, path, file, namespace=target.name, progress=progress)
+        done = import_file(
+            client, path, file,
+            namespace=target.name, created_at=detection.created_at, new_message_ids=new_message_ids, progress=progress,
+        )  # fmt: skip
+    sure = new_message_ids or not detection.may_drop
     if as_json:
-        print(json.dumps({"file": str(file), "entity": path, **done._asdict()}))
+        sent = done.accepted if sure else None
+        print(json.dumps({"file": str(file), "entity": path, "sent": sent, **done._asdict()}))
     else:
         more = f", {done.passed_over} were sent before" if done.passed_over else ""
         more += f", {done.deferred} were deferred and are active now" if done.deferred else ""
-        print(f"{path}: sent {done.sent} messages{more}")
+        more += "" if sure else "; how many of them were dropped as duplicates cannot be told"
+        print(f"{path}: {'sent' if sure else 'accepted'} {done.accepted} messages{more}")
 
 
 def _backup(

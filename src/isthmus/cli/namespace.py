@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,6 +39,8 @@ def register(app: typer.Typer) -> None:
 
 def _options() -> None:
     """Run a Service Bus namespace on this machine, and see to its messages."""
+    # The store makes files as it goes, and they hold bodies and keys: whatever these verbs write is for their user alone.
+    os.umask(0o077)
 
 
 def _serve(
@@ -61,6 +64,9 @@ def _serve(
     ] = None,
     allow_plain: Annotated[
         bool, typer.Option("--allow-plain", help="Serve without TLS also on an address that others reach.")
+    ] = False,
+    emulator: Annotated[
+        bool, typer.Option("--emulator", help="Take the key of the vendor's emulator too; on loopback only.")
     ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print how to connect as one JSON object.")] = False,
 ) -> None:
@@ -91,6 +97,7 @@ def _serve(
         certificate=certificate,
         certificate_key=certificate_key,
         host_names=tuple(host_name or ()),
+        emulator=emulator,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         several = _several(options, config or [])
@@ -143,6 +150,8 @@ def _print_ready(described: dict[str, Any], as_json: bool) -> None:
         return
     print(f"connection string        {described['connection_string']}")
     print(f"for administration       {described['admin_connection_string']}")
+    if "emulator_connection_string" in described:
+        print(f"as the emulator          {described['emulator_connection_string']}")
     print("ports                    " + ", ".join(f"{name} {port}" for name, port in described["ports"].items()))
     if "ca_file" in described:
         print(f"clients over TLS trust   {described['ca_file']}")

@@ -29,6 +29,7 @@ from isthmus.entities.description import (
 )
 from isthmus.entities.registry import HeldQueue, HeldSubscription, HeldTopic, Registry, described, rule_of
 from isthmus.entities.selection import compile_rule
+from isthmus.entities.tier import Tier
 from isthmus.errors import EntityExistsError, EntityNotFoundError, InvalidArgumentError, QuotaExceededError
 
 __all__ = ["Administration"]
@@ -101,6 +102,9 @@ class Administration(Registry):
 
     def create_topic(self, name: str, description: TopicDescription | None = None) -> TopicDescription:
         """Make a topic; errors as `create_queue`."""
+        tier = self._limits.tier
+        if tier is not None and not tier.has_topics:
+            raise InvalidArgumentError(f"The namespace is using the '{tier.title}' tier, which has no topics.")
         key = self._check_new(name, "topic")
         made = replace(description or TopicDescription())
         self._check_description(made, name)
@@ -310,6 +314,8 @@ class Administration(Registry):
     def _check_description(self, description: Description, name: str) -> None:
         """Refuse settings that the service would; `name` is the queue's or topic's, also for a subscription's."""
         limits = self._limits
+        if limits.tier is not None:
+            _check_tier(limits.tier, description, limits.max_message_size_bytes)
         if isinstance(description, QueueDescription | SubscriptionDescription):
             low, high = limits.min_lock_duration_ms, limits.max_lock_duration_ms
             _check_range("LockDuration (ms)", description.lock_duration_ms, low, high)
@@ -427,6 +433,30 @@ def _check_status(description: QueueDescription | TopicDescription | Subscriptio
     if description.status == refused.get(type(description)):
         kind = type(description).__name__.removesuffix("Description").lower()
         raise InvalidArgumentError(f"Status is {description.status}, which a {kind} cannot have.")
+
+
+def _check_tier(tier: Tier, description: Description, max_message_size_bytes: int) -> None:
+    """Refuse settings that the tier lacks, and cap the time to live where nobody has set one."""
+    if isinstance(description, RuleDescription):
+        return
+    unset = type(description)()
+    for setting in tier.lacks:
+        attribute = setting if hasattr(description, setting) else f"{setting}_ms"
+        value = getattr(description, attribute, None)
+        if not value or value == getattr(unset, attribute):
+            continue
+        if setting == "max_message_size_in_kilobytes" and value * 1024 <= max_message_size_bytes:
+            continue  # clients send back what they read
+        spelt = "".join(word.capitalize() for word in setting.split("_"))
+        kind = type(description).__name__.removesuffix("Description")
+        raise InvalidArgumentError(
+            f"The property '{spelt}' can't be set on a {kind} because the namespace is using the '{tier.title}' tier."
+        )
+    most = tier.max_time_to_live_ms
+    if most is not None and description.default_message_time_to_live_ms == INFINITE_MS:
+        description.default_message_time_to_live_ms = most
+    if most is not None:
+        _check_range("DefaultMessageTimeToLive (ms)", description.default_message_time_to_live_ms, 1000, most)
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:

@@ -49,7 +49,7 @@ from isthmus.entities.staging import Callback, Commit, Failure
 from isthmus.entities.topic import Topic
 from isthmus.entities.transaction import Transaction
 from isthmus.entities.transfer import Transfer
-from isthmus.errors import NotAllowedError
+from isthmus.errors import EntityNotFoundError, NotAllowedError, StoreError
 
 if TYPE_CHECKING:
     from isthmus.entities.fragment.store import FragmentStores
@@ -92,6 +92,8 @@ class Engine(Administration):
         stores: FragmentStores | None = None,
     ) -> None:
         self._commits: list[Commit] = []
+        # Since a failure, until the store was reopened and what it holds was loaded.
+        self._is_stale = False
         self._wakes: list[tuple[int, int, Queue]] = []
         self._wake_at: dict[Queue, int] = {}
         self._wake_count = 0
@@ -145,8 +147,9 @@ class Engine(Administration):
 
         Raises:
             EntityNotFoundError: one of both is not there.
-            NotAllowedError: one of both takes no sends.
+            NotAllowedError: one of both takes no sends, or the namespace's tier has no transactions.
         """
+        self.check_transactions()
         _, between = self._find(path)
         if isinstance(between, AnyQueue) and between.dead_letters is None:
             raise NotAllowedError(f"'{between.path}' takes no sends; send to its queue or topic.")
@@ -208,6 +211,16 @@ class Engine(Administration):
             runtime.sql_filter_count = len(filters) - runtime.correlation_filter_count
         return runtime
 
+    def check_transactions(self) -> None:
+        """See that the namespace's tier has transactions, and sends via another entity.
+
+        Raises:
+            NotAllowedError: it has not.
+        """
+        tier = self._limits.tier
+        if tier is not None and not tier.has_transactions:
+            raise NotAllowedError(f"The namespace is using the '{tier.title}' tier, which has no transactions.")
+
     def members(self) -> list[tuple[str, Intake | AnyPartitioned]]:
         """Every queue, topic and subscription as it stands now: its kind and itself; dead-letter queues are with theirs."""
         found: list[tuple[str, Intake | AnyPartitioned]] = [("queue", held.queue) for held in self._queues.values()]
@@ -217,7 +230,12 @@ class Engine(Administration):
         return found
 
     def probe(self) -> None:
-        """Stage a row that stands already: its commit tells whether the disk works again."""
+        """Stage a row that stands already: its commit tells whether the disk works again.
+
+        Raises:
+            StoreError: the store could not be reopened after a failure, and still cannot.
+        """
+        self._recover()
         row = self._store.get(IDENTITY)
         if row is not None:
             self._staging.batch.put(IDENTITY, row)
@@ -259,6 +277,11 @@ class Engine(Administration):
         Raises:
             StoreError: the store refused; everything staged or uncommitted has failed as in `fail_commit`.
         """
+        if self._is_stale and self._staging.has_staged:
+            # What memory holds may differ from what the store has: nothing of it may be written.
+            error = StoreError("The store is not back since it failed.")
+            self._fail(error)
+            raise error
         commit = self._staging.begin()
         self._context.fan_out.begin()
         if commit is not None:
@@ -339,7 +362,7 @@ class Engine(Administration):
         too, if the disk took it before it failed: the outcome is unknown, and a sender that repeats may duplicate.
 
         Raises:
-            StoreError: the store cannot be reopened; the namespace cannot go on.
+            StoreError: the store cannot be reopened now; `probe` tries it again. Commits fail until then.
             ExceptionGroup: what the callbacks raised, once all of them have been called.
         """
         if commit in self._commits:
@@ -352,10 +375,9 @@ class Engine(Administration):
         self._wakes.clear()
         self._wake_at.clear()
         faults: list[Exception] = []
+        self._is_stale = True
         try:
-            self._release_store()
-            self._store.reopen()
-            self._reload()
+            self._recover()
         finally:
             for callback in failures:
                 try:
@@ -364,6 +386,22 @@ class Engine(Administration):
                     faults.append(fault)
         if faults:
             raise ExceptionGroup("after a failed commit", faults)
+
+    def _find(self, path: str) -> tuple[Entry, Intake | AnyPartitioned]:
+        try:
+            return super()._find(path)
+        except EntityNotFoundError:
+            if self._is_stale:  # it may be there, and not be loaded
+                raise StoreError("The store is not back since it failed.") from None
+            raise
+
+    def _recover(self) -> None:
+        """Reopen the store and go back to what it holds, if that is still due since a failure."""
+        if self._is_stale:
+            self._release_store()
+            self._store.reopen()
+            self._reload()
+            self._is_stale = False
 
     def close(self) -> None:
         """Commit and sync what is staged; the store is the owner's to close.

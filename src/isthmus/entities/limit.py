@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from isthmus.entities.tier import Tier
+
 __all__ = ["Limits"]
 
 
@@ -33,6 +35,7 @@ class Limits:
         max_partitioned_entities: queues and topics together.
         max_event_retention_ms: the longest age that an event hub may be asked to keep events to.
         hub_cache_bytes: as `live_tail_bytes`, of all event hubs together.
+        tier: whose settings and features the namespace has; None for all of them.
     """
 
     max_message_size_bytes: int = 1_048_576
@@ -68,3 +71,4 @@ class Limits:
     max_consumer_groups_per_event_hub: int = 100
     max_event_retention_ms: int = 7_776_000_000
     hub_cache_bytes: int = 16_777_216
+    tier: Tier | None = None

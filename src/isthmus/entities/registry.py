@@ -216,7 +216,7 @@ class Registry:
     def _member(self, kind: type[_M], path: str, number: int) -> _M:
         """The object for an entity, as the store has it; one that stood before a reload goes on."""
         state = self._store.get(state_key(number))
-        kept = self._kept.pop(number, None)
+        kept = self._kept.get(number)
         if isinstance(kept, kind):
             kept.is_deleted = False
             kept.reload(state)
@@ -224,11 +224,12 @@ class Registry:
         else:
             member = kind(path, number, self._context, state)
         self._numbers[number] = member
+        self._kept.pop(number, None)
         return member
 
     def _reload(self) -> None:
         """Go back to what the store holds."""
-        self._kept = self._numbers
+        self._kept |= self._numbers  # some are there already if the last time ended midway
         self._numbers = {}
         self._queues.clear()
         self._topics.clear()

@@ -6,32 +6,32 @@ not: a copy of an entity's settings; those are in its configuration.
 Invariants:
     I1. A message is removed only after a file that holds it is synced under its name.
     I2. What import has noted as done was acknowledged. Killed at any instant and run again, it sends every message of the
-        file at least once, and at most those of one group again.
+        file at least once, and at most those of one group again. A refusal sends none again.
     I3. An imported message keeps its body, properties, application properties and annotations; the namespace gives it a
         new sequence number and time of enqueueing.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from isthmus.entities.amend import with_message_id
 from isthmus.entities.parse import HeadCache, split
 from isthmus.entities.run import RunSet
-from isthmus.errors import IsthmusError
 from isthmus.operations.deliver import deliver
 from isthmus.operations.look import Census, Progress, messages
-from isthmus.operations.message import sent_again, sequence_of, state_of
+from isthmus.operations.message import STATES, sent_again, sequence_of, state_of
 from isthmus.operations.message_file import DamagedFileError, MessageReader, MessageWriter
+from isthmus.operations.progress_note import ProgressNote
 from isthmus.operations.purge import Removal, remove
 from isthmus.transport import Client, Sender
 
 __all__ = ["Imported", "export", "import_file"]
 
+_DEFERRED = STATES.index("deferred")
 _GROUP = 500
 _GROUP_BYTES = 8 << 20
 
@@ -68,53 +68,79 @@ class Imported(NamedTuple):
     """What was done.
 
     Attributes:
-        sent: acknowledged in this run.
+        accepted: acknowledged in this run.
         passed_over: acknowledged in an earlier run that was interrupted.
-        deferred: part of `sent`: were deferred, and are active now.
+        deferred: part of `accepted`: were deferred, and are active now.
     """
 
-    sent: int
+    accepted: int
     passed_over: int
     deferred: int
 
 
 def import_file(
-    client: Client, path: str, file: Path, *, namespace: str, progress: Progress = lambda _: None
+    client: Client,
+    path: str,
+    file: Path,
+    *,
+    namespace: str,
+    created_at: str = "",
+    new_message_ids: bool = False,
+    progress: Progress = lambda _: None,
 ) -> Imported:
     """Send the messages of a file, in order.
 
     A note beside the file (`FILE.progress`) tells an interrupted import where to go on; it goes when all is sent.
 
+    Args:
+        client: connected, authorised for `path`.
+        path: queue or topic. The caller has asked `operations.detection` whether messages may keep their MessageIds.
+        file: that `export` wrote.
+        namespace: the target's name, for the note.
+        created_at: when the entity was made; empty if that cannot be told. The note of an import into an entity that
+            was removed since does not count.
+        new_message_ids: give each message a MessageId of its own. What an interrupted import sends again has the same
+            ids again, so that an entity that detects duplicates takes each message once.
+        progress: told how many messages were accepted since the last time.
+
     Raises:
         DamagedFileError: what stands before the damage was sent.
+        InvalidArgumentError: the note cannot be read or written; nothing was sent.
         IsthmusError: a message was refused, or the peer is gone; run it again to go on.
     """
     with MessageReader(file) as reader:
-        note = _Note(file, str(reader.header.get("export_id")), f"{namespace}/{path}".lower())
+        note = ProgressNote(file, str(reader.header.get("export_id")), f"{namespace}/{path}".lower(), created_at)
+        passed_over = note.count
         sender = Sender(client, path).wait_ready()
-        sent = deferred = 0
-        group: list[bytes] = []
+        note.write()
+        accepted = deferred = 0
+        group: list[tuple[int, int, bytes]] = []
         size = 0
 
         def send() -> None:
-            nonlocal sent, size
-            results = deliver(client, sender, group)
-            accepted = next((place for place, error in enumerate(results) if error is not None), len(results))
-            sent += accepted
-            note.write(note.begun_at + sent)
-            progress(accepted)
-            if accepted < len(results):
-                raise _refusal(results[accepted], note.begun_at + sent + 1, file)
+            nonlocal accepted, deferred, size
+            results = deliver(client, sender, [payload for _, _, payload in group])
+            taken = [(place, state) for (place, state, _), error in zip(group, results, strict=True) if error is None]
+            note.add([place for place, _ in taken], before=group[-1][0] + 1)
+            accepted += len(taken)
+            deferred += sum(state == _DEFERRED for _, state in taken)
+            progress(len(taken))
+            for (place, _, _), error in zip(group, results, strict=True):
+                if error is not None:
+                    error.add_note(f"message {place + 1} of '{file}'")
+                    raise error
             group.clear()
             size = 0
 
         try:
             for place, (state, payload) in enumerate(reader):
-                if place < note.begun_at:
+                if place in note:
                     continue
-                group.append(sent_again(split(payload, HeadCache(0))))
+                parts = split(payload, HeadCache(0))
+                if new_message_ids:
+                    parts = with_message_id(parts, note.message_id(place))
+                group.append((place, state, sent_again(parts)))
                 size += len(payload)
-                deferred += state == 1
                 if len(group) == _GROUP or size > _GROUP_BYTES:
                     send()
         except DamagedFileError:
@@ -125,36 +151,4 @@ def import_file(
             send()
         note.remove()
         sender.close()
-    return Imported(sent, note.begun_at, deferred)
-
-
-class _Note:
-    """How far an import has come."""
-
-    def __init__(self, file: Path, export_id: str, target: str) -> None:
-        self._file = file.with_name(file.name + ".progress")
-        self._known = {"export_id": export_id, "target": target}
-        self.begun_at = 0
-        try:
-            found = json.loads(self._file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return
-        if {name: found.get(name) for name in self._known} == self._known:
-            self.begun_at = int(found["done"])
-
-    def write(self, done: int) -> None:
-        fresh = self._file.with_name(self._file.name + ".new")
-        with fresh.open("w", encoding="utf-8") as out:
-            json.dump({**self._known, "done": done}, out)
-            out.flush()
-            os.fsync(out.fileno())
-        fresh.replace(self._file)
-
-    def remove(self) -> None:
-        self._file.unlink(missing_ok=True)
-
-
-def _refusal(error: IsthmusError | None, place: int, file: Path) -> IsthmusError:
-    assert error is not None
-    error.add_note(f"message {place} of '{file}'")
-    return error
+    return Imported(accepted, passed_over, deferred)

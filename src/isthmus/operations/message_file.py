@@ -11,17 +11,20 @@ What it is: the form that `isthmus namespace export` writes and `import` reads. 
 Numbers are big-endian. A message is encoded as peek shows it, sequence number and time of enqueueing included.
 
 Invariants:
-    I1. A file has its name only once it is whole and on disk; what a kill leaves is called `….partial`.
+    I1. A file has its name only once it is whole and on disk; what a kill leaves is called `….partial`. It
+        takes its name from no other file.
     I2. Damage anywhere in a file is told with the message's place; nothing behind it is read.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -69,10 +72,11 @@ class MessageWriter:
         if file.exists():
             raise InvalidArgumentError(f"'{file}' is there already; name a file that is not")
         self._file = file
-        self._partial = file.with_name(file.name + ".partial")
+        # Of its own: two exports to one name must not write into one file.
+        self._partial = file.with_name(f"{file.name}.{os.urandom(4).hex()}.partial")
         self.count = 0
         try:
-            descriptor = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            descriptor = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
             raise InvalidArgumentError(f"'{file}' cannot be written: {error.strerror}") from None
         self._out: IO[bytes] = os.fdopen(descriptor, "wb")
@@ -81,25 +85,57 @@ class MessageWriter:
         self._out.write(_MAGIC + _LENGTH.pack(len(encoded)) + encoded)
 
     def write(self, payload: bytes, state: int) -> None:
-        """Append a message."""
+        """Append a message.
+
+        Raises:
+            InvalidArgumentError: the disk refused.
+        """
         content = bytes((state,)) + payload
-        self._out.write(_RECORD.pack(len(content), zlib.crc32(content)))
-        self._out.write(content)
+        with self._refusals():
+            self._out.write(_RECORD.pack(len(content), zlib.crc32(content)))
+            self._out.write(content)
         self.count += 1
 
     def finish(self) -> None:
-        """Sync the file and give it its name."""
+        """Sync the file and give it its name.
+
+        Raises:
+            InvalidArgumentError: the disk refused, or a file has that name meanwhile.
+        """
         count = _COUNT.pack(self.count)
-        self._out.write(_RECORD.pack(_END, zlib.crc32(count)) + count)
-        self._out.flush()
-        os.fsync(self._out.fileno())
-        self._out.close()
-        self._partial.rename(self._file)
-        folder = os.open(self._file.parent, os.O_RDONLY)
+        with self._refusals():
+            self._out.write(_RECORD.pack(_END, zlib.crc32(count)) + count)
+            self._out.flush()
+            os.fsync(self._out.fileno())
+            self._out.close()
+            self._name()
+            folder = os.open(self._file.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def _name(self) -> None:
+        """Give the file its name, which a rename would take from another file."""
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            os.link(self._partial, self._file)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            if self._file.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+            self._partial.rename(self._file)
+        else:
+            self._partial.unlink()
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InvalidArgumentError(
+                f"'{self._file}' cannot be written: {error.strerror or error}; no message was removed"
+            ) from None
 
     def __enter__(self) -> Self:
         return self
@@ -107,7 +143,8 @@ class MessageWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._out.close()
+        with suppress(OSError):  # what a full disk does not take was not written
+            self._out.close()
         if kind is not None:
             self._partial.unlink(missing_ok=True)
 

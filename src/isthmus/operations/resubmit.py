@@ -6,7 +6,7 @@ action if one is given, without reason and description of their death. What it i
 Invariants:
     I1. A message leaves the dead-letter queue only after its copy is acknowledged. Killed in between, both stand.
     I2. A message that the target refuses stays where it is; the others go on.
-    I3. Nothing is sent where duplicate detection may drop the copy, unless the copy gets a MessageId of its own.
+    I3. The caller has asked `operations.detection` whether the copies may keep their MessageIds.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ from typing import NamedTuple
 from isthmus.entities.amend import with_message_id
 from isthmus.entities.record import Parts
 from isthmus.entities.run import RunSet
-from isthmus.errors import InvalidArgumentError
 from isthmus.operations.deliver import deliver
 from isthmus.operations.look import Progress
 from isthmus.operations.message import sent_again
 from isthmus.operations.sweep import Taken, sweep
-from isthmus.operations.target import Target
 from isthmus.rules import FilterError
 from isthmus.transport import Client, Sender
 
-__all__ = ["DEAD_LETTER_SUFFIX", "Resubmission", "check_detection", "origin_of", "resubmit"]
+__all__ = ["DEAD_LETTER_SUFFIX", "Resubmission", "origin_of", "resubmit"]
 
 DEAD_LETTER_SUFFIX = "/$DeadLetterQueue"
 _AT_ONCE = 100
@@ -54,19 +52,6 @@ def origin_of(path: str) -> str:
     entity = path.removesuffix(DEAD_LETTER_SUFFIX)
     at = entity.lower().find("/subscriptions/")
     return entity if at < 0 else entity[:at]
-
-
-def check_detection(target: Target, path: str, *, new_message_ids: bool) -> None:
-    """Refuse to send known MessageIds where they are dropped.
-
-    Raises:
-        InvalidArgumentError: the entity detects duplicates.
-    """
-    if not new_message_ids and target.detects_duplicates(path):
-        raise InvalidArgumentError(
-            f"'{path}' detects duplicates: it would accept and drop messages whose MessageId came within its window; "
-            "let them have new ones (--new-message-ids)"
-        )
 
 
 def resubmit(

@@ -54,13 +54,14 @@ class Target(NamedTuple):
         """
         return open_client(self.endpoint, path, f"isthmus-operator-{os.getpid()}")
 
-    def ask(self, method: str, path: str, timeout_seconds: float = 30.0) -> bytes:
+    def ask(self, method: str, path: str, timeout_seconds: float = 30.0, *, resource: str = "") -> bytes:
         """The body of an HTTP answer.
 
         Args:
             method: GET or POST.
             path: with its query, beginning with a slash.
             timeout_seconds: for the whole answer.
+            resource: path of the entity that the token names; empty: the namespace.
 
         Raises:
             UnauthorizedError: the key has no right to it.
@@ -68,7 +69,7 @@ class Target(NamedTuple):
             ConnectionLostError: no answer.
             NamespaceAnswerError: any other error, with the namespace's text.
         """
-        token = self.endpoint.credential.token(self.endpoint.audience(""), time.time())
+        token = self.endpoint.credential.token(self.endpoint.audience(resource), time.time())
         request = urllib.request.Request(self.http_root + path, method=method)  # noqa: S310 - http_root has a known scheme
         if token is not None:
             request.add_header("Authorization", token.text)
@@ -96,15 +97,13 @@ class Target(NamedTuple):
             body: bytes = answer.read()
         return body
 
-    def detects_duplicates(self, path: str) -> bool | None:
-        """Whether a queue or topic drops messages whose MessageId came before; None where that cannot be told."""
-        try:
-            body = self.ask("GET", f"/{path}?api-version=2021-05")
-        except IsthmusError:
-            return None
-        if b"RequiresDuplicateDetection>" not in body:
-            return None
-        return b"RequiresDuplicateDetection>true<" in body
+    def read_entity(self, path: str, entity: str) -> bytes:
+        """The body of a GET about one entity; a rule of the entity itself may have the right to it.
+
+        Raises:
+            IsthmusError: as for `ask`.
+        """
+        return self.ask("GET", path, resource=entity)
 
 
 def find_target(reference: str, ca_file: str = "") -> Target:

@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from isthmus.errors import StoreError
+from isthmus.store.private_folder import make_private
 
 __all__ = ["BlobFolder"]
 
@@ -138,7 +139,7 @@ class BlobFolder:
         path = self._path(number)
         try:
             if not self._folder.is_dir():
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_private(self._folder)
                 _sync(self._folder.parent)
             return _Writer(self._folder, path)
         except OSError as error:
@@ -182,7 +183,7 @@ class BlobFolder:
         paths = self._paths()
         if not paths:
             return
-        folder.mkdir(mode=0o700)
+        make_private(folder)
         for path in paths:
             copy = folder / path.name
             try:

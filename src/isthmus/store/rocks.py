@@ -8,6 +8,9 @@ Invariants:
     I2. Memory is bounded: memtables, the block cache with index and filter blocks, nothing per message.
     I3. What a start must replay is bounded by the memtables' size, whatever the backlog.
     I4. A checkpoint has everything written before it, and holds neither the interpreter nor a writer for long.
+    I5. A read gives what was written or raises a StoreError: it neither leaves out what cannot be read, nor fails in
+        another way while the store is not open. A later `reopen` may open it.
+    I6. Folder and files are for their owner alone.
 """
 
 from __future__ import annotations
@@ -16,16 +19,17 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from itertools import chain
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import rocksdict
 
 from isthmus.entities.journal import Batch
 from isthmus.errors import StoreError
 from isthmus.store.open_files import open_files_limit
+from isthmus.store.private_folder import make_private, narrow_files
+from isthmus.store.recovery import damaged, lock_folder, open_database
 
 __all__ = ["RocksJournal"]
 
@@ -39,30 +43,16 @@ _BLOCK_BYTES = 32 << 10
 _SPARE_BYTES = 8 << 20
 
 
-class _Scan(chain[tuple[bytes, bytes]]):
-    """An iterator that keeps its options alive: RocksDB reads the upper bound from them as long as it goes on.
-
-    A subclass of `chain`, so that each step stays in C.
-    """
-
-    __slots__ = ("options",)
-    options: object
-
-    def __new__(cls, pairs: Iterator[tuple[bytes, bytes]], options: object) -> Self:
-        scan = super().__new__(cls, pairs)
-        scan.options = options
-        return scan
-
-
 class RocksJournal:
     """A journal in a folder of its own.
 
     Args:
-        folder: made if absent.
+        folder: made if absent, for this user alone.
         share: it takes this fraction of the memory of a store: one of so many.
 
     Raises:
-        StoreError: another process has the folder open, or it holds no usable store.
+        StoreError: another process has the folder open, it is another user's and open to others, or it holds no usable
+            store.
     """
 
     def __init__(self, folder: Path, *, share: int = 1) -> None:
@@ -71,37 +61,86 @@ class RocksJournal:
         self._database: Any = None
         self.unsynced_bytes = 0
         self._failed = ""
-        # A database is neither closed nor opened anew below a checkpoint under way.
-        self._copying = threading.Lock()
-        self._open()
+        # A database is neither closed nor opened anew below a checkpoint or a sync in another thread.
+        self._use = threading.Condition()
+        self._users = 0
+        make_private(folder)
+        self._lock = lock_folder(folder)
+        try:
+            self._open()
+        except BaseException:
+            os.close(self._lock)
+            raise
 
     def _open(self) -> None:
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._database = rocksdict.Rdict(str(self._folder), _options(self._share))
-            self._failed = ""
-        except Exception as error:
-            text = str(error)
-            if "lock" in text.lower():
-                raise StoreError(
-                    f"The data folder '{self._folder}' is in use by another process; stop it or choose another folder."
-                ) from error
-            raise StoreError(f"The store in '{self._folder}' cannot be opened: {text}") from error
+        self._database = open_database(self._folder, _options(self._share))
+        self._failed = ""
+        narrow_files(self._folder)
+
+    def _read(self) -> Any:
+        """The database.
+
+        Raises:
+            StoreError: there is none since it was closed, or could not be opened anew.
+        """
+        if self._database is None:
+            raise StoreError(
+                f"The store in '{self._folder}' is {self._failed and 'not open: '}{self._failed or 'closed'}."
+            )
+        return self._database
 
     def get(self, key: bytes) -> bytes | None:
-        value: bytes | None = self._database.get(key)
+        try:
+            value: bytes | None = self._database.get(key)
+        except Exception as error:
+            raise self._unread(error) from error
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        values: list[bytes | None] = self._database.get(list(keys))
+        try:
+            values: list[bytes | None] = self._database.get(list(keys))
+        except Exception as error:
+            raise self._unread(error) from error
         return values
+
+    def _unread(self, error: Exception) -> StoreError:
+        try:
+            self._read()
+        except StoreError as closed:
+            return closed
+        text = str(error)
+        if "Corruption" in text:
+            return damaged(self._folder, text)
+        return StoreError(f"The store in '{self._folder}' could not be read: {text}")
 
     def scan(self, first: bytes, end: bytes, *, read_ahead: bool = False) -> Iterator[tuple[bytes, bytes]]:
         options = rocksdict.ReadOptions()
         options.set_iterate_upper_bound(end)
         if read_ahead:
             options.set_readahead_size(_READ_AHEAD_BYTES)
-        return _Scan(self._database.items(from_key=first, read_opt=options), options)
+        database = self._read()
+        return self._scan(database, database.items(from_key=first, read_opt=options), options, first)
+
+    def _scan(
+        self, database: Any, pairs: Iterator[tuple[bytes, bytes]], options: Any, first: bytes
+    ) -> Iterator[tuple[bytes, bytes]]:
+        # This frame keeps the options alive: RocksDB reads the upper bound from them as long as the scan goes on.
+        reached = first
+        try:
+            for pair in pairs:
+                reached = pair[0]
+                yield pair
+        except Exception as error:
+            raise self._unread(error) from error
+        # A block that cannot be read ends the pairs as the last key does; only another look tells one from the other.
+        again = database.iter(options)
+        again.seek(reached)
+        if again.valid():
+            again.next()
+        try:
+            again.status()
+        except Exception as error:
+            raise self._unread(error) from error
 
     def batch(self) -> Batch:
         batch: Batch = rocksdict.WriteBatch(raw_mode=True)
@@ -111,50 +150,74 @@ class RocksJournal:
         if self._failed:
             raise StoreError(f"The store in '{self._folder}' takes no writes: {self._failed}")
         self.unsynced_bytes += batch.size_in_bytes()  # type: ignore[attr-defined]
+        database = self._read()
         try:
-            self._database.write(batch)
+            database.write(batch)
         except Exception as error:
             self._failed = str(error)
             raise StoreError(f"The store in '{self._folder}' refused a write: {error}") from error
 
     def sync(self) -> None:
         self.unsynced_bytes = 0
+        with self._in_use():
+            database = self._read()
+            try:
+                database.flush_wal(True)
+            except Exception as error:
+                self._failed = str(error)
+                raise StoreError(f"The store in '{self._folder}' could not be synced: {error}") from error
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        with self._use:
+            self._users += 1
         try:
-            self._database.flush_wal(True)
-        except Exception as error:
-            self._failed = str(error)
-            raise StoreError(f"The store in '{self._folder}' could not be synced: {error}") from error
+            yield
+        finally:
+            with self._use:
+                self._users -= 1
+                self._use.notify_all()
 
     def reopen(self) -> None:
         # After a failed write RocksDB takes no more; only a new start helps, and that needs room for what the log
         # holds. On a disk that is still full the old one stays: it can be read, and writes go on being refused.
-        log_bytes = sum(file.stat().st_size for file in self._folder.glob("*.log"))
-        if shutil.disk_usage(self._folder).free < log_bytes + _SPARE_BYTES:
-            self._failed = self._failed or "the disk is full"
-            return
-        if not self._copying.acquire(blocking=False):
-            self._failed = self._failed or "a back-up is under way"
-            return
+        with self._use:
+            reason = "a back-up or a sync is under way" if self._users else self._lack_of_room()
+            if not reason:
+                self._renew()
+            elif self._database is None:
+                raise StoreError(f"The store in '{self._folder}' cannot be opened anew: {reason}")
+            else:
+                self._failed = self._failed or reason
+
+    def _lack_of_room(self) -> str:
         try:
-            self._renew()
-        finally:
-            self._copying.release()
+            log_bytes = sum(file.stat().st_size for file in self._folder.glob("*.log"))
+            free = shutil.disk_usage(self._folder).free
+        except OSError as error:
+            return error.strerror or str(error)
+        return "the disk is full" if free < log_bytes + _SPARE_BYTES else ""
 
     def _renew(self) -> None:
         with suppress(Exception):  # a database that failed says so again when it is closed; the lock goes all the same
             self._database.close()
         self._database = None
-        self._open()
+        try:
+            self._open()
+        except StoreError as error:
+            self._failed = str(error)
+            raise
 
     def checkpoint(self, folder: Path) -> None:
-        with self._copying:
-            if self._database is None:
-                raise StoreError(f"The store in '{self._folder}' is closed.")
+        with self._in_use():
+            database = self._read()
             try:
                 # Only a flush lets the interpreter go; a checkpoint after it finds little left to do.
-                self._database.flush_wal(True)
-                self._database.flush()
-                rocksdict.Checkpoint(self._database).create_checkpoint(str(folder))
+                database.flush_wal(True)
+                database.flush()
+                rocksdict.Checkpoint(database).create_checkpoint(str(folder))
+                folder.chmod(0o700)
+                narrow_files(folder)
                 for file in (*folder.iterdir(), folder, folder.parent):
                     _sync(file)
             except Exception as error:
@@ -167,8 +230,17 @@ class RocksJournal:
         return {"size_bytes": size}
 
     def close(self) -> None:
-        with self._copying:
-            self._close()
+        with self._use:
+            self._use.wait_for(lambda: not self._users)
+            try:
+                self._close()
+            finally:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
 
     def _close(self) -> None:
         if self._database is None:

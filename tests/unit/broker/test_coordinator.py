@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,8 @@ from isthmus.amqp.performative import (
 )
 from isthmus.amqp.types import Array, Symbol, Timestamp
 from isthmus.entities import QueueDescription
-from isthmus.errors import StoreError
+from isthmus.entities.tier import TIERS
+from isthmus.errors import NotAllowedError, StoreError
 from isthmus.transport.sender import envelope
 from transaction_client import attach_coordinator, declare, discharge, send_with_state, within
 
@@ -824,3 +826,14 @@ async def test_what_cannot_take_part_is_refused_by_a_reply(broker: Any, control:
     assert len(control.client.payloads(replies)) == before + 1
     for _ in range(60):  # such requests use up no credit for good
         await ask(node, "peek-message", {}, txn_id)
+
+
+async def test_a_tier_without_transactions_refuses_the_coordinator(broker: Any) -> None:
+    """Microsoft Learn, Service Bus pricing: Basic has neither transactions nor sends via another entity."""
+    broker.engine._limits = replace(broker.engine.limits, tier=TIERS["basic"])
+    client = broker.client()
+    link = attach_coordinator(client.session)
+    client.pump()
+    assert client.detached(link) == "amqp:not-allowed"
+    with pytest.raises(NotAllowedError, match="'Basic' tier"):
+        broker.engine.via("orders", "orders")

@@ -498,6 +498,50 @@ def test_a_failed_sync_fails_all_that_is_not_durable(namespace: Any, message: Ma
     assert list(queue.acquire(9).sequences) == [3]
 
 
+@pytest.mark.parametrize("stage", ["reopen", "scan"])
+def test_a_store_that_cannot_be_reopened_is_healed_by_the_probe(
+    namespace: Any, message: Make, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    """I2, where the disk is away for longer, or comes back with a part that cannot be read at first."""
+    engine, journal = namespace.engine, namespace.journal
+    engine.create_queue("q")
+    namespace.send("q", message("kept"), message("completed"))
+    queue = namespace.queue("q")
+    told: list[str] = []
+    with monkeypatch.context() as patch:
+
+        def fail(*_: object, **__: object) -> None:
+            raise StoreError("the disk is away")
+
+        journal.fail_syncs = OSError("I/O error")
+        queue.complete(queue.acquire(1).tags, None, lambda error: told.append(str(error)))
+        commit = engine.begin_commit()
+        with pytest.raises(StoreError):
+            journal.sync()
+        patch.setattr(journal, stage, fail)
+        with pytest.raises(StoreError, match="away"):
+            engine.fail_commit(commit, StoreError("I/O error"))
+        for _ in range(2):
+            with pytest.raises(StoreError, match="away"):
+                engine.probe()
+        if stage == "scan":  # what is there and was not loaded is not called unknown
+            with pytest.raises(StoreError):
+                engine.receiver("q")
+        # What memory holds, and the store does not, is never written.
+        queue.accept([message("early")], None, lambda error: told.append(str(error)))
+        with pytest.raises(StoreError):
+            engine.begin_commit()
+        assert len(told) == 2
+    journal.fail_syncs = None
+    engine.probe()
+    namespace.commit()
+    assert told[0] == "I/O error"
+    assert namespace.queue("q") is queue
+    assert list(queue.acquire(9).sequences) == [1, 2]
+    namespace.send("q", message("after"))
+    assert list(queue.acquire(9).sequences) == [3]
+
+
 def test_a_refused_write_leaves_entities_as_they_were(namespace: Any, message: Make) -> None:
     """I2: also where the write was brought forward by a read."""
     engine = namespace.engine

@@ -1,8 +1,11 @@
 """The journal on RocksDB."""
 
+import os
 import shutil
+import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -125,3 +128,142 @@ print("ok")
         [sys.executable, "-c", script, str(tmp_path / "s")], capture_output=True, text=True, check=False
     )
     assert answer.stdout == "ok\n", answer.stderr
+
+
+def filled(folder: Path, count: int = 300, size: int = 1000) -> RocksJournal:
+    journal = RocksJournal(folder)
+    for number in range(count):
+        put(journal, b"%06d" % number, bytes([number % 251]) * size)
+    journal.sync()
+    return journal
+
+
+def put(journal: RocksJournal, key: bytes, value: bytes) -> None:
+    batch = journal.batch()
+    batch.put(key, value)
+    journal.write(batch)
+
+
+def test_i5_a_reopen_that_failed_is_told_and_healed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = filled(tmp_path / "s")
+    with monkeypatch.context() as patch:
+
+        def fail(*_: object) -> None:
+            raise StoreError("the disk is away")
+
+        patch.setattr("isthmus.store.rocks.open_database", fail)
+        with pytest.raises(StoreError, match="the disk is away"):
+            journal.reopen()
+        for use in (
+            lambda: journal.get(b"000001"),
+            lambda: journal.get_many([b"000001"]),
+            lambda: list(journal.scan(b"0", b"9")),
+            lambda: journal.write(journal.batch()),
+            journal.sync,
+            lambda: journal.checkpoint(tmp_path / "copy"),
+        ):
+            with pytest.raises(StoreError, match="the disk is away"):
+                use()
+        usage = shutil.disk_usage(tmp_path)
+        patch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+        with pytest.raises(StoreError, match="the disk is full"):
+            journal.reopen()
+    journal.reopen()
+    assert len(list(journal.scan(b"0", b"9"))) == 300
+    put(journal, b"after", b"1")
+    journal.sync()
+    journal.close()
+    with pytest.raises(StoreError, match="closed"):
+        journal.get(b"000001")
+
+
+class SlowSync:
+    """A database whose sync takes as long as a test wants."""
+
+    def __init__(self, database: object) -> None:
+        self.database = database
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+
+    def flush_wal(self, _: bool) -> None:
+        self.begun.set()
+        assert self.goes_on.wait(60)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.database, name)
+
+
+def test_a_reopen_during_a_sync_leaves_the_store_open(tmp_path: Path) -> None:
+    journal = filled(tmp_path / "s")
+    slow = journal._database = SlowSync(journal._database)
+    thread = threading.Thread(target=journal.sync)
+    thread.start()
+    assert slow.begun.wait(60)
+    journal.reopen()
+    assert journal.get(b"000001") is not None
+    with pytest.raises(StoreError, match="a sync is under way"):
+        journal.write(journal.batch())
+    slow.goes_on.set()
+    thread.join()
+    journal.reopen()
+    put(journal, b"after", b"1")
+    journal.close()
+
+
+def test_i5_a_damaged_table_is_told_by_every_read(tmp_path: Path) -> None:
+    filled(tmp_path / "s", 3000).checkpoint(tmp_path / "left")  # a checkpoint has all in tables
+    [table] = (tmp_path / "left").glob("*.sst")
+    content = bytearray(table.read_bytes())
+    content[len(content) // 2] ^= 0x55
+    table.write_bytes(content)
+    journal = RocksJournal(tmp_path / "left")
+    keys = [b"%06d" % number for number in range(3000)]
+    for read in (
+        lambda: list(journal.scan(b"0", b"9")),
+        lambda: list(journal.scan(b"0", b"9", read_ahead=True)),
+        lambda: [journal.get(key) for key in keys],
+        lambda: journal.get_many(keys),
+    ):
+        with pytest.raises(StoreError, match=r"is damaged: .*Restore a back-up"):
+            read()
+    journal.close()
+
+
+@pytest.mark.parametrize("from_end", [5, 60, 300, 1000])
+def test_a_table_damaged_where_a_start_reads_it_is_not_called_in_use(tmp_path: Path, from_end: int) -> None:
+    filled(tmp_path / "s").checkpoint(tmp_path / "left")
+    [table] = (tmp_path / "left").glob("*.sst")
+    content = bytearray(table.read_bytes())
+    content[-from_end] ^= 0x55
+    table.write_bytes(content)
+    with pytest.raises(StoreError, match="is damaged: "):
+        RocksJournal(tmp_path / "left")
+
+
+def test_a_missing_table_is_refused(tmp_path: Path) -> None:
+    filled(tmp_path / "s").checkpoint(tmp_path / "left")
+    for table in (tmp_path / "left").glob("*.sst"):
+        table.unlink()
+    with pytest.raises(StoreError, match=r"is damaged: .*Restore a back-up"):
+        RocksJournal(tmp_path / "left")
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o000, 0o777])
+def test_i6_folder_and_files_are_for_their_owner_alone(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        filled(tmp_path / "s").close()
+        journal = RocksJournal(tmp_path / "s")
+        journal.checkpoint(tmp_path / "copy")
+        for folder in (tmp_path / "s", tmp_path / "copy"):
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            assert not {file.name for file in folder.iterdir() if file.stat().st_mode & 0o077} - made_since(folder)
+        journal.close()
+    finally:
+        os.umask(before)
+
+
+def made_since(folder: Path) -> set[str]:
+    """What RocksDB made while it was open has the process's umask."""
+    return {"LOG"} if folder.name == "s" else set()

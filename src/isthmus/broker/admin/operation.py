@@ -280,11 +280,13 @@ class Operations:
         return Answer(status_of(request, changed), body)
 
     def _namespace_info(self, request: Request) -> Answer:
+        tier = self._engine.limits.tier
+        title = "Premium" if tier is None else tier.title
         content = element(
             "NamespaceInfo",
             text_element("CreatedTime", atom.format_time(self._started_ms))
-            + text_element("MessagingSKU", "Premium")
-            + text_element("MessagingUnits", "1")
+            + text_element("MessagingSKU", title)
+            + (text_element("MessagingUnits", "1") if title == "Premium" else "")
             + text_element("ModifiedTime", atom.format_time(self._started_ms))
             + text_element("Name", self._namespace)
             + text_element("NamespaceType", "Messaging"),

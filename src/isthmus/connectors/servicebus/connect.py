@@ -12,6 +12,7 @@ from __future__ import annotations
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.connection_string import AMQPS_PORT, WEBSOCKET_PORT, ConnectionString
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
+from isthmus.connectors.servicebus.plain_host import check_plain
 from isthmus.errors import InvalidArgumentError
 from isthmus.extra import require
 from isthmus.transport import Client, Credential, Endpoint, IdentityCredential, SharedKeyCredential, SignatureCredential
@@ -25,6 +26,7 @@ def endpoint_of(options: SourceOptions | SinkOptions) -> Endpoint:
     Raises:
         SecretError: the reference leads nowhere.
         ConnectionStringError: what it leads to is no connection string.
+        PlainConnectionError: it would go in the clear to another machine.
         InvalidArgumentError: the identity is none that is known.
     """
     websocket = options.transport_type == "websockets"
@@ -54,7 +56,12 @@ def endpoint_of_string(parsed: ConnectionString, ca_file: str = "", *, websocket
         parsed: the connection string.
         ca_file: certificates to trust beside the system's.
         websocket: whether to go over WebSocket though the string does not say so.
+
+    Raises:
+        PlainConnectionError: it would go in the clear to another machine.
     """
+    if not parsed.tls:
+        check_plain(parsed.host)
     over_websocket = websocket or parsed.websocket
     credential: Credential
     if parsed.key is not None:

@@ -6,18 +6,23 @@ into typed parts (SERVICE-BUS.md W1). What it is not: a resolver; the text comes
 Invariants:
     I1. Keys are case-insensitive; values are taken as they are, with every "=" but the first.
     I2. No repr and no error holds a key or a signature.
-    I3. The emulator flag counts only as exactly ``true`` and means plain AMQP; without it the data port is TLS.
+    I3. The emulator flag counts only as exactly ``true`` and means plain AMQP; without it the data port is TLS. With it
+        and a host that is not this machine a warning is logged; who connects asks `plain_host`.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from isthmus.connectors.secret import Secret
+from isthmus.connectors.servicebus.plain_host import is_loopback
 from isthmus.errors import IsthmusError
 
 __all__ = ["AMQPS_PORT", "AMQP_PORT", "WEBSOCKET_PORT", "ConnectionString", "ConnectionStringError"]
+
+_log = logging.getLogger(__name__)
 
 AMQP_PORT = 5672
 AMQPS_PORT = 5671
@@ -98,6 +103,8 @@ class ConnectionString:
         if transport not in _TRANSPORT_TYPES:
             raise ConnectionStringError("TransportType is neither Amqp nor AmqpWebSockets")
         emulator = parts.get("usedevelopmentemulator") == "true"
+        if emulator and not is_loopback(host):
+            _log.warning("connection string without TLS to another machine, its tokens can be read: host=%s", host)
         entity_path = parts.get("entitypath", "").strip("/")
         return cls(
             host=host,

@@ -59,7 +59,6 @@ class FragmentEngine(Engine):
         self.is_up = True
         self.reason = ""
         self.on_change = _nothing
-        self._is_stale = False
         self._first_numbers: dict[int, int] = {}
         super().__init__(journal, clock, limits=limits, random_bytes=random_bytes)
 
@@ -119,12 +118,11 @@ class FragmentEngine(Engine):
     # ---- down and up
 
     def _fail(self, error: Exception) -> None:
-        self.is_up = self._is_stale = False
+        self.is_up = False
         self.reason = str(error)
         try:
             super()._fail(error)
         except StoreError as worse:
-            self._is_stale = True
             self.reason = str(worse)
             for member in self._numbers.values():
                 if isinstance(member, SessionQueue):
@@ -149,10 +147,6 @@ class FragmentEngine(Engine):
         if self.is_up:
             return
         try:
-            if self._is_stale:
-                self._store.reopen()
-                self._reload()
-                self._is_stale = False
             self.probe()
         except StoreError as error:
             self.reason = str(error)

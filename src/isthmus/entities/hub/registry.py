@@ -74,7 +74,8 @@ class EventHubs:
 
     def reload(self) -> None:
         """Go back to what the store holds, after a failed commit."""
-        gone, known = self._hubs, dict(self._partitions)
+        # Some are kept already if the last time ended midway.
+        gone, known = self._kept_hubs | self._hubs, self._kept_partitions | self._partitions
         self._cache.clear()
         self._rows, self._hubs, self._partitions = {}, {}, {}
         self.key_names.clear()

@@ -1,0 +1,188 @@
+"""RocksDB's write-ahead log, walked record by record: what a start may replay, and what is damage.
+
+What it is: the log's format, enough of it to find each record, its sequence numbers, and where the log ends. What it is
+not: a reader of messages, nor a check of every checksum; RocksDB makes that when it replays.
+Spec: RocksDB's wiki, "Write Ahead Log File Format" and "WAL Recovery Modes"; `WriteBatch` begins with its first sequence
+number (u64) and how many it takes (u32), little-endian.
+
+Invariants:
+    I1. A log's end is torn if no intact record begins behind the place; otherwise the place is damage.
+    I2. Sequence numbers go on from record to record, within a log and from one to the next.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+__all__ = ["Fragment", "LogWalk", "checksum", "walk"]
+
+_BLOCK_BYTES = 32 << 10
+_HEADER = struct.Struct("<IHB")
+_BATCH = struct.Struct("<QI")
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+# Crc-32c, as RocksDB stores it: rotated, and with a constant added, since data may hold checksums of its own.
+_POLYNOMIAL = 0x82F63B78
+_MASK_DELTA = 0xA282EAD8
+
+
+class Fragment(NamedTuple):
+    """A physical record: a part of a logical one, within a block."""
+
+    at: int
+    checksum: int
+    length: int
+    kind: int
+
+    @property
+    def end(self) -> int:
+        """Offset behind it."""
+        return self.at + _HEADER.size + self.length
+
+    def is_intact(self, data: bytes) -> bool:
+        """Whether its bytes have its checksum."""
+        start = self.at + _HEADER.size
+        return checksum(data[start - 1 : start + self.length]) == self.checksum
+
+
+class LogWalk(NamedTuple):
+    """What a log holds.
+
+    Attributes:
+        first: sequence number of the first record; None if there is none.
+        next: the sequence number that has to follow.
+        last: the fragments of the last whole record.
+        end: offset behind the last whole record.
+        size: of the log; what lies behind `end` is torn.
+        damage: what is wrong, and where; empty if nothing is.
+    """
+
+    first: int | None
+    next: int
+    last: tuple[Fragment, ...]
+    end: int
+    size: int
+    damage: str
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether something stands behind the last whole record."""
+        return self.end < self.size
+
+
+def walk(data: bytes) -> LogWalk:
+    """Walk a log from its begin to its end, or to the first place that cannot be followed."""
+    first: int | None = None
+    following = end = 0
+    last: tuple[Fragment, ...] = ()
+    open_: list[Fragment] = []
+    place = searched = 0
+    reason = ""
+    for fragment in _fragments(data):
+        place = searched = fragment.at
+        if fragment.kind > _LAST:  # says how the log is written, and holds no change
+            continue
+        starts = fragment.kind in (_FULL, _FIRST)
+        if starts == bool(open_):
+            reason = "a record without its begin or its end"
+            break
+        open_.append(fragment)
+        if fragment.kind in (_FIRST, _MIDDLE):
+            continue
+        head = _head(data, open_)
+        if len(head) < _BATCH.size:
+            reason = "a record too short to be one"
+            break
+        sequence, count = _BATCH.unpack(head)
+        if first is None:
+            first = sequence
+        elif sequence != following:
+            reason = f"a record of sequence number {sequence}, where {following} has to follow"
+            break
+        following = sequence + count
+        last, open_, end = tuple(open_), [], fragment.end
+    else:
+        place, reason = (open_[0].at if open_ else end), "an unreadable place"
+        searched = place + 1
+    if end < len(data) and (at := _record_from(data, place, searched)) is not None:
+        return LogWalk(first, following, last, end, len(data), f"{reason} at byte {place}, and a record at byte {at}")
+    # Fillers at the end of a block, and what describes the log, belong to no record.
+    is_clean = not open_ and _is_filler(data, end)
+    return LogWalk(first, following, last, len(data) if is_clean else end, len(data), "")
+
+
+def _head(data: bytes, fragments: Iterable[Fragment]) -> bytes:
+    """The begin of a logical record; at the end of a block, its first fragment may hold a few bytes of it, or none."""
+    head = b""
+    for fragment in fragments:
+        start = fragment.at + _HEADER.size
+        head += data[start : start + min(fragment.length, _BATCH.size - len(head))]
+        if len(head) == _BATCH.size:
+            break
+    return head
+
+
+def _fragments(data: bytes, at: int = 0) -> Iterator[Fragment]:
+    """The physical records from a place on, up to one that cannot be."""
+    size = len(data)
+    unpack = _HEADER.unpack_from
+    while True:
+        left = _BLOCK_BYTES - at % _BLOCK_BYTES
+        if left < _HEADER.size:
+            at += left
+            left = _BLOCK_BYTES
+        if at + _HEADER.size > size:
+            return
+        stored, length, kind = unpack(data, at)
+        if not kind or length > left - _HEADER.size or at + _HEADER.size + length > size:
+            return
+        yield Fragment(at, stored, length, kind)
+        at += _HEADER.size + length
+
+
+def _record_from(data: bytes, at: int, lowest: int) -> int | None:
+    """Where an intact record begins at or behind `lowest`; None if none does.
+
+    Args:
+        data: the log.
+        at: a place where a physical record may begin; behind it, one is known to begin at each block.
+        lowest: not below `at`.
+    """
+    for block in range(at - at % _BLOCK_BYTES, len(data), _BLOCK_BYTES):
+        for fragment in _fragments(data, max(block, at)):
+            if fragment.at >= block + _BLOCK_BYTES:
+                break
+            if fragment.at >= lowest and fragment.kind in (_FULL, _FIRST) and fragment.is_intact(data):
+                return fragment.at
+    return None
+
+
+def _is_filler(data: bytes, end: int) -> bool:
+    at = end
+    for fragment in _fragments(data, end):
+        if fragment.kind <= _LAST:
+            return False
+        at = fragment.end
+    return len(data) - at < _HEADER.size and not any(data[at:])
+
+
+def _table() -> tuple[int, ...]:
+    entries = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)  # noqa: PLW2901 - the register of the checksum
+        entries.append(value)
+    return tuple(entries)
+
+
+_TABLE = _table()
+
+
+def checksum(data: bytes) -> int:
+    """The masked crc-32c of a physical record's type and data."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF

@@ -1,0 +1,171 @@
+"""The start of a store: what a kill or a power cut left is taken over, damage is refused.
+
+What it is: a look at the write-ahead logs, then RocksDB's own recovery in the mode `kTolerateCorruptedTailRecords`, which
+verifies every checksum and refuses what does not fit. RocksDB's default, `kPointInTimeRecovery`, ends at the first fault
+and drops everything behind it, synced or not, without a word. What it is not: a repair.
+Spec: RocksDB's wiki, "WAL Recovery Modes".
+
+Invariants:
+    I1. Only the end of the newest log may be torn: what a kill or a power cut leaves of a write that was not synced. It is
+        cut off before RocksDB sees it, and the cut is synced.
+    I2. Damage with an intact record behind it, a torn log before the newest, a gap between logs, and a damaged or missing
+        table are refused, and the files are left as they are.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import rocksdict
+
+from isthmus.errors import StoreError
+from isthmus.store.log_walk import LogWalk, walk
+
+__all__ = ["damaged", "lock_folder", "open_database"]
+
+
+def lock_folder(folder: Path) -> int:
+    """Take a store's folder for this journal alone; the descriptor that has to be closed to let it go.
+
+    RocksDB's own lock comes too late: logs are looked at before, and one that is being written to seems torn. It is asked
+    for all the same, since another release may have the folder open.
+
+    Raises:
+        StoreError: somebody has the folder, or it cannot be opened.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unusable(folder, f"{error.strerror}: '{folder}'") from error
+    try:
+        _try_lock(lambda: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB), folder)
+        with suppress(FileNotFoundError), (folder / "LOCK").open("r+b") as opened:
+            _try_lock(lambda: fcntl.lockf(opened, fcntl.LOCK_EX | fcntl.LOCK_NB), folder)
+    except OSError as error:
+        os.close(descriptor)
+        raise _unusable(folder, f"{error.strerror}: '{error.filename}'") from error
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _try_lock(lock: Callable[[], None], folder: Path) -> None:
+    try:
+        lock()
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            raise _in_use(folder) from error
+        # A file system without such locks has RocksDB's.
+
+
+def _in_use(folder: Path) -> StoreError:
+    return StoreError(f"The data folder '{folder}' is in use by another process; stop it or choose another folder.")
+
+
+def open_database(folder: Path, options: Any) -> Any:
+    """Open the store in a folder.
+
+    Args:
+        folder: locked by the caller.
+        options: of RocksDB; the recovery mode is set here.
+
+    Raises:
+        StoreError: another process has the folder open, or the store is damaged or cannot be read.
+    """
+    options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.tolerate_corrupted_tail_records())
+    newest = _check_logs(folder)
+    cut: list[bytes] = []  # the last one first
+    while True:
+        try:
+            return rocksdict.Rdict(str(folder), options)
+        except Exception as error:
+            text = str(error)
+            if "While lock file" in text or "lock hold by" in text:
+                raise _in_use(folder) from error
+            # A whole record whose bytes are not its own: torn, if nothing intact stands behind it.
+            removed = _cut_last(newest) if newest is not None and text.startswith("Corruption: ") else b""
+            if not removed:
+                _give_back(newest, cut)
+                raise damaged(folder, text) if "Corruption" in text else _unusable(folder, text) from error
+            cut.append(removed)
+
+
+def damaged(folder: Path, reason: str) -> StoreError:
+    """The error for a store whose files are not as they were written."""
+    return StoreError(
+        f"The store in '{folder}' is damaged: {reason}. Restore a back-up; look at the disk before you use it again."
+    )
+
+
+def _unusable(folder: Path, reason: str) -> StoreError:
+    return StoreError(f"The store in '{folder}' cannot be opened: {reason}")
+
+
+def _check_logs(folder: Path) -> Path | None:
+    """See that the logs follow on each other, and cut a torn end off; the newest that holds anything."""
+    logs = sorted((file for file in folder.glob("*.log") if file.stem.isdigit()), key=lambda file: int(file.stem))
+    try:
+        walks = [(file, walked) for file in logs if (walked := _walk(file)).size]
+    except OSError as error:
+        raise _unusable(folder, f"{error.strerror or error}: '{error.filename}'") from error
+    while walks and walks[-1][1].first is None and not walks[-1][1].damage:
+        _cut(walks.pop()[0], 0)  # nothing but a torn first record
+    for place, (file, walked) in enumerate(walks):
+        is_newest = place == len(walks) - 1
+        reason = walked.damage
+        if not reason and walked.is_torn and not is_newest:
+            reason = f"it ends within a record at byte {walked.end}"
+        elif not reason and place and walked.first is not None and walked.first != walks[place - 1][1].next:
+            reason = f"it begins with sequence number {walked.first}, where {walks[place - 1][1].next} has to follow"
+        if reason:
+            raise damaged(folder, f"log {file.name}: {reason}")
+    if not walks:
+        return None
+    newest, walked = walks[-1]
+    if walked.is_torn:
+        _cut(newest, walked.end)
+    return newest
+
+
+def _walk(file: Path) -> LogWalk:
+    # Read, not mapped: what the disk cannot give must be an error, not the end of the process.
+    return walk(file.read_bytes())
+
+
+def _cut_last(file: Path) -> bytes:
+    """Cut the last record off if its bytes are not as they were written; what was removed."""
+    data = file.read_bytes()
+    walked = walk(data)
+    if not walked.last or all(fragment.is_intact(data) for fragment in walked.last):
+        return b""
+    start = walked.last[0].at
+    _cut(file, start)
+    return data[start:]
+
+
+def _give_back(file: Path | None, cut: list[bytes]) -> None:
+    """Undo what `_cut_last` did: the damage began before it."""
+    if file is None or not cut:
+        return
+    with file.open("ab") as opened:
+        for removed in reversed(cut):
+            opened.write(removed)
+
+
+def _cut(file: Path, size: int) -> None:
+    try:
+        descriptor = os.open(file, os.O_WRONLY)
+        try:
+            os.ftruncate(descriptor, size)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise _unusable(file.parent, f"{error.strerror}: '{file}'") from error

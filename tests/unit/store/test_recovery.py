@@ -1,0 +1,150 @@
+"""What a start takes over of the write-ahead logs, and what it refuses."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from isthmus.errors import StoreError
+from isthmus.store import RocksJournal
+from isthmus.store.log_walk import walk
+
+COUNT = 300
+Mutate = Callable[[bytearray], bytearray]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a kill leaves: one log with a record for each key."""
+    folder = tmp_path_factory.mktemp("killed")
+    journal = RocksJournal(folder / "s")
+    for number in range(COUNT):
+        batch = journal.batch()
+        batch.put(b"%06d" % number, bytes([number % 251]) * 1000)
+        journal.write(batch)
+    journal.sync()
+    shutil.copytree(folder / "s", folder / "left")
+    journal.close()
+    return folder / "left"
+
+
+@pytest.fixture
+def left(killed: Path, tmp_path: Path) -> Path:
+    shutil.copytree(killed, tmp_path / "left")
+    return tmp_path / "left"
+
+
+def change(folder: Path, mutate: Mutate) -> bytes:
+    [log] = folder.glob("*.log")
+    changed = bytes(mutate(bytearray(log.read_bytes())))
+    log.write_bytes(changed)
+    return changed
+
+
+def flip(at: float) -> Mutate:
+    def mutate(content: bytearray) -> bytearray:
+        content[int(at * len(content)) if 0 < at < 1 else int(at)] ^= 0x10
+        return content
+
+    return mutate
+
+
+def zero(at: int, count: int) -> Mutate:
+    def mutate(content: bytearray) -> bytearray:
+        content[at : at + count] = bytes(count)
+        return content
+
+    return mutate
+
+
+DAMAGE = {
+    "a bit of a body": flip(0.5),
+    "a bit of the first record": flip(20),
+    "a bit of a length": flip(32768 + 4),
+    "a bit of a checksum": flip(32768),
+    "a bit of a type": flip(32768 + 6),
+    "a bit of the last record but one": flip(-1100),
+    "a page of zeros": zero(65536, 4096),
+    "a block of zeros": zero(65536, 32768),
+    "blocks taken out": lambda content: content[:65536] + content[131072:],
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_i2_damage_with_records_behind_it_is_refused_and_left(left: Path, name: str) -> None:
+    changed = change(left, DAMAGE[name])
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"is damaged: .*Restore a back-up"):
+            RocksJournal(left)
+    assert changed in [log.read_bytes() for log in left.glob("*.log")]
+
+
+TORN = {
+    "nothing": (lambda content: content, COUNT),
+    "cut within a record": (lambda content: content[:-500], COUNT - 1),
+    "cut within a header": (lambda content: content[:-1026], COUNT - 1),
+    "zeros within the last record": (lambda content: content[:-500] + bytes(500), COUNT - 1),
+    "zeros from within the last record on": (lambda content: content[:-500] + bytes(90_000), COUNT - 1),
+    "zeros behind the last record": (lambda content: content + bytes(40_000), COUNT),
+    "scrap behind the last record": (lambda content: content + b"\x07" * 40_000, COUNT),
+    "a bit of the last record": (flip(-10), COUNT - 1),
+    "nothing but the begin of a record": (lambda content: content[:30], 0),
+}
+
+
+@pytest.mark.parametrize("name", TORN)
+def test_i1_a_torn_end_is_cut_off(left: Path, name: str) -> None:
+    mutate, count = TORN[name]
+    change(left, mutate)
+    for added in range(3):  # what was cut off does not come back, whatever is written behind it
+        journal = RocksJournal(left)
+        keys = [key for key, _ in journal.scan(b"0", b"a")]
+        assert keys == [b"%06d" % number for number in range(count)] + [b"9%05d" % number for number in range(added)]
+        batch = journal.batch()
+        batch.put(b"9%05d" % added, b"1")
+        journal.write(batch)
+        journal.sync()
+        journal.close()
+
+
+def logs_of(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.log"))
+
+
+def test_i2_a_log_that_ends_before_the_next_begins_is_refused(left: Path) -> None:
+    [log] = logs_of(left)
+    content = log.read_bytes()
+    cut = walk(content[:100_000]).end
+    log.write_bytes(content[:cut])
+    later = log.with_name(f"{int(log.stem) + 7:06d}.log")
+    begin = walk(content[:200_000]).end
+    assert begin > cut
+    later.write_bytes(_moved(content, begin))
+    with pytest.raises(StoreError, match=r"is damaged: log .*has to follow"):
+        RocksJournal(left)
+    log.write_bytes(content[: cut + 100])
+    with pytest.raises(StoreError, match=r"is damaged: log .*ends within a record"):
+        RocksJournal(left)
+
+
+def _moved(content: bytes, begin: int) -> bytes:
+    """One whole record from the middle of a log, as the first of another."""
+    record = content[begin:][: 7 + int.from_bytes(content[begin + 4 : begin + 6], "little")]
+    assert record[6] == 1, "a record in one piece"
+    return record
+
+
+def test_a_store_in_use_is_not_looked_at(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that is being written to may seem torn; cutting it would destroy it."""
+    journal = RocksJournal(left)
+
+    def look(_: object) -> None:
+        raise AssertionError("the logs were looked at")
+
+    monkeypatch.setattr("isthmus.store.recovery._check_logs", look)
+    with pytest.raises(StoreError, match="in use by another process"):
+        RocksJournal(left)
+    journal.close()
