@@ -71,10 +71,11 @@ class Consumption:
         closed.register(sock, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
         while True:
             unread = _unread_bytes(sock)
-            if unread == 0:
-                return True
+            # In this order: a socket that was closed is empty, too.
             if unread is None or closed.poll(0):
                 return False
+            if unread == 0:
+                return True
             time.sleep(pause)
             pause = min(pause * 2, POLL_LIMIT_SECONDS)
 
