@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from isthmus.connectors.servicebus.arrow_batch import ARROW_BATCH_SETTING
 from isthmus.replication.spark_session import create_spark_session
 from isthmus.testing.namespace import NamespaceProcess, namespace
 
@@ -33,7 +35,7 @@ def _spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(name="served", scope="module")
 def _served() -> Iterator[NamespaceProcess]:
-    queues = "".join(f"  q{number}: {{lock_duration: 10s, max_delivery_count: 100}}\n" for number in range(QUEUES))
+    queues = "".join(f"  q{number}: {{lock_duration: 6s, max_delivery_count: 100}}\n" for number in range(QUEUES))
     with namespace(config=f"queues:\n{queues}") as running:
         yield running
 
@@ -119,13 +121,6 @@ def into_parquet(frame: DataFrame, folder: Path, *, available_now: bool = True) 
         .option("checkpointLocation", str(folder / "checkpoint"))
     )
     return (writer.trigger(availableNow=True) if available_now else writer).start()
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + LONG_SECONDS
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
 
 
 # ---- what a batch is
@@ -263,17 +258,70 @@ def test_another_schema_is_refused_before_a_task_runs(spark: SparkSession, queue
         into_parquet(streamed, tmp_path, available_now=False).awaitTermination(LONG_SECONDS)
 
 
-# ---- exactly what the guide says
+# ---- after a crash
 
 
-def test_doubles_of_a_table_are_found_by_sequence_number(spark: SparkSession, queue: Queue, tmp_path: Path) -> None:
-    """The statement of the guide: the first row of each (entity, sequence number) stays."""
+def test_a_batch_that_is_skipped_after_a_restart_is_settled(spark: SparkSession, queue: Queue, tmp_path: Path) -> None:
+    """The table has it, Spark's log has not: the sink skips what it knows, and nothing is read."""
+    queue.send(0, 100)
+    done: list[int] = []
+
+    def write(batch: DataFrame, number: int) -> None:
+        if number in done:
+            return
+        batch.write.mode("append").parquet(str(tmp_path / "table"))
+        done.append(number)
+        if number == 0:
+            raise RuntimeError("planted")
+
+    with pytest.raises(StreamingQueryException, match="planted"):
+        each_batch(queue.read(spark), tmp_path, write).awaitTermination(LONG_SECONDS)
+    assert each_batch(queue.read(spark), tmp_path, write).awaitTermination(LONG_SECONDS)
+    assert message_ids(spark, tmp_path / "table") == ids(0, 100)
+    assert queue.standing() == []
+
+
+def test_where_the_folder_of_batches_is_lost_a_merge_keeps_each_message_once(
+    spark: SparkSession, queue: Queue, tmp_path: Path
+) -> None:
+    """The statement of the guide, by (entity, sequence number); without it the table has every message twice."""
     queue.send(0, 20)
-    rows = queue.read(spark).withColumn("entity", F.lit(queue.name))
+    table, landing, spool = (tmp_path / name for name in ("table", "landing", "spool"))
+    key = ["entity", "sequence_number"]
+    rows = queue.read(spark, spool=str(spool)).withColumn("entity", F.lit(queue.name))
+    spark.createDataFrame([], rows.schema).write.parquet(str(table))
+    attempts: list[int] = []
 
-    def write(batch: DataFrame, _: int) -> None:
-        batch.persist()
-        batch.write.mode("append").parquet(str(tmp_path / "landing"))
-        batch.where("sequence_number <= 5").write.mode("append").parquet(str(tmp_path / "landing"))
+    def write(batch: DataFrame, number: int) -> None:
+        batch = batch.persist()
+        batch.write.mode("append").parquet(str(landing))
+        known = spark.read.parquet(str(table)).select(*key)
+        batch.dropDuplicates(key).join(known, key, "left_anti").write.mode("append").parquet(str(table))
+        batch.unpersist()
+        attempts.append(number)
+        if len(attempts) == 1:
+            raise RuntimeError("planted")
 
+    with pytest.raises(StreamingQueryException, match="planted"):
+        each_batch(rows, tmp_path, write).awaitTermination(LONG_SECONDS)
+    shutil.rmtree(spool)
     assert each_batch(rows, tmp_path, write).awaitTermination(LONG_SECONDS)
+    assert message_ids(spark, landing) == sorted(ids(0, 20) * 2)
+    assert message_ids(spark, table) == ids(0, 20)
+    assert queue.standing() == []
+
+
+# ---- another session
+
+
+def test_a_session_of_spark_alone_needs_no_setting(spark: SparkSession, queue: Queue, tmp_path: Path) -> None:
+    """Spark's own default of what it gathers, at which a lease is refused."""
+    queue.send(0, 10)
+    ours = spark.conf.get(ARROW_BATCH_SETTING)
+    assert ours is not None
+    spark.conf.unset(ARROW_BATCH_SETTING)
+    try:
+        assert into_parquet(queue.read(spark), tmp_path).awaitTermination(LONG_SECONDS)
+    finally:
+        spark.conf.set(ARROW_BATCH_SETTING, ours)
+    assert message_ids(spark, tmp_path / "table") == ids(0, 10)

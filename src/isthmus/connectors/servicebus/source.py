@@ -230,6 +230,8 @@ class BatchReader(_StreamReader):
         if start == end:
             return []
         store, batch = self._batches(end), int(end["lease"])
+        if store.settled() >= batch:  # its commit was taken out of Spark's checkpoint
+            store.set_settled(batch - 1)
         # A batch that an earlier run has received has the readers of that run.
         readers = [reader + 1 for number, reader in store.listed("index") if number == batch]
         return [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from isthmus.errors import IsthmusError
 
-__all__ = ["BatchFolderError", "BatchInUseError", "BatchReadInPartError"]
+__all__ = ["BatchFolderError", "BatchInUseError", "BatchOverError", "BatchReadInPartError"]
 
 
 class BatchReadInPartError(IsthmusError):
@@ -42,6 +42,22 @@ class BatchFolderError(IsthmusError):
             f"'{a.get('path')}': this executor cannot use {a.get('folder')}, where the driver keeps the messages of a batch so "
             f"that each evaluation reads the same ones ({a.get('reason')}). Set option spool to a folder that the driver and "
             "all executors share; persist() a batch that is evaluated more than once"
+        )
+
+
+class BatchOverError(IsthmusError):
+    """A batch is evaluated after Spark has committed it: its messages are settled."""
+
+    code = "batch-over"
+
+    def __init__(self, path: str = "", batch: int = 0) -> None:
+        super().__init__("", path=path, batch=batch)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"'{a.get('path')}': batch {a.get('batch')} is committed, and its messages are settled; evaluate a batch before the "
+            "function of foreachBatch returns"
         )
 
 

@@ -25,7 +25,7 @@ from isthmus.amqp.performative import Released
 from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus.batch.collection import BatchLimits, Collection
 from isthmus.connectors.servicebus.batch.consumption import Consumption
-from isthmus.connectors.servicebus.batch.error import BatchFolderError
+from isthmus.connectors.servicebus.batch.error import BatchFolderError, BatchOverError
 from isthmus.connectors.servicebus.batch.store import BatchStore, Index, Writer
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.head import first_hole, first_waiting
@@ -59,16 +59,19 @@ def read_batch(options: SourceOptions, store: BatchStore, batch: int, reader: in
 
     Raises:
         BatchFolderError: this machine does not see the query's folder.
+        BatchOverError: Spark has committed the batch.
         IsthmusError: the namespace is away, or refuses.
     """
     path = options.entity.strip("/")
     try:
         if not store.exists():
             raise BatchFolderError(path, str(store.folder), "it is not there")
-        index = store.index(batch, reader)
+        index = store.index(batch, reader, checked=True)
         if index is None:
             with store.receiving(batch, reader):
-                index = store.index(batch, reader)  # another attempt may have received it meanwhile
+                index = store.index(batch, reader, checked=True)  # another attempt may have received it meanwhile
+                if index is None and store.settled() >= batch:
+                    raise BatchOverError(path, batch)
                 if index is None:
                     index = _Receiving(options, store, batch, reader, through).run()
     except OSError as error:

@@ -8,11 +8,13 @@ committed, which is Spark's: its next call names the last one.
 Invariants:
     I1. Nothing is settled before Spark has committed the batch.
     I2. Nothing is settled of a batch of which Spark never took all rows; that is an error, raised once.
-    I3. A batch's files go only after each of its messages is settled, or noted as late.
+    I3. Nothing is settled that was received for a batch after its settlement.
+    I4. A batch's files go only after each of its messages is settled, or noted as late.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Sequence
 
@@ -24,7 +26,7 @@ from isthmus.connectors.servicebus.batch.store import BatchStore, Index
 from isthmus.connectors.servicebus.disposition import TOKEN_CHUNK
 from isthmus.connectors.servicebus.head import standing
 from isthmus.connectors.servicebus.option import SourceOptions
-from isthmus.connectors.servicebus.sequence import enqueued_ms_of
+from isthmus.connectors.servicebus.sequence import UNREADABLE, enqueued_ms_of
 from isthmus.errors import LockLostError
 from isthmus.transport import Management
 
@@ -57,16 +59,20 @@ class BatchSettlement:
             IsthmusError: the namespace is away; the same call settles the rest.
         """
         partial: BatchReadInPartError | None = None
+        settled = self._store.settled()
         for number, reader in self._store.listed("index"):
             if number > batch:
                 break
             index = self._store.index(number, reader)
-            if index is not None and index.count and not self._store.was_taken(number, reader):
+            if number <= settled:  # an attempt that outlived its batch received it: its rows went nowhere
+                self._store.guard()
+            elif index is not None and index.count and not self._store.was_taken(number, reader):
                 partial = partial or BatchReadInPartError(self._path, number, index.count)
                 self._store.guard()
             elif index is not None:
                 self._settle(index)
             self._store.remove(number, reader)
+        self._store.set_settled(batch)
         self._forget_late(time.monotonic())
         if partial is not None:
             raise partial
@@ -102,14 +108,13 @@ class BatchSettlement:
 
     def _places(self, index: Index, rows: Iterable[int]) -> list[tuple[int, int]]:
         stops = np.cumsum(index.sizes, dtype=np.int64)
+        places = []
         with self._store.payloads(index.batch, index.reader) as data:
-            return [
-                (
-                    int(index.sequences[row]),
-                    enqueued_ms_of(bytes(data[int(stops[row]) - int(index.sizes[row]) : int(stops[row])])),
-                )
-                for row in rows
-            ]
+            for row in rows:
+                message = bytes(data[int(stops[row]) - int(index.sizes[row]) : int(stops[row])])
+                with contextlib.suppress(*UNREADABLE):
+                    places.append((int(index.sequences[row]), enqueued_ms_of(message)))
+        return places
 
     def _forget_late(self, now: float) -> None:
         listed = self._store.listed("late")

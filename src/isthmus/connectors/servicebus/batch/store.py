@@ -8,6 +8,7 @@ their locks have expired.
 
 Files; BATCH is the number of the batch, READER that of its partition:
     owner                  locked (flock) by the driver that uses the folder
+    settled                number of the last batch that is settled
     guard                  its modification time: since when locks of a dead reader may exist
     BATCH-READER.lock      locked by the worker that receives
     BATCH-READER.payloads  encoded messages, one after another
@@ -19,6 +20,8 @@ Invariants:
     I1. A batch's content is written once: while an index stands, nobody receives for this batch.
     I2. An index that is torn, or whose payloads are, counts as absent.
     I3. One driver at a time uses a folder.
+    I4. Nothing is received for a batch that is settled, and what was received too late is never settled: an attempt of a
+        task may outlive its batch.
 """
 
 from __future__ import annotations
@@ -44,8 +47,10 @@ __all__ = ["BatchStore", "Index", "Writer"]
 # Folders whose query has ended long ago: it will hardly be restarted, and bodies of messages should not lie about.
 ABANDONED_SECONDS = 7 * 86_400.0
 OWNER_SECONDS = 20.0
-_HEAD = struct.Struct("<8sIIqq")
+# Magic, messages, checksums of the entries and of the payloads, bytes of the payloads, time of the locks in ms.
+_HEAD = struct.Struct("<8sIIIqq")
 _MAGIC = b"isthmus1"
+_CHECK_BYTES = 1 << 20
 _ENTRY = np.dtype([("sequence", "<i8"), ("nbytes", "<u4"), ("token", "V16")])
 _LATE = np.dtype([("sequence", "<i8"), ("enqueued_ms", "<i8")])
 _NAME = re.compile(r"([0-9]+)-([0-9]+)\.(index|late)")
@@ -88,6 +93,7 @@ class Writer:
         self._store, self._batch, self._reader = store, batch, reader
         self._file = store.path(batch, reader, "payloads").open("wb")
         self._entries: list[Any] = []
+        self._checksum = 0
         self.count = 0
         self.nbytes = 0
 
@@ -99,6 +105,7 @@ class Writer:
         entries["token"] = np.frombuffer(b"".join(tokens), "V16")
         data = b"".join(payloads)
         self._file.write(data)
+        self._checksum = zlib.crc32(data, self._checksum)
         self._entries.append(entries)
         self.count += len(payloads)
         self.nbytes += len(data)
@@ -108,7 +115,7 @@ class Writer:
         self._file.close()
         entries = np.concatenate(self._entries) if self._entries else np.empty(0, _ENTRY)
         data = entries.tobytes()
-        head = _HEAD.pack(_MAGIC, len(entries), zlib.crc32(data), self.nbytes, lock_ms)
+        head = _HEAD.pack(_MAGIC, len(entries), zlib.crc32(data), self._checksum, self.nbytes, lock_ms)
         target = self._store.path(self._batch, self._reader, "index")
         part = target.with_suffix(".part")
         part.write_bytes(head + data)
@@ -158,6 +165,13 @@ class BatchStore:
         # The index goes first: what has none is received anew.
         for kind in ("index", "payloads", "taken", "lock"):
             self.path(batch, reader, kind).unlink(missing_ok=True)
+
+    def set_settled(self, batch: int) -> None:
+        """Batches up to this one are settled; a lower number than before: Spark repeats a batch."""
+        if batch != self.settled():
+            part = self.folder / "settled.part"
+            part.write_text(str(batch))
+            part.replace(self.folder / "settled")
 
     def add_late(self, batch: int, reader: int, places: Sequence[tuple[int, int]]) -> None:
         """Notes messages that Spark has committed but that could not be settled: (sequence number, enqueued in ms)."""
@@ -227,8 +241,21 @@ class BatchStore:
         """Whether Spark has taken every row, in this run or one before."""
         return self.path(batch, reader, "taken").exists()
 
-    def index(self, batch: int, reader: int) -> Index | None:
-        """What was received; None while nobody has received it."""
+    def settled(self) -> int:
+        """Number of the last batch that is settled."""
+        try:
+            return int((self.folder / "settled").read_text())
+        except (FileNotFoundError, ValueError):
+            return -1
+
+    def index(self, batch: int, reader: int, *, checked: bool = False) -> Index | None:
+        """What was received; None while nobody has received it.
+
+        Args:
+            batch: the batch's number.
+            reader: the partition's number.
+            checked: read the payloads, too, whether they are what was written.
+        """
         try:
             data = self.path(batch, reader, "index").read_bytes()
             size = self.path(batch, reader, "payloads").stat().st_size
@@ -236,11 +263,20 @@ class BatchStore:
             return None
         if len(data) < _HEAD.size:
             return None
-        magic, count, checksum, nbytes, lock_ms = _HEAD.unpack_from(data)
+        magic, count, checksum, payloads_checksum, nbytes, lock_ms = _HEAD.unpack_from(data)
         body = data[_HEAD.size :]
         if magic != _MAGIC or len(body) != count * _ENTRY.itemsize or zlib.crc32(body) != checksum or size != nbytes:
             return None
+        if checked and self._payloads_checksum(batch, reader) != payloads_checksum:
+            return None
         return _index_of(batch, reader, np.frombuffer(body, _ENTRY), lock_ms)
+
+    def _payloads_checksum(self, batch: int, reader: int) -> int:
+        checksum = 0
+        with self.path(batch, reader, "payloads").open("rb") as file:
+            while data := file.read(_CHECK_BYTES):
+                checksum = zlib.crc32(data, checksum)
+        return checksum
 
     @contextlib.contextmanager
     def payloads(self, batch: int, reader: int) -> Iterator[bytes | mmap.mmap]:

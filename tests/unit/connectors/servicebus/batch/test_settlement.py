@@ -12,7 +12,7 @@ import pytest
 from isthmus.amqp import section, types
 from isthmus.connectors.servicebus.batch import consumption
 from isthmus.connectors.servicebus.batch import settlement as settlement_module
-from isthmus.connectors.servicebus.batch.error import BatchFolderError, BatchReadInPartError
+from isthmus.connectors.servicebus.batch.error import BatchFolderError, BatchOverError, BatchReadInPartError
 from isthmus.connectors.servicebus.batch.reader import read_batch
 from isthmus.connectors.servicebus.batch.renewal import BatchRenewal
 from isthmus.connectors.servicebus.batch.settlement import BatchSettlement
@@ -125,6 +125,23 @@ def test_a_part_and_then_the_whole_is_the_whole(peer: Peer, store: BatchStore, s
     assert read(store, 5) == [1, 2]
     settlement.settle_through(5)
     assert fates(peer) == {1: "completed", 2: "completed"}
+
+
+def test_a_task_that_outlives_its_batch_receives_nothing_and_settles_nothing_i3(
+    peer: Peer, store: BatchStore, settlement: BatchSettlement
+) -> None:
+    put(peer, 1)
+    read(store, 5)
+    settlement.settle_through(5)
+    put(peer, 2)
+    with pytest.raises(BatchOverError, match="batch 5 is committed"):
+        read(store, 5)
+    store.set_settled(4)
+    read(store, 5)  # it was receiving while the driver settled
+    store.set_settled(5)
+    settlement.settle_through(5)
+    assert fates(peer) == {1: "completed"}
+    assert store.listed("index") == []
 
 
 def test_a_restart_settles_what_the_run_before_had_committed(peer: Peer, store: BatchStore) -> None:

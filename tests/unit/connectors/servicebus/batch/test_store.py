@@ -64,10 +64,8 @@ def test_torn_files_count_as_absent_i2(store: BatchStore, kind: str, damage: str
     path = store.path(3, 0, kind)
     data = path.read_bytes()
     flipped = data[:-1] + bytes([data[-1] ^ 1])
-    if kind == "payloads" and damage == "flipped":
-        return  # what is in a message is its publisher's
     path.write_bytes({"torn": data[:-1], "empty": b"", "flipped": flipped}[damage])
-    assert store.index(3, 0) is None
+    assert store.index(3, 0, checked=True) is None
 
 
 def test_what_an_attempt_left_that_died_is_not_taken_for_the_next_ones(store: BatchStore) -> None:
