@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,9 @@ _LOCKED_UNTIL = "x-opt-locked-until"
 _LOCK_SECONDS_UNKNOWN = 30.0
 
 
-def read_batch(options: SourceOptions, store: BatchStore, batch: int, reader: int, through: int) -> Iterator[Any]:
+def read_batch(
+    options: SourceOptions, store: BatchStore, batch: int, reader: int, through: int
+) -> Generator[pa.RecordBatch]:
     """The rows of one reader of a batch, as Arrow batches.
 
     Args:
@@ -97,7 +99,7 @@ def _replay(mode: str, store: BatchStore, index: Index) -> Iterator[pa.RecordBat
 
 
 def _ipc_bytes(batch: pa.RecordBatch) -> int:
-    return max(1, pa.ipc.get_record_batch_size(batch))
+    return max(1, int(pa.ipc.get_record_batch_size(batch)))
 
 
 def _chunks(mode: str, index: Index, data: Any) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def read(store: BatchStore, batch: int, *, through: int = 0, **more: str) -> lis
     return [number for rows in evaluate(store, batch, through, **more) for number in rows]
 
 
-def evaluate(store: BatchStore, batch: int, through: int = 0, **more: str) -> Iterator[list[int]]:
+def evaluate(store: BatchStore, batch: int, through: int = 0, **more: str) -> Generator[list[int]]:
     options = SourceOptions.read(BASE | more)
     for rows in read_batch(options, BatchStore(store.folder), batch, 0, through):
         yield rows.column("sequence_number").to_pylist()
@@ -252,7 +252,10 @@ def test_locks_are_renewed_while_spark_writes(peer: Peer, store: BatchStore) -> 
     put(peer, 1, 2)
     read(store, 5, lock_seconds="30")
     renewal = BatchRenewal(SourceOptions.read(BASE), store)
-    renewals = lambda: [body for _, operation, body in peer.requests if operation == "renew-lock"]  # noqa: E731 - read twice
+
+    def renewals() -> list[Any]:
+        return [body for _, operation, body in peer.requests if operation == "renew-lock"]
+
     now = time.monotonic()
     renewal.renew_due(now)  # those of an earlier run at once
     assert len(renewals()) == 1
