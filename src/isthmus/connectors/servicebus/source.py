@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import os
 import sys
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ from isthmus.connectors.servicebus.batch.error import BatchInUseError
 from isthmus.connectors.servicebus.batch.reader import read_batch
 from isthmus.connectors.servicebus.batch.renewal import BatchRenewal
 from isthmus.connectors.servicebus.batch.settlement import BatchSettlement
-from isthmus.connectors.servicebus.batch.store import BatchStore
+from isthmus.connectors.servicebus.batch.store import BatchStore, new_name
 from isthmus.connectors.servicebus.channel import channel_path, private_directory
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.lease import Lease
@@ -241,7 +240,7 @@ class BatchReader(_StreamReader):
 
     def _batches(self, offset: dict[str, Any]) -> BatchStore:
         if self._store is None:
-            self._name = str(offset.get("batches") or uuid.uuid4().hex)
+            self._name = str(offset.get("batches") or new_name())
             base = Path(self.options.spool).absolute() if self.options.spool else private_directory() / "batches"
             store = BatchStore(base / self._name)
             if not store.claim():

@@ -34,6 +34,7 @@ import re
 import shutil
 import struct
 import time
+import uuid
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["BatchStore", "Index", "Writer"]
+__all__ = ["BatchStore", "Index", "Writer", "new_name"]
 
 # Folders whose query has ended long ago: it will hardly be restarted, and bodies of messages should not lie about.
 ABANDONED_SECONDS = 7 * 86_400.0
@@ -53,6 +54,7 @@ _MAGIC = b"isthmus1"
 _CHECK_BYTES = 1 << 20
 _ENTRY = np.dtype([("sequence", "<i8"), ("nbytes", "<u4"), ("token", "V16")])
 _LATE = np.dtype([("sequence", "<i8"), ("enqueued_ms", "<i8")])
+_FOLDER = re.compile(r"batches-[0-9a-f]{32}")
 _NAME = re.compile(r"([0-9]+)-([0-9]+)\.(index|late)")
 
 
@@ -301,6 +303,11 @@ class BatchStore:
         return dict(place for batch, reader in self.listed("late") for place in self.late(batch, reader))
 
 
+def new_name() -> str:
+    """A name for a query's folder."""
+    return f"batches-{uuid.uuid4().hex}"
+
+
 def _index_of(batch: int, reader: int, entries: Any, lock_ms: int) -> Index:
     return Index(batch, reader, entries["sequence"], entries["nbytes"], entries["token"].tobytes(), lock_ms)
 
@@ -317,10 +324,11 @@ def _sweep(own: Path) -> None:
     """Removes folders beside this one whose query has not run for long."""
     for folder in own.parent.iterdir():
         with contextlib.suppress(OSError):
-            owner = folder / "owner"
-            if folder == own or time.time() - folder.stat().st_mtime < ABANDONED_SECONDS or not owner.exists():
+            if folder == own or _FOLDER.fullmatch(folder.name) is None:
                 continue
-            fd = os.open(owner, os.O_RDWR | os.O_CLOEXEC)
+            if time.time() - folder.stat().st_mtime < ABANDONED_SECONDS:
+                continue
+            fd = os.open(folder / "owner", os.O_RDWR | os.O_CLOEXEC)
             try:
                 if _locked(fd):
                     shutil.rmtree(folder)

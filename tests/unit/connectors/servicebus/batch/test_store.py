@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.connectors.servicebus.batch import store as module
-from isthmus.connectors.servicebus.batch.store import BatchStore
+from isthmus.connectors.servicebus.batch.store import BatchStore, new_name
 
 
 @pytest.fixture(name="store")
@@ -107,15 +107,17 @@ def test_late_messages_outlive_their_batch(store: BatchStore) -> None:
     assert store.all_late() == {}
 
 
-def test_folders_of_queries_that_ended_long_ago_are_removed_unless_in_use(store: BatchStore, tmp_path: Path) -> None:
-    old, used = BatchStore(store.folder.parent / "old"), BatchStore(store.folder.parent / "used")
-    for each in (old, used):
+def test_folders_of_queries_that_ended_long_ago_are_removed_unless_in_use(store: BatchStore) -> None:
+    base = store.folder.parent
+    old, used, strange = BatchStore(base / new_name()), BatchStore(base / new_name()), BatchStore(base / "strange")
+    for each in (old, used, strange):
         assert each.claim()
         write(each, 1, 1)
-    assert old._owner is not None
-    os.close(old._owner)
+    for each in (old, strange):
+        assert each._owner is not None
+        os.close(each._owner)
     long_ago = time.time() - module.ABANDONED_SECONDS - 1
-    for each in (old, used):
+    for each in (old, used, strange):
         os.utime(each.folder, (long_ago, long_ago))
-    assert BatchStore(store.folder.parent / "new").claim()
-    assert (old.folder.exists(), used.folder.exists()) == (False, True)
+    assert BatchStore(base / "new").claim()
+    assert [each.folder.exists() for each in (old, used, strange)] == [False, True, True]
