@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,15 @@ def test_a_second_evaluation_reads_the_same_messages(peer: Peer, store: BatchSto
     put(peer, 4)
     assert read(store, 5, mode=mode) == [1, 2, 3]
     assert read(store, 6, mode=mode, ordered="false") == [4]
+
+
+def test_attempts_of_one_task_that_run_at_once_read_the_same_messages(peer: Peer, store: BatchStore) -> None:
+    put(peer, *range(1, 101))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: read(store, 5), range(4)))
+    assert found == [list(range(1, 101))] * 4
+    with peer.lock:
+        assert len(peer.queues["q"].locked) == 100
 
 
 def test_what_spark_committed_is_settled_and_nothing_else_i1(
