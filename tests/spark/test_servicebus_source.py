@@ -73,7 +73,7 @@ def ids(peer: Peer) -> list[str]:
 def read(spark: SparkSession, secrets: str, **options: str) -> DataFrame:
     return (
         spark.readStream.format("servicebus")
-        .options(connection=f"{secrets}#SOURCE", entity="source", **{"idle_seconds": "1", **options})
+        .options(connection=f"{secrets}#SOURCE", entity="source", **{"settle": "sink", "idle_seconds": "1", **options})
         .load()
     )
 

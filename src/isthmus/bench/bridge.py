@@ -23,7 +23,16 @@ from isthmus.bench.steady import Steady, measure_steady
 from isthmus.errors import IsthmusError
 from isthmus.testing.namespace import NamespaceProcess, namespace
 
-__all__ = ["bench_namespaces", "measure_bridge", "measure_sdk_loop", "measure_shovel", "queue_config", "spark_routes"]
+__all__ = [
+    "bench_namespaces",
+    "child_process",
+    "measure_bridge",
+    "measure_sdk_loop",
+    "measure_shovel",
+    "queue_config",
+    "raise_if_ended",
+    "spark_routes",
+]
 
 _BODY_BYTES = 1024
 _PUBLISH_MESSAGES = 200
@@ -46,16 +55,16 @@ def measure_bridge(folder: Path, messages: int, options: Sequence[str] = ()) -> 
         spark_routes(source, target, folder, options=options) as driver,
     ):
         account = Account({"source": source.pid, "target": target.pid}, spark=driver.pid)
-        return measure_steady(counter.read, messages, account, check=lambda: _alive(driver, folder))
+        return measure_steady(counter.read, messages, account, check=lambda: raise_if_ended(driver, folder))
 
 
 def measure_sdk_loop(folder: Path, messages: int) -> Steady:
     """The same by a copy loop written with azure-servicebus."""
     with _filled(folder, messages) as (source, target, counter):
         command = [sys.executable, "-m", "isthmus.bench.peer.sdk_loop", queue_name(0)]
-        with _child(command, source, target, folder / "sdk-loop.log") as loop:
+        with child_process(command, source, target, folder / "sdk-loop.log") as loop:
             account = Account({"source": source.pid, "target": target.pid, "loop": loop.pid})
-            return measure_steady(counter.read, messages, account, check=lambda: _alive(loop, folder))
+            return measure_steady(counter.read, messages, account, check=lambda: raise_if_ended(loop, folder))
 
 
 def measure_shovel(folder: Path, messages: int) -> Steady:
@@ -82,11 +91,11 @@ def spark_routes(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Routes through Spark that run until the block ends; the process of Spark's driver, when all have started."""
     command = [sys.executable, "-m", "isthmus.bench.driver", str(folder), str(routes), *options]
-    with _child(command, source, target, folder / "driver.log") as driver:
+    with child_process(command, source, target, folder / "driver.log") as driver:
         assert driver.stdout is not None
         if not driver.stdout.readline():
             driver.wait()
-            _alive(driver, folder)
+            raise_if_ended(driver, folder)
         yield driver
 
 
@@ -118,9 +127,10 @@ def _filled(folder: Path, messages: int) -> Iterator[tuple[NamespaceProcess, Nam
 
 
 @contextmanager
-def _child(
+def child_process(
     command: Sequence[str], source: NamespaceProcess, target: NamespaceProcess, log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has both namespaces in its environment, and ends when its standard input closes."""
     environment = {**os.environ, "BENCH_SOURCE": source.connection_string, "BENCH_TARGET": target.connection_string}
     with log.open("wb") as errors:
         process = subprocess.Popen(
@@ -140,7 +150,8 @@ def _child(
         process.stdout.close()
 
 
-def _alive(process: subprocess.Popen[bytes], folder: Path) -> None:
+def raise_if_ended(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Raise what the logs in the folder end with, if the process has ended."""
     try:
         process.wait(0)
     except subprocess.TimeoutExpired:

@@ -41,6 +41,7 @@ def register(app: typer.Typer) -> None:
     bench = typer.Typer(no_args_is_help=True, help="Measure, on this machine; nothing else should run on it.")
     bench.command("namespace")(namespace)
     bench.command("bridge")(bridge)
+    bench.command("table")(table)
     bench.command("latency")(latency)
     bench.command("large")(large)
     bench.command("all")(everything)
@@ -70,6 +71,15 @@ def bridge(
     chosen = _peers(peers)
     with _folder(data) as folder:
         result = _result("bridge", folder, _bridge(folder, messages, chosen, spike, option or []))
+    _tell(result, as_json)
+
+
+def table(messages: Messages = 400_000, option: Options = None, data: Data = None, as_json: Json = False) -> None:
+    """Write durable messages of 1 KiB from a queue into a table of Parquet files, beside a plain receiver."""
+    from isthmus.bench.table import measure_table
+
+    with _folder(data) as folder:
+        result = _result("table", folder, measure_table(folder, messages, option or []))
     _tell(result, as_json)
 
 

@@ -78,6 +78,7 @@ def source_options(route: Route, federation: Federation, settings: RouteSettings
     options = namespace_options(federation.namespaces[route.source.alias]) | {
         "entity": route.source.entity,
         "mode": "raw",
+        "settle": "sink",
         "ordered": "true" if route.options.ordering == "ordered" else "false",
         "lock_seconds": str(route.options.lock_duration_ms / 1000),
         "control": control,

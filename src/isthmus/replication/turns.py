@@ -32,7 +32,7 @@ def start_turns(checkpoint: Path, start: Callable[[Mapping[str, str], Path], Str
     started: list[StreamingQuery] = []
     try:
         for name, place in ((FIRST, checkpoint), (SECOND, checkpoint / SECOND)):
-            started.append(start({"turns": str(folder), "turn": name}, place))
+            started.append(start({"settle": "sink", "turns": str(folder), "turn": name}, place))
     except BaseException:
         for query in started:
             query.stop()

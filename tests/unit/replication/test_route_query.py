@@ -40,6 +40,7 @@ def test_i1_options_hold_references_only() -> None:
         "connection": "env:EWR_CONNECTION",
         "entity": "flights/Subscriptions/isthmus.flights.jfk",
         "mode": "raw",
+        "settle": "sink",
         "ordered": "true",
         "lock_seconds": "30.0",
         "control": "/run/control",

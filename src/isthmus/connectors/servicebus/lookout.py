@@ -1,7 +1,7 @@
 """The driver's side of a streaming read.
 
-What it is: the looks that tell whether a lease is worth starting, what Spark's progress shows, settling when Spark has
-committed (settle=commit), and the driver's wish to stop. What it is not: Spark (`source`), or the lease.
+What it is: the looks that tell whether a lease or a batch is worth starting, what Spark's progress shows, and the driver's
+wish to stop. What it is not: Spark (`source`), the lease, or the settling of batches (`batch.settlement`).
 
 Invariants:
     I1. A look finds what waits and locks nothing; it blocks no longer than `look_seconds`, or, in a run with an end, than
@@ -23,7 +23,6 @@ from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus.channel import Channel, dial, sweep
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
-from isthmus.connectors.servicebus.disposition import TOKEN_CHUNK
 from isthmus.connectors.servicebus.head import (
     FRAGMENT_BITS,
     Standing,
@@ -35,9 +34,8 @@ from isthmus.connectors.servicebus.head import (
 )
 from isthmus.connectors.servicebus.lease_error import HeldElsewhereError
 from isthmus.connectors.servicebus.option import SourceOptions
-from isthmus.connectors.servicebus.token_collector import TokenCollector
 from isthmus.connectors.servicebus.turn import FIRST, Place, Turn
-from isthmus.errors import IsthmusError, LockLostError
+from isthmus.errors import IsthmusError
 from isthmus.transport import Client, Management
 
 __all__ = ["Lookout"]
@@ -73,7 +71,6 @@ class Lookout:
         sweep()
         self._client: Client | None = None
         self._management: Management | None = None
-        self._collector: TokenCollector | None = None
         self._control: Channel | None = None
         self._stopping = False
         self.through = 0
@@ -99,9 +96,6 @@ class Lookout:
     def latest(self, lease: int) -> dict[str, Any]:
         """The offset of the next lease if something waits, else the same offset."""
         self._lease = lease
-        # Spark asks for the next offset only after it has committed the batch before; it tells so itself only when there
-        # is a next batch, which may be too late for the locks.
-        self.commit(lease)
         if self._available_now and self.through == 0:
             return {"lease": lease}
         if self._rehearsal is None and not self._available_now and self.options.settle == "sink":
@@ -204,7 +198,7 @@ class Lookout:
 
     def standing(self) -> dict[str, Any]:
         """For Spark's progress: the lease under way and what waits at its end."""
-        told: dict[str, Any] = {"lease": self._lease}
+        told: dict[str, Any] = {"lease": self._lease, "entity": self.path}
         with contextlib.suppress(IsthmusError):
             head = first_waiting(self._peek, self._clock.wall_ms())
             self._tail = last_sequence(self._peek, self._tail)
@@ -216,39 +210,6 @@ class Lookout:
         """How long a lease may last, give or take; 0 for a query's first, which is a rehearsal."""
         self._rehearsal = self._rehearsal or 0  # Spark repeats a lease that a crash broke off: that is rehearsal enough
         return 0.0 if lease == self._rehearsal else self.options.lease_seconds * random.uniform(0.9, 1.1)
-
-    # ---- settling at commit
-
-    def collector(self) -> tuple[str, bytes]:
-        """Where workers hand over the lock tokens of what they read: address and key."""
-        if self._collector is None:
-            self._collector = TokenCollector()
-        return self._collector.address, self._collector.key
-
-    def commit(self, lease: int) -> None:
-        """Spark has committed the batch: with settle=commit, what it held is completed now."""
-        if self._collector is None:
-            return
-        tokens = self._collector.through(lease)
-        for start in range(0, len(tokens), TOKEN_CHUNK):
-            self._complete(tokens[start : start + TOKEN_CHUNK])
-
-    def _complete(self, tokens: list[bytes]) -> None:
-        for attempt in (0, 1):  # a connection on which nothing moved during a long batch may have been ended
-            management = self._management
-            if management is None or self._client is None or self._client.error is not None:
-                management = self._connect()
-            try:
-                management.finish(management.start_disposition("completed", tokens))
-                return
-            except LockLostError:
-                for token in tokens if len(tokens) > 1 else ():
-                    self._complete([token])
-                return
-            except IsthmusError as error:
-                self._disconnect()
-                if attempt or not error.retryable:
-                    raise
 
     # ---- the driver's wishes
 
@@ -275,7 +236,5 @@ class Lookout:
         """The query is over."""
         if self._client is not None:
             self._client.close(1.0)
-        if self._collector is not None:
-            self._collector.close()
         if self._control is not None:
             self._control.close()

@@ -130,8 +130,9 @@ class SourceOptions(_Options):
     entity: str = _option("Path of queue, subscription or dead-letter queue.", "", example="orders")
     mode: str = _option("`raw` (the encoded message) or `decoded` (columns).", "raw", kind=Kind.CHOICE, choices=MODES)
     settle: str = _option(
-        "`sink` (a lease: the servicebus sink of the same task settles) or `commit` (when Spark commits the batch).",
-        "sink",
+        "`commit` (when Spark has committed the batch; works with every sink) or `sink` (a lease: the servicebus sink of the "
+        "same task settles each message as soon as its target has it, and no other sink works).",
+        "commit",
         kind=Kind.CHOICE,
         choices=SETTLEMENTS,
     )
@@ -156,7 +157,19 @@ class SourceOptions(_Options):
     look_pause_seconds: float = _option(
         "How long to wait between two peeks at an idle entity; the cloud bills each.", 0.25, minimum=0.01
     )
-    batch_seconds: float = _option("With settle=commit, how long a micro-batch collects.", 1.0, minimum=0.01)
+    batch_seconds: float = _option(
+        "With settle=commit, how long a micro-batch collects, from its first message on; at most a third of the LockDuration.",
+        1.0,
+        minimum=0.01,
+    )
+    batch_rows: int = _option("With settle=commit: messages of a micro-batch at most.", 200_000, minimum=1)
+    batch_bytes: int = _option("With settle=commit: bytes of a micro-batch at most.", 256 << 20, minimum=1)
+    spool: str = _option(
+        "With settle=commit: folder for the messages of a micro-batch until they are settled; readable by this user alone. "
+        "Where driver and executors run on several machines: one that all of them share. Default: in the temporary folder.",
+        "",
+        kind=Kind.PATH,
+    )
     flush_ms: float = _option("How old a row may get in Spark's buffers before it is pushed on.", 3.0, minimum=0)
     control: str = _option(
         "Path of the socket on which the driver listens for reports and tells wishes (`RouteControl`).",

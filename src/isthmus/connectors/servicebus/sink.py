@@ -10,6 +10,7 @@ Invariants:
         lease ended in good order: end of input alone is not success.
     I2. Rows are handed over in their order.
     I3. Every row that has a place at a source gets a disposition there; none is dropped silently.
+    I4. What cannot be written is refused when the query is planned: overwriting, and columns that no message is made of.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +37,16 @@ from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.disposition import outcome_of, start_settling
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
 from isthmus.connectors.servicebus.outlet import Outlet
-from isthmus.connectors.servicebus.row import FLUSH_SEQUENCE, encode
+from isthmus.connectors.servicebus.row import DECODED_SCHEMA, FLUSH_SEQUENCE, encode
 from isthmus.connectors.servicebus.splice import Refused, Splicer
-from isthmus.errors import ConnectionLostError, InvalidArgumentError
+from isthmus.errors import ConfigError, ConnectionLostError, Fault, InvalidArgumentError
 from isthmus.transport import Management
 
 __all__ = ["DISPOSITIONS", "ServiceBusSinkMixin"]
 
 DISPOSITIONS = ("complete", "dead-letter", "defer", "abandon")
+# What is read beside a message: where it comes from, and what becomes of it there.
+PLACE_COLUMNS = ("lock_token", "sequence_number", "disposition", "reason", "description")
 SWITCH_INTERVAL_SECONDS = 0.001
 # Up to so many, a loop is faster than numpy.
 FEW_ROWS = 32
@@ -54,18 +58,50 @@ class ServiceBusSinkMixin:
     options: Any
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        return BatchWriter(SinkOptions.read(self.options), schema.fieldNames())
+        if overwrite:
+            raise InvalidArgumentError(
+                "servicebus write: messages cannot be overwritten; write mode('append'), and purge the entity first if it "
+                "has to be empty"
+            )
+        return BatchWriter(SinkOptions.read(self.options), _columns(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - as above; Spark's
-        return StreamWriter(SinkOptions.read(self.options), schema.fieldNames())
+        if overwrite:
+            raise InvalidArgumentError("servicebus write: messages cannot be overwritten; write outputMode('append')")
+        return StreamWriter(SinkOptions.read(self.options), _columns(schema))
+
+
+def _columns(schema: StructType) -> list[str]:
+    """The names of the columns to write.
+
+    Raises:
+        ConfigError: there is no column to make messages of, or nothing would be written from a column that is there.
+    """
+    names: list[str] = schema.fieldNames()
+    if "message" not in names and "body" not in names:
+        raise InvalidArgumentError(
+            "servicebus writes rows with a column 'message' (encoded) or 'body' (and the decoded columns)"
+        )
+    encoded = "message" in names
+    known = ("message", *PLACE_COLUMNS) if encoded else (*DECODED_SCHEMA.names, *PLACE_COLUMNS)
+    faults = [_fault(name, known, encoded) for name in names if name not in known]
+    if faults:
+        raise ConfigError(faults)
+    return names
+
+
+def _fault(name: str, known: Sequence[str], encoded: bool) -> Fault:
+    if encoded:
+        hint = "drop it; the column 'message' holds the whole message"
+        return Fault(f"servicebus write: nothing is written from column '{name}'", hint)
+    near = {one.replace("_", ""): one for one in known}
+    found = get_close_matches(name.lower().replace("_", ""), near, 1)
+    hint = f"write {near[found[0]]}" if found else "drop it, or put it into application_properties"
+    return Fault(f"servicebus write: there is no column '{name}'", hint)
 
 
 class _Writer:
     def __init__(self, options: SinkOptions, columns: list[str]) -> None:
-        if "message" not in columns and "body" not in columns:
-            raise InvalidArgumentError(
-                "servicebus writes rows with a column 'message' (encoded) or 'body' (and the decoded columns)"
-            )
         self.options = options
         self.columns = columns
 

@@ -1,21 +1,24 @@
 """The Spark data source `servicebus`: what Spark calls.
 
-What it is: `ServiceBusDataSource` and its readers. A streaming read is a sequence of leases (see `lease`); a batch read
-browses. What it is not: the options (`option`), the rows (`row`, `outflow`), the looks (`lookout`), the sink (`sink`).
+What it is: `ServiceBusDataSource` and its readers. A streaming read is a sequence of micro-batches (settle=commit; see
+`batch`), or of leases (settle=sink; see `lease`); a batch read browses. What it is not: the options (`option`), the rows
+(`row`, `outflow`), the looks (`lookout`), the sink (`sink`).
 
 Which process runs what: `latestOffset`, `partitions` and `commit` run in one Python process at the driver that lives as
-long as the query; `read` runs in a worker, anew for every lease. What passes between them is pickled, and holds no
+long as the query; `read` runs in a worker, anew for every evaluation. What passes between them is pickled, and holds no
 secret.
 
 Offsets are {"lease": n}: a queue has no position to go back to. A started lease is repeated after a crash under the
-same offset, and moves what waits then.
+same offset, and moves what waits then. With settle=commit n counts batches, and {"batches": name} names the folder of the
+query's batches, so that it is found again after a restart.
 
 Invariants:
     I1. `latestOffset` starts a lease only when a message waits, and never blocks much longer than `look_seconds`. One is
         excepted: the first of a query is a rehearsal that ends at once, without a message. Spark then has its workers for
         both ends and for the commit, whose start would hold up the first messages, and the first lease change, by seconds.
-    I2. With settle=commit nothing is settled before Spark committed the batch; a batch that is read again after a crash
-        holds what was not settled, for the locks have expired.
+    I2. With settle=commit nothing is settled before Spark committed the batch, and a batch that is evaluated again, in this
+        run or the next one, holds the same messages.
+    I3. A schema that is not the data source's own is refused when the query is planned.
 """
 
 from __future__ import annotations
@@ -29,22 +32,28 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from isthmus.connectors.servicebus.arrow_batch import padding_bytes
-from isthmus.connectors.servicebus.channel import channel_path
+from isthmus.connectors.servicebus.batch.error import BatchInUseError
+from isthmus.connectors.servicebus.batch.reader import read_batch
+from isthmus.connectors.servicebus.batch.renewal import BatchRenewal
+from isthmus.connectors.servicebus.batch.settlement import BatchSettlement
+from isthmus.connectors.servicebus.batch.store import BatchStore, new_name
+from isthmus.connectors.servicebus.channel import channel_path, private_directory
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.lease import Lease
-from isthmus.connectors.servicebus.lease_item import Block, LeaseEnd, LeaseLimits
+from isthmus.connectors.servicebus.lease_item import Block, LeaseLimits
 from isthmus.connectors.servicebus.lookout import Lookout
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.outflow import Outflow, batch_of, stream
-from isthmus.connectors.servicebus.row import DECODED_DDL, RAW_DDL
+from isthmus.connectors.servicebus.row import DECODED_DDL, DECODED_SCHEMA, RAW_DDL, RAW_SCHEMA
 from isthmus.connectors.servicebus.sequence import sequences_of
 from isthmus.connectors.servicebus.sink import ServiceBusSinkMixin
-from isthmus.connectors.servicebus.token_collector import hand_over_tokens
 from isthmus.connectors.servicebus.turn import Turn
+from isthmus.errors import InvalidArgumentError
 from isthmus.transport import Management
 
 __all__ = ["ServiceBusDataSource"]
@@ -64,10 +73,21 @@ class ServiceBusDataSource(ServiceBusSinkMixin, DataSource):
         return RAW_DDL if SourceOptions.read(self.options).mode == "raw" else DECODED_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BrowseReader(SourceOptions.read(self.options))
+        return BrowseReader(self._read_options(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - as above; Spark's name
-        return LeaseReader(SourceOptions.read(self.options))
+        options = self._read_options(schema)
+        return BatchReader(options) if options.settle == "commit" else LeaseReader(options)
+
+    def _read_options(self, schema: StructType) -> SourceOptions:
+        options = SourceOptions.read(self.options)
+        own = RAW_SCHEMA if options.mode == "raw" else DECODED_SCHEMA
+        if not to_arrow_schema(schema, timezone="UTC").equals(own):
+            raise InvalidArgumentError(
+                f"servicebus read: the schema {schema.simpleString()} is not that of mode={options.mode}; remove .schema(...) and "
+                "select or cast columns after load()"
+            )
+        return options
 
 
 class BrowseReader(DataSourceReader):
@@ -97,22 +117,33 @@ class BrowseReader(DataSourceReader):
 class LeasePartition(InputPartition):
     """What one reader of a lease is told."""
 
-    def __init__(
-        self, lease: int, number: int, through: int, seconds: float, collector: tuple[str, bytes] | None
-    ) -> None:
+    def __init__(self, lease: int, number: int, through: int, seconds: float) -> None:
         super().__init__(number)
         self.lease = lease
         self.number = number
         self.through = through
         self.seconds = seconds
-        self.collector = collector
 
     def __repr__(self) -> str:
         return f"LeasePartition({self.lease}, {self.number})"
 
 
-class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming read."""
+class BatchPartition(InputPartition):
+    """What one reader of a micro-batch is told."""
+
+    def __init__(self, batch: int, number: int, through: int, folder: str) -> None:
+        super().__init__(number)
+        self.batch = batch
+        self.number = number
+        self.through = through
+        self.folder = folder
+
+    def __repr__(self) -> str:
+        return f"BatchPartition({self.batch}, {self.number})"
+
+
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What streaming reads have in common; at the driver but for `read`."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -120,8 +151,6 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options, "_driver": None}
-
-    # ---- at the driver
 
     @property
     def _here(self) -> Lookout:
@@ -132,55 +161,117 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return {"lease": 0}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        return ReadMaxRows(self.options.lease_rows)
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return self._here.latest(int(start["lease"]))  # the reader keeps the limits
-
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         return self._here.standing()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._here.prepare_available_now()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        if start == end:
-            return []
-        options = self.options
-        collector = self._here.collector() if options.settle == "commit" else None
-        seconds = self._here.lease_seconds(int(end["lease"]))
-        return [
-            LeasePartition(int(end["lease"]), number, self._here.lease_through, seconds, collector)
-            for number in range(options.partitions)
-        ]
-
     def commit(self, end: dict[str, Any]) -> None:
-        self._here.commit(int(end["lease"]))
+        """Spark says so only when a later batch begins: `latestOffset` has it sooner."""
 
     def stop(self) -> None:
         if self._driver is not None:
             self._driver.close()
 
-    # ---- in the worker
+
+class LeaseReader(_StreamReader):
+    """A streaming read with settle=sink."""
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        return ReadMaxRows(self.options.lease_rows)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        found = self._here.latest(int(start["lease"]))  # the reader keeps the limits
+        return start if found["lease"] == start["lease"] else found
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if start == end:
+            return []
+        lease = int(end["lease"])
+        seconds = self._here.lease_seconds(lease)
+        return [
+            LeasePartition(lease, number, self._here.lease_through, seconds)
+            for number in range(self.options.partitions)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LeasePartition)
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-        if self.options.settle == "commit":
-            return _collect(self.options, partition)
         return _stream(self.options, partition)
+
+
+class BatchReader(_StreamReader):
+    """A streaming read with settle=commit."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options)
+        self._name = ""
+        self._store: BatchStore | None = None
+        self._settlement: BatchSettlement | None = None
+        self._renewal: BatchRenewal | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options, "_driver": None, "_store": None}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        return ReadMaxRows(self.options.batch_rows)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        self._batches(start)
+        assert self._settlement is not None
+        # Spark asks for the next offset only after it has committed the batch before.
+        self._settlement.settle_through(int(start["lease"]))
+        found = self._here.latest(int(start["lease"]))  # the reader keeps the limits
+        return start if found["lease"] == start["lease"] else found | {"batches": self._name}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if start == end:
+            return []
+        store, batch = self._batches(end), int(end["lease"])
+        if store.settled() >= batch:  # its commit was taken out of Spark's checkpoint
+            store.set_settled(batch - 1)
+        # A batch that an earlier run has received has the readers of that run.
+        readers = [reader + 1 for number, reader in store.listed("index") if number == batch]
+        return [
+            BatchPartition(batch, number, self._here.lease_through, str(store.folder))
+            for number in range(max(self.options.partitions, *readers, 1))
+        ]
+
+    def _batches(self, offset: dict[str, Any]) -> BatchStore:
+        if self._store is None:
+            self._name = str(offset.get("batches") or new_name())
+            base = Path(self.options.spool).absolute() if self.options.spool else private_directory() / "batches"
+            store = BatchStore(base / self._name)
+            if not store.claim():
+                raise BatchInUseError(self.options.entity.strip("/"), str(store.folder))
+            self._store = store
+            self._settlement = BatchSettlement(self.options, store)
+            self._renewal = BatchRenewal(self.options, store).start()
+        return self._store
+
+    def stop(self) -> None:
+        super().stop()
+        if self._store is not None and self._settlement is not None and self._renewal is not None:
+            self._renewal.stop()
+            self._settlement.close()
+            self._store.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, BatchPartition)
+        store = BatchStore(Path(partition.folder))
+        return read_batch(self.options, store, partition.batch, partition.number, partition.through)
 
 
 # ---- the worker's side
 
 
-def _lease(options: SourceOptions, partition: LeasePartition, channel_file: Path | None, **changes: Any) -> Lease:
+def _lease(options: SourceOptions, partition: LeasePartition, channel_file: Path | None) -> Lease:
     limits = LeaseLimits(
-        seconds=changes.get("seconds", partition.seconds),
+        seconds=partition.seconds,
         rows=options.lease_rows,
         nbytes=options.lease_bytes,
-        idle_seconds=changes.get("idle_seconds", options.idle_seconds),
+        idle_seconds=options.idle_seconds,
         through=partition.through,
     )
     return Lease(
@@ -231,24 +322,3 @@ def _stream(options: SourceOptions, partition: LeasePartition) -> Iterator[pa.Re
     finally:
         lease.stop("the reader was closed")
         lease.join(10.0)
-
-
-def _collect(options: SourceOptions, partition: LeasePartition) -> Iterator[pa.RecordBatch]:
-    """A classic micro-batch: what waits now, at most `batch_seconds` of it; its lock tokens go to the driver."""
-    assert partition.collector is not None
-    lease = _lease(
-        options, partition, None, seconds=options.batch_seconds, idle_seconds=min(0.2, options.batch_seconds)
-    )
-    lease.start()
-    tokens: list[bytes] = []
-    try:
-        while not isinstance(item := lease.blocks.get(), LeaseEnd):
-            if isinstance(item, Block):
-                tokens += item.tokens
-                yield batch_of(options.mode, item)
-        if item.error is not None:
-            raise item.error
-    finally:
-        lease.stop("the reader was closed")
-        lease.join(10.0)
-    hand_over_tokens(partition.collector, partition.lease, partition.number, tokens)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -21,21 +20,6 @@ def _peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
         )
         monkeypatch.setenv("PLACE", place)
         yield peer
-
-
-def test_a_connection_that_ended_during_a_batch_is_made_anew_for_its_settlement(peer: Peer) -> None:
-    """A batch may last longer than a namespace keeps a connection on which nothing moves."""
-    queue = peer.queues["q"]
-    lookout = Lookout(SourceOptions.read({"connection": "env:PLACE", "entity": "q", "settle": "commit"}))
-    sequence = queue.put(section.encode_message(b"x"))
-    assert lookout._look()
-    with peer.lock:
-        queue.waiting.remove(sequence)
-        queue.locked[sequence] = None  # type: ignore[assignment]
-        peer.drop_connections()
-    lookout._complete([os.urandom(8) + sequence.to_bytes(8, "big")])
-    assert queue.fates == {sequence: "completed"}
-    lookout.close()
 
 
 def test_a_run_with_an_end_moves_of_each_fragment_what_stands_at_its_start_and_no_more(

@@ -9,14 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from isthmus.amqp import section, types
 from isthmus.connectors.servicebus.channel import listen
 from isthmus.connectors.servicebus.option import SinkOptions
-from isthmus.connectors.servicebus.row import decoded_batch, flush_batch
+from isthmus.connectors.servicebus.row import DECODED_SCHEMA, RAW_SCHEMA, decoded_batch, flush_batch
 from isthmus.connectors.servicebus.sink import StreamWriter, _Rows, _SourceSettler
+from isthmus.connectors.servicebus.source import ServiceBusDataSource
 from isthmus.connectors.servicebus.splice import Refused
-from isthmus.errors import InvalidArgumentError
+from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.testing.peer import Peer
 
 
@@ -109,3 +111,38 @@ def test_a_source_that_ended_its_connection_meanwhile_is_told_over_another(monke
         settler(sequence, Refused(0, "dead-letter", "why", ""))
         assert queue.fates == {sequence: "dead-lettered: why"}
         settler.close()
+
+
+def source() -> ServiceBusDataSource:
+    return ServiceBusDataSource({"connection": "env:PLACE", "entity": "target"})
+
+
+def columns(*names: str) -> StructType:
+    return StructType([StructField(name, BinaryType()) for name in names])
+
+
+def test_overwriting_is_refused_when_the_write_is_planned_i4() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"write mode\('append'\)"):
+        source().writer(columns("body"), True)
+    with pytest.raises(InvalidArgumentError, match=r"write outputMode\('append'\)"):
+        source().streamWriter(columns("body"), True)
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("body", "messageid"), "there is no column 'messageid'; write message_id"),
+        (("body", "order"), "there is no column 'order'; drop it, or put it into application_properties"),
+        (("message", "subject"), "nothing is written from column 'subject'; drop it; the column 'message' holds"),
+    ],
+)
+def test_columns_that_no_message_is_made_of_are_refused_by_name_i4(names: tuple[str, ...], told: str) -> None:
+    for make in (source().writer, source().streamWriter):
+        with pytest.raises(ConfigError) as caught:
+            make(columns(*names), False)
+        assert told in str(caught.value)
+
+
+def test_every_column_that_is_read_can_be_written() -> None:
+    source().streamWriter(columns(*RAW_SCHEMA.names, "disposition", "reason", "description"), False)
+    source().writer(columns(*DECODED_SCHEMA.names, "disposition", "reason", "description"), False)

@@ -1,11 +1,27 @@
 """What Spark asks of a streaming read at the driver, before anything connects."""
 
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StringType, StructField, StructType
 
+from isthmus.connectors.servicebus.batch import store as store_module
+from isthmus.connectors.servicebus.batch.error import BatchInUseError
+from isthmus.connectors.servicebus.batch.store import BatchStore
 from isthmus.connectors.servicebus.option import SourceOptions
-from isthmus.connectors.servicebus.source import LeasePartition, LeaseReader
+from isthmus.connectors.servicebus.source import (
+    BatchPartition,
+    BatchReader,
+    LeasePartition,
+    LeaseReader,
+    ServiceBusDataSource,
+)
+from isthmus.errors import InvalidArgumentError
 
-OPTIONS = {"connection": "env:NOT_SET", "entity": "q"}
+OPTIONS = {"connection": "env:NOT_SET", "entity": "q", "settle": "sink"}
 
 
 def seconds_of(reader: LeaseReader, lease: int) -> list[float]:
@@ -26,9 +42,65 @@ def test_a_lease_that_is_repeated_after_a_crash_is_none() -> None:
     assert all(200 < seconds < 400 for seconds in seconds_of(reader, 9))
 
 
-def test_a_run_with_an_end_and_a_settlement_at_commit_have_none() -> None:
-    for more, through in (({}, True), ({"settle": "commit"}, False)):
-        reader = LeaseReader(SourceOptions.read(OPTIONS | more))
-        driver = reader._here
-        driver._available_now, driver._stopping = through, True
-        assert reader.latestOffset({"lease": 7}, ReadAllAvailable()) == {"lease": 7}
+def test_a_run_with_an_end_has_none() -> None:
+    reader = LeaseReader(SourceOptions.read(OPTIONS))
+    driver = reader._here
+    driver._available_now = True
+    assert reader.latestOffset({"lease": 7}, ReadAllAvailable()) == {"lease": 7}
+
+
+@pytest.fixture(name="batches")
+def _batches(tmp_path: Path) -> Iterator[BatchReader]:
+    reader = BatchReader(SourceOptions.read(OPTIONS | {"settle": "commit", "spool": str(tmp_path)}))
+    yield reader
+    reader.stop()
+
+
+def test_no_batch_is_a_rehearsal_and_an_offset_that_stays_is_the_same_text(batches: BatchReader) -> None:
+    """Spark compares offsets as text: another key would be new data."""
+    batches._here._stopping = True
+    start = {"lease": 7, "of another release": True}
+    assert batches.latestOffset(start, ReadAllAvailable()) == start
+
+
+def test_the_offset_leads_to_the_folder_of_the_batches_after_a_restart(tmp_path: Path, batches: BatchReader) -> None:
+    offset = {"lease": 8, "batches": "abc"}
+    (partition,) = batches.partitions({"lease": 7}, offset)
+    assert isinstance(partition, BatchPartition)
+    assert (partition.batch, Path(partition.folder)) == (8, tmp_path / "abc")
+    batches._here._stopping = True
+    assert batches.latestOffset(offset, ReadAllAvailable()) == offset
+
+
+def test_a_batch_that_an_earlier_run_received_keeps_its_readers(tmp_path: Path, batches: BatchReader) -> None:
+    store = BatchStore(tmp_path / "abc")
+    store.folder.mkdir()
+    store.writer(8, 2).complete(1000)
+    assert len(batches.partitions({"lease": 7}, {"lease": 8, "batches": "abc"})) == 3
+
+
+def test_two_queries_do_not_share_a_checkpoint(
+    tmp_path: Path, batches: BatchReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "OWNER_SECONDS", 0.0)
+    batches.partitions({"lease": 7}, {"lease": 8, "batches": "abc"})
+    other = BatchReader(SourceOptions.read(OPTIONS | {"settle": "commit", "spool": str(tmp_path)}))
+    with pytest.raises(BatchInUseError, match="checkpointLocation of its own"):
+        other.partitions({"lease": 7}, {"lease": 8, "batches": "abc"})
+    other.stop()
+
+
+def test_what_goes_to_the_workers_is_pickled_without_the_drivers_part(batches: BatchReader) -> None:
+    batches.partitions({"lease": 7}, {"lease": 8, "batches": "abc"})
+    copy = pickle.loads(pickle.dumps(batches))
+    assert copy.options == batches.options
+
+
+def test_another_schema_is_refused_i3() -> None:
+    source = ServiceBusDataSource({"connection": "env:X", "entity": "q", "mode": "decoded"})
+    wrong = StructType([StructField("body", StringType())])
+    for make in (source.reader, source.streamReader):
+        with pytest.raises(
+            InvalidArgumentError, match=r"struct<body:string> is not that of mode=decoded; remove \.schema"
+        ):
+            make(wrong)

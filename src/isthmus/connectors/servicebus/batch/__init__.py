@@ -1,0 +1,1 @@
+"""Micro-batches of a streaming read that settles when Spark commits (settle=commit)."""

@@ -1,0 +1,138 @@
+"""When the receiving of a micro-batch asks for messages, and when it ends.
+
+What it is: decisions only; arrivals and `now` in, credit and the end out. What it is not: a connection, or a file.
+
+A batch ends when its time is over (counted from its first message), by rows or bytes, when nothing came for a while, or
+with the last message asked for. Until the first message it waits longer: the driver saw a message before it started the
+batch, and a batch without rows costs Spark as much as one with many. From time to time it asks for a look at the entity,
+since another receiver may have taken what the driver saw.
+
+Invariants:
+    I1. What was received and what credit may still bring stays within `rows`, and within `nbytes` by the size of the largest
+        message so far.
+    I2. A batch ends before a third of the time of its first message's lock is over: the rest is Spark's, to write.
+    I3. A message that stands within the credit given is received in this batch: credit is out before the first wait.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+__all__ = ["BatchLimits", "Collection"]
+
+# Credit before the first message, whose size is not known.
+FIRST_CREDIT = 16
+QUIET_SECONDS = 0.2
+FIRST_LOOK_SECONDS = 0.5
+LOOK_LIMIT_SECONDS = 5.0
+RETRY_SECONDS = 1.0
+# Of the lock's time.
+LOCK_SHARE = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """How large a batch may be.
+
+    Attributes:
+        seconds: how long it collects, from its first message on.
+        rows: messages at most.
+        nbytes: bytes at most, give or take one message for each credit.
+        window: credit at once.
+        patience_seconds: how long it waits for its first message.
+    """
+
+    seconds: float
+    rows: int
+    nbytes: int
+    window: int
+    patience_seconds: float
+
+
+class Collection:
+    """Decides for one reader of one batch.
+
+    Attributes:
+        rows: messages that belong to the batch.
+        nbytes: their bytes.
+        ended_by: why it ended; empty while it goes on.
+    """
+
+    def __init__(self, limits: BatchLimits, now: float) -> None:
+        self.limits = limits
+        self.rows = 0
+        self.nbytes = 0
+        self.ended_by = ""
+        self._largest = 0
+        self._began = now
+        self._first: float | None = None
+        self._last = now
+        self._ends = now + limits.patience_seconds
+        self._quiet = min(QUIET_SECONDS, limits.seconds)
+        self._look_pause = FIRST_LOOK_SECONDS
+        self._look_at = now + FIRST_LOOK_SECONDS
+        self._blocked_until = 0.0
+
+    def arrived(self, now: float, count: int, nbytes: int, largest: int, lock_seconds: float) -> None:
+        """Messages came that belong to the batch."""
+        if self._first is None:
+            self._first = now
+            self._ends = now + min(self.limits.seconds, lock_seconds / LOCK_SHARE)
+        self._last = now
+        self.rows += count
+        self.nbytes += nbytes
+        self._largest = max(self._largest, largest)
+
+    def blocked(self, now: float) -> None:
+        """An earlier message is locked by another receiver: what came behind it was given back."""
+        if self.rows:
+            self.end("blocked")
+        else:
+            self._blocked_until = now + RETRY_SECONDS
+
+    def looked(self, now: float, waits: bool) -> None:
+        """A look at the entity, as `wants_look` asked for: whether a message waits."""
+        self._look_pause = min(self._look_pause * 2, LOOK_LIMIT_SECONDS)
+        self._look_at = now + self._look_pause
+        if not waits and not self.rows:
+            self.end("nothing waits")
+
+    def end(self, why: str) -> None:
+        """It ends now."""
+        self.ended_by = self.ended_by or why
+
+    def decide(self, now: float) -> str:
+        """Why the batch ends; empty while it goes on."""
+        if not self.ended_by:
+            if self.rows >= self.limits.rows:
+                self.end("rows")
+            elif self.nbytes >= self.limits.nbytes:
+                self.end("bytes")
+            elif now >= self._ends:
+                self.end("time")
+            elif self._first is not None and now - self._last >= self._quiet:
+                self.end("quiet")
+        return self.ended_by
+
+    def credit(self, now: float, outstanding: int) -> int:
+        """The credit to set; 0: leave what is outstanding."""
+        if self.ended_by or now < self._blocked_until:
+            return 0
+        if self._first is None:
+            wanted = FIRST_CREDIT
+        else:
+            left = (self.limits.nbytes - self.nbytes) // max(1, self._largest)
+            wanted = max(1, min(self.limits.window, left))
+        wanted = min(wanted, self.limits.rows - self.rows)
+        return wanted if wanted - outstanding >= min(wanted, max(1, self.limits.window // 4)) else 0
+
+    def wants_look(self, now: float) -> bool:
+        """Whether to look at the entity now."""
+        return self._first is None and now >= self._look_at
+
+    def due(self, now: float) -> float:
+        """When to decide next though nothing happens (monotonic seconds)."""
+        quiet = self._last + self._quiet if self._first is not None else self._look_at
+        blocked = self._blocked_until if self._blocked_until > now else math.inf
+        return min(self._ends, quiet, blocked)

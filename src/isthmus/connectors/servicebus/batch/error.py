@@ -1,0 +1,78 @@
+"""Why a micro-batch failed.
+
+What it is: the errors of a streaming read with settle=commit. What it is not: the faults of connection and link, which are
+the transport's.
+"""
+
+from __future__ import annotations
+
+from isthmus.errors import IsthmusError
+
+__all__ = ["BatchFolderError", "BatchInUseError", "BatchOverError", "BatchReadInPartError"]
+
+
+class BatchReadInPartError(IsthmusError):
+    """Spark committed a batch of which it never read all rows; none of its messages was settled."""
+
+    code = "batch-read-in-part"
+
+    def __init__(self, path: str = "", batch: int = 0, count: int = 0) -> None:
+        super().__init__("", path=path, batch=batch, count=count)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"'{a.get('path')}': batch {a.get('batch')} of {a.get('count')} messages was read only in part (limit, take, show "
+            "or isEmpty, and no action that reads all rows); none of them was settled, and they come again when their locks "
+            "have expired. Read the batch as a whole: persist() it first, or filter rows with a condition instead of a limit"
+        )
+
+
+class BatchFolderError(IsthmusError):
+    """A worker cannot reach the folder in which the driver keeps the batch."""
+
+    code = "batch-folder"
+
+    def __init__(self, path: str = "", folder: str = "", reason: str = "") -> None:
+        super().__init__("", path=path, folder=folder, reason=reason)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"'{a.get('path')}': this executor cannot use {a.get('folder')}, where the driver keeps the messages of a batch so "
+            f"that each evaluation reads the same ones ({a.get('reason')}). Set option spool to a folder that the driver and "
+            "all executors share; persist() a batch that is evaluated more than once"
+        )
+
+
+class BatchOverError(IsthmusError):
+    """A batch is evaluated after Spark has committed it: its messages are settled."""
+
+    code = "batch-over"
+
+    def __init__(self, path: str = "", batch: int = 0) -> None:
+        super().__init__("", path=path, batch=batch)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"'{a.get('path')}': batch {a.get('batch')} is committed, and its messages are settled; evaluate a batch before the "
+            "function of foreachBatch returns"
+        )
+
+
+class BatchInUseError(IsthmusError):
+    """Another driver uses the batches of the same checkpoint."""
+
+    code = "batch-in-use"
+    retryable = True
+
+    def __init__(self, path: str = "", folder: str = "") -> None:
+        super().__init__("", path=path, folder=folder)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"'{a.get('path')}': another query with the same checkpoint uses {a.get('folder')}. Stop that query, or give each "
+            "query a checkpointLocation of its own (a copied checkpoint folder is still the same)"
+        )

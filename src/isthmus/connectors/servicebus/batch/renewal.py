@@ -1,0 +1,83 @@
+"""Keeping the locks of a batch while Spark writes it.
+
+What it is: a thread at the driver that renews the locks of every batch that was received and is not settled yet, however
+long its sink or the query's trigger takes. What it is not: needed for safety; a message whose lock is lost comes again.
+
+Invariants:
+    I1. It renews only while the driver lives: what a query leaves behind is free once its locks have expired.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+from isthmus.connectors.servicebus.batch.node import Node
+from isthmus.connectors.servicebus.batch.store import BatchStore
+from isthmus.connectors.servicebus.disposition import TOKEN_CHUNK
+from isthmus.connectors.servicebus.option import SourceOptions
+from isthmus.errors import IsthmusError, LockLostError
+from isthmus.transport import Management
+
+__all__ = ["BatchRenewal"]
+
+LOOK_SECONDS = 1.0
+# A batch is received within a third of its locks' time, and renewed after another third.
+LOCK_SHARE = 3.0
+
+
+class BatchRenewal:
+    """Of one query.
+
+    Args:
+        options: the read's.
+        store: its batches.
+    """
+
+    def __init__(self, options: SourceOptions, store: BatchStore) -> None:
+        self._store = store
+        self._node = Node(options, "isthmus-renew")
+        self._ended = threading.Event()
+        self._due: dict[tuple[int, int], float] = {}
+        self._known: set[tuple[int, int]] = set(store.listed("index"))  # of an earlier run: renewed at once
+        self._thread = threading.Thread(target=self._run, name="batch-renewal", daemon=True)
+
+    def start(self) -> BatchRenewal:
+        """Starts the thread."""
+        self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        while not self._ended.wait(LOOK_SECONDS):
+            with contextlib.suppress(IsthmusError, OSError):
+                self.renew_due(time.monotonic())
+
+    def renew_due(self, now: float) -> None:
+        """Renews what is due."""
+        listed = self._store.listed("index")
+        self._due = {each: at for each, at in self._due.items() if each in listed}
+        for each in listed:
+            if each in self._due and now < self._due[each]:
+                continue
+            index = self._store.index(*each)
+            if index is None or not index.count:
+                continue
+            if each in self._due or each in self._known:
+                tokens = index.token_list()
+                for start in range(0, len(tokens), TOKEN_CHUNK):
+                    self._renew(tokens[start : start + TOKEN_CHUNK])
+            self._due[each] = now + index.lock_ms / 1000 / LOCK_SHARE
+
+    def _renew(self, tokens: list[bytes]) -> None:
+        def renew(management: Management) -> None:
+            with contextlib.suppress(LockLostError):  # the settlement finds out
+                management.renew(tokens)
+
+        self._node.call(renew)
+
+    def stop(self) -> None:
+        """Ends the thread; waits for a request under way."""
+        self._ended.set()
+        self._thread.join(5.0)
+        self._node.close()

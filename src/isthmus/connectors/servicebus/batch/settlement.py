@@ -1,0 +1,133 @@
+"""Settling what Spark has committed, at the driver.
+
+What it is: completes, by lock token, the messages of batches that Spark has committed; also those that a run before this
+one left: the batch's files say what it held. What could not be settled because its lock had expired is noted by sequence
+number, and completed when it comes again, without becoming a row a second time. What it is not: the decision that a batch is
+committed, which is Spark's: its next call names the last one.
+
+Invariants:
+    I1. Nothing is settled before Spark has committed the batch.
+    I2. Nothing is settled of a batch of which Spark never took all rows; that is an error, raised once.
+    I3. Nothing is settled that was received for a batch after its settlement.
+    I4. A batch's files go only after each of its messages is settled, or noted as late.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from isthmus.connectors.servicebus.batch.error import BatchReadInPartError
+from isthmus.connectors.servicebus.batch.node import Node
+from isthmus.connectors.servicebus.batch.store import BatchStore, Index
+from isthmus.connectors.servicebus.disposition import TOKEN_CHUNK
+from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.option import SourceOptions
+from isthmus.connectors.servicebus.sequence import UNREADABLE, enqueued_ms_of
+from isthmus.errors import LockLostError
+from isthmus.transport import Management
+
+__all__ = ["BatchSettlement"]
+
+# Requests under way at once: a namespace far away answers each after a round trip.
+PIPELINE = 32
+LATE_LOOK_SECONDS = 5.0
+
+
+class BatchSettlement:
+    """Of one query.
+
+    Args:
+        options: the read's.
+        store: its batches.
+    """
+
+    def __init__(self, options: SourceOptions, store: BatchStore) -> None:
+        self._path = options.entity.strip("/")
+        self._store = store
+        self._node = Node(options, "isthmus-commit")
+        self._late_look = 0.0
+
+    def settle_through(self, batch: int) -> None:
+        """Spark has committed all batches up to `batch`.
+
+        Raises:
+            BatchReadInPartError: one of them was not read as a whole; it is not settled.
+            IsthmusError: the namespace is away; the same call settles the rest.
+        """
+        partial: BatchReadInPartError | None = None
+        settled = self._store.settled()
+        for number, reader in self._store.listed("index"):
+            if number > batch:
+                break
+            index = self._store.index(number, reader)
+            if number <= settled:  # an attempt that outlived its batch received it: its rows went nowhere
+                self._store.guard()
+            elif index is not None and index.count and not self._store.was_taken(number, reader):
+                partial = partial or BatchReadInPartError(self._path, number, index.count)
+                self._store.guard()
+            elif index is not None:
+                self._settle(index)
+            self._store.remove(number, reader)
+        self._store.set_settled(batch)
+        self._forget_late(time.monotonic())
+        if partial is not None:
+            raise partial
+
+    def _settle(self, index: Index) -> None:
+        tokens = index.token_list()
+        chunks = [range(at, min(at + TOKEN_CHUNK, len(tokens))) for at in range(0, len(tokens), TOKEN_CHUNK)]
+        refused = self._complete(tokens, chunks)
+        # One lost lock refuses its whole request.
+        lost = self._complete(tokens, [range(at, at + 1) for chunk in refused for at in chunk])
+        if lost:
+            self._store.add_late(index.batch, index.reader, self._places(index, [at.start for at in lost]))
+            self._store.guard()
+
+    def _complete(self, tokens: Sequence[bytes], chunks: Sequence[range]) -> list[range]:
+        """Completes; the chunks that were refused because a lock of theirs is lost."""
+        refused: list[range] = []
+        for start in range(0, len(chunks), PIPELINE):
+            part = chunks[start : start + PIPELINE]
+
+            def settle(management: Management, part: Sequence[range] = part) -> list[range]:
+                replies = [management.start_disposition("completed", tokens[each.start : each.stop]) for each in part]
+                found = []
+                for each, reply in zip(part, replies, strict=True):
+                    try:
+                        management.finish(reply)
+                    except LockLostError:
+                        found.append(each)
+                return found
+
+            refused += self._node.call(settle)
+        return refused
+
+    def _places(self, index: Index, rows: Iterable[int]) -> list[tuple[int, int]]:
+        stops = np.cumsum(index.sizes, dtype=np.int64)
+        places = []
+        with self._store.payloads(index.batch, index.reader) as data:
+            for row in rows:
+                message = bytes(data[int(stops[row]) - int(index.sizes[row]) : int(stops[row])])
+                with contextlib.suppress(*UNREADABLE):
+                    places.append((int(index.sequences[row]), enqueued_ms_of(message)))
+        return places
+
+    def _forget_late(self, now: float) -> None:
+        listed = self._store.listed("late")
+        if not listed or now < self._late_look:
+            return
+        self._late_look = now + LATE_LOOK_SECONDS
+        for number, reader in listed:
+            sequences = [sequence for sequence, _ in self._store.late(number, reader)]
+            lowest, highest = min(sequences, default=0), max(sequences, default=-1)
+            page = self._node.call(lambda management, lowest=lowest: management.peek(lowest, 1))  # type: ignore[misc]
+            if not page or standing(page[0]).sequence > highest:
+                self._store.remove_late(number, reader)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._node.close()

@@ -1,0 +1,336 @@
+"""The messages of micro-batches, from their receipt to their settlement, as files.
+
+What it is: the folder that the driver and the workers of one query share. A worker receives a batch once and writes it
+here; every evaluation of the batch reads these files, and the driver settles what they list. The folder outlives the
+processes: after a restart Spark repeats the batch that it had not committed, with the same messages. What it is not: a
+queue, or a store that survives the loss of the machine; when files are missing, the messages are received again once
+their locks have expired.
+
+Files; BATCH is the number of the batch, READER that of its partition:
+    owner                  locked (flock) by the driver that uses the folder
+    settled                number of the last batch that is settled
+    guard                  its modification time: since when locks of a dead reader may exist
+    BATCH-READER.lock      locked by the worker that receives
+    BATCH-READER.payloads  encoded messages, one after another
+    BATCH-READER.index     what they are; its rename completes the batch
+    BATCH-READER.taken     Spark has taken every row of it at least once
+    BATCH-READER.late      messages that Spark has committed, but that could not be settled: (sequence number, enqueued)
+
+Invariants:
+    I1. A batch's content is written once: while an index stands, nobody receives for this batch.
+    I2. An index that is torn, or whose payloads are, counts as absent.
+    I3. One driver at a time uses a folder.
+    I4. Nothing is received for a batch that is settled, and what was received too late is never settled: an attempt of a
+        task may outlive its batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import re
+import shutil
+import struct
+import time
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["BatchStore", "Index", "Writer", "new_name"]
+
+# Folders whose query has ended long ago: it will hardly be restarted, and bodies of messages should not lie about.
+ABANDONED_SECONDS = 7 * 86_400.0
+OWNER_SECONDS = 20.0
+# Magic, messages, checksums of the entries and of the payloads, bytes of the payloads, time of the locks in ms.
+_HEAD = struct.Struct("<8sIIIqq")
+_MAGIC = b"isthmus1"
+_CHECK_BYTES = 1 << 20
+_ENTRY = np.dtype([("sequence", "<i8"), ("nbytes", "<u4"), ("token", "V16")])
+_LATE = np.dtype([("sequence", "<i8"), ("enqueued_ms", "<i8")])
+_FOLDER = re.compile(r"batches-[0-9a-f]{32}")
+_NAME = re.compile(r"([0-9]+)-([0-9]+)\.(index|late)")
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What a batch's reader received.
+
+    Attributes:
+        batch: number of the batch.
+        reader: number of its partition.
+        sequences: sequence numbers, int64.
+        sizes: bytes of each encoded message.
+        tokens: lock tokens of 16 bytes, one after another.
+        lock_ms: how long the locks hold, counted from the receipt.
+    """
+
+    batch: int
+    reader: int
+    sequences: Any
+    sizes: Any
+    tokens: bytes
+    lock_ms: int
+
+    @property
+    def count(self) -> int:
+        """How many messages there are."""
+        return len(self.sequences)
+
+    def token_list(self) -> list[bytes]:
+        """The lock tokens."""
+        return [self.tokens[at : at + 16] for at in range(0, len(self.tokens), 16)]
+
+
+class Writer:
+    """Writes what one reader receives for one batch; nothing counts before `complete`."""
+
+    def __init__(self, store: BatchStore, batch: int, reader: int) -> None:
+        self._store, self._batch, self._reader = store, batch, reader
+        self._file = store.path(batch, reader, "payloads").open("wb")
+        self._entries: list[Any] = []
+        self._checksum = 0
+        self.count = 0
+        self.nbytes = 0
+
+    def add(self, sequences: Sequence[int], tokens: Sequence[bytes], payloads: Sequence[bytes]) -> None:
+        """More messages, in their order."""
+        entries = np.empty(len(payloads), _ENTRY)
+        entries["sequence"] = sequences
+        entries["nbytes"] = np.fromiter(map(len, payloads), np.uint32, len(payloads))
+        entries["token"] = np.frombuffer(b"".join(tokens), "V16")
+        data = b"".join(payloads)
+        self._file.write(data)
+        self._checksum = zlib.crc32(data, self._checksum)
+        self._entries.append(entries)
+        self.count += len(payloads)
+        self.nbytes += len(data)
+
+    def complete(self, lock_ms: int) -> Index:
+        """Makes it the batch's content."""
+        self._file.close()
+        entries = np.concatenate(self._entries) if self._entries else np.empty(0, _ENTRY)
+        data = entries.tobytes()
+        head = _HEAD.pack(_MAGIC, len(entries), zlib.crc32(data), self._checksum, self.nbytes, lock_ms)
+        target = self._store.path(self._batch, self._reader, "index")
+        part = target.with_suffix(".part")
+        part.write_bytes(head + data)
+        part.replace(target)
+        return _index_of(self._batch, self._reader, entries, lock_ms)
+
+    def close(self) -> None:
+        """Ends without a result, unless it is complete."""
+        self._file.close()
+
+
+class BatchStore:
+    """The batches of one query.
+
+    Args:
+        folder: of this query alone.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._owner: int | None = None
+
+    # ---- the driver's
+
+    def claim(self) -> bool:
+        """Makes the folder and takes it for this process; False if another one has it."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _sweep(self.folder)
+        fd = os.open(self.folder / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        limit = time.monotonic() + OWNER_SECONDS
+        while not _locked(fd):  # the driver of the run before may just be ending
+            if time.monotonic() > limit:
+                os.close(fd)
+                return False
+            time.sleep(0.1)
+        self._owner = fd
+        self.guard()
+        return True
+
+    def listed(self, kind: str) -> list[tuple[int, int]]:
+        """Batch and reader of all files of a kind (`index` or `late`), in order."""
+        found = [_NAME.fullmatch(entry.name) for entry in self.folder.iterdir()]
+        return sorted((int(match[1]), int(match[2])) for match in found if match is not None and match[3] == kind)
+
+    def remove(self, batch: int, reader: int) -> None:
+        """Forgets a batch's messages: they are settled, or will be received again. What is late stays."""
+        # The index goes first: what has none is received anew.
+        for kind in ("index", "payloads", "taken", "lock"):
+            self.path(batch, reader, kind).unlink(missing_ok=True)
+
+    def set_settled(self, batch: int) -> None:
+        """Batches up to this one are settled; a lower number than before: Spark repeats a batch."""
+        if batch != self.settled():
+            part = self.folder / "settled.part"
+            part.write_text(str(batch))
+            part.replace(self.folder / "settled")
+
+    def add_late(self, batch: int, reader: int, places: Sequence[tuple[int, int]]) -> None:
+        """Notes messages that Spark has committed but that could not be settled: (sequence number, enqueued in ms)."""
+        target = self.path(batch, reader, "late")
+        part = target.with_name(target.name + ".part")
+        part.write_bytes(np.array(list(places), _LATE).tobytes())
+        part.replace(target)
+
+    def remove_late(self, batch: int, reader: int) -> None:
+        """They have gone from the entity."""
+        self.path(batch, reader, "late").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Gives the folder up, and removes it where nothing in it is needed any more."""
+        if self._owner is None:
+            return
+        if not self.listed("index") and not self.listed("late"):
+            shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._owner)
+        self._owner = None
+
+    # ---- the workers'
+
+    def exists(self) -> bool:
+        """Whether this machine sees the folder."""
+        return (self.folder / "owner").exists()
+
+    @contextlib.contextmanager
+    def receiving(self, batch: int, reader: int) -> Iterator[None]:
+        """Held while a worker receives; another attempt of the same task waits for it."""
+        fd = os.open(self.path(batch, reader, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def writer(self, batch: int, reader: int) -> Writer:
+        """To write what is received. An attempt that died before this one has left locks behind."""
+        if self.path(batch, reader, "payloads").exists():
+            self.guard()
+        self.path(batch, reader, "taken").unlink(missing_ok=True)
+        return Writer(self, batch, reader)
+
+    def mark_taken(self, batch: int, reader: int) -> None:
+        """Spark has taken every row."""
+        self.path(batch, reader, "taken").touch()
+
+    # ---- both
+
+    def path(self, batch: int, reader: int, kind: str) -> Path:
+        """Where a file is."""
+        return self.folder / f"{batch}-{reader}.{kind}"
+
+    def guard(self) -> None:
+        """Locks of a reader that died may exist from now on."""
+        (self.folder / "guard").touch()
+
+    def guarded_seconds(self) -> float:
+        """How long ago such locks may have come into being."""
+        try:
+            return max(0.0, time.time() - (self.folder / "guard").stat().st_mtime)
+        except FileNotFoundError:
+            return 0.0
+
+    def was_taken(self, batch: int, reader: int) -> bool:
+        """Whether Spark has taken every row, in this run or one before."""
+        return self.path(batch, reader, "taken").exists()
+
+    def settled(self) -> int:
+        """Number of the last batch that is settled."""
+        try:
+            return int((self.folder / "settled").read_text())
+        except (FileNotFoundError, ValueError):
+            return -1
+
+    def index(self, batch: int, reader: int, *, checked: bool = False) -> Index | None:
+        """What was received; None while nobody has received it.
+
+        Args:
+            batch: the batch's number.
+            reader: the partition's number.
+            checked: read the payloads, too, whether they are what was written.
+        """
+        try:
+            data = self.path(batch, reader, "index").read_bytes()
+            size = self.path(batch, reader, "payloads").stat().st_size
+        except FileNotFoundError:
+            return None
+        if len(data) < _HEAD.size:
+            return None
+        magic, count, checksum, payloads_checksum, nbytes, lock_ms = _HEAD.unpack_from(data)
+        body = data[_HEAD.size :]
+        if magic != _MAGIC or len(body) != count * _ENTRY.itemsize or zlib.crc32(body) != checksum or size != nbytes:
+            return None
+        if checked and self._payloads_checksum(batch, reader) != payloads_checksum:
+            return None
+        return _index_of(batch, reader, np.frombuffer(body, _ENTRY), lock_ms)
+
+    def _payloads_checksum(self, batch: int, reader: int) -> int:
+        checksum = 0
+        with self.path(batch, reader, "payloads").open("rb") as file:
+            while data := file.read(_CHECK_BYTES):
+                checksum = zlib.crc32(data, checksum)
+        return checksum
+
+    @contextlib.contextmanager
+    def payloads(self, batch: int, reader: int) -> Iterator[bytes | mmap.mmap]:
+        """The encoded messages, one after another."""
+        with self.path(batch, reader, "payloads").open("rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                yield b""
+                return
+            with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+                yield mapped
+
+    def late(self, batch: int, reader: int) -> list[tuple[int, int]]:
+        """What `add_late` noted."""
+        try:
+            data = self.path(batch, reader, "late").read_bytes()
+        except FileNotFoundError:
+            return []
+        return [(int(one), int(other)) for one, other in np.frombuffer(data, _LATE).tolist()]
+
+    def all_late(self) -> dict[int, int]:
+        """Sequence number and time of everything that is late."""
+        return dict(place for batch, reader in self.listed("late") for place in self.late(batch, reader))
+
+
+def new_name() -> str:
+    """A name for a query's folder."""
+    return f"batches-{uuid.uuid4().hex}"
+
+
+def _index_of(batch: int, reader: int, entries: Any, lock_ms: int) -> Index:
+    return Index(batch, reader, entries["sequence"], entries["nbytes"], entries["token"].tobytes(), lock_ms)
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _sweep(own: Path) -> None:
+    """Removes folders beside this one whose query has not run for long."""
+    for folder in own.parent.iterdir():
+        with contextlib.suppress(OSError):
+            if folder == own or _FOLDER.fullmatch(folder.name) is None:
+                continue
+            if time.time() - folder.stat().st_mtime < ABANDONED_SECONDS:
+                continue
+            fd = os.open(folder / "owner", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                if _locked(fd):
+                    shutil.rmtree(folder)
+            finally:
+                os.close(fd)
