@@ -1,11 +1,12 @@
 """Who a message is, wherever it stands.
 
 What it is: reading, from an encoded message as it was received or peeked, the identity that no copy changes: the
-namespace that it entered, the entity there and its sequence number there (DESIGN, decision 13). What it is not: the
-writing of provenance, which is the sink's.
+namespace that it entered, the entity there and its sequence number there (docs/explanation/guarantees.md). What it is
+not: the writing of provenance, which is the sink's.
 
 Invariants:
-    I1. A copy is known by the first hop of its provenance; what follows the first ";" is later hops.
+    I1. A copy is known by the first hop of its provenance, or, for one task, by the first hop that is a member's entity of
+        that task: what came from elsewhere entered the task where it entered its first member.
     I2. A message without provenance entered where it stands; its number is the topic's where it stands in a
         subscription (`x-opt-enqueue-sequence-number`), else its own.
     I3. The body is never decoded. Provenance that nobody can read counts as none.
@@ -14,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import re
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -48,6 +50,7 @@ class Identity(NamedTuple):
         entity: the entity there; empty where it entered this one.
         number: its sequence number there.
         reason: why it was dead-lettered; empty where it was not.
+        republished: whether it bears the provenance of a copy and yet is a new message, which entered here.
     """
 
     sequence: int
@@ -55,10 +58,15 @@ class Identity(NamedTuple):
     entity: str
     number: int
     reason: str
+    republished: bool = False
 
 
-def identify(message: bytes) -> Identity:
+def identify(message: bytes, entities: AbstractSet[str] = frozenset()) -> Identity:
     """Read a received or peeked message's identity.
+
+    Args:
+        message: as received or peeked.
+        entities: `alias/entity` in lower case of every member of a task: other hops do not count; empty: every hop counts.
 
     Raises:
         CodecError: the bytes are no message.
@@ -70,10 +78,13 @@ def identify(message: bytes) -> Identity:
     reason = str(properties.get(_REASON_KEY) or "")
     provenance = properties.get(_ORIGIN_KEY)
     if isinstance(provenance, str) and provenance:
-        origin, _, entity = provenance.partition(";")[0].partition("/")
-        first = str(properties.get(_SEQUENCE_KEY, "")).partition(";")[0]
-        number = int(first) if _NUMBER.fullmatch(first) else -1
-        return Identity(sequence, origin, entity, number, reason)
+        hops = provenance.split(";")
+        at = next((i for i, hop in enumerate(hops) if hop.lower() in entities), -1) if entities else 0
+        if at >= 0:
+            origin, _, entity = hops[at].partition("/")
+            numbers = str(properties.get(_SEQUENCE_KEY, "")).split(";")
+            number = int(numbers[at]) if at < len(numbers) and _NUMBER.fullmatch(numbers[at]) else -1
+            return Identity(sequence, origin, entity, number, reason)
     enqueued = annotations.get(_ENQUEUE_SEQUENCE_KEY)
     return Identity(sequence, "", "", int(enqueued) if enqueued else sequence, reason)
 

@@ -14,8 +14,10 @@ import pytest
 from isthmus.cli.app import main
 from isthmus.demo import play as play_module
 from isthmus.demo.play import Scene
+from isthmus.errors import ConnectionLostError
 from isthmus.replication import verify as verify_module
-from isthmus.replication.reconcile import Holding, Reconciliation, reconcile
+from isthmus.replication.reading import Reading
+from isthmus.replication.reconcile import Holding, Reconciliation, Undelivered, reconcile
 from isthmus.supervisor import run as run_module
 from isthmus.supervisor import survey as survey_module
 from isthmus.supervisor.run import RunOptions, TaskClaimedError
@@ -148,6 +150,45 @@ def test_verify_fails_on_what_is_lost_doubled_or_out_of_order(
     assert len(told["tasks"][0]["comparisons"]) == 4
     assert code_of("verify", file) == code
     assert "task flights" in capsys.readouterr().out
+
+
+def test_verify_ends_with_3_where_it_cannot_tell(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    holdings = {"ewr": Holding([1, 2], {"ewr": [1, 2]}), "jfk": Holding([], {"ewr": [2]})}
+    rest = {("ewr", "jfk"): Undelivered(consumed={1})}
+    readings = [Reading("jfk", "flights/Subscriptions/consumers", messages=1, absent_before=1, shared=True)]
+
+    def verify(_: Federation, **__: str) -> Iterator[Reconciliation]:
+        yield reconcile("flights", holdings, rest, readings=readings)
+
+    monkeypatch.setattr(verify_module, "verify", verify)
+    assert code_of("verify", file, "--json") == 3
+    told = last_line(capsys)
+    assert (told["clean"], told["verdict"], told["tasks"][0]["lost"], told["tasks"][0]["consumed"]) == (
+        False,
+        "unclear",
+        0,
+        1,
+    )
+    assert code_of("verify", file) == 3
+    shown = capsys.readouterr().out
+    assert "read jfk: flights/Subscriptions/consumers, 1 messages, 1 earlier ones are gone" in shown
+    assert "applications consume it" in shown
+
+
+def test_verify_of_a_namespace_that_is_away_cannot_tell(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def verify(_: Federation, **__: str) -> Iterator[Reconciliation]:
+        raise ConnectionLostError("jfk (10.0.0.7:5671): Connection refused")
+        yield
+
+    monkeypatch.setattr(verify_module, "verify", verify)
+    assert code_of("verify", file, "--json") == 3
+    assert "Connection refused" in last_line(capsys)["error"]["message"]
+    assert code_of("verify", file) == 3
+    assert "cannot tell: jfk (10.0.0.7:5671): Connection refused" in capsys.readouterr().out
 
 
 class FakePlay:

@@ -14,7 +14,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from isthmus.rules.tree import Property, render
 from isthmus.topology.document import Document, Place, Values
@@ -25,13 +25,30 @@ from isthmus.topology.rule_check import check_action, check_filter, check_joined
 from isthmus.topology.setting import SUBSCRIPTION_NAME_LIMIT, Kind, Setting, SettingError, Spec
 from isthmus.topology.state import RuleState, SubscriptionState, TopicState
 
-__all__ = ["MAX_DELIVERY_COUNT", "RULE", "AllActive", "AllActiveTask", "replication_subscription"]
+__all__ = [
+    "AUDIT",
+    "AUDIT_TTL_MS",
+    "MAX_DELIVERY_COUNT",
+    "RULE",
+    "AllActive",
+    "AllActiveTask",
+    "replication_subscription",
+]
 
 RULE = "isthmus"
 """Name of the one rule of a replication subscription."""
 
 MAX_DELIVERY_COUNT = 2000
 """The highest that Service Bus takes. A target that is away must not push messages into the dead-letter queue."""
+
+AUDIT = "audit"
+"""Name of the subscription that holds every message for `isthmus verify`, and that no application consumes."""
+
+AUDIT_TTL_MS = 86_400_000
+"""How long an audit subscription keeps a message unless the task says otherwise."""
+
+TOPIC_SIZE_GB = 5
+"""The largest size that every tier of Service Bus takes (quotas, "Queue or topic size")."""
 
 _CONSUMERS = "consumers"
 
@@ -94,6 +111,27 @@ SPEC = Spec(
             example="[boards, audit]",
         ),
         Setting(
+            name="audit",
+            kind=Kind.DURATION,
+            minimum=60_000,
+            maximum=INFINITE_MS,
+            may_be_off=True,
+            description="Keeps the subscription `audit` at every member, which holds every message so long and which no "
+            "application consumes: `isthmus verify` reads it. With `off`, `audit` among `subscriptions` keeps its messages "
+            "for ever. Without this setting, `audit` among `subscriptions` keeps them for a day, and a queue has none.",
+            example="1d",
+        ),
+        Setting(
+            name="topic_size_gb",
+            kind=Kind.INTEGER,
+            default=TOPIC_SIZE_GB,
+            minimum=1,
+            maximum=80,
+            description="Size of the topics that `apply` creates, in GB. Publishers are refused at a topic that is full. A "
+            "topic that stands keeps its size.",
+            example="5",
+        ),
+        Setting(
             name="filter",
             kind=Kind.SQL,
             description="SQL filter: only messages that it selects are replicated. It is joined with the rule on the mark.",
@@ -142,6 +180,8 @@ class AllActiveTask(Task):
         entity: the topic's name in every member.
         is_queue: whether it stands for a queue.
         subscriptions: the ordinary subscriptions to keep.
+        audit_ms: how long the audit subscription keeps a message; 0 for no limit; None where there is no such subscription.
+        topic_size_gb: size of topics that are created.
         filter: condition on what is replicated; empty for all.
         mark: property that copies bear.
         duplicate_detection_ms: history window; 0 for off.
@@ -153,6 +193,8 @@ class AllActiveTask(Task):
     entity: str
     is_queue: bool = False
     subscriptions: tuple[SubscriptionState, ...] = ()
+    audit_ms: int | None = None
+    topic_size_gb: int = TOPIC_SIZE_GB
     filter: str = ""
     mark: str = "replication"
     duplicate_detection_ms: int = 600_000
@@ -188,6 +230,7 @@ class AllActive:
         members = self._members(values, document)
         is_queue = values.written("queue")
         subscriptions = self._subscriptions(values, document, is_queue=is_queue)
+        subscriptions, audit_ms = self._audited(values, subscriptions)
         mark, text = values["mark"], values["filter"]
         if text and check_filter(text, values.at("filter"), document, mark=mark):
             check_joined(mark_filter(mark, text), values.at("filter"), document, mark=mark)
@@ -202,6 +245,8 @@ class AllActive:
             entity=entity,
             is_queue=is_queue,
             subscriptions=subscriptions,
+            audit_ms=audit_ms,
+            topic_size_gb=values["topic_size_gb"],
             filter=values["filter"] or "",
             mark=values["mark"],
             duplicate_detection_ms=values["duplicate_detection"],
@@ -244,6 +289,12 @@ class AllActive:
                     "a queue has exactly one subscription",
                     "write subscription: NAME, or topic: instead of queue:",
                 )
+            if values["subscription"].lower() == AUDIT:
+                document.fault(
+                    values.at("subscription"),
+                    f"the name {AUDIT} is that of the subscription that isthmus verify reads, and no application",
+                    f"write subscription: {_CONSUMERS}",
+                )
             return (SubscriptionState(name=values["subscription"]),)
         if values.written("subscription"):
             document.fault(
@@ -262,6 +313,25 @@ class AllActive:
                 document.fault(place, "names that begin with 'isthmus.' are isthmus's own", "write another name")
             found.setdefault(key, subscription)
         return tuple(found.values())
+
+    @staticmethod
+    def _audited(
+        values: Values, subscriptions: tuple[SubscriptionState, ...]
+    ) -> tuple[tuple[SubscriptionState, ...], int | None]:
+        """The subscriptions with the audit subscription as the task wants it, and how long that keeps a message."""
+        declared = any(each.name.lower() == AUDIT for each in subscriptions)
+        if not declared and not values["audit"]:
+            return subscriptions, None
+        written = values["audit"] is not None
+        audit_ms: int = values["audit"] if written else AUDIT_TTL_MS
+        ttl_ms = audit_ms or INFINITE_MS
+
+        def kept(each: SubscriptionState) -> SubscriptionState:
+            # One that stands may be an application's, which relies on what it was made with.
+            return replace(each, default_ttl_ms=ttl_ms) if written else replace(each, initial_ttl_ms=ttl_ms)
+
+        all_of_them = subscriptions if declared else (*subscriptions, SubscriptionState(name=AUDIT))
+        return tuple(kept(each) if each.name.lower() == AUDIT else each for each in all_of_them), audit_ms
 
     def _named(self, node: object, document: Document) -> Iterator[tuple[SubscriptionState, Place]]:
         setting = Setting(name="subscriptions", kind=Kind.SUBSCRIPTION, description="", example="[boards, audit]")
@@ -332,6 +402,7 @@ class AllActive:
                 TopicState(
                     name=task.entity,
                     subscriptions=(*task.subscriptions, *replication),
+                    initial_size_megabytes=task.topic_size_gb * 1024,
                     duplicate_detection_ms=task.duplicate_detection_ms,
                     partitioned=False if task.ordering == "ordered" else None,
                 ),
