@@ -107,7 +107,7 @@ def audit(
         _read_on(each, peeks[alias], read, ends[alias], on_message)
     for route in routes:
         _read_set_aside(route, rest[route.source.alias, route.target.alias], open_peek, read)
-    readings = {alias: each.reading(shared=shared, ttl_ms=ttl_ms) for alias, each in audited.items()}
+    readings = {alias: each.reading(shared=shared, ttl_ms=ttl_ms, read_ms=began_ms) for alias, each in audited.items()}
     holdings = {alias: _holding(each, audited, readings) for alias, each in audited.items()}
     missing = _missing(holdings, rest)
     for alias, holding in holdings.items():

@@ -144,8 +144,8 @@ class Audited:
         self.originals.add(identity.number, digest, found.enqueued_ms, found.expires_at_ms if ttl_ms else 0)
         self.own.append(identity.number)
 
-    def reading(self, *, shared: bool, ttl_ms: int) -> Reading:
-        """What was read so far."""
+    def reading(self, *, shared: bool, ttl_ms: int, read_ms: int) -> Reading:
+        """What was read so far, until a wall time."""
         return Reading(
             member=self.alias,
             entity=self.entity,
@@ -156,4 +156,5 @@ class Audited:
             shared=shared,
             ttl_ms=ttl_ms,
             short_lived=0 < self._shortest_ttl_ms < ttl_ms,
+            read_ms=read_ms,
         )

@@ -7,8 +7,9 @@ or deleted. What it is not: the reading of messages (`isthmus.replication.audit`
 Invariants:
     I1. What is absent before the first message that stands, and between two that stand, is counted. What was taken out
         behind the last one cannot be seen; a subscription that applications consume is therefore never proof of a loss.
-    I2. Only the time to live of the subscription explains what is absent before the first message, and only where no
-        message with a shorter life of its own was read.
+    I2. Only the time to live of the subscription explains what is absent before the first message, and only where that
+        has stood for half of that time at least, and no message with a shorter life of its own was read: otherwise what
+        is absent may have expired before a route moved it.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Reading:
         shared: whether applications consume it.
         ttl_ms: the time to live that it gives its messages; 0 for none, or not known.
         short_lived: whether a message with a shorter time to live was read.
+        read_ms: wall time of the reading.
     """
 
     member: str
@@ -71,11 +73,18 @@ class Reading:
     shared: bool = False
     ttl_ms: int = 0
     short_lived: bool = False
+    read_ms: int = 0
+
+    @property
+    def has_aged(self) -> bool:
+        """Whether its time to live explains what is absent before the first message."""
+        age_ms = self.read_ms - self.first_enqueued_ms
+        return 0 < self.ttl_ms <= 2 * age_ms and not self.short_lived and not self.shared
 
     @property
     def doubt(self) -> str:
         """Why the reading does not show all that entered; empty where it does."""
-        aged = self.ttl_ms > 0 and not self.short_lived and not self.shared
+        aged = self.has_aged
         absent = self.absent_between + (0 if aged else self.absent_before)
         if not absent:
             return ""

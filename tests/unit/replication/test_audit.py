@@ -332,9 +332,17 @@ def test_what_the_audit_subscription_has_outlived_is_no_fault() -> None:
         entities.put(jfk, number, origin="ewr", at_ms=10_000 * number)
     del entities.held[ewr][:5]
     del entities.held[jfk][:4]
-    result = audit("flights", ROUTES, AUDIT, entities.peek, ttl_ms=86_400_000)
+    clock = ManualClock()
+    ttl_ms = clock.wall_ms()
+    result = audit("flights", ROUTES, AUDIT, entities.peek, ttl_ms=ttl_ms, clock=clock)
     assert (result.total("entered"), result.total("forged"), result.verdict) == (5, 0, Verdict.CLEAN)
     assert [(each.absent_before, each.messages) for each in result.readings] == [(5, 5), (4, 6)]
+    # What came in half of that time is what stands: what is absent went earlier than its time.
+    result = audit("flights", ROUTES, AUDIT, entities.peek, ttl_ms=3 * ttl_ms, clock=clock)
+    assert result.verdict is Verdict.UNCLEAR
+    entities.put(ewr, 11, at_ms=ttl_ms - 1000, ttl_ms=60_000)
+    entities.put(jfk, 11, origin="ewr", at_ms=ttl_ms - 1000, ttl_ms=60_000)
+    assert audit("flights", ROUTES, AUDIT, entities.peek, ttl_ms=ttl_ms, clock=clock).verdict is Verdict.UNCLEAR
     assert audit("flights", ROUTES, AUDIT, entities.peek).verdict is Verdict.UNCLEAR
 
 
