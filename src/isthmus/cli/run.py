@@ -19,6 +19,8 @@ from isthmus.topology.source import DEFAULT_FILE, load
 
 __all__ = ["register"]
 
+_COUNTS = ("moved", "dead_lettered", "discarded")
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
@@ -133,16 +135,23 @@ class _Lines:
                 self._phases[route["name"]] = route["phase"]
                 self._say(route)
         if document["state"] == "ended":
-            moved = sum(route["moved"] for route in document["routes"])
+            counts = {name: sum(route.get(name, 0) for route in document["routes"]) for name in _COUNTS}
             if self._as_json:
-                print(json.dumps({"state": "ended", "moved": moved, "routes": document["routes"]}), flush=True)
+                print(json.dumps({"state": "ended", **counts, "routes": document["routes"]}), flush=True)
             else:
-                print(f"ended: {moved} messages moved", flush=True)
+                print(f"ended: {_counted(counts)}", flush=True)
 
     def _say(self, route: dict[str, Any]) -> None:
         if self._as_json:
-            shown = {name: route[name] for name in ("name", "phase", "state", "moved", "last_error")}
+            shown = {name: route[name] for name in ("name", "phase", "state", *_COUNTS, "last_error") if name in route}
             print(json.dumps({"route": shown}), flush=True)
         else:
             error = f" ({route['last_error']})" if route["phase"] == "failed" else ""
-            print(f"{route['name']}: {route['state']}{error}, {route['moved']} moved", flush=True)
+            print(f"{route['name']}: {route['state']}{error}, {_counted(route)}", flush=True)
+
+
+def _counted(counts: dict[str, Any]) -> str:
+    """What became of messages: `1000 moved, 2 dead-lettered`."""
+    words = [f"{counts['moved']} moved"]
+    words += [f"{counts[name]} {name.replace('_', '-')}" for name in _COUNTS[1:] if counts.get(name)]
+    return ", ".join(words)

@@ -1,7 +1,7 @@
 """One run of a federation's routes, from the claims to a clean end.
 
-What it is: the order of things. Claims first, since a second run must be refused before it starts anything; then Spark;
-then the routes. At the end the routes drain, Spark stops, and the claims go last: whoever comes next finds nothing under
+What it is: the order of things. First what every route needs is tried, and the claims are taken, since a run that is not
+configured, or that is the second, must be refused before it starts anything; then Spark; then the routes. At the end the routes drain, Spark stops, and the claims go last: whoever comes next finds nothing under
 way. What it is not: the command line, or the watching of routes (`isthmus.supervisor.supervisor`).
 
 Invariants:
@@ -9,6 +9,7 @@ Invariants:
     I2. A claim whose holder ran on this machine and has ended, or that bears no name, is waited for, not refused at once: its
         lock expires.
     I3. Claims are given up only after every route has stopped.
+    I4. A fault that only the operator can mend ends the run before anything is started, with all such faults at once.
 """
 
 from __future__ import annotations
@@ -16,23 +17,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isthmus.errors import InvalidArgumentError, IsthmusError
-from isthmus.replication.reach import Reach
+from isthmus.errors import ConfigError, InvalidArgumentError, IsthmusError
+from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_query import RouteSettings, start_route
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.supervisor.claim import ClaimKeeper
+from isthmus.supervisor.preflight import preflight
 from isthmus.supervisor.status import Footprint, StatusFile, describe
 from isthmus.supervisor.supervisor import Settings, Supervisor
 from isthmus.supervisor.watch import BacklogWatch
 from isthmus.topology.claim import CLAIM_LOCK_MS
-from isthmus.topology.model import Federation
+from isthmus.topology.model import Federation, Route
 from isthmus.topology.route import routes
 
 __all__ = ["RunOptions", "TaskClaimedError", "run_federation"]
@@ -102,6 +104,7 @@ def run_federation(
         TaskClaimedError: another run moves a task.
         SparkGoneError: Spark's Java process has ended.
         InvalidArgumentError: there is no such task.
+        ConfigError: a secret, a right or an entity is missing; holds all such faults.
     """
     if options.task and options.task not in federation.tasks:
         raise InvalidArgumentError(f"no task {options.task} in {federation.file}: {', '.join(federation.tasks)}")
@@ -111,6 +114,7 @@ def run_federation(
     claims = ClaimKeeper([(route.task, route.source.alias) for route in chosen], reach.open).start()
     watch = BacklogWatch(chosen, lambda: Reach(federation, "isthmus-look"))
     try:
+        _check(federation, chosen)
         _decide(claims, stop)
         watch.start()
         log.info("starting Spark; its own log is %s", options.folder / LOG_FILE)
@@ -172,6 +176,17 @@ class _Run:
         document = self._file.write(state, described, self._footprint)
         if self._on_status is not None:
             self._on_status(document)
+
+
+def _check(federation: Federation, chosen: Sequence[Route]) -> None:
+    """Refuse what cannot run before somebody changes the configuration."""
+    found = preflight(federation, chosen, lambda: Reach(federation, "isthmus-check"))
+    if found.faults:
+        raise ConfigError(found.faults)
+    for alias, why in found.away:
+        log.warning(
+            "namespace %s cannot be used now: %s; its routes are retried", alias, name_places(why, federation, [alias])
+        )
 
 
 def _decide(claims: ClaimKeeper, stop: threading.Event) -> None:

@@ -5,7 +5,7 @@ What it is not: a history, or a promise: the reader is told how old the document
 
 Invariants:
     I1. A reader sees a whole document or none: it is replaced in one step.
-    I2. A document says nothing of a run that has ended but that it ended.
+    I2. The document of a run that has ended holds its last counts; what it says of phases and of what waits is over.
     I3. The folder is this user's alone; the document holds no secret.
 """
 
@@ -16,7 +16,7 @@ import logging
 import os
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ def describe(route: Route, condition: Condition, now: float, footprint: Footprin
         footprint: what its processes take.
     """
     age = condition.oldest_age_seconds
+    away, why = condition.away
     return {
         "name": route.name,
         "task": route.task,
@@ -58,16 +59,26 @@ def describe(route: Route, condition: Condition, now: float, footprint: Footprin
         "target": ", ".join(str(target) for target in route.targets),
         "phase": str(condition.phase),
         "state": scrub(condition.text(now)),
+        "well": condition.is_well(),
         "moved": condition.moved,
+        "dead_lettered": condition.counts.dead_lettered,
+        "discarded": condition.counts.discarded,
+        "resent": condition.counts.resent,
         "rate_per_second": round(condition.rate_per_second(now), 1),
         "waiting": condition.waiting,
         "oldest_age_seconds": None if age is None else round(age, 1),
+        "oldest_since": _since(age) if age else "",
+        "away": {"namespace": away, "reason": scrub(why)} if away else None,
         "restarts": condition.restarts,
         "last_error": scrub(condition.last_error),
         "last_error_seconds_ago": round(now - condition.last_error_at, 1) if condition.last_error else None,
         "processes": list(condition.processes),
         "memory_bytes": footprint.of(condition.processes) if footprint is not None else 0,
     }
+
+
+def _since(age_seconds: float) -> str:
+    return (datetime.now(UTC) - timedelta(seconds=age_seconds)).isoformat(timespec="seconds")
 
 
 @dataclass(slots=True)
