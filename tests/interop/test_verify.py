@@ -10,14 +10,14 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.amqp.performative import Accepted, Rejected
-from isthmus.connectors.administration import Administrations
+from isthmus.connectors.administration import Administrations, open_administration
 from isthmus.connectors.servicebus.splice import Splicer
 from isthmus.replication.count import Verdict
 from isthmus.replication.identity import identify
 from isthmus.replication.reach import Reach
 from isthmus.replication.verify import verify
 from isthmus.testing.federation import TOPIC, FederationProcess
-from isthmus.topology import plan
+from isthmus.topology import TopicState, plan
 from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.route import routes
 from isthmus.topology.source import load
@@ -154,6 +154,19 @@ def test_what_consumers_of_a_queue_took_is_not_called_lost_and_an_audit_subscrip
     replicate(audited, "ewr", 20)
     receive(audited, Endpoint("jfk", "bookings/Subscriptions/consumers"), 35)
     receive(audited, Endpoint("ewr", "bookings/Subscriptions/consumers"), 60)
+    administration = open_administration(audited.namespaces["ewr"])
+    try:
+        size = administration.size("bookings")
+        assert size is not None
+        assert 0 < size[0] < size[1] == 5 << 30
+        assert administration.size("nothing") is None
+        stands = administration.observe("ewr", [TopicState(name="bookings")]).topic("bookings")
+        assert stands is not None
+        kept = stands.subscription("audit")
+        assert kept is not None
+        assert kept.default_ttl_ms == 3_600_000
+    finally:
+        administration.close()
     (told,) = verify(audited)
     assert (told.verdict, told.total("entered"), told.total("arrived")) == (Verdict.CLEAN, 20, 20)
 

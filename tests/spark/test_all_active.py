@@ -84,6 +84,10 @@ def test_a_second_run_goes_on_and_a_third_beside_it_is_refused(federation: Feder
     began = time.monotonic()
     assert run.end(signal.SIGINT) == 0, run.log()[-3000:]
     assert time.monotonic() - began < 60
+    document = read_status(federation.state)
+    assert document is not None
+    counted = [sum(route[name] for route in document["routes"]) for name in ("moved", "dead_lettered", "discarded")]
+    assert counted == [400, 0, 0], document
     result = federation.verify()
     assert result.clean, result.to_dict()
     assert result.total("arrived") == 2200

@@ -110,10 +110,13 @@ class _Screen:
         self._live.stop()
 
     def __call__(self, document: dict[str, Any]) -> None:
-        from isthmus.supervisor.display import route_table
+        from rich.console import Group
+
+        from isthmus.supervisor.display import fill_lines, route_table
 
         memory = f"{document['processes']} processes, {document['memory_bytes'] / 1048576:,.0f} MiB"
-        self._live.update(route_table(document["routes"], f"{document['state']} · {memory}"))
+        table = route_table(document["routes"], f"{document['state']} · {memory}")
+        self._live.update(Group(table, *fill_lines(document.get("fill", ()))))
 
 
 class _Lines:

@@ -55,7 +55,9 @@ def run(
 
 
 def _table(found: dict[str, Any]) -> Any:
-    from isthmus.supervisor.display import route_table
+    from rich.console import Group
+
+    from isthmus.supervisor.display import fill_lines, route_table
 
     title = "no run is alive"
     if found["alive"]:
@@ -63,4 +65,4 @@ def _table(found: dict[str, Any]) -> Any:
     elif "process" in found:
         ended = f"that of process {found['process']}, started at {found['started_at']}, {found['state']}"
         title += f"; {ended}, last heard of {found['age_seconds']:,.0f} s ago"
-    return route_table(found["routes"], title)
+    return Group(route_table(found["routes"], title), *fill_lines(found.get("fill", ())))

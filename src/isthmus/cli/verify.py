@@ -74,6 +74,10 @@ def _show(told: list[dict[str, Any]], verdict: Any, unread: str) -> None:
             console.print(_reading(reading), style="dim", highlight=False)
         for doubt in result["doubts"]:
             console.print(f"cannot tell: {doubt}", style="yellow", highlight=False)
+    if any(reading["shared"] and reading["doubt"] for result in told for reading in result["read"]):
+        console.print(
+            "write audit: 1d in the task and apply it: verify then reads what no application consumes", style="dim"
+        )
     if unread:
         console.print(f"cannot tell: {unread}", style="yellow", highlight=False)
     disordered = any(result["out_of_order"] for result in told)

@@ -8,7 +8,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["route_table"]
+from isthmus.supervisor.fill import Fill
+
+__all__ = ["fill_lines", "route_table"]
 
 _STYLES = {
     "moving": "green",
@@ -56,6 +58,15 @@ def route_table(routes: Sequence[dict[str, Any]], title: str = "") -> Table:
             f"{route['memory_bytes'] / 1048576:,.0f} MiB" if route["memory_bytes"] else "",
         )
     return table
+
+
+def fill_lines(fills: Sequence[dict[str, Any]]) -> list[Text]:
+    """How full the topics are, from a status document; a line each."""
+    lines = []
+    for each in fills:
+        fill = Fill(**{name: each[name] for name in Fill._fields})
+        lines.append(Text(fill.text(), style="bold red" if fill.warns else "dim"))
+    return lines
 
 
 def _age(seconds: float | None) -> str:

@@ -29,6 +29,7 @@ from isthmus.replication.route_query import RouteSettings, start_route
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.supervisor.claim import ClaimKeeper
+from isthmus.supervisor.fill import Fill, FillWatch
 from isthmus.supervisor.preflight import preflight
 from isthmus.supervisor.status import Footprint, StatusFile, describe
 from isthmus.supervisor.supervisor import Settings, Supervisor
@@ -109,7 +110,8 @@ def run_federation(
     if options.task and options.task not in federation.tasks:
         raise InvalidArgumentError(f"no task {options.task} in {federation.file}: {', '.join(federation.tasks)}")
     chosen = routes(federation, options.task or None)
-    run = _Run(federation, options, StatusFile(options.folder), on_status)
+    fill = FillWatch(federation, chosen)
+    run = _Run(options, on_status, fill)
     reach = Reach(federation, "isthmus-claim")
     claims = ClaimKeeper([(route.task, route.source.alias) for route in chosen], reach.open).start()
     watch = BacklogWatch(chosen, lambda: Reach(federation, "isthmus-look"))
@@ -117,6 +119,7 @@ def run_federation(
         _check(federation, chosen)
         _decide(claims, stop)
         watch.start()
+        fill.start()
         log.info("starting Spark; its own log is %s", options.folder / LOG_FILE)
         spark = create_spark_session(
             "isthmus",
@@ -146,6 +149,7 @@ def run_federation(
             with suppress(SparkGoneError), calling_spark():
                 spark.stop()
     finally:
+        fill.close()
         watch.close()
         claims.close()
 
@@ -154,13 +158,11 @@ class _Run:
     """Tells a run's status, once a second."""
 
     def __init__(
-        self,
-        federation: Federation,
-        options: RunOptions,
-        file: StatusFile,
-        on_status: Callable[[dict[str, Any]], None] | None,
+        self, options: RunOptions, on_status: Callable[[dict[str, Any]], None] | None, fill: FillWatch
     ) -> None:
-        self._file = file
+        self._file = StatusFile(options.folder)
+        self._fill = fill
+        self._warned: set[tuple[str, str]] = set()
         self._on_status = on_status
         self._footprint = Footprint()
         self._told_at = float("-inf")
@@ -173,9 +175,19 @@ class _Run:
         self._told_at = now
         self._footprint.measure()
         described = [describe(route, condition, now, self._footprint) for route, condition in supervisor.conditions()]
-        document = self._file.write(state, described, self._footprint)
+        fills = self._fill.fills()
+        self._warn(fills)
+        document = self._file.write(state, described, self._footprint, [each.to_dict() for each in fills])
         if self._on_status is not None:
             self._on_status(document)
+
+    def _warn(self, fills: Sequence[Fill]) -> None:
+        """Log once that a topic is about to be full, and again after it was not."""
+        for each in fills:
+            key = each.namespace, each.topic
+            if each.warns and key not in self._warned:
+                log.warning("%s; publishers are refused when it is full", each.text())
+            (self._warned.add if each.warns else self._warned.discard)(key)
 
 
 def _check(federation: Federation, chosen: Sequence[Route]) -> None:

@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -130,13 +131,20 @@ class StatusFile:
         self._head = {"version": 1, "process": own.pid, "process_started": own.create_time()}
         self._fault = ""
 
-    def write(self, state: str, routes: list[dict[str, Any]], footprint: Footprint) -> dict[str, Any]:
+    def write(
+        self,
+        state: str,
+        routes: list[dict[str, Any]],
+        footprint: Footprint,
+        fill: Sequence[dict[str, Any]] = (),
+    ) -> dict[str, Any]:
         """Replace the document. Where that fails, e.g. on a full disk, the log tells it once.
 
         Args:
             state: what the run as a whole does: starting, running, draining, ended.
             routes: from `describe`.
             footprint: of the whole run.
+            fill: how full the topics are, as far as known.
 
         Returns:
             The document.
@@ -149,6 +157,7 @@ class StatusFile:
             "memory_bytes": footprint.total_bytes,
             "processes": footprint.processes,
             "routes": routes,
+            "fill": list(fill),
         }
         fault = ""
         try:

@@ -13,6 +13,7 @@ from isthmus.clock import SystemClock
 from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach, name_places
 from isthmus.supervisor.condition import Condition
+from isthmus.supervisor.fill import fill_now
 from isthmus.supervisor.status import describe, read_status
 from isthmus.supervisor.watch import BacklogLook
 from isthmus.topology.model import Federation
@@ -51,9 +52,18 @@ def survey(federation: Federation, folder: Path) -> dict[str, Any]:
                 condition.pending(f"{alias} cannot be read: {name_places(str(error), federation, [alias])}", away=alias)
             before = counted.get(route.name, {})
             described.append(describe(route, condition, now) | {name: before[name] for name in _KEPT if name in before})
+    fill = [each.to_dict() for each in fill_now(federation, routes(federation), _sizes(document))]
     if document is None:
-        return {"alive": False, "state": "not running", "routes": described}
+        return {"alive": False, "state": "not running", "routes": described, "fill": fill}
     last = {name: document[name] for name in ("process", "started_at", "age_seconds")}
     # A run that was killed, or that hangs, has not said that it ended.
     state = "ended" if document["state"] == "ended" else "gone without ending"
-    return {"alive": False, "state": state, "routes": described, **last}
+    return {"alive": False, "state": state, "routes": described, "fill": fill, **last}
+
+
+def _sizes(document: dict[str, Any] | None) -> dict[tuple[str, str], tuple[float, int]]:
+    """How large the topics were when the run was last heard of."""
+    if document is None:
+        return {}
+    at = float(document["updated_at_seconds"])
+    return {(each["namespace"], each["topic"]): (at, each["used_bytes"]) for each in document.get("fill", ())}

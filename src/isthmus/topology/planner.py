@@ -20,7 +20,7 @@ from dataclasses import replace
 from isthmus.errors import Fault, InvalidArgumentError
 from isthmus.topology.change import Action, Change, Plan, differences
 from isthmus.topology.claim import claims
-from isthmus.topology.duration import format_ms
+from isthmus.topology.duration import INFINITE_MS, format_ms
 from isthmus.topology.model import Federation
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.route import routes
@@ -179,6 +179,13 @@ class _Planner:
                     after=replace(subscription, rules=None),
                     before=replace(stands, rules=None),
                 )
+            )
+        endless = (stands.default_ttl_ms or 0) >= INFINITE_MS
+        if subscription.initial_ttl_ms is not None and subscription.initial_ttl_ms < INFINITE_MS and endless:
+            self.notes.append(
+                f"subscription {subscription.name} of {topic.name} at {alias} keeps its messages for ever and is left so: "
+                f"it fills the topic unless somebody consumes it; write audit: {format_ms(subscription.initial_ttl_ms)} in "
+                "the task to change it"
             )
         if subscription.rules is not None:
             self._rules(alias, topic.name, subscription, stands)

@@ -15,6 +15,7 @@ from isthmus.replication.sighting import Sighting
 from isthmus.replication.tally import Counts
 from isthmus.supervisor import survey as survey_module
 from isthmus.supervisor.condition import Condition
+from isthmus.supervisor.fill import Fill
 from isthmus.supervisor.status import Footprint, StatusFile, describe
 from isthmus.supervisor.survey import survey
 from isthmus.topology import read
@@ -61,6 +62,7 @@ def test_a_run_that_has_ended_keeps_its_last_counts(
     state: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(survey_module, "Reach", Reach)
+    monkeypatch.setattr(survey_module, "fill_now", lambda *_: [Fill("ewr", "flights", 1 << 29, 1 << 30, 2.5)])
     condition = Condition()
     condition.starting(0)
     condition.seen(1, Sighting(counts=Counts(1005, 1000, 3, 2)))
@@ -73,6 +75,7 @@ def test_a_run_that_has_ended_keeps_its_last_counts(
     here, there = found["routes"]
     assert (here["phase"], here["moved"], here["dead_lettered"], here["discarded"]) == ("stopped", 1000, 3, 2)
     assert here["waiting"] == 1
+    assert (found["fill"][0]["percent"], found["fill"][0]["hours_until_full"]) == (50.0, 2.5)
     assert here["oldest_since"].startswith("1970-01-01")
     assert there["away"] == {
         "namespace": "jfk",
@@ -82,5 +85,6 @@ def test_a_run_that_has_ended_keeps_its_last_counts(
 
 def test_without_any_run_nothing_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey_module, "Reach", Reach)
+    monkeypatch.setattr(survey_module, "fill_now", lambda *_: [])
     found = survey(FEDERATION, tmp_path)
     assert (found["alive"], found["state"], found["routes"][0]["moved"]) == (False, "not running", 0)

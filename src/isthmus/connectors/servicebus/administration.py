@@ -164,6 +164,15 @@ class ServiceBusAdministration:
             return False
         return True
 
+    def size(self, topic: str) -> tuple[int, int] | None:
+        with self._errors():
+            try:
+                limit_megabytes = self._client.get_topic(topic).max_size_in_megabytes
+                used_bytes = self._client.get_topic_runtime_properties(topic).size_in_bytes
+            except (ResourceNotFoundError, AttributeError):  # see `_topic`
+                return None
+            return int(used_bytes or 0), int(limit_megabytes or 0) * 1024 * 1024
+
     def make(self, change: Change) -> None:
         with self._errors():
             match change:

@@ -230,7 +230,7 @@ class AllActive:
         members = self._members(values, document)
         is_queue = values.written("queue")
         subscriptions = self._subscriptions(values, document, is_queue=is_queue)
-        subscriptions, audit_ms = self._audited(values, subscriptions)
+        subscriptions, audit_ms = self._audited(values, subscriptions, document)
         mark, text = values["mark"], values["filter"]
         if text and check_filter(text, values.at("filter"), document, mark=mark):
             check_joined(mark_filter(mark, text), values.at("filter"), document, mark=mark)
@@ -316,7 +316,7 @@ class AllActive:
 
     @staticmethod
     def _audited(
-        values: Values, subscriptions: tuple[SubscriptionState, ...]
+        values: Values, subscriptions: tuple[SubscriptionState, ...], document: Document
     ) -> tuple[tuple[SubscriptionState, ...], int | None]:
         """The subscriptions with the audit subscription as the task wants it, and how long that keeps a message."""
         declared = any(each.name.lower() == AUDIT for each in subscriptions)
@@ -325,6 +325,13 @@ class AllActive:
         written = values["audit"] is not None
         audit_ms: int = values["audit"] if written else AUDIT_TTL_MS
         ttl_ms = audit_ms or INFINITE_MS
+        if ttl_ms >= INFINITE_MS:
+            document.warn(
+                values.at("audit"),
+                f"the subscription {AUDIT} keeps its messages for ever: unless somebody consumes them it fills the topic, "
+                "until publishers are refused",
+                "write audit: 1d",
+            )
 
         def kept(each: SubscriptionState) -> SubscriptionState:
             # One that stands may be an application's, which relies on what it was made with.
