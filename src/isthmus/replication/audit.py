@@ -34,7 +34,7 @@ from isthmus.connectors.servicebus.head import FRAGMENT_BITS, standing
 from isthmus.errors import EntityNotFoundError
 from isthmus.replication.audited import Audited, Selects
 from isthmus.replication.detection import dropped_by_detection
-from isthmus.replication.identity import Identity, identify
+from isthmus.replication.identity import Identity, Members, identify
 from isthmus.replication.reading import Reading
 from isthmus.replication.reconcile import Holding, Reconciliation, Undelivered, reconcile
 from isthmus.topology.model import Endpoint, Route
@@ -69,6 +69,7 @@ def audit(
     shared: bool = False,
     ttl_ms: int = 0,
     clock: Clock | None = None,
+    members: Members | None = None,
 ) -> Reconciliation:
     """Read a task's namespaces and compare them.
 
@@ -85,6 +86,7 @@ def audit(
         shared: whether applications consume the audited subscriptions.
         ttl_ms: the time to live that they give their messages; 0 for none.
         clock: tells whose time to live has ended.
+        members: as for `identify`.
 
     Raises:
         EntityNotFoundError: an audited subscription or a route's source does not stand.
@@ -92,10 +94,7 @@ def audit(
     """
     clock = clock or SystemClock()
     began_ms = clock.wall_ms()
-    entities = frozenset(
-        f"{route.source.alias}/{route.source.entity.partition('/Subscriptions/')[0]}".lower() for route in routes
-    )
-    read = partial(identify, entities=entities)
+    read = partial(identify, members=members)
     peeks = {alias: open_peek(endpoint) for alias, endpoint in subscriptions.items()}
     audited = {alias: Audited(alias, endpoint.entity, mark, selects) for alias, endpoint in subscriptions.items()}
     ends = {alias: _read_on(each, peeks[alias], read, {}, on_message) for alias, each in audited.items()}

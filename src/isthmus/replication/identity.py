@@ -15,13 +15,13 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from isthmus.amqp import codec, section
 
-__all__ = ["ORIGIN", "SEQUENCE", "Identity", "identify"]
+__all__ = ["ORIGIN", "SEQUENCE", "Identity", "Members", "identify"]
 
 ORIGIN = "repl-origin"
 SEQUENCE = "repl-sequence"
@@ -61,12 +61,24 @@ class Identity(NamedTuple):
     republished: bool = False
 
 
-def identify(message: bytes, entities: AbstractSet[str] = frozenset()) -> Identity:
+class Members(NamedTuple):
+    """The members of a task, by which it knows the hops that are its own.
+
+    Attributes:
+        aliases: by namespace identity, the alias in the task's file.
+        entity: the task's queue or topic.
+    """
+
+    aliases: Mapping[str, str]
+    entity: str
+
+
+def identify(message: bytes, members: Members | None = None) -> Identity:
     """Read a received or peeked message's identity.
 
     Args:
         message: as received or peeked.
-        entities: `alias/entity` in lower case of every member of a task: other hops do not count; empty: every hop counts.
+        members: of the task: other hops do not count; None: all hops count, by the aliases that they tell.
 
     Raises:
         CodecError: the bytes are no message.
@@ -79,7 +91,7 @@ def identify(message: bytes, entities: AbstractSet[str] = frozenset()) -> Identi
     provenance = properties.get(_ORIGIN_KEY)
     if isinstance(provenance, str) and provenance:
         hops = provenance.split(";")
-        at = next((i for i, hop in enumerate(hops) if hop.lower() in entities), -1) if entities else 0
+        at = 0 if members is None else next((i for i, hop in enumerate(hops) if _is_member(hop, members)), -1)
         if at >= 0:
             origin, _, entity = hops[at].partition("/")
             numbers = str(properties.get(_SEQUENCE_KEY, "")).split(";")
@@ -87,6 +99,11 @@ def identify(message: bytes, entities: AbstractSet[str] = frozenset()) -> Identi
             return Identity(sequence, origin, entity, number, reason)
     enqueued = annotations.get(_ENQUEUE_SEQUENCE_KEY)
     return Identity(sequence, "", "", int(enqueued) if enqueued else sequence, reason)
+
+
+def _is_member(hop: str, members: Members) -> bool:
+    alias, _, entity = hop.partition("/")
+    return alias in members.aliases and entity.lower() == members.entity.lower()
 
 
 def _values(message: bytes, where: tuple[int, int], keys: tuple[bytes, ...]) -> dict[bytes, Any]:

@@ -18,7 +18,7 @@ from isthmus.entities.view import MessageView
 from isthmus.errors import InvalidArgumentError
 from isthmus.replication.audit import audit
 from isthmus.replication.audited import Selects
-from isthmus.replication.identity import Identity
+from isthmus.replication.identity import Identity, Members
 from isthmus.replication.reach import Reach
 from isthmus.replication.reconcile import Reconciliation
 from isthmus.rules import FilterError, parse_filter
@@ -102,11 +102,16 @@ def verify(federation: Federation, *, task: str = "", subscription: str = "") ->
                 reach.peek,
                 detection_ms=dict.fromkeys(read, active.duplicate_detection_ms if active else 0),
                 selects=selection(active) if active else None,
+                members=_members(each),
                 ordered=all(route.options.ordering == "ordered" for route in chosen),
                 mark=active.mark if active else "",
                 shared=witness.shared,
                 ttl_ms=witness.ttl_ms,
             )
+
+
+def _members(task: Task) -> Members | None:
+    return Members({alias: alias for alias in task.members}, task.entity) if isinstance(task, AllActiveTask) else None
 
 
 def selection(task: AllActiveTask) -> Selects:

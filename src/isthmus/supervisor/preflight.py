@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from isthmus.connectors.secret import resolve, scrub
@@ -106,9 +107,13 @@ def _attempts(routes: Sequence[Route], alias: str, reach: Reach) -> Iterator[Cal
     claims = [claim_endpoint(route.task, alias) for route in routes if route.source.alias == alias]
     targets = [target for route in routes for target in route.targets if target.alias == alias]
     for source in dict.fromkeys((*claims, *sources)):
-        yield lambda source=source: reach.peek(source)(0, 1)
+        yield partial(_browse, reach, source)
     for target in dict.fromkeys(targets):
-        yield lambda target=target: _attach(reach, target)
+        yield partial(_attach, reach, target)
+
+
+def _browse(reach: Reach, source: Endpoint) -> None:
+    reach.peek(source)(0, 1)
 
 
 def _attach(reach: Reach, target: Endpoint) -> None:

@@ -11,6 +11,7 @@ from isthmus.errors import EntityNotFoundError
 from isthmus.replication import audit as audit_module
 from isthmus.replication.audit import audit
 from isthmus.replication.count import Verdict
+from isthmus.replication.identity import Members
 from isthmus.testing.clock import ManualClock
 from isthmus.topology.model import Endpoint, Route
 
@@ -285,12 +286,13 @@ def test_provenance_of_a_message_that_never_entered_is_not_believed() -> None:
 def test_a_message_from_outside_the_task_entered_where_it_came_to_a_member() -> None:
     """Another task brought it: a route that stops it because of where it comes from loses it for this task."""
     entities = Entities()
+    members = Members({"ewr": "ewr", "jfk": "jfk"}, "Flights")
     entities.put("ewr/flights/Subscriptions/audit", 1, origin="lga")
-    result = audit("flights", ROUTES, AUDIT, entities.peek)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, members=members)
     assert [result.total(kind) for kind in ("entered", "lost", "forged")] == [1, 1, 0]
     there = {"repl-origin": "lga/flights;ewr/flights", "repl-sequence": "1;1"}
     entities.put("jfk/flights/Subscriptions/audit", 1, own=there)
-    result = audit("flights", ROUTES, AUDIT, entities.peek)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, members=members)
     assert [result.total(kind) for kind in ("entered", "arrived", "lost")] == [1, 1, 0]
 
 
