@@ -50,7 +50,6 @@ class Identity(NamedTuple):
         entity: the entity there; empty where it entered this one.
         number: its sequence number there.
         reason: why it was dead-lettered; empty where it was not.
-        republished: whether it bears the provenance of a copy and yet is a new message, which entered here.
     """
 
     sequence: int
@@ -58,7 +57,6 @@ class Identity(NamedTuple):
     entity: str
     number: int
     reason: str
-    republished: bool = False
 
 
 class Members(NamedTuple):

@@ -18,10 +18,10 @@ from isthmus.entities.view import MessageView
 from isthmus.errors import InvalidArgumentError
 from isthmus.replication.audit import audit
 from isthmus.replication.audited import Selects
-from isthmus.replication.identity import Identity, Members
+from isthmus.replication.identity import ORIGIN, Identity, Members
 from isthmus.replication.reach import Reach
 from isthmus.replication.reconcile import Reconciliation
-from isthmus.rules import FilterError, parse_filter
+from isthmus.rules import Filter, FilterError, parse_filter
 from isthmus.topology.model import Endpoint, Federation, Task
 from isthmus.topology.pattern.all_active import AUDIT, AllActiveTask, mark_filter
 from isthmus.topology.route import routes
@@ -115,29 +115,35 @@ def _members(task: Task) -> Members | None:
 
 
 def selection(task: AllActiveTask) -> Selects:
-    """What the task does with a message that a publisher sent, by the rule of its replication subscriptions."""
-    rule = parse_filter(mark_filter(task.mark, task.filter))
+    """What the task does with a message that a publisher sent, by the rule of its replication subscriptions.
+
+    A publisher may mark a message to keep it where it is. A mark on a message that also has provenance came with a copy's
+    properties, from an application that sends them again or from another task: the rule stops a new message then.
+    """
+    condition = parse_filter(task.filter) if task.filter else None
     unmarked = parse_filter(mark_filter(task.mark))
-    mark = task.mark.lower().encode()
+    mark = task.mark.lower()
+    origin = ORIGIN.encode()
 
     def selects(message: bytes, identity: Identity) -> str:
         start, end = section.locate(message).application_properties
-        if not task.filter and task.mark.isascii() and mark not in message[start:end].lower():
-            return ""  # the rule selects it; most messages have no mark
+        may_be_marked = not mark.isascii() or mark.encode() in message[start:end].lower()
+        if condition is None and not may_be_marked:
+            return ""
         view = MessageView(split(message, HeadCache(0)), identity.number, standing(message).enqueued_ms)
-        try:
-            if rule.matches(view) is True:
-                return ""
-        except (FilterError, CodecError):
-            pass
-        try:
-            free = unmarked.matches(view)
-        except (FilterError, CodecError):
-            free = None
-        if free is True:
-            return "filtered"
+        free = _matches(unmarked, view) if may_be_marked else True
         if free is None:
             return "incomparable"
-        return "stopped" if identity.republished else "held_back"
+        if not free:
+            return "stopped" if origin in message[start:end] else "held_back"
+        return "" if condition is None or _matches(condition, view) else "filtered"
 
     return selects
+
+
+def _matches(rule: Filter, view: MessageView) -> bool | None:
+    """Whether a rule selects a message; None where it cannot tell."""
+    try:
+        return rule.matches(view)
+    except (FilterError, CodecError):
+        return None

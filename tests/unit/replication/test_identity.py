@@ -16,19 +16,19 @@ def test_i1_a_copy_is_known_by_its_first_hop() -> None:
         annotations={"x-opt-sequence-number": Long(7)},
         application_properties={"n": 1, "repl-origin": "ewr/flights;jfk/flights", "repl-sequence": "42;43"},
     )
-    assert identify(message) == (7, "ewr", "flights", 42, "", False)
+    assert identify(message) == (7, "ewr", "flights", 42, "")
 
 
 def test_i2_an_original_in_a_subscription_bears_the_number_of_its_topic() -> None:
     message = section.encode_message(
         b"body", annotations={"x-opt-sequence-number": Long(7), "x-opt-enqueue-sequence-number": Long(99)}
     )
-    assert identify(message) == (7, "", "", 99, "", False)
+    assert identify(message) == (7, "", "", 99, "")
 
 
 def test_i2_an_original_in_a_queue_bears_its_own_number() -> None:
     message = section.encode_message(b"body", annotations={"x-opt-sequence-number": Long(7)})
-    assert identify(message) == (7, "", "", 7, "", False)
+    assert identify(message) == (7, "", "", 7, "")
 
 
 def test_a_dead_lettered_message_tells_why() -> None:
@@ -50,7 +50,7 @@ def test_provenance_that_nobody_can_read_is_none() -> None:
     message = section.encode_message(
         b"", annotations={"x-opt-sequence-number": Long(7)}, application_properties={"repl-origin": "text"}
     )
-    assert identify(message.replace(b"text", b"\xff\xff\xff\xff")) == (7, "", "", 7, "", False)
+    assert identify(message.replace(b"text", b"\xff\xff\xff\xff")) == (7, "", "", 7, "")
 
 
 @pytest.mark.parametrize("number", ["²", "9" * 5000])
@@ -60,7 +60,7 @@ def test_a_number_that_is_none_stops_nobody(number: str) -> None:
         annotations={"x-opt-sequence-number": Long(7)},
         application_properties={"repl-origin": "ewr/flights", "repl-sequence": number},
     )
-    assert identify(message) == (7, "ewr", "flights", -1, "", False)
+    assert identify(message) == (7, "ewr", "flights", -1, "")
 
 
 def test_bytes_that_are_no_message_raise() -> None:

@@ -71,6 +71,8 @@ def selected(monkeypatch: pytest.MonkeyPatch, task: str, own: dict[str, Any]) ->
         ("topic: f, filter: \"sys.Label = 'board' AND 1 / n > 0\"", {"n": 0}, "filtered"),
         ("topic: f, filter: \"sys.Label = 'board' AND 1 / n > 0\"", {"n": 1}, ""),
         ("topic: f", {"replication": "x"}, "incomparable"),
+        ("topic: f, filter: \"carrier = 'UA'\"", {"replication": "x"}, "incomparable"),
+        ("topic: f", {"replication": 1, "repl-origin": "lga/f", "repl-sequence": "3"}, "stopped"),
     ],
 )
 def test_what_the_tasks_rule_keeps_back_is_not_expected(
