@@ -22,6 +22,7 @@ from isthmus.replication.identity import ORIGIN, Identity, Members
 from isthmus.replication.reach import Reach
 from isthmus.replication.reconcile import Reconciliation
 from isthmus.rules import Filter, FilterError, parse_filter
+from isthmus.rules.value import compare
 from isthmus.topology.model import Endpoint, Federation, Task
 from isthmus.topology.pattern.all_active import AUDIT, AllActiveTask, mark_filter
 from isthmus.topology.route import routes
@@ -132,13 +133,22 @@ def selection(task: AllActiveTask) -> Selects:
             return ""
         view = MessageView(split(message, HeadCache(0)), identity.number, standing(message).enqueued_ms)
         free = _matches(unmarked, view) if may_be_marked else True
-        if free is None:
-            return "incomparable"
         if not free:
+            # The rule is unknown, not false, where one of its alternatives cannot be compared.
+            if free is None and not (_is_one(view, mark)):
+                return "incomparable"
             return "stopped" if origin in message[start:end] else "held_back"
         return "" if condition is None or _matches(condition, view) else "filtered"
 
     return selects
+
+
+def _is_one(view: MessageView, mark: str) -> bool:
+    """Whether the mark is the number 1."""
+    try:
+        return compare("=", view.user(mark), 1) is True
+    except (FilterError, CodecError):
+        return False
 
 
 def _matches(rule: Filter, view: MessageView) -> bool | None:
