@@ -7,8 +7,8 @@ the workers (`isthmus.connectors.servicebus`), nor the decision to start again.
 Invariants:
     I1. Options hold references to secrets, never secrets.
     I2. Each route has a checkpoint folder of its own, which stays over restarts.
-    I3. Moved are messages that the target has acknowledged and that are settled at the source, as the lease's sink tells
-        over the control channel; the count never falls.
+    I3. Moved are messages that the target has acknowledged and that are settled at the source, as the lease tells over the
+        control channel; the count never falls.
     I4. Where one of two queries ends, the lease of the other is asked to end, and counts as running until it has: to stop
         it in the midst of its messages would leave their locks to expire, and who comes next would wait for that.
 """

@@ -1,12 +1,11 @@
 """What became of a route's messages, summed over its leases.
 
-What it is: the counts that the sink of each lease reports, and their sum over the leases of a route. What it is not: the
+What it is: the counts that each lease reports, and their sum over the leases of a route. What it is not: the
 connection that carries the reports (`isthmus.replication.route_control`).
 
 Invariants:
     I1. No count ever falls: what a lease reported last stays when the lease is gone.
-    I2. Moved are only messages that the target has acknowledged, by the sink's own count; a lease whose sink has not
-        reported yet has moved none.
+    I2. Moved are only messages that were settled because the target has acknowledged them.
 """
 
 from __future__ import annotations
@@ -45,12 +44,10 @@ NO_COUNTS = Counts()
 def counts_of(told: Mapping[str, Any]) -> Counts:
     """The counts in a lease's latest report, that of its sink included."""
     sink = told.get("sink")
-    sink = sink if isinstance(sink, Mapping) else {}
-    settled = int(told.get("settled", 0))
     return Counts(
-        settled=settled,
-        moved=int(sink.get("completed", 0)),
-        dead_lettered=int(told.get("dead_lettered", 0)) + int(sink.get("dead_lettered", 0)),
-        discarded=int(sink.get("discarded", 0)),
-        resent=int(sink.get("resent", 0)),
+        settled=int(told.get("settled", 0)),
+        moved=int(told.get("moved", 0)),
+        dead_lettered=int(told.get("dead_lettered", 0)),
+        discarded=int(told.get("discarded", 0)),
+        resent=int(sink.get("resent", 0)) if isinstance(sink, Mapping) else 0,
     )

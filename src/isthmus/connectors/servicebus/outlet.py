@@ -106,9 +106,7 @@ class Outlet:
     Attributes:
         sent: messages sent, repetitions not counted.
         resent: messages sent again after a lost connection or a refusal.
-        refused: messages given another disposition than sent and completed.
-        dead_lettered: those of them that were set aside at the source.
-        discarded: those of them that were completed at the source.
+        refused: messages given another disposition than completed.
     """
 
     def __init__(
@@ -127,7 +125,7 @@ class Outlet:
         self.window = window
         self.batch_messages = batch_messages if batch_messages > 1 else 0
         self.target_timeout_seconds = target_timeout_seconds
-        self.sent = self.resent = self.refused = self.dead_lettered = self.discarded = 0
+        self.sent = self.resent = self.refused = 0
         self._channel_file = channel_file
         self._channel: Channel | None = None
         self._dispose = dispose
@@ -258,7 +256,6 @@ class Outlet:
             if self._closing:
                 return
             self._closing = True
-            self._tell_counts()  # the last word on what became of messages
             if error is not None:
                 self._say_error(error)
             elif self._channel is not None:
@@ -279,14 +276,11 @@ class Outlet:
         return {
             "sent": self.sent,
             "acknowledged": self.acknowledged,
-            "completed": self._under_way.acknowledged,
-            "dead_lettered": self.dead_lettered,
-            "discarded": self.discarded,
             "resent": self.resent,
             "refused": self.refused,
             "process": os.getpid(),
             "under_way": len(self._under_way),
-            "blocked_by": str(self._trouble or ""),
+            "trouble": str(self._trouble or ""),
         }
 
     # ---- handing over (the sink's thread)
@@ -522,11 +516,7 @@ class Outlet:
             self._give_up(SourceGoneError(f"'{self.path}': the reader of this task is gone"))
         if now - self._said_at >= ALIVE_SECONDS:
             self._said_at = now
-            self._tell_counts()
-
-    def _tell_counts(self) -> None:
-        if self._channel is not None and not self._channel.closed:
-            self._channel.send(frames.STATS, json.dumps(self.statistics()).encode())
+            channel.send(frames.STATS, json.dumps(self.statistics()).encode())
 
     def _take_outcomes(self, sender: Sender) -> None:
         under_way = self._under_way
@@ -570,15 +560,11 @@ class Outlet:
 
     def _refuse(self, sequence: int | None, refused: Refused) -> None:
         self.refused += 1
-        self.dead_lettered += refused.disposition == "dead-letter"
-        self.discarded += refused.disposition == "complete"
         self._settled += sequence is not None
         if sequence is not None and self._channel is not None:
-            if refused.disposition == "complete":
-                self._channel.settle(sequence, sequence)
-            else:
-                item = {"first": sequence, "last": sequence, **refused._asdict()}
-                self._channel.send(frames.DISPOSE, json.dumps([item]).encode())
+            # Also what is completed without being sent: the reader counts it apart from what the target took.
+            item = {"first": sequence, "last": sequence, **refused._asdict()}
+            self._channel.send(frames.DISPOSE, json.dumps([item]).encode())
         elif sequence is not None and self._dispose is not None:
             self._dispose(sequence, refused)
         elif refused.disposition != "complete":
