@@ -83,6 +83,8 @@ from isthmus.errors import (
     SessionLockLostError,
     UnauthorizedError,
 )
+from isthmus.message import DUPLICATE_KEYS
+from isthmus.message.name import NAMESPACE_ID
 
 if TYPE_CHECKING:
     from isthmus.broker.namespace import Namespace
@@ -145,6 +147,7 @@ class Peer:
             idle_timeout_ms=namespace.limits.connection_idle_timeout_ms,
             sasl=_MECHANISMS,
             require_sasl=False,
+            properties={Symbol(NAMESPACE_ID): namespace.identity},
         )
         self._access = Access(namespace.authority, namespace.token_clock)
         self._handlers: dict[Link, _Handler] = {}
@@ -397,7 +400,9 @@ class Peer:
             destination.check_sendable()
             limit_bytes = destination.max_message_size_bytes
             told = {_MAX_BATCH_SIZE: ULong(BATCH_BYTES)} if limit_bytes > BATCH_BYTES else None
-            link.accept(max_message_size=limit_bytes, properties=told)
+            takes_copies = onward is None and DUPLICATE_KEYS in link.desired_capabilities
+            offered = [DUPLICATE_KEYS] if takes_copies else None
+            link.accept(max_message_size=limit_bytes, properties=told, offered_capabilities=offered)
             # A message over the limit is rejected by itself; only one that is far over it costs the client its link.
             link.max_message_size_bytes = limit_bytes + _OVERSIZE_BYTES
             kind = PartitionedIntake if isinstance(destination, Partitioned | PartitionedTransfer) else Intake
@@ -411,6 +416,7 @@ class Peer:
                 desk,
                 self._account_large,
                 batch_limit=self._limits.max_messages_per_batch,
+                takes_copies=takes_copies,
             )
             self._handlers[link] = intake
             intake.open()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from isthmus.errors import ConfigError, Fault
 from isthmus.topology import lint, read
+from isthmus.topology.duplicate import federation_notes
 from isthmus.topology.linter import warnings
 from isthmus.topology.source import DEFAULT_FILE, load_text
 
@@ -34,11 +35,17 @@ def run(
         faults, warned = lint(text, file), warnings(text, file)
     except ConfigError as error:
         text, faults, warned = "", list(error.faults), []
+    notes = [] if faults else list(federation_notes(read(text, file)))
     if as_json:
-        told = {"faults": [asdict(fault) for fault in faults], "warnings": [asdict(each) for each in warned]}
-        print(json.dumps({"file": file, "ok": not faults, **told}))
+        told: dict[str, Any] = {
+            "faults": [asdict(fault) for fault in faults],
+            "warnings": [asdict(each) for each in warned],
+        }
+        print(json.dumps({"file": file, "ok": not faults, **told} | ({"notes": notes} if notes else {})))
     else:
         _show(file, text, faults, warned)
+        for note in notes:
+            print(f"note: {note}")
     if faults:
         raise typer.Exit(2)
 

@@ -16,15 +16,17 @@ from isthmus.connectors.servicebus.head import standing
 from isthmus.entities.parse import HeadCache, split
 from isthmus.entities.view import MessageView
 from isthmus.errors import InvalidArgumentError
+from isthmus.message.name import ORIGIN
 from isthmus.replication.audit import audit
 from isthmus.replication.audited import Selects
-from isthmus.replication.identity import ORIGIN, Identity, Members
+from isthmus.replication.identity import Identity, Members
 from isthmus.replication.reach import Reach
 from isthmus.replication.reconcile import Reconciliation
 from isthmus.rules import Filter, FilterError, parse_filter
 from isthmus.rules.value import compare
 from isthmus.topology.model import Endpoint, Federation, Task
-from isthmus.topology.pattern.all_active import AUDIT, AllActiveTask, mark_filter
+from isthmus.topology.pattern.all_active import AUDIT, AllActiveTask
+from isthmus.topology.pattern.mark import mark_filter
 from isthmus.topology.route import routes
 
 __all__ = ["Witness", "selection", "verify", "witness_of"]
@@ -103,7 +105,7 @@ def verify(federation: Federation, *, task: str = "", subscription: str = "") ->
                 reach.peek,
                 detection_ms=dict.fromkeys(read, active.duplicate_detection_ms if active else 0),
                 selects=selection(active) if active else None,
-                members=_members(each),
+                members=_members(each, reach),
                 ordered=all(route.options.ordering == "ordered" for route in chosen),
                 mark=active.mark if active else "",
                 shared=witness.shared,
@@ -111,8 +113,8 @@ def verify(federation: Federation, *, task: str = "", subscription: str = "") ->
             )
 
 
-def _members(task: Task) -> Members | None:
-    return Members({alias: alias for alias in task.members}, task.entity) if isinstance(task, AllActiveTask) else None
+def _members(task: Task, reach: Reach) -> Members | None:
+    return Members(reach.identities(task.members), task.entity) if isinstance(task, AllActiveTask) else None
 
 
 def selection(task: AllActiveTask) -> Selects:
@@ -122,7 +124,8 @@ def selection(task: AllActiveTask) -> Selects:
     properties, from an application that sends them again or from another task: the rule stops a new message then.
     """
     condition = parse_filter(task.filter) if task.filter else None
-    unmarked = parse_filter(mark_filter(task.mark))
+    unmarked = parse_filter(mark_filter(task.mark, is_number=task.mark_is_number))
+    is_number = task.mark_is_number
     mark = task.mark.lower()
     origin = ORIGIN.encode()
 
@@ -135,9 +138,9 @@ def selection(task: AllActiveTask) -> Selects:
         free = _matches(unmarked, view) if may_be_marked else True
         if not free:
             # The rule is unknown, not false, where one of its alternatives cannot be compared.
-            if free is None and not (_is_one(view, mark)):
+            if free is None and not (is_number and _is_one(view, mark)):
                 return "incomparable"
-            return "stopped" if origin in message[start:end] else "held_back"
+            return "held_back" if is_number and origin not in message[start:end] else "stopped"
         return "" if condition is None or _matches(condition, view) else "filtered"
 
     return selects

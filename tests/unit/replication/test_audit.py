@@ -8,6 +8,8 @@ from isthmus.amqp import section
 from isthmus.amqp.section import Header
 from isthmus.amqp.types import Long, Symbol, Timestamp
 from isthmus.errors import EntityNotFoundError
+from isthmus.message import digest
+from isthmus.message.name import DIGEST, HOP_PROPERTIES
 from isthmus.replication import audit as audit_module
 from isthmus.replication.audit import audit
 from isthmus.replication.count import Verdict
@@ -26,6 +28,12 @@ ROUTES = [
     )
     for source, target in (("ewr", "jfk"), ("jfk", "ewr"))
 ]
+
+
+def copied(origin: str, number: int, message_id: str, body: bytes = b"") -> dict[str, object]:
+    """The provenance of a copy without a body."""
+    hop = (f"{origin}/flights", origin, str(number), str(number), "2026-01-01T00:00:00.000Z")
+    return {**dict(zip(HOP_PROPERTIES, hop, strict=True)), DIGEST: digest(message_id.encode(), body)}
 
 
 class Entities:
@@ -53,7 +61,7 @@ class Entities:
     ) -> None:
         properties: dict[str, object] = dict(own or {})
         if origin:
-            properties |= {"repl-origin": f"{origin}/flights", "repl-sequence": str(number)}
+            properties |= copied(origin, number, message_id, body)
         if reason:
             properties["DeadLetterReason"] = reason
         annotations = {
@@ -290,7 +298,8 @@ def test_a_message_from_outside_the_task_entered_where_it_came_to_a_member() -> 
     entities.put("ewr/flights/Subscriptions/audit", 1, origin="lga")
     result = audit("flights", ROUTES, AUDIT, entities.peek, members=members)
     assert [result.total(kind) for kind in ("entered", "lost", "forged")] == [1, 1, 0]
-    there = {"repl-origin": "lga/flights;ewr/flights", "repl-sequence": "1;1"}
+    there = copied("lga", 1, "")
+    there |= {name: f"{there[name]};{value}" for name, value in copied("ewr", 1, "").items() if name in HOP_PROPERTIES}
     entities.put("jfk/flights/Subscriptions/audit", 1, own=there)
     result = audit("flights", ROUTES, AUDIT, entities.peek, members=members)
     assert [result.total(kind) for kind in ("entered", "arrived", "lost")] == [1, 1, 0]

@@ -32,6 +32,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, task: str) -> dict[str, Any]:
         return Reconciliation(name, ())
 
     monkeypatch.setattr(verify_module, "audit", audit)
+    monkeypatch.setattr(verify_module.Reach, "identities", lambda _, aliases: dict(zip(aliases, aliases, strict=True)))
     list(verify(read(FILE % task)))
     return seen
 
@@ -60,19 +61,19 @@ def selected(monkeypatch: pytest.MonkeyPatch, task: str, own: dict[str, Any]) ->
     ("task", "own", "expected"),
     [
         ("topic: f", {}, ""),
-        ("topic: f", {"replication": 1}, "held_back"),
-        ("topic: f", {"Replication": types.Long(1)}, "held_back"),
-        ("topic: f", {"replication": 0}, ""),
+        ("topic: f, mark: replication", {"replication": 1}, "held_back"),
+        ("topic: f, mark: replication", {"Replication": types.Long(1)}, "held_back"),
+        ("topic: f, mark: replication", {"replication": 0}, ""),
         ("topic: f, mark: seen", {"replication": 1}, ""),
         ("topic: f, filter: \"carrier = 'UA'\"", {"carrier": "UA"}, ""),
         ("topic: f, filter: \"carrier = 'UA'\"", {"carrier": "AA"}, "filtered"),
         ("topic: f, filter: \"carrier = 'UA'\"", {}, "filtered"),
-        ("topic: f, filter: \"carrier = 'UA'\"", {"carrier": "UA", "replication": 1}, "held_back"),
+        ("topic: f, mark: replication, filter: \"carrier = 'UA'\"", {"carrier": "UA", "replication": 1}, "held_back"),
         ("topic: f, filter: \"sys.Label = 'board' AND 1 / n > 0\"", {"n": 0}, "filtered"),
         ("topic: f, filter: \"sys.Label = 'board' AND 1 / n > 0\"", {"n": 1}, ""),
-        ("topic: f", {"replication": "x"}, "incomparable"),
-        ("topic: f, filter: \"carrier = 'UA'\"", {"replication": "x"}, "incomparable"),
-        ("topic: f", {"replication": 1, "repl-origin": "lga/f", "repl-sequence": "3"}, "stopped"),
+        ("topic: f, mark: replication", {"replication": b"x"}, "incomparable"),
+        ("topic: f, mark: replication, filter: \"carrier = 'UA'\"", {"replication": b"x"}, "incomparable"),
+        ("topic: f, mark: replication", {"replication": 1, "repl-origin": "lga/f", "repl-sequence": "3"}, "stopped"),
     ],
 )
 def test_what_the_tasks_rule_keeps_back_is_not_expected(
