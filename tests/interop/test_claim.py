@@ -106,5 +106,5 @@ def test_i3_a_namespace_that_is_away_is_unreachable_not_an_error(federation: Fed
 def test_a_missing_claim_entity_says_what_to_do(federation: FederationProcess, tmp_path: Path) -> None:
     stray = Claim("no-such-task", "ewr", Reach(federation.federation).open)
     stray.attempt()
-    assert stray.view().state is ClaimState.UNREACHABLE
+    assert stray.view().state is ClaimState.FAULTY
     assert "isthmus apply" in stray.view().text

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from isthmus.amqp import section
+from isthmus.amqp.performative import Accepted, Rejected
+from isthmus.connectors.administration import Administrations, open_administration
 from isthmus.connectors.servicebus.splice import Splicer
+from isthmus.replication.count import Verdict
+from isthmus.replication.identity import identify
 from isthmus.replication.reach import Reach
+from isthmus.replication.verify import verify
 from isthmus.testing.federation import TOPIC, FederationProcess
-from isthmus.topology.model import Endpoint
+from isthmus.topology import TopicState, plan
+from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.route import routes
+from isthmus.topology.source import load
 from isthmus.transport import Receiver, Sender
 
 COUNT = 25
@@ -20,7 +28,7 @@ COUNT = 25
 
 @pytest.fixture(name="federation", scope="module")
 def _federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationProcess]:
-    with FederationProcess(tmp_path_factory.mktemp("federation")) as running:
+    with FederationProcess(tmp_path_factory.mktemp("federation"), settings=["duplicates: message-id"]) as running:
         yield running
 
 
@@ -66,3 +74,143 @@ def test_dropped_copies_are_told_from_lost_ones(federation: FederationProcess) -
     move(federation, "ewr", 1, lose=True)
     result = federation.verify()
     assert (result.total("dropped"), result.total("lost"), result.clean) == (2 * COUNT, 1, False)
+
+
+BOOKINGS = """tasks:
+  bookings: {pattern: all-active, queue: bookings, members: [ewr, jfk]%s}
+"""
+
+
+def apply_queue(federation: FederationProcess, more: str = "") -> Federation:
+    """A task for a queue, between the same namespaces."""
+    head = federation.file.read_text(encoding="utf-8").partition("tasks:")[0]
+    file = federation.folder / f"bookings{len(more)}.yaml"
+    file.write_text(head + BOOKINGS % more, encoding="utf-8")
+    declared = load(file)
+    with Administrations(declared) as administrations:
+        applied = administrations.apply(plan(declared, administrations.observe()))
+    assert applied.error is None
+    return declared
+
+
+def receive(federation: Federation, endpoint: Endpoint, count: int, outcome: Any = None) -> list[bytes]:
+    """Takes messages as an application does."""
+    with Reach(federation) as reach, reach.open(endpoint) as client:
+        receiver = Receiver(client, endpoint.entity).wait_attached()
+        receiver.grant(count)
+        client.wait_until(lambda: receiver.received >= count, 20, "messages")
+        payloads = []
+        for run in receiver.take():
+            payloads.extend(run.payloads)
+            receiver.dispose(run.first_id, run.first_id + len(run.tags) - 1, outcome or Accepted())
+        client.flush()
+        return payloads
+
+
+def send(federation: Federation, endpoint: Endpoint, messages: list[bytes]) -> None:
+    with Reach(federation) as reach, reach.open(endpoint) as client:
+        Sender(client, endpoint.entity).wait_ready().send_all(messages)
+
+
+def replicate(federation: Federation, source: str, count: int) -> None:
+    """Moves what waits before a route as its sink would."""
+    route = next(route for route in routes(federation) if route.source.alias == source)
+    splicer = Splicer(f"{source}/{route.target.entity}", route.target.alias)
+    copies = [
+        splicer.copy(payload, time.time_ns() // 1_000_000) for payload in receive(federation, route.source, count)
+    ]
+    send(federation, route.target, [copy for copy in copies if isinstance(copy, bytes)])
+
+
+def numbered(prefix: str, count: int, **own: Any) -> list[bytes]:
+    return [
+        section.encode_message(
+            f"{prefix} {number}".encode(),
+            properties={"message_id": f"{prefix}-{number}"},
+            application_properties={"number": number} | own,
+        )
+        for number in range(count)
+    ]
+
+
+def test_what_consumers_of_a_queue_took_is_not_called_lost_and_an_audit_subscription_tells(
+    federation: FederationProcess,
+) -> None:
+    declared = apply_queue(federation)
+    send(declared, Endpoint("ewr", "bookings"), numbered("booking", 40))
+    replicate(declared, "ewr", 40)
+    (whole,) = verify(declared)
+    assert (whole.verdict, whole.total("arrived")) == (Verdict.CLEAN, 40)
+    receive(declared, Endpoint("jfk", "bookings/Subscriptions/consumers"), 25)
+    (drained,) = verify(declared)
+    assert (drained.verdict, drained.total("lost"), drained.total("consumed")) == (Verdict.UNCLEAR, 0, 25)
+    assert any(
+        "25 messages no longer stand in bookings/Subscriptions/consumers at jfk" in each for each in drained.doubts
+    )
+
+    audited = apply_queue(federation, ", audit: 1h")
+    assert [each.verdict for each in verify(audited)] == [Verdict.UNCLEAR]  # nothing has come since it was made
+    send(audited, Endpoint("ewr", "bookings"), numbered("later", 20))
+    replicate(audited, "ewr", 20)
+    receive(audited, Endpoint("jfk", "bookings/Subscriptions/consumers"), 35)
+    receive(audited, Endpoint("ewr", "bookings/Subscriptions/consumers"), 60)
+    administration = open_administration(audited.namespaces["ewr"])
+    try:
+        size = administration.size("bookings")
+        assert size is not None
+        assert 0 < size[0] < size[1] == 5 << 30
+        assert administration.size("nothing") is None
+        stands = administration.observe("ewr", [TopicState(name="bookings")]).topic("bookings")
+        assert stands is not None
+        kept = stands.subscription("audit")
+        assert kept is not None
+        assert kept.default_ttl_ms == 3_600_000
+    finally:
+        administration.close()
+    (told,) = verify(audited)
+    assert (told.verdict, told.total("entered"), told.total("arrived")) == (Verdict.CLEAN, 20, 20)
+
+    send(audited, Endpoint("ewr", "bookings"), numbered("aside", 3))
+    route = next(route for route in routes(audited) if route.source.alias == "ewr")
+    receive(audited, route.source, 3, Rejected())
+    (aside,) = verify(audited)
+    assert (aside.verdict, aside.total("dead_lettered"), aside.total("lost")) == (Verdict.FAULTY, 3, 0)
+
+
+def test_forged_provenance_neither_hides_a_loss_nor_passes(federation: FederationProcess) -> None:
+    declared = federation.federation
+    before = federation.verify()
+    send(declared, Endpoint("ewr", TOPIC), numbered("real", 2))
+    (last,) = {max(each.entered for each in before.comparisons if each.origin == each.member)}
+    number = last + 1
+    route = next(route for route in routes(declared) if route.source.alias == "ewr")
+    taken = receive(declared, route.source, 2)
+    numbers = [identify(payload).number for payload in taken]
+    forged = [
+        numbered("forged", 1, **{"repl-origin": f"ewr/{TOPIC}", "repl-sequence": str(each)})[0]
+        for each in (*numbers, number + 10_000)
+    ]
+    # Under other ids: detection must not drop them.
+    forged = [message.replace(b"forged-0", b"forged-%d" % index) for index, message in enumerate(forged)]
+    send(declared, Endpoint("jfk", TOPIC), forged)
+    found = federation.verify()
+    added = {kind: found.total(kind) - before.total(kind) for kind in ("arrived", "lost")}
+    assert added == {"arrived": 0, "lost": 2}
+    assert found.verdict is Verdict.FAULTY
+
+
+def test_what_expired_before_its_route_is_no_clean_result(federation: FederationProcess) -> None:
+    declared = apply_queue(federation, ", audit: 2h")
+    (before,) = verify(declared)
+    short = section.encode_message(b"short", header=section.Header(ttl_ms=1), properties={"message_id": "short"})
+    send(declared, Endpoint("ewr", "bookings"), [short, *numbered("behind", 1)])
+    limit = time.monotonic() + 20
+    doubts: tuple[str, ...] = ()
+    while not doubts and time.monotonic() < limit:
+        (found,) = verify(declared)
+        doubts = found.doubts
+        time.sleep(0.0 if doubts else 0.2)
+    assert not before.doubts
+    assert doubts == (
+        "1 messages no longer stand in bookings/Subscriptions/audit at ewr (expired, or consumed by someone)",
+    )

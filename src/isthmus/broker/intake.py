@@ -20,7 +20,7 @@ from isthmus.amqp.performative import Accepted, TransactionalState
 from isthmus.broker.coordinator import Transactions
 from isthmus.broker.inflow import CREDIT, Durable, Failed, Inflow, Refusing, wrap
 from isthmus.broker.large import LARGE_BYTES, LargeDesk, Upload
-from isthmus.entities import Large, Partitioned, PartitionedTransfer, Payload, Transaction, envelope
+from isthmus.entities import Copy, Large, Partitioned, PartitionedTransfer, Payload, Transaction, envelope
 from isthmus.entities.transaction import Destination as Examined
 from isthmus.errors import IsthmusError, MessageTooLargeError, NotAllowedError
 
@@ -64,6 +64,7 @@ class Intake(Inflow):
         large: what takes large messages; None reads them like all others.
         account_large: told of bytes of large messages that wait for the disk, as `account` is of the others'.
         batch_limit: how many messages an envelope may have; None for any number.
+        takes_copies: whether what comes are a route's copies, which bear duplicate keys.
     """
 
     def __init__(
@@ -77,8 +78,10 @@ class Intake(Inflow):
         account_large: Callable[[int], None] = lambda size: None,
         *,
         batch_limit: int | None = None,
+        takes_copies: bool = False,
     ) -> None:
         super().__init__(link, path, destination, account)
+        self._takes_copies = takes_copies
         self._destination = destination
         self._transactions = transactions
         self._large = large
@@ -159,6 +162,7 @@ class Intake(Inflow):
         upload.give_back_room()
         try:
             payload = upload.payload()
+            payload.is_copy = self._takes_copies
             if event.state is None:
                 size_bytes = len(payload.front) + 1
                 self.store([payload], *self._outcomes(first, 1, size_bytes, settled))
@@ -182,7 +186,7 @@ class Intake(Inflow):
     # ---- as all links
 
     def store(self, payloads: Sequence[Payload], durable: Durable, failed: Failed, /) -> None:
-        self._destination.accept(payloads, durable, failed)
+        self._destination.accept(self._typed(payloads), durable, failed)
 
     def store_batch(self, envelope_bytes: bytes, durable: Durable, failed: Failed, /) -> None:
         self._destination.accept(self._unpack(envelope_bytes), durable, failed)
@@ -198,7 +202,8 @@ class Intake(Inflow):
             found = self._transactions.find(state.txn_id, amqp_session)
             way = self._transactions.way(state.txn_id, self._destination.path, amqp_session)
             for payload in event.payloads:
-                messages = self._unpack(payload) if event.message_format == BATCH_FORMAT else [payload]
+                is_batch = event.message_format == BATCH_FORMAT
+                messages = self._unpack(payload) if is_batch else self._typed([payload])
                 found.send(way or self._destination, messages)
         except IsthmusError as error:
             if found is not None and event.settled:
@@ -209,7 +214,7 @@ class Intake(Inflow):
             last = first + len(event.payloads) - 1
             self.link.dispose(wrap(first), wrap(last), TransactionalState(state.txn_id, Accepted()))
 
-    def _unpack(self, payload: bytes) -> list[bytes]:
+    def _unpack(self, payload: bytes) -> Sequence[Payload]:
         """The messages of an envelope.
 
         Raises:
@@ -219,4 +224,10 @@ class Intake(Inflow):
         messages = envelope.unpack(payload, self._batch_limit)
         if len(payload) > BATCH_BYTES and len(messages) > 1:
             raise MessageTooLargeError(len(payload), BATCH_BYTES)
-        return messages
+        return self._typed(messages)
+
+    def _typed(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        """Messages as what they are: copies, or what any client sends. What is large knows by itself."""
+        if not self._takes_copies:
+            return payloads
+        return [Copy(payload) if isinstance(payload, bytes) else payload for payload in payloads]

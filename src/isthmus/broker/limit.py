@@ -81,6 +81,7 @@ LIMITS: dict[str, Setting] = {
         _number("max_delivery_count", "The greatest MaxDeliveryCount."),
         _duration("min_duplicate_window", "The shortest window of duplicate detection."),
         _duration("max_duplicate_window", "The longest window of duplicate detection.", 1000),
+        _duration("duplicate_key_window", "How long the key of a route's copy is kept at least.", 1000),
         _duration("min_auto_delete_on_idle", "The shortest AutoDeleteOnIdle."),
         _number("max_entity_size_megabytes", "The greatest MaxSizeInMegabytes.", 1, 2**30),
         _number("max_entity_name_characters", "Name of a queue or topic."),

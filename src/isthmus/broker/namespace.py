@@ -71,6 +71,7 @@ class Namespace:
         token_clock: wall time for the expiry of tokens: the machine's own, however the namespace's is shifted.
         peers: open connections.
         known_peers: those of them whose client has shown a token or a key.
+        identity: what tells this namespace from all others.
         started_at: monotonic seconds.
         is_stopping: whether clients are about to be sent away.
         partial_bytes: of messages whose last frame has not come, all connections together.
@@ -100,6 +101,7 @@ class Namespace:
         self.clock = clock
         self.token_clock = token_clock or SystemClock()
         self.name = name
+        self.identity = engine.identity
         self.max_request_bytes = max_message_size_bytes + _REQUEST_ROOM_BYTES
         self.limits = limits
         self.is_stopping = False

@@ -86,6 +86,8 @@ from isthmus.errors import (
     SessionLockLostError,
     UnauthorizedError,
 )
+from isthmus.message import DUPLICATE_KEYS
+from isthmus.message.name import NAMESPACE_ID
 
 if TYPE_CHECKING:
     from isthmus.broker.namespace import Namespace
@@ -152,6 +154,7 @@ class Peer:
             sasl=_MECHANISMS,
             require_sasl=False,
             answers_at_once=False,
+            properties={Symbol(NAMESPACE_ID): namespace.identity},
         )
         self._departures = Departures(self.touch)
         self._access = Access(namespace.authority, namespace.token_clock)
@@ -430,7 +433,9 @@ class Peer:
             destination.check_sendable()
             limit_bytes = destination.max_message_size_bytes
             told = {_MAX_BATCH_SIZE: ULong(BATCH_BYTES)} if limit_bytes > BATCH_BYTES else None
-            link.accept(max_message_size=limit_bytes, properties=told)
+            takes_copies = onward is None and DUPLICATE_KEYS in link.desired_capabilities
+            offered = [DUPLICATE_KEYS] if takes_copies else None
+            link.accept(max_message_size=limit_bytes, properties=told, offered_capabilities=offered)
             # A message over the limit is rejected by itself; only one that is far over it costs the client its link.
             link.max_message_size_bytes = limit_bytes + _OVERSIZE_BYTES
             kind = PartitionedIntake if isinstance(destination, Partitioned | PartitionedTransfer) else Intake
@@ -444,6 +449,7 @@ class Peer:
                 desk,
                 self._account_large,
                 batch_limit=self._limits.max_messages_per_batch,
+                takes_copies=takes_copies,
             )
             if onward is not None:
                 intake.destinations = (_path(onward),)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from isthmus.errors import ConfigError
+from isthmus.errors import ConfigError, Fault
 from isthmus.topology import lint, read
+from isthmus.topology.duplicate import federation_notes
+from isthmus.topology.linter import warnings
 from isthmus.topology.source import DEFAULT_FILE, load_text
 
 __all__ = ["register"]
@@ -24,19 +26,36 @@ def run(
     file: Annotated[str, typer.Argument(help="The federation file.")] = DEFAULT_FILE,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say everything that is wrong with a federation file, with line, column and what to write instead."""
+    """Say everything that is wrong with a federation file, with line, column and what to write instead.
+
+    Warnings name what is allowed and goes wrong in time; they do not change the exit code.
+    """
     try:
         text = load_text(file)
-        faults = lint(text, file)
+        faults, warned = lint(text, file), warnings(text, file)
     except ConfigError as error:
-        text, faults = "", list(error.faults)
+        text, faults, warned = "", list(error.faults), []
+    notes = [] if faults else list(federation_notes(read(text, file)))
     if as_json:
-        print(json.dumps({"file": file, "ok": not faults, "faults": [asdict(fault) for fault in faults]}))
-    elif faults:
+        told: dict[str, Any] = {
+            "faults": [asdict(fault) for fault in faults],
+            "warnings": [asdict(each) for each in warned],
+        }
+        print(json.dumps({"file": file, "ok": not faults, **told} | ({"notes": notes} if notes else {})))
+    else:
+        _show(file, text, faults, warned)
+        for note in notes:
+            print(f"note: {note}")
+    if faults:
+        raise typer.Exit(2)
+
+
+def _show(file: str, text: str, faults: list[Fault], warned: list[Fault]) -> None:
+    for each in warned:
+        print(f"warning: {each}")
+    if faults:
         print("\n".join(str(fault) for fault in faults))
     else:
         federation = read(text, file)
         tasks = len(federation.tasks)
         print(f"{file}: {len(federation.namespaces)} namespaces, {tasks} task{'s' * (tasks != 1)}, no fault")
-    if faults:
-        raise typer.Exit(2)

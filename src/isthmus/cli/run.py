@@ -20,6 +20,8 @@ from isthmus.topology.source import DEFAULT_FILE, load
 
 __all__ = ["register"]
 
+_COUNTS = ("moved", "dead_lettered", "discarded")
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
@@ -110,10 +112,13 @@ class _Screen:
         self._live.stop()
 
     def __call__(self, document: dict[str, Any]) -> None:
-        from isthmus.supervisor.display import route_table
+        from rich.console import Group
+
+        from isthmus.supervisor.display import fill_lines, route_table
 
         memory = f"{document['processes']} processes, {document['memory_bytes'] / 1048576:,.0f} MiB"
-        self._live.update(route_table(document["routes"], f"{document['state']} · {memory}"))
+        table = route_table(document["routes"], f"{document['state']} · {memory}")
+        self._live.update(Group(table, *fill_lines(document.get("fill", ()))))
 
 
 class _Lines:
@@ -135,16 +140,23 @@ class _Lines:
                 self._phases[route["name"]] = route["phase"]
                 self._say(route)
         if document["state"] == "ended":
-            moved = sum(route["moved"] for route in document["routes"])
+            counts = {name: sum(route.get(name, 0) for route in document["routes"]) for name in _COUNTS}
             if self._as_json:
-                print(json.dumps({"state": "ended", "moved": moved, "routes": document["routes"]}), flush=True)
+                print(json.dumps({"state": "ended", **counts, "routes": document["routes"]}), flush=True)
             else:
-                print(f"ended: {moved} messages moved", flush=True)
+                print(f"ended: {_counted(counts)}", flush=True)
 
     def _say(self, route: dict[str, Any]) -> None:
         if self._as_json:
-            shown = {name: route[name] for name in ("name", "phase", "state", "moved", "last_error")}
+            shown = {name: route[name] for name in ("name", "phase", "state", *_COUNTS, "last_error") if name in route}
             print(json.dumps({"route": shown}), flush=True)
         else:
             error = f" ({route['last_error']})" if route["phase"] == "failed" else ""
-            print(f"{route['name']}: {route['state']}{error}, {route['moved']} moved", flush=True)
+            print(f"{route['name']}: {route['state']}{error}, {_counted(route)}", flush=True)
+
+
+def _counted(counts: dict[str, Any]) -> str:
+    """What became of messages: `1000 moved, 2 dead-lettered`."""
+    words = [f"{counts['moved']} moved"]
+    words += [f"{counts[name]} {name.replace('_', '-')}" for name in _COUNTS[1:] if counts.get(name)]
+    return ", ".join(words)

@@ -30,7 +30,11 @@ def run(
     watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show lag, age, rates, memory and errors of every route. Exit code 1 if no run is alive."""
+    """Show lag, age, rates, memory and errors of every route.
+
+    Exit code 0: a run is alive, and every route moves what there is to move. 1: no run is alive, or a route is stalled,
+    fails, may not start, or is run elsewhere. With --watch the code tells of the last look.
+    """
     from isthmus.supervisor.status import state_folder
     from isthmus.supervisor.survey import survey
 
@@ -46,12 +50,19 @@ def run(
                 live.update(_table(survey(federation, folder)))
     else:
         Console(soft_wrap=True).print(_table(found))
-    if not found["alive"]:
+    if not found["alive"] or not all(route.get("well", True) for route in found["routes"]):
         raise typer.Exit(1)
 
 
 def _table(found: dict[str, Any]) -> Any:
-    from isthmus.supervisor.display import route_table
+    from rich.console import Group
 
-    title = f"run by process {found['process']} since {found['started_at']}" if found["alive"] else "no run is alive"
-    return route_table(found["routes"], title)
+    from isthmus.supervisor.display import fill_lines, route_table
+
+    title = "no run is alive"
+    if found["alive"]:
+        title = f"run by process {found['process']} since {found['started_at']}"
+    elif "process" in found:
+        ended = f"that of process {found['process']}, started at {found['started_at']}, {found['state']}"
+        title += f"; {ended}, last heard of {found['age_seconds']:,.0f} s ago"
+    return Group(route_table(found["routes"], title), *fill_lines(found.get("fill", ())))

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from isthmus.errors import ConfigError, InvalidArgumentError, IsthmusError
 from isthmus.topology.source import DEFAULT_FILE, load
 
 __all__ = ["register"]
@@ -25,51 +26,91 @@ def run(
     subscription: Annotated[
         str,
         typer.Option(
-            help="The subscription to read at every member; by default `audit` where the task declares it, else the "
-            "first ordinary one without a filter. Nobody may consume it."
+            help="The subscription to read at every member, which nobody may consume; by default `audit` where the task has "
+            "it, else the first ordinary one without a filter, of which applications may have consumed messages."
         ),
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Browse every member and compare by origin and sequence number. Exit code 1 if anything is lost, doubled or out of order."""
+    """Browse every member and compare by origin, sequence number and content.
+
+    Exit code 0: everything is accounted for. 1: a message is lost, set aside, expired before its route, stopped although
+    new, doubled, out of order, or other than its original. 3: the reading cannot tell, e.g. because messages were consumed
+    from the subscription that it reads, or a namespace cannot be reached.
+    """
+    from isthmus.replication.count import Verdict
     from isthmus.replication.verify import verify
 
     federation = load(file)
-    results = [result.to_dict() for result in verify(federation, task=task, subscription=subscription)]
-    clean = all(result["clean"] for result in results)
+    results = []
+    unread: IsthmusError | None = None
+    try:
+        for result in verify(federation, task=task, subscription=subscription):
+            results.append(result)  # noqa: PERF402 - what was compared before an error is told
+    except (ConfigError, InvalidArgumentError):
+        raise
+    except IsthmusError as error:
+        unread = error
+    verdict = max((result.verdict for result in results), default=Verdict.CLEAN)
+    if unread is not None:
+        verdict = max(verdict, Verdict.UNCLEAR)
+    told = [result.to_dict() for result in results]
     if as_json:
-        print(json.dumps({"file": file, "clean": clean, "tasks": results}))
+        answer = {"file": file, "clean": verdict is Verdict.CLEAN, "verdict": verdict.name.lower(), "tasks": told}
+        print(json.dumps(answer | ({"error": unread.to_dict()} if unread is not None else {})))
     else:
-        console = Console(soft_wrap=True)
-        for result in results:
-            console.print(_table(result))
-        disordered = any(result["out_of_order"] for result in results)
-        well = "nothing lost or doubled" if disordered else "nothing lost, doubled or out of order"
-        console.print(well if clean else "NOT CLEAN", style="green" if clean else "red")
-    if not clean:
-        raise typer.Exit(1)
+        _show(told, verdict, str(unread or ""))
+    if verdict.exit_code:
+        raise typer.Exit(verdict.exit_code)
 
 
-_COLUMNS = (
-    "entered",
-    "arrived",
-    "waiting",
-    "expired",
-    "dead_lettered",
-    "dropped",
-    "lost",
-    "duplicated",
-    "out_of_order",
-    "unknown",
-)
+def _show(told: list[dict[str, Any]], verdict: Any, unread: str) -> None:
+    from isthmus.replication.count import Verdict
+
+    console = Console(soft_wrap=True)
+    for result in told:
+        console.print(_table(result))
+        for reading in result["read"]:
+            console.print(_reading(reading), style="dim", highlight=False)
+        for doubt in result["doubts"]:
+            console.print(f"cannot tell: {doubt}", style="yellow", highlight=False)
+    if any(reading["shared"] and reading["doubt"] for result in told for reading in result["read"]):
+        console.print(
+            "write audit: 1d in the task and apply it: verify then reads what no application consumes", style="dim"
+        )
+    if unread:
+        console.print(f"cannot tell: {unread}", style="yellow", highlight=False)
+    disordered = any(result["out_of_order"] for result in told)
+    well = "nothing lost or doubled" if disordered else "nothing lost, doubled or out of order"
+    words = {
+        Verdict.CLEAN: (well, "green"),
+        Verdict.UNCLEAR: ("CANNOT TELL: not all that entered can be read", "yellow"),
+        Verdict.FAULTY: ("NOT CLEAN", "red"),
+    }
+    text, style = words[verdict]
+    console.print(text, style=style)
+
+
+def _reading(reading: dict[str, Any]) -> str:
+    absent = reading["absent_before"] + reading["absent_between"]
+    gone = f", {absent:,} earlier ones are gone" if absent else ""
+    return f"read {reading['member']}: {reading['entity']}, {reading['messages']:,} messages{gone}"
+
+
+# Shown also where they are zero; the others only where they are not.
+_ALWAYS = ("entered", "arrived", "waiting", "expired", "dead_lettered", "lost", "duplicated", "out_of_order")
 
 
 def _table(result: dict[str, Any]) -> Table:
+    from isthmus.replication.count import COUNTS
+
     table = Table(title=f"task {result['task']}", title_justify="left", box=None)
     table.add_column("from")
     table.add_column("at")
-    for name in _COLUMNS:
+    compared = result["comparisons"]
+    names = [count.name for count in COUNTS if count.name in _ALWAYS or any(each[count.name] for each in compared)]
+    for name in names:
         table.add_column(name.replace("_", " "), justify="right")
-    for each in result["comparisons"]:
-        table.add_row(each["origin"], each["member"], *(f"{each[name]:,}" for name in _COLUMNS))
+    for each in compared:
+        table.add_row(each["origin"], each["member"], *(f"{each[name]:,}" for name in names))
     return table

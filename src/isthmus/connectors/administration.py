@@ -73,6 +73,14 @@ class Administration(Protocol):
         """
         ...
 
+    def size(self, topic: str) -> tuple[int, int] | None:
+        """Bytes that stand in a topic, and its greatest size; None where there is no such topic.
+
+        Raises:
+            AdministrationError: no answer, or a refusal.
+        """
+        ...
+
     def close(self) -> None:
         """Close connections."""
         ...

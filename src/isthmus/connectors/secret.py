@@ -25,12 +25,20 @@ from typing import Any, NoReturn
 from isthmus.extra import require
 from isthmus.topology.reference import SecretError, SecretReference
 
-__all__ = ["Secret", "SecretError", "SecretReference", "resolve", "scrub"]
+__all__ = ["Secret", "SecretError", "SecretReference", "SecretUnavailableError", "resolve", "scrub"]
 
 HIDDEN = "***"
 
 _KEYVAULT_API_VERSION = "7.4"
 _KEYVAULT_TIMEOUT_SECONDS = 10.0
+
+
+class SecretUnavailableError(SecretError):
+    """A vault gives no answer now; it may give one later."""
+
+    code = "secret-unavailable"
+    retryable = True
+
 
 _SCRUBBED = (
     re.compile(r"(?i)(SharedAccessKey\s*=\s*)[^;\s\"']+"),
@@ -90,6 +98,7 @@ def resolve(reference: str | SecretReference, environment: Mapping[str, str] | N
 
     Raises:
         SecretError: the reference is malformed or leads nowhere.
+        SecretUnavailableError: the vault gives no answer now.
     """
     where = SecretReference.parse(reference) if isinstance(reference, str) else reference
     if where.scheme == "env":
@@ -154,9 +163,14 @@ def _read_keyvault(where: SecretReference, fetch: Callable[[str, str], Any]) -> 
     try:
         answer = fetch(url, scope)
     except urllib.error.HTTPError as error:
-        raise SecretError(str(where), f"the vault answered {error.code} {error.reason}") from None
+        kind = SecretUnavailableError if error.code == 429 or error.code >= 500 else SecretError
+        raise kind(str(where), f"the vault answered {error.code} {error.reason}") from None
+    except PermissionError as error:
+        raise SecretError(str(where), f"the vault cannot be read ({error})") from None
     except (OSError, ValueError, HTTPException) as error:
-        raise SecretError(str(where), f"the vault cannot be read ({str(error) or type(error).__name__})") from None
+        raise SecretUnavailableError(
+            str(where), f"the vault cannot be read ({str(error) or type(error).__name__})"
+        ) from None
     value = answer.get("value") if isinstance(answer, dict) else None
     if not isinstance(value, str) or not value:
         raise SecretError(str(where), "the vault answered without a value")
@@ -173,7 +187,7 @@ def _fetch_json(url: str, scope: str) -> Any:
     try:
         token = DefaultAzureCredential().get_token(scope).token
     except ClientAuthenticationError:
-        raise OSError("no Azure identity on this machine; az login, or a managed identity") from None
+        raise PermissionError("no Azure identity on this machine; az login, or a managed identity") from None
     except AzureError as error:
         raise OSError(f"no token: {error.message}") from None
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - always https

@@ -8,6 +8,7 @@ What it is not: AMQP links, tokens, HTTP (the broker), nor the store (`isthmus.s
 from __future__ import annotations
 
 from isthmus.entities.blob import Blob, BlobFiles, BlobReader, Blobs, BlobWriter, Large, Payload
+from isthmus.entities.copy import Copy
 from isthmus.entities.description import (
     DEFAULT_RULE_NAME,
     INFINITE_MS,
@@ -58,6 +59,7 @@ __all__ = [
     "Acquired",
     "AnyPartitioned",
     "AnyPartitionedQueue",
+    "Copy",
     "AuthorizationRule",
     "Batch",
     "Blob",

@@ -208,10 +208,10 @@ def message_id_of(parts: Parts) -> bytes:
 
 def with_message_id(parts: Parts, message_id: str) -> Parts:
     """The message with a message-id."""
-    head, rest, _, blob = parts
+    head, rest, _, blob, duplicate_key = parts
     encoded = codec.encode(message_id)
     if rest[:3] == b"\0Ss" or len(encoded) > 250:
         rest = with_fields(rest, {"message_id": message_id})
     else:  # a message of nothing but a body, of which an envelope holds very many
         rest = b"\0Ss\xc0%c\x01" % (len(encoded) + 1) + encoded + rest
-    return Parts(head, rest, encoded, blob)
+    return Parts(head, rest, encoded, blob, duplicate_key)

@@ -152,13 +152,15 @@ class Large:
     Attributes:
         front: its sections before the body, encoded.
         blob: the rest.
+        is_copy: as for `isthmus.entities.copy.Copy`.
     """
 
-    __slots__ = ("blob", "front")
+    __slots__ = ("blob", "front", "is_copy")
 
     def __init__(self, front: bytes, blob: Blob) -> None:
         self.front = front
         self.blob = blob
+        self.is_copy = False
 
     def __len__(self) -> int:
         return len(self.front) + self.blob.size_bytes

@@ -1,8 +1,8 @@
-"""Duplicate detection: which message ids were seen within the window.
+"""Duplicate detection: which message ids, or duplicate keys of copies, were seen within the window.
 
 What it is: ids on disk in generations as long as the window, so that two are asked (three where the clock went back) and
 an old one is dropped as one range. What it is not: a cache; memory holds only the ids that are not yet written.
-Spec: SERVICE-BUS.md 5.4, W6.
+Spec: Microsoft Learn, "Duplicate detection"; for keys, `isthmus.message.duplicate_key`.
 
 Invariants:
     I1. An id is seen again if and only if it was accepted less than a window ago, restarts in between or not, and also
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from isthmus.entities.key import after, detection_key
+from isthmus.entities.key import DETECTION, after, detection_key
 from isthmus.entities.staging import Staging
 
 __all__ = ["Detection"]
@@ -27,16 +27,21 @@ class Detection:
         number: the entity's.
         window_ms: for how long an id counts as seen.
         staging: where new ids go.
+        table: of the store, DETECTION for message ids and DUPLICATE_KEY for duplicate keys.
     """
 
-    __slots__ = ("_generation", "_latest", "_number", "_staging", "window_ms")
+    __slots__ = ("_generation", "_latest", "_number", "_staging", "_table", "window_ms")
 
-    def __init__(self, number: int, window_ms: int, staging: Staging) -> None:
+    def __init__(self, number: int, window_ms: int, staging: Staging, table: int = DETECTION) -> None:
         self._number = number
+        self._table = table
         self._staging = staging
         self._generation = -1
         self._latest = -1
         self.window_ms = window_ms
+
+    def _prefix(self, generation: int) -> bytes:
+        return detection_key(self._table, self._number, generation)
 
     def fresh(self, message_ids: Sequence[bytes], now_ms: int) -> list[bool]:
         """Per id whether it is new; later equals in the same call are not. Stages nothing."""
@@ -44,7 +49,7 @@ class Detection:
         asked = [generation, generation - 1]
         if self._latest_from(generation) > generation:
             asked.append(generation + 1)
-        prefixes = [detection_key(self._number, each) for each in asked]
+        prefixes = [self._prefix(each) for each in asked]
         journal, pending = self._staging.journal, self._staging.pending_ids
         stored = [journal.get_many([prefix + message_id for message_id in message_ids]) for prefix in prefixes]
         oldest = now_ms - self.window_ms
@@ -63,7 +68,7 @@ class Detection:
     def _latest_from(self, generation: int) -> int:
         """The latest generation that has ids; asked of the store once, since a restart may come with a clock gone back."""
         if self._latest < 0:
-            ahead = detection_key(self._number, generation + 1), detection_key(self._number, generation + 2)
+            ahead = self._prefix(generation + 1), self._prefix(generation + 2)
             self._latest = generation + any(True for _ in self._staging.journal.scan(*ahead))
         return self._latest
 
@@ -75,8 +80,8 @@ class Detection:
             self._generation = generation
             self._latest = max(self._latest, generation)
             # One more than is asked now: a clock that goes back asks for it again.
-            batch.delete_range(detection_key(self._number, 0), detection_key(self._number, max(0, generation - 2)))
-        current = detection_key(self._number, generation)
+            batch.delete_range(self._prefix(0), self._prefix(max(0, generation - 2)))
+        current = self._prefix(generation)
         seen_at = now_ms.to_bytes(8, "big")
         for message_id in message_ids:
             key = current + message_id
@@ -86,5 +91,5 @@ class Detection:
     def forget(self) -> None:
         """Stage the removal of all ids, since the window's length changed or the entity goes."""
         self._generation = -1
-        end = after(detection_key(self._number, (1 << 64) - 2))
-        self._staging.batch.delete_range(detection_key(self._number, 0), end)
+        end = after(self._prefix((1 << 64) - 2))
+        self._staging.batch.delete_range(self._prefix(0), end)

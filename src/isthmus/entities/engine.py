@@ -15,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import heapq
+import json
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -59,6 +60,8 @@ __all__ = ["AnyQueue", "Commit", "Engine"]
 AnyQueue = Queue | PartitionedQueue | PartitionedSessionQueue
 
 _AT_ONCE = 1000
+# 64 bits: every copy of every message tells it.
+_IDENTITY_CHARACTERS = 16
 _HOUSEKEEPING_MS = 10_000
 
 
@@ -228,6 +231,12 @@ class Engine(Administration):
             found.append(("topic", topic.topic))
             found += [("subscription", held.queue) for held in topic.subscriptions.values()]
         return found
+
+    @property
+    def identity(self) -> str:
+        """What tells this namespace from all others, wherever it is reached: the first half of its store's id."""
+        row = self._store.get(IDENTITY)
+        return "" if row is None else str(json.loads(row)["store_id"])[:_IDENTITY_CHARACTERS]
 
     def probe(self) -> None:
         """Stage a row that stands already: its commit tells whether the disk works again.

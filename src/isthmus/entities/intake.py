@@ -23,6 +23,7 @@ from isthmus.clock import Clock
 from isthmus.entities.amend import message_id_of, take_apart, with_annotation, with_message_id
 from isthmus.entities.blob import BlobFiles, Blobs, Payload
 from isthmus.entities.calendar import Calendar
+from isthmus.entities.copy import Copy, is_copy, with_key
 from isthmus.entities.description import INFINITE_MS, EntityStatus
 from isthmus.entities.detection import Detection
 from isthmus.entities.error import InvalidMessageError
@@ -32,6 +33,7 @@ from isthmus.entities.journal import Batch
 from isthmus.entities.key import (
     DEFERRED,
     DETECTION,
+    DUPLICATE_KEY,
     MESSAGE,
     SCHEDULED,
     message_key,
@@ -170,6 +172,8 @@ class Intake:
         self._coming_bytes = 0
         self._heads = HeadCache(0)
         self._detection: Detection | None = None
+        # Of copies' duplicate keys, which every entity keeps once such copies come.
+        self._duplicate_keys: Detection | None = None
         self._load(state)
 
     @property
@@ -230,7 +234,7 @@ class Intake:
     def reload(self, state: bytes | None) -> None:
         """Go back to what the store holds, after a failed commit."""
         self._load(state)
-        self._detection = None
+        self._detection = self._duplicate_keys = None
 
     # ---- settings
 
@@ -454,22 +458,45 @@ class Intake:
             for number, place in enumerate(without):
                 start = 2 * _ID_BYTES * number
                 accepted[place] = with_message_id(accepted[place], made[start : start + 2 * _ID_BYTES])
+        if largest > _SMALL_BYTES or Copy in set(map(type, payloads)):
+            accepted = [
+                with_key(parts) if is_copy(payload) else parts
+                for parts, payload in zip(accepted, payloads, strict=True)
+            ]
         if self.requires_session:
             self._check_sessions(accepted)
         return accepted
 
     def _fresh(self, messages: Sequence[Parts], now_ms: int) -> Sequence[Parts | None]:
-        """The messages, with None for each duplicate; stages the ids for detection."""
-        detection = self._detection
-        if detection is not None:
-            ids = [detection_id(parts) if self.is_fragment else parts.message_id for parts in messages]
-            flags = detection.fresh(ids, now_ms)
-            fresh = [one for one, is_new in zip(ids, flags, strict=True) if is_new]
-            if fresh:
-                detection.remember(fresh, now_ms)
-            if len(fresh) < len(messages):
-                return [parts if is_new else None for parts, is_new in zip(messages, flags, strict=True)]
-        return messages
+        """The messages, with None for each duplicate; stages the ids and keys for detection.
+
+        A copy with a duplicate key is compared by that alone, whatever the entity does with message ids.
+        """
+        keyed = [parts for parts in messages if parts.duplicate_key]
+        if not keyed:
+            return self._without(messages, self._equal_ids(messages, now_ms))
+        if self._duplicate_keys is None:
+            window_ms = self._context.limits.duplicate_key_window_ms
+            self._duplicate_keys = Detection(self.number, window_ms, self._staging, DUPLICATE_KEY)
+        repeated = _repeated(self._duplicate_keys, [parts.duplicate_key for parts in keyed], now_ms)
+        if len(keyed) == len(messages):
+            return self._without(messages, repeated)
+        equal = self._equal_ids([parts for parts in messages if not parts.duplicate_key], now_ms)
+        by_key, by_id = iter(repeated or [False] * len(messages)), iter(equal or [False] * len(messages))
+        return self._without(messages, [next(by_key if parts.duplicate_key else by_id) for parts in messages])
+
+    def _equal_ids(self, messages: Sequence[Parts], now_ms: int) -> list[bool]:
+        """As `_repeated`, by message id; where the entity compares these."""
+        if self._detection is None:
+            return []
+        ids = [detection_id(parts) if self.is_fragment else parts.message_id for parts in messages]
+        return _repeated(self._detection, ids, now_ms)
+
+    @staticmethod
+    def _without(messages: Sequence[Parts], dropped: Sequence[bool]) -> Sequence[Parts | None]:
+        if not any(dropped):
+            return messages
+        return [None if is_dropped else parts for parts, is_dropped in zip(messages, dropped, strict=True)]
 
     def pass_numbers(self, count: int) -> range:
         """Give numbers to messages that are not stored here, since they go on at once."""
@@ -644,7 +671,7 @@ class Intake:
     def wipe(self) -> None:
         """Stage the removal of everything the entity has in the store, and end it."""
         batch = self._staging.batch
-        for table in (MESSAGE, DEFERRED, SCHEDULED, DETECTION):
+        for table in (MESSAGE, DEFERRED, SCHEDULED, DETECTION, DUPLICATE_KEY):
             batch.delete_range(*numbered_span(table, self.number))
         batch.delete(state_key(self.number))
         self.is_deleted = True
@@ -659,6 +686,15 @@ class Intake:
             "size_bytes": self.held_bytes,
             "last_sequence": self.last,
         }
+
+
+def _repeated(detection: Detection, ids: Sequence[bytes], now_ms: int) -> list[bool]:
+    """Per id whether it was seen before; empty where none was. Stages those that were not."""
+    flags = detection.fresh(ids, now_ms)
+    fresh = [one for one, is_new in zip(ids, flags, strict=True) if is_new]
+    if fresh:
+        detection.remember(fresh, now_ms)
+    return [] if len(fresh) == len(ids) else [not is_new for is_new in flags]
 
 
 def first_seen(seen: list[Seen], count: int) -> list[Seen]:

@@ -17,6 +17,7 @@ __all__ = [
     "DETECTION",
     "DOOMED",
     "DUE",
+    "DUPLICATE_KEY",
     "EXPIRY",
     "FORMAT",
     "IDENTITY",
@@ -51,7 +52,7 @@ DOOMED = b"\x00doomed"
 CATALOG, STATE = 0x01, 0x02
 MESSAGE, DEFERRED, SCHEDULED = 0x10, 0x11, 0x12
 DUE, EXPIRY = 0x20, 0x21
-DETECTION = 0x30
+DETECTION, DUPLICATE_KEY = 0x30, 0x31
 SESSION = 0x40
 REFERENCE = 0x50
 LEAVING, LANE, ARRIVED = 0x80, 0x81, 0x82
@@ -98,9 +99,9 @@ def session_key(number: int, session_id: str) -> bytes:
     return _NUMBERED.pack(SESSION, number) + session_id.encode()
 
 
-def detection_key(number: int, generation: int) -> bytes:
-    """What the keys of seen message ids of one generation begin with."""
-    return _DETECTION.pack(DETECTION, number, generation)
+def detection_key(table: int, number: int, generation: int) -> bytes:
+    """What the keys of one generation of seen message ids, or of duplicate keys, begin with."""
+    return _DETECTION.pack(table, number, generation)
 
 
 def doomed_key(number: int) -> bytes:

@@ -27,6 +27,7 @@ class Limits:
         max_property_bytes: of one application property, its name included.
         max_properties_bytes: of all application properties of a message.
         max_transaction_bytes: messages sent in one transaction, together; one message alone may be larger.
+        duplicate_key_window_ms: for how long the key of a route's copy is kept at least.
         transaction_timeout_ms: from the first operation of a transaction to its discharge.
         live_tail_bytes: recently committed messages kept in memory, all entities together, so that live traffic
             is delivered without reading the disk.
@@ -49,6 +50,7 @@ class Limits:
     max_delivery_count: int = 2_147_483_647
     min_duplicate_window_ms: int = 5_000
     max_duplicate_window_ms: int = 604_800_000
+    duplicate_key_window_ms: int = 3_600_000
     min_auto_delete_on_idle_ms: int = 300_000
     max_entity_size_megabytes: int = 81_920
     max_entity_name_characters: int = 260

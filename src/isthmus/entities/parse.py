@@ -229,7 +229,7 @@ def _split(b: bytes, heads: HeadCache) -> Parts | None:
         at = at + 8 + int.from_bytes(b[at + 4 : at + 8], "big") if b[at + 3] == 0xB0 else value_end(b, at + 3)
     if not end or (at != end and not _ends_well(b, at, end)):
         return None
-    return _new(Parts, (head, b[rest:], message_id, None))
+    return _new(Parts, (head, b[rest:], message_id, None, b""))
 
 
 def _ends_well(b: bytes, at: int, end: int) -> bool:

@@ -187,12 +187,14 @@ class Parts(NamedTuple):
         rest: everything from the properties on, as sent; of a large message without body and footer.
         message_id: encoded message-id.
         blob: a large message's body and footer.
+        duplicate_key: what a route's copy is compared by instead of its message-id; empty for all other messages.
     """
 
     head: Head
     rest: bytes
     message_id: bytes = b""
     blob: Blob | None = None
+    duplicate_key: bytes = b""
 
 
 def size_of(parts: Parts) -> int:
@@ -273,7 +275,7 @@ def build_many(
     front = back = own = b""
     size = 0
     blobs: list[tuple[int, Blob]] = []
-    for sequence, (head, rest, _, blob) in enumerate(messages, first):
+    for sequence, (head, rest, _, blob, _) in enumerate(messages, first):
         if head is not last:
             last = head
             before, between, behind = head.pieces(moved=moved)

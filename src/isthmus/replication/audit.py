@@ -1,7 +1,7 @@
 """An independent reading of a task's namespaces, for reconciliation.
 
 What it is: the order in which a task's entities are looked at (browsed, never locked or settled) so that the answer is
-true while messages move, and the collection of nothing but numbers. What it is not: the comparison
+true while messages move, and the collection of nothing but numbers and digests. What it is not: the comparison
 (`isthmus.replication.reconcile`), and it asks no route what it has counted.
 
 The order of reading, and why it is sound while routes run:
@@ -17,22 +17,25 @@ one that is found nowhere was lost.
 Invariants:
     I1. Reading changes nothing: messages are browsed.
     I2. What enters after step 1 ended is ignored, at its origin and as a copy.
-    I3. What is found nowhere when its time to live has ended counts as expired: a namespace drops it wherever it stands.
-    I4. What the task does not replicate, by its filter or because its publisher marked it, is not missed anywhere.
+    I3. What is found nowhere and whose time to live ended before the reading began counts as ended; what ended its life
+        during the reading is left out: namespaces drop it wherever it stands, at times of their own.
+    I4. What the task does not replicate, by its filter or because its publisher marked it, is not missed anywhere; it is
+        counted.
+    I5. A copy is believed only if it has the content of the original that it names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
-from isthmus.amqp import section
 from isthmus.clock import Clock, SystemClock
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS, standing
 from isthmus.errors import EntityNotFoundError
+from isthmus.replication.audited import Audited, Selects
 from isthmus.replication.detection import dropped_by_detection
-from isthmus.replication.identity import Identity, identify
+from isthmus.replication.identity import Identity, Members, identify
+from isthmus.replication.reading import Reading
 from isthmus.replication.reconcile import Holding, Reconciliation, Undelivered, reconcile
 from isthmus.topology.model import Endpoint, Route
 
@@ -44,39 +47,12 @@ Peek = Callable[[int, int], Sequence[bytes]]
 PeekOpener = Callable[[Endpoint], Peek]
 """Opens an entity for browsing; EntityNotFoundError where there is none."""
 
-Selects = Callable[[bytes, Identity], bool]
-"""Whether a task replicates a message that a publisher sent."""
-
 DEAD_LETTER = "/$DeadLetterQueue"
 EXPIRED = "TTLExpiredException"
 # A page of 1 KiB messages stays well below the service's limit for one answer.
 PAGE_MESSAGES = 250
 # How far the clocks of namespaces and of this machine may be apart.
 DRIFT_MS = 5000
-
-
-@dataclass(slots=True)
-class _Subscription:
-    """An audited subscription while it is read."""
-
-    alias: str
-    peek: Peek
-    next_sequences: dict[int, int] = field(default_factory=dict)  # by fragment, of which an ordinary entity has one
-    numbers: dict[str, list[int]] = field(default_factory=dict)
-    entered: list[int] = field(default_factory=list)
-    ends_ms: dict[int, int] = field(default_factory=dict)
-    first_pass: bool = True
-    selects: Selects | None = None
-
-    def take(self, message: bytes, identity: Identity) -> None:
-        if not identity.origin:
-            if self.first_pass and (self.selects is None or self.selects(message, identity)):
-                self.entered.append(identity.number)
-                self.numbers.setdefault(self.alias, []).append(identity.number)
-                if section.decode_header(message, section.locate(message).header).ttl_ms:
-                    self.ends_ms[identity.number] = standing(message).expires_at_ms
-            return
-        self.numbers.setdefault(identity.origin, []).append(identity.number)
 
 
 def audit(
@@ -89,100 +65,174 @@ def audit(
     detection_ms: Mapping[str, int] | None = None,
     selects: Selects | None = None,
     ordered: bool = True,
+    mark: str = "",
+    shared: bool = False,
+    ttl_ms: int = 0,
     clock: Clock | None = None,
+    members: Members | None = None,
 ) -> Reconciliation:
     """Read a task's namespaces and compare them.
 
     Args:
         task: the task's name.
         routes: the task's routes.
-        subscriptions: by alias, the subscription that holds every message of the member and that nobody consumes.
+        subscriptions: by alias, the subscription that holds every message of the member.
         open_peek: opens an entity for browsing.
         on_message: is also shown every message of the audited subscriptions, with the member's alias.
         detection_ms: by alias, the history window of the duplicate detection of the member's topic, where it is on.
         selects: which of the messages that publishers sent are replicated; None: all.
         ordered: whether the task promises order.
+        mark: the property that the task's rule sets on copies.
+        shared: whether applications consume the audited subscriptions.
+        ttl_ms: the time to live that they give their messages; 0 for none.
         clock: tells whose time to live has ended.
+        members: as for `identify`.
 
     Raises:
         EntityNotFoundError: an audited subscription or a route's source does not stand.
         IsthmusError: a namespace cannot be read.
     """
-    audited = [_Subscription(alias, open_peek(endpoint), selects=selects) for alias, endpoint in subscriptions.items()]
-    for each in audited:
-        _read_on(each, on_message)
+    clock = clock or SystemClock()
+    began_ms = clock.wall_ms()
+    read = partial(identify, members=members)
+    peeks = {alias: open_peek(endpoint) for alias, endpoint in subscriptions.items()}
+    audited = {alias: Audited(alias, endpoint.entity, mark, selects) for alias, endpoint in subscriptions.items()}
+    ends = {alias: _read_on(each, peeks[alias], read, {}, on_message) for alias, each in audited.items()}
     rest = {(route.source.alias, route.target.alias): Undelivered() for route in routes}
     for route in routes:
-        waiting = rest[route.source.alias, route.target.alias].waiting
-        for identity in _browse(open_peek(route.source)):
-            waiting.add(identity.number)
-    for each in audited:
+        _read_waiting(rest[route.source.alias, route.target.alias], open_peek(route.source), read, began_ms)
+    for alias, each in audited.items():
         each.first_pass = False
-        _read_on(each, on_message)
+        _read_on(each, peeks[alias], read, ends[alias], on_message)
     for route in routes:
-        _read_set_aside(route, rest[route.source.alias, route.target.alias], open_peek)
-    entered = {each.alias: each.entered for each in audited}
-    horizon = {alias: max(numbers, default=-1) for alias, numbers in entered.items()}
-    holdings = {
-        each.alias: Holding(
-            entered=each.entered,
-            arrived={
-                origin: [number for number in numbers if number <= horizon.get(origin, -1)]
-                for origin, numbers in each.numbers.items()
-            },
-        )
-        for each in audited
+        _read_set_aside(route, rest[route.source.alias, route.target.alias], open_peek, read)
+    readings = {alias: each.reading(shared=shared, ttl_ms=ttl_ms, read_ms=began_ms) for alias, each in audited.items()}
+    holdings = {alias: _holding(each, audited, readings) for alias, each in audited.items()}
+    missing = _missing(holdings, rest)
+    for alias, holding in holdings.items():
+        _leave_out(alias, holding, audited[alias], missing, (began_ms - DRIFT_MS, clock.wall_ms() + DRIFT_MS))
+    if any(missing.values()):
+        reads = {alias: partial(_messages, peek, 0, read) for alias, peek in peeks.items()}
+        originals = {alias: each.originals for alias, each in audited.items()}
+        for pair, numbers in dropped_by_detection(missing, reads, detection_ms or {}, originals, mark).items():
+            rest[pair].dropped |= numbers
+            missing[pair] -= numbers
+        for pair, numbers in missing.items():
+            _doubt(rest[pair], numbers, audited[pair[0]], readings[pair[1]], began_ms - DRIFT_MS)
+    return reconcile(task, holdings, rest, ordered=ordered, readings=tuple(readings.values()))
+
+
+def _holding(at: Audited, audited: Mapping[str, Audited], readings: Mapping[str, Reading]) -> Holding:
+    """What stands at a member, each copy judged by the original that it names."""
+    held = Holding(entered=at.own, kept=at.kept, arrived={at.alias: list(at.own)})
+    for alias, arrivals in at.arrivals.items():
+        origin = audited.get(alias)
+        if origin is None:
+            continue
+        kept = {number for numbers in origin.kept.values() for number in numbers}
+        horizon = max(origin.own, default=-1)
+        gone = bool(readings[alias].doubt) or not origin.messages
+        for index, (number, digest) in enumerate(zip(arrivals.numbers, arrivals.digests, strict=True)):
+            if number in origin.originals:
+                fate = held.arrived if origin.originals.digest(number) == digest else held.unequal
+            elif number in kept:
+                continue  # a route took it before the rule was changed
+            elif number > horizon and (index >= arrivals.first_pass or number <= origin.last_number):
+                continue  # it entered after the first reading of its origin
+            elif gone:
+                fate = held.unknown
+            elif 0 <= number < origin.first_number:
+                continue  # its original has lived out the subscription's time to live, or entered before it was made
+            else:
+                fate = held.forged
+            fate.setdefault(alias, []).append(number)
+    return held
+
+
+def _missing(
+    holdings: Mapping[str, Holding], rest: Mapping[tuple[str, str], Undelivered]
+) -> dict[tuple[str, str], set[int]]:
+    """What is missing for no reason that the routes' sources show, by (origin, member)."""
+    return {
+        pair: set(holdings[pair[0]].entered)
+        - set(holdings[pair[1]].arrived.get(pair[0], ()))
+        - undelivered.waiting
+        - undelivered.expired
+        - undelivered.dead_lettered
+        for pair, undelivered in rest.items()
     }
-    result = reconcile(task, holdings, rest, ordered=ordered)
-    if not result.total("lost"):
-        return result
-    now_ms = (clock or SystemClock()).wall_ms()
-    ends_ms = {each.alias: each.ends_ms for each in audited}
-    missing: dict[tuple[str, str], set[int]] = {}
-    for pair, undelivered in rest.items():
-        numbers = set(holdings[pair[0]].entered) - set(holdings[pair[1]].arrived.get(pair[0], ()))
-        numbers -= undelivered.waiting | undelivered.expired | undelivered.dead_lettered
-        ended = {number for number in numbers if 0 < ends_ms[pair[0]].get(number, 0) <= now_ms + DRIFT_MS}
-        undelivered.expired |= ended
-        missing[pair] = numbers - ended
-    reads = {each.alias: partial(_messages, each.peek, 0) for each in audited}
-    for pair, numbers in dropped_by_detection(missing, reads, detection_ms or {}).items():
-        rest[pair].dropped |= numbers
-    return reconcile(task, holdings, rest, ordered=ordered)
 
 
-def _read_on(subscription: _Subscription, on_message: Callable[[str, bytes], None] | None) -> None:
-    take = subscription.take
-    known = dict(subscription.next_sequences)
+def _leave_out(
+    alias: str,
+    holding: Holding,
+    origin: Audited,
+    missing: Mapping[tuple[str, str], set[int]],
+    during_ms: tuple[int, int],
+) -> None:
+    """Takes what is missing and ended its life during the reading out of the comparison."""
+    numbers = set().union(*(each for pair, each in missing.items() if pair[0] == alias))
+    ended = {number for number in numbers if during_ms[0] <= origin.originals.ends_ms(number) <= during_ms[1]}
+    if not ended:
+        return
+    holding.entered = [number for number in holding.entered if number not in ended]
+    for pair, each in missing.items():
+        if pair[0] == alias:
+            each.difference_update(ended)
+
+
+def _doubt(undelivered: Undelivered, missing: set[int], origin: Audited, reading: Reading, began_ms: int) -> None:
+    """Of what is missing, what cannot be called lost."""
+    for number in missing:
+        if 0 < origin.originals.ends_ms(number) < began_ms:
+            undelivered.ended.add(number)
+        elif reading.may_have_held(origin.originals.enqueued_ms(number), DRIFT_MS):
+            undelivered.consumed.add(number)
+
+
+def _read_on(
+    audited: Audited,
+    peek: Peek,
+    read: Callable[[bytes], Identity],
+    known: Mapping[int, int],
+    on_message: Callable[[str, bytes], None] | None,
+) -> dict[int, int]:
+    """Reads what comes after `known`: by fragment, of which an ordinary entity has one, the next sequence number."""
+    ends = dict(known)
     start = 0 if any(known) else known.get(0, 0)
-    for message, identity in _messages(subscription.peek, start):
+    for message, identity in _messages(peek, start, read):
         fragment = identity.sequence >> FRAGMENT_BITS
         if identity.sequence < known.get(fragment, 0):
             continue
-        take(message, identity)
-        subscription.next_sequences[fragment] = identity.sequence + 1
+        audited.take(message, identity)
+        ends[fragment] = identity.sequence + 1
         if on_message is not None:
-            on_message(subscription.alias, message)
+            on_message(audited.alias, message)
+    return ends
 
 
-def _browse(peek: Peek) -> list[Identity]:
-    return [identity for _, identity in _messages(peek, 0)]
+def _read_waiting(undelivered: Undelivered, peek: Peek, read: Callable[[bytes], Identity], began_ms: int) -> None:
+    for message, identity in _messages(peek, 0, read):
+        over = 0 < standing(message).expires_at_ms < began_ms - DRIFT_MS
+        (undelivered.expired if over else undelivered.waiting).add(identity.number)
 
 
-def _read_set_aside(route: Route, undelivered: Undelivered, open_peek: PeekOpener) -> None:
+def _read_set_aside(
+    route: Route, undelivered: Undelivered, open_peek: PeekOpener, read: Callable[[bytes], Identity]
+) -> None:
     try:
         peek = open_peek(Endpoint(route.source.alias, route.source.entity + DEAD_LETTER))
+        for _, identity in _messages(peek, 0, read):
+            kind = undelivered.expired if identity.reason == EXPIRED else undelivered.dead_lettered
+            kind.add(identity.number)
     except EntityNotFoundError:
         return
-    for identity in _browse(peek):
-        kind = undelivered.expired if identity.reason == EXPIRED else undelivered.dead_lettered
-        kind.add(identity.number)
 
 
-def _messages(peek: Peek, from_sequence: int) -> Iterator[tuple[bytes, Identity]]:
+def _messages(peek: Peek, from_sequence: int, read: Callable[[bytes], Identity]) -> Iterator[tuple[bytes, Identity]]:
     at = from_sequence
     while page := peek(at, PAGE_MESSAGES):
         for message in page:
-            identity = identify(message)
+            identity = read(message)
             at = max(at, identity.sequence + 1)
             yield message, identity

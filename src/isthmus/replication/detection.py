@@ -1,8 +1,9 @@
 """Which missing copies a target's duplicate detection dropped.
 
-What it is: the proof that a copy is missing because its target held an equal: another message with the same MessageId
-stands at the target, and came there so that the copy fell into the window for which the target remembers it. What it is
-not: a guess; without such an equal a missing message is lost.
+What it is: the proof that a copy is missing because its target held an equal: another message with the same MessageId and
+the same content stands at the target, and came there so that the copy fell into the window for which the target remembers
+it. What it is not: a guess; without such an equal a missing message is lost. A message with the same MessageId and other
+content is no equal: detection dropped a message that nobody has seen, which is a loss.
 
 Publishers may share a MessageId, e.g. one that sends each message to two namespaces to be safe, so that each drops the
 other's copy: such a federation is as it should be, and yet one of each two identities is missing.
@@ -10,7 +11,8 @@ other's copy: such a federation is as it should be, and yet one of each two iden
 Invariants:
     I1. A message is no equal of itself: another copy of the same identity proves nothing.
     I2. An equal whose window was over before the missing message entered anywhere proves nothing.
-    I3. Memory grows with the number of missing messages, not with what stands.
+    I3. An equal has the same body and properties.
+    I4. Memory grows with the number of missing messages, not with what stands.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from typing import NamedTuple
 
 from isthmus.amqp import codec, section
 from isthmus.connectors.servicebus.head import standing
+from isthmus.replication.audited import Originals
+from isthmus.replication.content import content_digest
 from isthmus.replication.identity import Identity
 
 __all__ = ["dropped_by_detection"]
@@ -33,15 +37,20 @@ Pair = tuple[str, str]
 
 
 class _Missing(NamedTuple):
-    """A message that did not arrive; `entered_ms` is when it entered its origin."""
+    """A message that did not arrive; `entered_ms` is when it entered its origin, `digest` its content."""
 
     origin: str
     number: int
     entered_ms: int
+    digest: int
 
 
 def dropped_by_detection(
-    missing: Mapping[Pair, AbstractSet[int]], reads: Mapping[str, Read], windows_ms: Mapping[str, int]
+    missing: Mapping[Pair, AbstractSet[int]],
+    reads: Mapping[str, Read],
+    windows_ms: Mapping[str, int],
+    originals: Mapping[str, Originals],
+    mark: str = "",
 ) -> dict[Pair, set[int]]:
     """The missing messages that an equal at the target explains.
 
@@ -49,6 +58,8 @@ def dropped_by_detection(
         missing: by (origin, member), sequence numbers at the origin.
         reads: by alias, how to browse the member's audited subscription.
         windows_ms: by alias, the history window of the member's duplicate detection; absent or 0 where it is off.
+        originals: by alias, the messages that publishers sent to the member.
+        mark: see `content_digest`.
 
     Raises:
         IsthmusError: a namespace cannot be read.
@@ -65,8 +76,10 @@ def dropped_by_detection(
             for number in numbers if at == member else ():
                 message_id, entered_ms = entered[origin].get(number, ("", 0))
                 if message_id:
-                    by_id.setdefault(message_id, []).append(_Missing(origin, number, entered_ms))
-        for each in _explained(reads[member], member, by_id, windows_ms[member]):
+                    by_id.setdefault(message_id, []).append(
+                        _Missing(origin, number, entered_ms, originals[origin].digest(number))
+                    )
+        for each in _explained(reads[member], member, by_id, windows_ms[member], mark):
             found.setdefault((each.origin, member), set()).add(each.number)
     return found
 
@@ -80,7 +93,9 @@ def _entered(read: Read, wanted: AbstractSet[int]) -> dict[int, tuple[str, int]]
     }
 
 
-def _explained(read: Read, member: str, by_id: Mapping[str, Sequence[_Missing]], window_ms: int) -> Iterator[_Missing]:
+def _explained(
+    read: Read, member: str, by_id: Mapping[str, Sequence[_Missing]], window_ms: int, mark: str
+) -> Iterator[_Missing]:
     if not by_id:
         return
     for message, identity in read():
@@ -89,8 +104,9 @@ def _explained(read: Read, member: str, by_id: Mapping[str, Sequence[_Missing]],
             continue
         here = (identity.origin or member, identity.number)
         until_ms = standing(message).enqueued_ms + window_ms
+        digest = content_digest(message, mark)
         for each in equals:
-            if (each.origin, each.number) != here and each.entered_ms <= until_ms:
+            if (each.origin, each.number) != here and each.entered_ms <= until_ms and each.digest == digest:
                 yield each
 
 

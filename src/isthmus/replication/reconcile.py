@@ -1,15 +1,17 @@
 """Reconciliation: what entered a source against what stands at the targets.
 
 What it is: the pure comparison by message identity (origin namespace, sequence number there) that `verify` and the demo
-print: lost, duplicated, out of order, expired, dead-lettered, dropped by detection, still waiting. What it is not: the reading of namespaces
-(`isthmus.replication.audit`); and it never looks at a route's own counters.
+print. `isthmus.replication.count` says what each count means and whether it is a fault. What it is not: the reading of
+namespaces (`isthmus.replication.audit`); and it never looks at a route's own counters.
 
 Invariants:
-    I1. Every identity that entered a member is, for each other member, exactly one of: arrived, waiting, expired,
-        dead-lettered, dropped, lost.
+    I1. Every identity that entered a member and stands there is, for each other member, exactly one of: arrived, waiting,
+        expired, dead-lettered, dropped, consumed, ended, lost.
     I2. A second arrival of an identity counts as duplicated, also at its own origin, where it is a copy that came back.
     I3. Order is judged per origin, over first arrivals only: one is out of order if a later one of the same origin stands
         before it.
+    I4. A copy whose content differs from its original's is no arrival: it counts as unequal, and its original as missing.
+    I5. What lies in a route's dead-letter queue counts whether or not its original still stands.
 """
 
 from __future__ import annotations
@@ -18,10 +20,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from isthmus.replication.count import COUNTS, Verdict, verdict_of
+from isthmus.replication.reading import Reading
+
 __all__ = ["Comparison", "Holding", "Reconciliation", "Undelivered", "compare", "reconcile"]
 
 SAMPLE_LIMIT = 20
 """How many sequence numbers of each kind a comparison names."""
+
+# Counted at the origin alone.
+_AT_ORIGIN = ("filtered", "held_back", "stopped", "incomparable")
+# Also a fault at the origin itself.
+_ALSO_AT_ORIGIN = ("duplicated", "out_of_order", "unequal", "forged")
 
 
 @dataclass(slots=True)
@@ -29,13 +39,21 @@ class Holding:
     """What stands at one member, in that member's order.
 
     Attributes:
-        entered: sequence numbers, at this member, of messages that publishers sent to it.
+        entered: sequence numbers, at this member, of messages that publishers sent to it and that the task replicates.
         arrived: origin's alias → sequence numbers there, in the order in which they stand at this member. The member's
             own alias is among them where its own messages stand in the entity that was read.
+        unequal: origin's alias → sequence numbers there of copies with other content.
+        forged: origin's alias → sequence numbers there at which nothing entered.
+        unknown: origin's alias → sequence numbers there of copies whose original does not stand any more.
+        kept: count's name → sequence numbers, at this member, of messages that the task does not replicate.
     """
 
     entered: Sequence[int] = ()
     arrived: dict[str, list[int]] = field(default_factory=dict)
+    unequal: dict[str, list[int]] = field(default_factory=dict)
+    forged: dict[str, list[int]] = field(default_factory=dict)
+    unknown: dict[str, list[int]] = field(default_factory=dict)
+    kept: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -44,15 +62,19 @@ class Undelivered:
 
     Attributes:
         waiting: still in the route's source.
-        expired: in its dead-letter queue because the message's life ended, or nowhere after its life ended.
+        expired: their life ended in the route's source; they stand there, or in its dead-letter queue.
         dead_lettered: in its dead-letter queue for any other reason.
         dropped: dropped by the target's duplicate detection, which holds an equal (see `detection`).
+        consumed: may have been taken out of the subscription that was read at the target.
+        ended: found nowhere after their life ended.
     """
 
     waiting: set[int] = field(default_factory=set)
     expired: set[int] = field(default_factory=set)
     dead_lettered: set[int] = field(default_factory=set)
     dropped: set[int] = field(default_factory=set)
+    consumed: set[int] = field(default_factory=set)
+    ended: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,38 +84,28 @@ class Comparison:
     Attributes:
         origin: alias of the namespace that they entered.
         member: alias of the namespace where they should stand.
-        entered: how many there are to find.
-        arrived: how many of them stand at the member.
-        waiting: how many the route still has before it.
-        expired: how many ended their life on the way.
-        dead_lettered: how many the route set aside.
-        dropped: how many the member's duplicate detection dropped for an equal that stands there.
-        lost: how many are nowhere.
-        duplicated: how many stand there more than once, counted by the surplus.
-        out_of_order: how many stand behind a later one of the same origin.
-        unknown: arrivals that did not enter as far as the reading of the origin shows, e.g. because its own copy has been
-            consumed since.
+        counts: of each kind of `isthmus.replication.count`.
         samples: sequence numbers at the origin of the first few, by kind.
     """
 
     origin: str
     member: str
-    entered: int
-    arrived: int
-    waiting: int
-    expired: int
-    dead_lettered: int
-    dropped: int
-    lost: int
-    duplicated: int
-    out_of_order: int
-    unknown: int
+    counts: Mapping[str, int]
     samples: Mapping[str, Sequence[int]]
+
+    def __getattr__(self, name: str) -> int:
+        """The count of that name."""
+        if name in self.__slots__ or name.startswith("_") or name not in self.counts:
+            raise AttributeError(name)
+        return self.counts[name]
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as plain values."""
-        return {name: getattr(self, name) for name in self.__slots__ if name != "samples"} | {
-            "samples": {kind: list(numbers) for kind, numbers in self.samples.items()}
+        return {
+            "origin": self.origin,
+            "member": self.member,
+            **self.counts,
+            "samples": {kind: list(numbers) for kind, numbers in self.samples.items()},
         }
 
 
@@ -105,43 +117,50 @@ class Reconciliation:
         task: the task's name.
         comparisons: one for each origin and member.
         ordered: whether the task promises order; else what is out of order is counted, and no fault.
+        readings: what was read of each member; empty where the caller does not say.
     """
 
     task: str
     comparisons: tuple[Comparison, ...]
     ordered: bool = True
+    readings: tuple[Reading, ...] = ()
 
     def total(self, kind: str) -> int:
-        """The sum of one count over all comparisons between different members, duplicates also at the origin."""
-        own = kind in ("duplicated", "out_of_order")
-        return sum(getattr(each, kind) for each in self.comparisons if own or each.origin != each.member)
+        """The sum of one count over all comparisons between different members; some count also at the origin."""
+        if kind == "entered" or kind in _AT_ORIGIN:
+            return sum(each.counts[kind] for each in self.comparisons if each.origin == each.member)
+        own = kind in _ALSO_AT_ORIGIN
+        return sum(each.counts[kind] for each in self.comparisons if own or each.origin != each.member)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why the reading cannot show everything; empty where it does."""
+        found = [doubt for reading in self.readings if (doubt := reading.doubt)]
+        if self.readings and not any(reading.messages for reading in self.readings):
+            found.append("nothing stands in the subscriptions that were read: there is nothing to compare")
+        return tuple(found)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict of the counts that are not zero, and of the doubts."""
+        kinds = [count.name for count in COUNTS if count.name != "out_of_order" or self.ordered]
+        worst = max((verdict_of(kind) for kind in kinds if self.total(kind)), default=Verdict.CLEAN)
+        return max(worst, Verdict.UNCLEAR) if self.doubts else worst
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is lost, doubled or, where order is promised, out of order; what waits, has expired or was dropped
-        as an equal does not count against it.
-        """
-        kinds = ("lost", "duplicated", "out_of_order") if self.ordered else ("lost", "duplicated")
-        return not any(self.total(kind) for kind in kinds)
+        """Whether everything is accounted for, and nothing is at fault."""
+        return self.verdict is Verdict.CLEAN
 
     def to_dict(self) -> dict[str, Any]:
         """The reconciliation as plain values."""
-        kinds = (
-            "arrived",
-            "waiting",
-            "expired",
-            "dead_lettered",
-            "dropped",
-            "lost",
-            "duplicated",
-            "out_of_order",
-            "unknown",
-        )
         return {
             "task": self.task,
             "clean": self.clean,
-            "entered": sum(each.entered for each in self.comparisons if each.origin == each.member),
-            **{kind: self.total(kind) for kind in kinds},
+            "verdict": self.verdict.name.lower(),
+            **{count.name: self.total(count.name) for count in COUNTS},
+            "doubts": list(self.doubts),
+            "read": [reading.to_dict() for reading in self.readings],
             "comparisons": [each.to_dict() for each in self.comparisons],
         }
 
@@ -152,6 +171,7 @@ def reconcile(
     undelivered: Mapping[tuple[str, str], Undelivered] | None = None,
     *,
     ordered: bool = True,
+    readings: Sequence[Reading] = (),
 ) -> Reconciliation:
     """Compare every origin with every member.
 
@@ -160,23 +180,40 @@ def reconcile(
         holdings: by member's alias.
         undelivered: by (origin, member), what the routes still hold.
         ordered: whether the task promises order.
+        readings: what was read of each member.
     """
     rest = undelivered or {}
     return Reconciliation(
         task,
         tuple(
-            compare(
-                origin,
-                member,
-                holding.entered,
-                at.arrived.get(origin, ()),
-                rest.get((origin, member), Undelivered()),
+            _completed(
+                compare(
+                    origin,
+                    member,
+                    holding.entered,
+                    at.arrived.get(origin, ()),
+                    rest.get((origin, member), Undelivered()),
+                ),
+                holding,
+                at,
             )
             for origin, holding in holdings.items()
             for member, at in holdings.items()
         ),
         ordered,
+        tuple(readings),
     )
+
+
+def _completed(comparison: Comparison, holding: Holding, at: Holding) -> Comparison:
+    """With what the readings tell beside the identities that are compared."""
+    found = {kind: getattr(at, kind).get(comparison.origin, ()) for kind in ("unequal", "forged", "unknown")}
+    if comparison.origin == comparison.member:
+        found |= {kind: holding.kept.get(kind, ()) for kind in _AT_ORIGIN}
+    counts = {kind: len(numbers) for kind, numbers in found.items()}
+    samples = {kind: tuple(numbers[:SAMPLE_LIMIT]) for kind, numbers in found.items() if numbers}
+    kept = {kind: numbers for kind, numbers in comparison.samples.items() if kind not in found}
+    return Comparison(comparison.origin, comparison.member, {**comparison.counts, **counts}, {**kept, **samples})
 
 
 def compare(
@@ -206,36 +243,18 @@ def compare(
         else:
             highest = number
     expected = set(entered)
-    missing = expected - seen
-    waiting = missing & rest.waiting
-    missing -= waiting
-    expired = missing & rest.expired
-    missing -= expired
-    dead_lettered = missing & rest.dead_lettered
-    missing -= dead_lettered
-    dropped = missing & rest.dropped
-    missing -= dropped
-    unknown = seen - expected
-    named = {
-        "lost": sorted(missing),
-        "duplicated": duplicated,
-        "out_of_order": disordered,
-        "dead_lettered": sorted(dead_lettered),
-        "dropped": sorted(dropped),
-        "unknown": sorted(unknown),
-    }
-    return Comparison(
-        origin=origin,
-        member=member,
-        entered=len(expected),
-        arrived=len(seen & expected),
-        waiting=len(waiting),
-        expired=len(expired),
-        dead_lettered=len(dead_lettered),
-        dropped=len(dropped),
-        lost=len(missing),
-        duplicated=len(duplicated),
-        out_of_order=len(disordered),
-        unknown=len(unknown),
-        samples={kind: tuple(numbers[:SAMPLE_LIMIT]) for kind, numbers in named.items() if numbers},
-    )
+    # What was set aside counts although its original may have gone meanwhile.
+    found = {"expired": rest.expired - seen, "dead_lettered": rest.dead_lettered - seen - rest.expired}
+    missing = expected - seen - found["expired"] - found["dead_lettered"]
+    for kind in ("waiting", "dropped", "consumed", "ended"):
+        found[kind] = missing & getattr(rest, kind)
+        missing -= found[kind]
+    found["lost"] = missing
+    found["unknown"] = seen - expected
+    named: dict[str, Sequence[int]] = {kind: sorted(numbers) for kind, numbers in found.items()}
+    named |= {"duplicated": duplicated, "out_of_order": disordered}
+    counts = dict.fromkeys((count.name for count in COUNTS), 0)
+    counts |= {kind: len(numbers) for kind, numbers in named.items()}
+    counts |= {"entered": len(expected), "arrived": len(seen & expected)}
+    samples = {kind: tuple(numbers[:SAMPLE_LIMIT]) for kind, numbers in named.items() if numbers and kind != "waiting"}
+    return Comparison(origin, member, counts, samples)

@@ -4,7 +4,7 @@ What it is: the socket on which the leases of one route report, and by which the
 is serviced whenever it is looked at. What it is not: the channel between a lease's reader and sink.
 
 Invariants:
-    I1. The count of settled messages is the sum over all leases ever heard of, and never falls.
+    I1. Counts are the sums over all leases ever heard of, and never fall.
     I2. Once stopping, every lease that connects later is asked to end as well.
 """
 
@@ -13,12 +13,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus.channel import Channel, ChannelError, Listening, channel_path, listen
 from isthmus.replication.sighting import Sighting
+from isthmus.replication.tally import Counts, counts_of
 
 __all__ = ["RouteControl"]
 
@@ -58,7 +60,7 @@ class RouteControl:
         self._path = channel_path("control", name.absolute(), os.getpid())
         self._listener: Listening | None = None
         self._peers: dict[int, _Peer] = {}
-        self._settled_before = 0
+        self._counts_before = Counts()
         self._met = False
         self._stopping = ""
 
@@ -80,10 +82,10 @@ class RouteControl:
         """What was told so far; never blocks."""
         self._service()
         leases = [peer for peer in self._peers.values() if peer.is_lease]
-        settled = self._settled_before + sum(int(peer.told.get("settled", 0)) for peer in leases)
+        counts = reduce(Counts.plus, (counts_of(peer.told) for peer in leases), self._counts_before)
         processes = sorted({pid for peer in leases for pid in peer.processes})
         held = next((str(peer.told["held"]) for peer in leases if peer.busy and peer.told.get("held")), "")
-        return Sighting(ready=self._met, moved=settled, held=held, processes=tuple(processes))
+        return Sighting(ready=self._met, counts=counts, held=held, processes=tuple(processes))
 
     def busy(self) -> bool:
         """Whether a lease is under way."""
@@ -131,6 +133,6 @@ class RouteControl:
                     self._met = self._met or peer.is_lease or bool(peer.told.get("looking"))
             if peer.channel.closed:
                 if peer.is_lease:
-                    self._settled_before += int(peer.told.get("settled", 0))
+                    self._counts_before = self._counts_before.plus(counts_of(peer.told))
                 peer.channel.close()
                 del self._peers[descriptor]

@@ -7,8 +7,8 @@ the workers (`isthmus.connectors.servicebus`), nor the decision to start again.
 Invariants:
     I1. Options hold references to secrets, never secrets.
     I2. Each route has a checkpoint folder of its own, which stays over restarts.
-    I3. The count of moved messages is that of settlements at the source, told by the lease itself over the control
-        channel; it never falls.
+    I3. Moved are messages that the target has acknowledged and that are settled at the source, as the lease tells over the
+        control channel; the count never falls.
     I4. Where one of two queries ends, the lease of the other is asked to end, and counts as running until it has: to stop
         it in the midst of its messages would leave their locks to expire, and who comes next would wait for that.
 """
@@ -99,6 +99,14 @@ def sink_options(route: Route, federation: Federation, settings: RouteSettings) 
             "entity": route.target.entity,
             "origin": f"{route.source.alias}/{entity}",
             "target": route.target.alias,
+            "mark": route.options.mark,
+            "mark_value": "number" if route.options.mark_is_number else "message-id",
+            "duplicates": route.options.duplicates,
+            "trusts_provenance": "true" if settings.steps else "false",
+        }
+        | {
+            f"origin_{name}": value
+            for name, value in namespace_options(federation.namespaces[route.source.alias]).items()
         }
         | dict(settings.sink)
     )

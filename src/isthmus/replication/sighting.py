@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from isthmus.replication.tally import NO_COUNTS, Counts
+
 __all__ = ["Backlog", "Sighting"]
 
 
@@ -13,13 +15,13 @@ class Sighting:
 
     Attributes:
         ready: whether its source has begun to look for messages.
-        moved: messages settled at the source since the route started in this process.
+        counts: what became of messages since the route started in this process.
         held: why it takes in nothing for now, e.g. that the target is away; empty where it does.
         processes: ids of the processes that work for the route now, as far as known.
     """
 
     ready: bool = True
-    moved: int = 0
+    counts: Counts = NO_COUNTS
     held: str = ""
     processes: tuple[int, ...] = ()
 

@@ -33,6 +33,7 @@ from isthmus.amqp.performative import Accepted, Released
 from isthmus.clock import Clock, SystemClock
 from isthmus.errors import EntityNotFoundError, IsthmusError, LockLostError, OperationTimeoutError
 from isthmus.replication.identity import identify
+from isthmus.supervisor.preflight import is_fault
 from isthmus.supervisor.supervisor import ClaimState, ClaimView
 from isthmus.topology.claim import CLAIM_LOCK_MS, CLAIM_TOPIC, claim_endpoint
 from isthmus.topology.model import Endpoint
@@ -166,11 +167,13 @@ class Claim:
         except EntityNotFoundError as error:
             self._disconnect()
             self._held = None
-            self._view = ClaimView(ClaimState.UNREACHABLE, f"{error} Make it by: isthmus apply")
+            self._view = ClaimView(ClaimState.FAULTY, f"{error} Make it by: isthmus apply")
         except Exception as error:  # noqa: BLE001 - whatever it is, the claim must be tried again, and stay renewed
             self._disconnect()
             if self._held is None:
-                self._view = ClaimView(ClaimState.UNREACHABLE, str(error) or type(error).__name__)
+                faulty = isinstance(error, IsthmusError) and is_fault(error)
+                state = ClaimState.FAULTY if faulty else ClaimState.UNREACHABLE
+                self._view = ClaimView(state, str(error) or type(error).__name__)
             return min(2.0, self._lock_seconds / 5)
         return self._lock_seconds / 3 if self._held is not None else min(2.0, self._lock_seconds / 5)
 

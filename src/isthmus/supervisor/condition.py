@@ -4,11 +4,11 @@ What it is: a pure machine that takes what was seen of a route (it started, so m
 it failed) with the time of each, and says in one word and one sentence what the route does. What it is not: the doing.
 
 Invariants:
-    I1. A route is `moving` only if its count of moved messages rose within the last MOVING_SECONDS; that a query runs
-        says nothing.
-    I2. A route that has moved nothing for `stalled_after_seconds` while messages wait is `stalled`, and so is one that
-        takes in nothing because its target is away.
+    I1. A route is `moving` only if messages were settled within the last MOVING_SECONDS; that a query runs says nothing.
+    I2. A route is `stalled` if a message has waited for `stalled_after_seconds` in which none was settled, and if it takes in
+        nothing because its target is away. How long it was idle before that message came does not count.
     I3. A failed route tells when it will be tried again.
+    I4. What was moved, dead-lettered and discarded are counted apart, over restarts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections import deque
 from enum import StrEnum
 
 from isthmus.replication.sighting import Sighting
+from isthmus.replication.tally import Counts
 
 __all__ = ["Condition", "Phase"]
 
@@ -49,27 +50,30 @@ class Condition:
         stalled_after_seconds: how long messages may wait, none moving, before the route is called stalled.
 
     Attributes:
-        moved: messages moved by this process, over restarts.
+        counts: what became of messages in this process, over restarts.
         restarts: how often the route has been started again.
         last_error: the latest failure's text; empty where there was none.
         last_error_at: monotonic seconds of it; 0 where there was none.
+        away: alias of the namespace that keeps the route from moving, and why; empty where none does.
     """
 
     def __init__(self, stalled_after_seconds: float = 15.0) -> None:
         self.stalled_after_seconds = stalled_after_seconds
-        self.moved = 0
+        self.counts = Counts()
+        self.away = ("", "")
         self.restarts = 0
         self.last_error = ""
         self.last_error_at = 0.0
         self.retry_at = 0.0
         self._phase = Phase.PENDING
         self._detail = ""
-        self._moved_before = 0
+        self._counts_before = Counts()
         self._last_moved_at = float("-inf")
         self._started_at = 0.0
         self._sighting = Sighting()
         self._waiting: int | None = None
         self._oldest_age_seconds: float | None = None
+        self._waiting_since = 0.0
         self._history: deque[tuple[float, int]] = deque()
 
     # ---- what happened
@@ -78,30 +82,33 @@ class Condition:
         """The route is being started."""
         self._phase, self._detail = Phase.STARTING, ""
         self._started_at = now
-        self._moved_before = self.moved
+        self._counts_before = self.counts
         self._sighting = Sighting()
 
     def seen(self, now: float, sighting: Sighting) -> None:
         """A running route was looked at."""
-        moved = self._moved_before + sighting.moved
-        if moved > self.moved:
-            self.moved = moved
+        counts = self._counts_before.plus(sighting.counts)
+        if counts.settled > self.counts.settled or counts.moved > self.counts.moved:
             self._last_moved_at = now
+            self.away = ("", "")
+        self.counts = counts
         self._sighting = sighting
         history = self._history
-        history.append((now, self.moved))
+        history.append((now, counts.moved))
         while len(history) > 2 and history[1][0] <= now - RATE_WINDOW_SECONDS:
             history.popleft()
         if self._phase is not Phase.DRAINING:
             self._phase, self._detail = self._judge(now)
 
-    def stands(self, waiting: int, oldest_age_seconds: float) -> None:
+    def stands(self, now: float, waiting: int, oldest_age_seconds: float) -> None:
         """The route's source was looked at, whether the route runs or not."""
         self._waiting, self._oldest_age_seconds = waiting, oldest_age_seconds
+        self._waiting_since = now - oldest_age_seconds
 
-    def failed(self, now: float, error: str, retry_seconds: float) -> None:
-        """The route broke and will be tried again."""
+    def failed(self, now: float, error: str, retry_seconds: float, away: str = "") -> None:
+        """The route broke and will be tried again; `away` is the alias of a namespace that the error is about."""
         self._phase = Phase.FAILED
+        self.away = (away, error) if away else ("", "")
         self.last_error, self.last_error_at = error, now
         self.retry_at = now + retry_seconds
         self.restarts += 1
@@ -112,9 +119,10 @@ class Condition:
         self._phase, self._detail = Phase.CLAIMED, holder
         self._history.clear()
 
-    def pending(self, why: str) -> None:
-        """The route may not start yet."""
+    def pending(self, why: str, away: str = "") -> None:
+        """The route may not start yet; `away` is the alias of the namespace that is in the way."""
         self._phase, self._detail = Phase.PENDING, why
+        self.away = (away, why) if away else ("", "")
 
     def draining(self) -> None:
         """The route finishes what it has begun."""
@@ -144,6 +152,19 @@ class Condition:
             return f"claimed by {self._detail}" if self._detail else str(self._phase)
         return f"{self._phase}: {self._detail}" if self._detail else str(self._phase)
 
+    def is_well(self) -> bool:
+        """Whether the route moves what there is to move, as far as can be seen; one that has failed since is not well again
+        before it has moved something or nothing waits.
+        """
+        if self._phase is Phase.STARTING:
+            return not self.last_error or self.last_error_at <= self._last_moved_at
+        return self._phase not in (Phase.PENDING, Phase.STALLED, Phase.FAILED, Phase.CLAIMED)
+
+    @property
+    def moved(self) -> int:
+        """Messages that the target has acknowledged, over restarts."""
+        return self.counts.moved
+
     @property
     def processes(self) -> tuple[int, ...]:
         """Ids of the processes that work for the route, as last seen."""
@@ -169,13 +190,17 @@ class Condition:
 
     def has_moved_since_start(self) -> bool:
         """Whether this start of the route has moved anything."""
-        return self.moved > self._moved_before
+        return self.counts.settled > self._counts_before.settled
 
     def stuck_seconds(self, now: float) -> float:
         """How long messages have waited, none moving, for no reason that the route knows of; 0 where it knows one."""
         if self._phase is not Phase.STALLED or self._sighting.held:
             return 0.0
-        return now - max(self._last_moved_at, self._started_at)
+        return self._idle_seconds(now)
+
+    def _idle_seconds(self, now: float) -> float:
+        """For how long nothing has been settled though a message waited and the route ran."""
+        return now - max(self._last_moved_at, self._started_at, self._waiting_since)
 
     def _judge(self, now: float) -> tuple[Phase, str]:
         if now - self._last_moved_at <= MOVING_SECONDS:
@@ -183,9 +208,11 @@ class Condition:
         if self._sighting.held:
             return Phase.STALLED, self._sighting.held
         waits = bool(self._waiting)
-        idle_since = max(self._last_moved_at, self._started_at)
-        if waits and now - idle_since >= self.stalled_after_seconds:
-            return Phase.STALLED, f"nothing moved for {now - idle_since:.0f} s"
+        idle_seconds = self._idle_seconds(now)
+        if waits and idle_seconds >= self.stalled_after_seconds:
+            waited_seconds = now - self._waiting_since
+            oldest = f", and a message waits for {waited_seconds:.0f} s" if waited_seconds > idle_seconds + 1 else ""
+            return Phase.STALLED, f"nothing moved for {idle_seconds:.0f} s{oldest}"
         if not self._sighting.ready or (waits and not self.has_moved_since_start()):
             return Phase.STARTING, ""
         return Phase.WAITING, ""

@@ -8,7 +8,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["route_table"]
+from isthmus.supervisor.fill import Fill
+
+__all__ = ["fill_lines", "route_table"]
 
 _STYLES = {
     "moving": "green",
@@ -20,6 +22,9 @@ _STYLES = {
     "done": "green",
 }
 
+# Shown where any route has some.
+_FURTHER = ("dead_lettered", "discarded")
+
 # A failure that the route has recovered from is shown for so long.
 RECENT_SECONDS = 600
 
@@ -29,24 +34,39 @@ def route_table(routes: Sequence[dict[str, Any]], title: str = "") -> Table:
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     table.add_column("route")
     table.add_column("state", overflow="fold")
-    for name in ("moved", "per second", "waiting", "oldest", "memory"):
+    further = [name for name in _FURTHER if any(route.get(name) for route in routes)]
+    for name in ("moved", *(name.replace("_", "-") for name in further), "per second", "waiting", "oldest", "memory"):
         table.add_column(name, justify="right")
     for route in routes:
         state = Text(route["state"], style=_STYLES.get(route["phase"], ""))
         if route["last_error"] and route["phase"] in {"failed", "starting", "pending"}:
             state.append(f"\n{route['last_error']}", style="dim")
-        elif route["last_error"] and route["last_error_seconds_ago"] <= RECENT_SECONDS:
+        elif (
+            route["last_error"]
+            and (route["last_error_seconds_ago"] or 0) <= RECENT_SECONDS
+            and route["phase"] != "stopped"
+        ):
             state.append(f"\nfailed {_age(route['last_error_seconds_ago'])} ago: {route['last_error']}", style="dim")
         table.add_row(
             Text(route["name"]),
             state,
             f"{route['moved']:,}",
+            *(f"{route.get(name, 0):,}" for name in further),
             f"{route['rate_per_second']:,.0f}",
             "?" if route["waiting"] is None else f"{route['waiting']:,}",
             _age(route["oldest_age_seconds"]),
             f"{route['memory_bytes'] / 1048576:,.0f} MiB" if route["memory_bytes"] else "",
         )
     return table
+
+
+def fill_lines(fills: Sequence[dict[str, Any]]) -> list[Text]:
+    """How full the topics are, from a status document; a line each."""
+    lines = []
+    for each in fills:
+        fill = Fill(**{name: each[name] for name in Fill._fields})
+        lines.append(Text(fill.text(), style="bold red" if fill.warns else "dim"))
+    return lines
 
 
 def _age(seconds: float | None) -> str:

@@ -1,7 +1,7 @@
 """One run of a federation's routes, from the claims to a clean end.
 
-What it is: the order of things. Claims first, since a second run must be refused before it starts anything; then Spark;
-then the routes. At the end the routes drain, Spark stops, and the claims go last: whoever comes next finds nothing under
+What it is: the order of things. First what every route needs is tried, and the claims are taken, since a run that is not
+configured, or that is the second, must be refused before it starts anything; then Spark; then the routes. At the end the routes drain, Spark stops, and the claims go last: whoever comes next finds nothing under
 way. What it is not: the command line, or the watching of routes (`isthmus.supervisor.supervisor`).
 
 Invariants:
@@ -9,6 +9,7 @@ Invariants:
     I2. A claim whose holder ran on this machine and has ended, or that bears no name, is waited for, not refused at once: its
         lock expires.
     I3. Claims are given up only after every route has stopped.
+    I4. A fault that only the operator can mend ends the run before anything is started, with all such faults at once.
 """
 
 from __future__ import annotations
@@ -16,23 +17,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isthmus.errors import InvalidArgumentError, IsthmusError
-from isthmus.replication.reach import Reach
+from isthmus.errors import ConfigError, InvalidArgumentError, IsthmusError
+from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_query import RouteSettings, start_route
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.supervisor.claim import ClaimKeeper
+from isthmus.supervisor.fill import Fill, FillWatch
+from isthmus.supervisor.preflight import preflight
 from isthmus.supervisor.status import Footprint, StatusFile, describe
 from isthmus.supervisor.supervisor import Settings, Supervisor
 from isthmus.supervisor.watch import BacklogWatch
 from isthmus.topology.claim import CLAIM_LOCK_MS
-from isthmus.topology.model import Federation
+from isthmus.topology.model import Federation, Route
 from isthmus.topology.route import routes
 
 __all__ = ["RunOptions", "TaskClaimedError", "run_federation"]
@@ -102,17 +105,21 @@ def run_federation(
         TaskClaimedError: another run moves a task.
         SparkGoneError: Spark's Java process has ended.
         InvalidArgumentError: there is no such task.
+        ConfigError: a secret, a right or an entity is missing; holds all such faults.
     """
     if options.task and options.task not in federation.tasks:
         raise InvalidArgumentError(f"no task {options.task} in {federation.file}: {', '.join(federation.tasks)}")
     chosen = routes(federation, options.task or None)
-    run = _Run(federation, options, StatusFile(options.folder), on_status)
+    fill = FillWatch(federation, chosen)
+    run = _Run(options, on_status, fill)
     reach = Reach(federation, "isthmus-claim")
     claims = ClaimKeeper([(route.task, route.source.alias) for route in chosen], reach.open).start()
     watch = BacklogWatch(chosen, lambda: Reach(federation, "isthmus-look"))
     try:
+        _check(federation, chosen)
         _decide(claims, stop)
         watch.start()
+        fill.start()
         log.info("starting Spark; its own log is %s", options.folder / LOG_FILE)
         spark = create_spark_session(
             "isthmus",
@@ -142,6 +149,7 @@ def run_federation(
             with suppress(SparkGoneError), calling_spark():
                 spark.stop()
     finally:
+        fill.close()
         watch.close()
         claims.close()
 
@@ -150,13 +158,11 @@ class _Run:
     """Tells a run's status, once a second."""
 
     def __init__(
-        self,
-        federation: Federation,
-        options: RunOptions,
-        file: StatusFile,
-        on_status: Callable[[dict[str, Any]], None] | None,
+        self, options: RunOptions, on_status: Callable[[dict[str, Any]], None] | None, fill: FillWatch
     ) -> None:
-        self._file = file
+        self._file = StatusFile(options.folder)
+        self._fill = fill
+        self._warned: set[tuple[str, str]] = set()
         self._on_status = on_status
         self._footprint = Footprint()
         self._told_at = float("-inf")
@@ -169,9 +175,30 @@ class _Run:
         self._told_at = now
         self._footprint.measure()
         described = [describe(route, condition, now, self._footprint) for route, condition in supervisor.conditions()]
-        document = self._file.write(state, described, self._footprint)
+        fills = self._fill.fills()
+        self._warn(fills)
+        document = self._file.write(state, described, self._footprint, [each.to_dict() for each in fills])
         if self._on_status is not None:
             self._on_status(document)
+
+    def _warn(self, fills: Sequence[Fill]) -> None:
+        """Log once that a topic is about to be full, and again after it was not."""
+        for each in fills:
+            key = each.namespace, each.topic
+            if each.warns and key not in self._warned:
+                log.warning("%s; publishers are refused when it is full", each.text())
+            (self._warned.add if each.warns else self._warned.discard)(key)
+
+
+def _check(federation: Federation, chosen: Sequence[Route]) -> None:
+    """Refuse what cannot run before somebody changes the configuration."""
+    found = preflight(federation, chosen, lambda: Reach(federation, "isthmus-check"))
+    if found.faults:
+        raise ConfigError(found.faults)
+    for alias, why in found.away:
+        log.warning(
+            "namespace %s cannot be used now: %s; its routes are retried", alias, name_places(why, federation, [alias])
+        )
 
 
 def _decide(claims: ClaimKeeper, stop: threading.Event) -> None:

@@ -5,7 +5,7 @@ What it is not: a history, or a promise: the reader is told how old the document
 
 Invariants:
     I1. A reader sees a whole document or none: it is replaced in one step.
-    I2. A document says nothing of a run that has ended but that it ended.
+    I2. The document of a run that has ended holds its last counts; what it says of phases and of what waits is over.
     I3. The folder is this user's alone; the document holds no secret.
 """
 
@@ -15,8 +15,9 @@ import json
 import logging
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def describe(route: Route, condition: Condition, now: float, footprint: Footprin
         footprint: what its processes take.
     """
     age = condition.oldest_age_seconds
+    away, why = condition.away
     return {
         "name": route.name,
         "task": route.task,
@@ -58,16 +60,26 @@ def describe(route: Route, condition: Condition, now: float, footprint: Footprin
         "target": ", ".join(str(target) for target in route.targets),
         "phase": str(condition.phase),
         "state": scrub(condition.text(now)),
+        "well": condition.is_well(),
         "moved": condition.moved,
+        "dead_lettered": condition.counts.dead_lettered,
+        "discarded": condition.counts.discarded,
+        "resent": condition.counts.resent,
         "rate_per_second": round(condition.rate_per_second(now), 1),
         "waiting": condition.waiting,
         "oldest_age_seconds": None if age is None else round(age, 1),
+        "oldest_since": _since(age) if age else "",
+        "away": {"namespace": away, "reason": scrub(why)} if away else None,
         "restarts": condition.restarts,
         "last_error": scrub(condition.last_error),
         "last_error_seconds_ago": round(now - condition.last_error_at, 1) if condition.last_error else None,
         "processes": list(condition.processes),
         "memory_bytes": footprint.of(condition.processes) if footprint is not None else 0,
     }
+
+
+def _since(age_seconds: float) -> str:
+    return (datetime.now(UTC) - timedelta(seconds=age_seconds)).isoformat(timespec="seconds")
 
 
 @dataclass(slots=True)
@@ -119,13 +131,20 @@ class StatusFile:
         self._head = {"version": 1, "process": own.pid, "process_started": own.create_time()}
         self._fault = ""
 
-    def write(self, state: str, routes: list[dict[str, Any]], footprint: Footprint) -> dict[str, Any]:
+    def write(
+        self,
+        state: str,
+        routes: list[dict[str, Any]],
+        footprint: Footprint,
+        fill: Sequence[dict[str, Any]] = (),
+    ) -> dict[str, Any]:
         """Replace the document. Where that fails, e.g. on a full disk, the log tells it once.
 
         Args:
             state: what the run as a whole does: starting, running, draining, ended.
             routes: from `describe`.
             footprint: of the whole run.
+            fill: how full the topics are, as far as known.
 
         Returns:
             The document.
@@ -138,6 +157,7 @@ class StatusFile:
             "memory_bytes": footprint.total_bytes,
             "processes": footprint.processes,
             "routes": routes,
+            "fill": list(fill),
         }
         fault = ""
         try:

@@ -22,7 +22,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -75,6 +75,7 @@ class ClaimState(StrEnum):
     HELD = "held"
     ELSEWHERE = "elsewhere"
     UNREACHABLE = "unreachable"
+    FAULTY = "faulty"
 
 
 class ClaimView(NamedTuple):
@@ -148,6 +149,7 @@ class _Slot:
     failures_in_a_row: int = 0
     given_up: bool = False
     unclaimed_since: float | None = None
+    is_faulty: bool = False
 
 
 class Supervisor:
@@ -205,7 +207,7 @@ class Supervisor:
                 stop.wait(self.settings.step_seconds)
         finally:
             self.shut_down(on_round)
-        return not any(slot.given_up for slot in self._slots)
+        return not any(slot.given_up or slot.is_faulty for slot in self._slots)
 
     def finished(self) -> bool:
         """Whether no route has anything left to do."""
@@ -227,12 +229,13 @@ class Supervisor:
         found = self._backlog(slot.route)
         if found is not None:
             age_ms = self.clock.wall_ms() - found.oldest_enqueued_ms if found.oldest_enqueued_ms else 0
-            slot.condition.stands(found.waiting, max(0, age_ms) / 1000)
+            slot.condition.stands(self.clock.monotonic(), found.waiting, max(0, age_ms) / 1000)
 
     def _claimed(self, slot: _Slot) -> bool:
         view = self._claims.view(slot.route.task, slot.route.source.alias)
         if view.state is ClaimState.HELD:
             slot.unclaimed_since = None
+            slot.is_faulty = False
             return True
         if slot.running is not None:
             log.warning("route %s: the claim is lost (%s); it stops", slot.route.name, view.text or view.state)
@@ -242,9 +245,13 @@ class Supervisor:
         if view.state is ClaimState.ELSEWHERE:
             slot.condition.claimed(view.text)
         elif view.state is ClaimState.UNREACHABLE:
-            slot.condition.pending(f"{slot.route.source.alias} cannot be reached: {view.text}")
+            alias = slot.route.source.alias
+            slot.condition.pending(f"{alias} cannot be reached: {view.text}", away=alias)
+        elif view.state is ClaimState.FAULTY:
+            slot.condition.pending(f"{slot.route.source.alias}: {view.text}")
         else:
             slot.condition.pending("waiting for the claim")
+        slot.is_faulty = view.state is ClaimState.FAULTY
         if self.settings.available_now:
             self._give_up_unclaimed(slot, view)
         return False
@@ -285,7 +292,12 @@ class Supervisor:
 
     def _watch(self, slot: _Slot, running: RunningRoute) -> None:
         active = running.is_active()
-        slot.condition.seen(self.clock.monotonic(), running.sighting())
+        sighting = running.sighting()
+        if sighting.held:
+            sighting = replace(sighting, held=_about(slot.route.target.alias, sighting.held))
+        slot.condition.seen(self.clock.monotonic(), sighting)
+        if sighting.held:
+            slot.condition.away = (slot.route.target.alias, scrub(sighting.held))
         if active:
             stuck_seconds = slot.condition.stuck_seconds(self.clock.monotonic())
             if stuck_seconds >= self.settings.stuck_after_seconds:
@@ -312,7 +324,8 @@ class Supervisor:
         slot.failures_in_a_row += 1
         delay_seconds = slot.backoff.next_seconds()
         slot.due_at = now + delay_seconds
-        slot.condition.failed(now, error, delay_seconds)
+        ends = (slot.route.source.alias, *(target.alias for target in slot.route.targets))
+        slot.condition.failed(now, error, delay_seconds, next((alias for alias in ends if f"{alias} (" in error), ""))
         if self.settings.available_now and slot.failures_in_a_row >= self.settings.attempts_limit:
             slot.given_up = True
         log.warning("route %s failed: %s; next try in %.1f s", slot.route.name, error, delay_seconds)
@@ -353,6 +366,11 @@ class Supervisor:
     def conditions(self) -> list[tuple[Route, Condition]]:
         """Every route with its condition, in the federation's order."""
         return [(slot.route, slot.condition) for slot in self._slots]
+
+
+def _about(alias: str, text: str) -> str:
+    """A text that names the namespace that it is about."""
+    return text if text.startswith((f"{alias} (", f"{alias}:")) else f"{alias}: {text}"
 
 
 def _quietly(action: Callable[[], None], slot: _Slot) -> None:

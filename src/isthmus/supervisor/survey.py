@@ -1,7 +1,7 @@
 """The state of a federation as someone outside its run sees it.
 
-What it is: the run's status document where a run is alive; otherwise a look at what waits before each route, so that the
-answer is true also when nothing runs. What it is not: part of a run.
+What it is: the run's status document where a run is alive; otherwise a look at what waits before each route, beside the
+last counts of the run that ended, so that the answer is true also when nothing runs. What it is not: part of a run.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from typing import Any
 
 from isthmus.clock import SystemClock
 from isthmus.errors import IsthmusError
-from isthmus.replication.reach import Reach
+from isthmus.replication.reach import Reach, name_places
 from isthmus.supervisor.condition import Condition
+from isthmus.supervisor.fill import fill_now
 from isthmus.supervisor.status import describe, read_status
 from isthmus.supervisor.watch import BacklogLook
 from isthmus.topology.model import Federation
 from isthmus.topology.route import routes
 
 __all__ = ["survey"]
+
+# What stays true of a run that has ended.
+_KEPT = ("moved", "dead_lettered", "discarded", "resent", "restarts", "last_error")
 
 
 def survey(federation: Federation, folder: Path) -> dict[str, Any]:
@@ -31,6 +35,7 @@ def survey(federation: Federation, folder: Path) -> dict[str, Any]:
     document = read_status(folder)
     if document is not None and document["alive"]:
         return document
+    counted = {route["name"]: route for route in document["routes"]} if document is not None else {}
     described = []
     clock = SystemClock()
     now = clock.monotonic()
@@ -41,9 +46,24 @@ def survey(federation: Federation, folder: Path) -> dict[str, Any]:
             try:
                 found = BacklogLook(clock)(reach.peek(route.source))
                 age_ms = clock.wall_ms() - found.oldest_enqueued_ms if found.oldest_enqueued_ms else 0
-                condition.stands(found.waiting, max(0, age_ms) / 1000)
+                condition.stands(now, found.waiting, max(0, age_ms) / 1000)
             except IsthmusError as error:
-                condition.pending(f"{route.source.alias} cannot be read: {error}")
-            described.append(describe(route, condition, now))
-    last = {name: document[name] for name in ("process", "started_at", "age_seconds")} if document else {}
-    return {"alive": False, "state": "not running", "routes": described, **last}
+                alias = route.source.alias
+                condition.pending(f"{alias} cannot be read: {name_places(str(error), federation, [alias])}", away=alias)
+            before = counted.get(route.name, {})
+            described.append(describe(route, condition, now) | {name: before[name] for name in _KEPT if name in before})
+    fill = [each.to_dict() for each in fill_now(federation, routes(federation), _sizes(document))]
+    if document is None:
+        return {"alive": False, "state": "not running", "routes": described, "fill": fill}
+    last = {name: document[name] for name in ("process", "started_at", "age_seconds")}
+    # A run that was killed, or that hangs, has not said that it ended.
+    state = "ended" if document["state"] == "ended" else "gone without ending"
+    return {"alive": False, "state": state, "routes": described, "fill": fill, **last}
+
+
+def _sizes(document: dict[str, Any] | None) -> dict[tuple[str, str], tuple[float, int]]:
+    """How large the topics were when the run was last heard of."""
+    if document is None:
+        return {}
+    at = float(document["updated_at_seconds"])
+    return {(each["namespace"], each["topic"]): (at, each["used_bytes"]) for each in document.get("fill", ())}

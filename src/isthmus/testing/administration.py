@@ -74,6 +74,10 @@ class FakeAdministration:
         subscriptions = tuple(each for (topic, _), each in self._subscriptions.items() if topic == name)
         return replace(self._topics[name], subscriptions=subscriptions)
 
+    def size(self, topic: str) -> tuple[int, int] | None:
+        self._answer()
+        return (0, 1 << 30) if topic.lower() in self._topics else None
+
     def make(self, change: Change) -> None:
         self._answer()
         if self.refuse_after is not None and len(self.changes) >= self.refuse_after:

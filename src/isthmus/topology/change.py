@@ -108,6 +108,8 @@ def differences(before: Entity | None, after: Entity) -> Iterator[tuple[str, Any
         value = getattr(after, each.name)
         if each.name in {"name", "rules", "subscriptions"} or value is None:
             continue
+        if before is not None and each.name.startswith("initial_"):
+            continue
         stood = getattr(before, each.name) if before else None
         # The Python SDK rounds the largest TimeSpan, so that lengths beyond a century count as one.
         same = (
@@ -139,6 +141,9 @@ _LABELS = {
     "forward_to": "ForwardTo",
     "duplicate_detection_ms": "DuplicateDetection",
     "partitioned": "EnablePartitioning",
+    "default_ttl_ms": "DefaultMessageTimeToLive",
+    "initial_ttl_ms": "DefaultMessageTimeToLive",
+    "initial_size_megabytes": "MaxSizeInMegabytes",
 }
 
 

@@ -116,11 +116,16 @@ class Document:
     def __init__(self, file: str) -> None:
         self.file = file
         self.faults: list[Fault] = []
+        self.warnings: list[Fault] = []
         self._secrets: set[int] = set()
 
     def fault(self, place: Place, message: str, hint: str = "") -> None:
         """Note a fault."""
         self.faults.append(Fault(message, hint, self.file, place.line, place.column))
+
+    def warn(self, place: Place, message: str, hint: str = "") -> None:
+        """Note what is allowed and goes wrong in time."""
+        self.warnings.append(Fault(message, hint, self.file, place.line, place.column))
 
     def error(self) -> ConfigError:
         """All faults so far as one error, in the order in which they stand in the file."""

@@ -16,12 +16,17 @@ from isthmus.topology.model import Federation, NamespaceRef
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.reader import read_model
 
-__all__ = ["lint", "read"]
+__all__ = ["lint", "read", "warnings"]
 
 
 def lint(text: str, file: str = "isthmus.yaml") -> list[Fault]:
     """Every fault of a federation file, in the order in which they stand."""
     return list(_checked(text, file)[0].error().faults)
+
+
+def warnings(text: str, file: str = "isthmus.yaml") -> list[Fault]:
+    """What a federation file may say and what goes wrong in time, in the order in which it stands."""
+    return sorted(_checked(text, file)[0].warnings, key=lambda each: (each.line, each.column))
 
 
 def read(text: str, file: str = "isthmus.yaml") -> Federation:

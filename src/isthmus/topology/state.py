@@ -30,7 +30,9 @@ class RuleState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionState:
-    """A subscription and its rules; names of topics and forwarding targets are entity paths."""
+    """A subscription and its rules; names of topics and forwarding targets are entity paths. `initial_ttl_ms` is the default
+    time to live that it is created with; `default_ttl_ms` also changes one that stands.
+    """
 
     name: str
     rules: tuple[RuleState, ...] | None = None
@@ -39,6 +41,8 @@ class SubscriptionState:
     auto_delete_on_idle_ms: int | None = None
     requires_session: bool | None = None
     forward_to: str | None = None
+    default_ttl_ms: int | None = None
+    initial_ttl_ms: int | None = None
 
     def rule(self, name: str) -> RuleState | None:
         """The rule of this name; names are compared without case, as Service Bus does."""
@@ -47,12 +51,20 @@ class SubscriptionState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
-    """A topic; `duplicate_detection_ms` is the history window, 0 where detection is off."""
+    """A topic.
+
+    Attributes:
+        duplicate_detection_ms: the history window, 0 where detection is off.
+        keyless_detection_ms: of what is wanted: the window at a namespace that keeps no duplicate keys; None: as elsewhere.
+        initial_size_megabytes: the size that it is created with.
+    """
 
     name: str
     subscriptions: tuple[SubscriptionState, ...] = ()
     duplicate_detection_ms: int | None = None
+    keyless_detection_ms: int | None = None
     partitioned: bool | None = None
+    initial_size_megabytes: int | None = None
 
     def subscription(self, name: str) -> SubscriptionState | None:
         """The subscription of this name, without case."""

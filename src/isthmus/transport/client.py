@@ -51,6 +51,7 @@ from isthmus.errors import (
     OperationTimeoutError,
     UnauthorizedError,
 )
+from isthmus.message.name import NAMESPACE_ID
 from isthmus.transport.endpoint import Endpoint
 from isthmus.transport.error import error_from
 from isthmus.transport.request import Reply, RequestLink
@@ -62,6 +63,8 @@ SOCKET_BUFFER_BYTES = 1 << 20
 # Frames, not messages: a lease's credit window must never wait for the session's.
 INCOMING_WINDOW_FRAMES = 65535
 MAX_FRAME_BYTES = 1 << 20
+# AMQP over TLS, and over WebSocket.
+_USUAL_PORTS = (5671, 443)
 # What a renewal may take on a machine that stands still for a while.
 RENEWAL_SECONDS = 5.0
 # The shortest pause between two attempts to get a token from who fails.
@@ -106,11 +109,13 @@ class Client:
     Attributes:
         error: why the connection is of no use any more; None while it is.
         connection: the protocol engine.
+        namespace_id: what tells the peer's namespace from all others: what it says itself, or its host's name.
     """
 
     def __init__(self, endpoint: Endpoint, *, name: str = "", idle_timeout_ms: int = 30_000) -> None:
         self.endpoint = endpoint
         self.error: IsthmusError | None = None
+        self.namespace_id = _place_of(endpoint)
         self.connection = Connection(
             server=False,
             container_id=name or f"isthmus-{uuid.uuid4().hex[:12]}",
@@ -400,6 +405,7 @@ class Client:
                     )
             elif isinstance(event, Opened):
                 self._opened = True
+                self.namespace_id = str((event.properties or {}).get(NAMESPACE_ID) or self.namespace_id)
             elif isinstance(event, SaslRefused):
                 self._lost(UnauthorizedError(f"{self.endpoint.host}:{self.endpoint.port}: {event.reason}"))
             elif isinstance(event, Closed):
@@ -436,6 +442,12 @@ class Client:
         owners, self._owners = list(self._owners.values()), {}
         for owner in owners:
             owner.on_lost(error)
+
+
+def _place_of(endpoint: Endpoint) -> str:
+    """Where a namespace is that says nothing of itself; the ports of Azure are understood."""
+    host = endpoint.host.lower()
+    return host if endpoint.port in _USUAL_PORTS else f"{host}:{endpoint.port}"
 
 
 def _dial(endpoint: Endpoint, timeout_seconds: float) -> socket.socket:

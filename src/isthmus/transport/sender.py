@@ -74,6 +74,7 @@ class Sender:
     Args:
         client: an open connection, authorized for `path`.
         path: queue or topic.
+        capabilities: what the link asks the peer for.
 
     Attributes:
         sent: ordinals given out so far.
@@ -82,7 +83,7 @@ class Sender:
         error: why the link is of no use any more.
     """
 
-    def __init__(self, client: Client, path: str) -> None:
+    def __init__(self, client: Client, path: str, capabilities: Sequence[str] = ()) -> None:
         self.client = client
         self.path = path
         self.sent = 0
@@ -94,7 +95,10 @@ class Sender:
         self._first_id = self._session.next_delivery_id
         self._open: deque[list[int]] = deque()  # runs of ordinals without outcome: [first, last]
         self.link = self._session.attach_sender(
-            f"send-{uuid.uuid4().hex[:12]}", Target(path), source=Source(client.connection.container_id)
+            f"send-{uuid.uuid4().hex[:12]}",
+            Target(path),
+            source=Source(client.connection.container_id),
+            desired_capabilities=list(capabilities) or None,
         )
         self.link.context = self
 
@@ -112,6 +116,11 @@ class Sender:
     def oldest_open(self) -> int:
         """The first ordinal without an outcome; `sent` where there is none."""
         return self._open[0][0] if self._open else self.sent
+
+    def offers(self, capability: str) -> bool:
+        """Whether the peer has the capability; known once the link is attached."""
+        peer = self.link.peer
+        return peer is not None and capability in (peer.offered_capabilities or ())
 
     @property
     def max_message_bytes(self) -> int:

@@ -14,8 +14,10 @@ import pytest
 from isthmus.cli.app import main
 from isthmus.demo import play as play_module
 from isthmus.demo.play import Scene
+from isthmus.errors import ConnectionLostError
 from isthmus.replication import verify as verify_module
-from isthmus.replication.reconcile import Holding, Reconciliation, reconcile
+from isthmus.replication.reading import Reading
+from isthmus.replication.reconcile import Holding, Reconciliation, Undelivered, reconcile
 from isthmus.supervisor import run as run_module
 from isthmus.supervisor import survey as survey_module
 from isthmus.supervisor.run import RunOptions, TaskClaimedError
@@ -130,6 +132,46 @@ def test_status_of_nothing_says_so(
     assert "flights.ewr.jfk" in shown
 
 
+@pytest.mark.parametrize(("well", "code"), [(True, 0), (False, 1)])
+def test_status_of_a_living_run_tells_by_its_code_whether_all_routes_are_well(
+    well: bool, code: int, file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    routes = [ROUTE | {"well": True}, ROUTE | {"name": "flights.jfk.ewr", "well": well}]
+    found = {"alive": True, "state": "running", "process": 7, "started_at": "10:00", "routes": routes}
+    monkeypatch.setattr(survey_module, "survey", lambda *_: found)
+    assert code_of("status", file) == code
+    assert "run by process 7 since 10:00" in capsys.readouterr().out
+
+
+def test_run_and_status_tell_what_was_set_aside(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aside = ROUTE | {"phase": "done", "state": "done", "dead_lettered": 2, "discarded": 3}
+
+    def run(_: Federation, __: RunOptions, ___: threading.Event, **callbacks: Any) -> bool:
+        callbacks["on_status"]({"state": "ended", "routes": [aside]})
+        return True
+
+    monkeypatch.setattr(run_module, "run_federation", run)
+    assert code_of("run", file) == 0
+    assert "ended: 5 moved, 2 dead-lettered, 3 discarded" in capsys.readouterr().out
+    assert code_of("run", file, "--json") == 0
+    assert last_line(capsys) == last_line_of(aside)
+    monkeypatch.setenv("COLUMNS", "200")
+    last = {"process": 7, "started_at": "10:00", "age_seconds": 90.0}
+    monkeypatch.setattr(
+        survey_module, "survey", lambda *_: {"alive": False, "state": "ended", "routes": [aside], **last}
+    )
+    assert code_of("status", file) == 1
+    shown = capsys.readouterr().out
+    assert "no run is alive; that of process 7, started at 10:00, ended, last heard of 90 s ago" in shown
+    assert "dead-lettered" in shown
+
+
+def last_line_of(route: dict[str, Any]) -> dict[str, Any]:
+    return {"state": "ended", "moved": 5, "dead_lettered": 2, "discarded": 3, "routes": [route]}
+
+
 def proved(arrived: list[int]) -> Callable[..., Iterator[Reconciliation]]:
     def verify(_: Federation, **__: str) -> Iterator[Reconciliation]:
         yield reconcile("flights", {"ewr": Holding([1, 2], {"ewr": [1, 2]}), "jfk": Holding([], {"ewr": arrived})})
@@ -148,6 +190,45 @@ def test_verify_fails_on_what_is_lost_doubled_or_out_of_order(
     assert len(told["tasks"][0]["comparisons"]) == 4
     assert code_of("verify", file) == code
     assert "task flights" in capsys.readouterr().out
+
+
+def test_verify_ends_with_3_where_it_cannot_tell(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    holdings = {"ewr": Holding([1, 2], {"ewr": [1, 2]}), "jfk": Holding([], {"ewr": [2]})}
+    rest = {("ewr", "jfk"): Undelivered(consumed={1})}
+    readings = [Reading("jfk", "flights/Subscriptions/consumers", messages=1, absent_before=1, shared=True)]
+
+    def verify(_: Federation, **__: str) -> Iterator[Reconciliation]:
+        yield reconcile("flights", holdings, rest, readings=readings)
+
+    monkeypatch.setattr(verify_module, "verify", verify)
+    assert code_of("verify", file, "--json") == 3
+    told = last_line(capsys)
+    assert (told["clean"], told["verdict"], told["tasks"][0]["lost"], told["tasks"][0]["consumed"]) == (
+        False,
+        "unclear",
+        0,
+        1,
+    )
+    assert code_of("verify", file) == 3
+    shown = capsys.readouterr().out
+    assert "read jfk: flights/Subscriptions/consumers, 1 messages, 1 earlier ones are gone" in shown
+    assert "applications consume it" in shown
+
+
+def test_verify_of_a_namespace_that_is_away_cannot_tell(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def verify(_: Federation, **__: str) -> Iterator[Reconciliation]:
+        raise ConnectionLostError("jfk (10.0.0.7:5671): Connection refused")
+        yield
+
+    monkeypatch.setattr(verify_module, "verify", verify)
+    assert code_of("verify", file, "--json") == 3
+    assert "Connection refused" in last_line(capsys)["error"]["message"]
+    assert code_of("verify", file) == 3
+    assert "cannot tell: jfk (10.0.0.7:5671): Connection refused" in capsys.readouterr().out
 
 
 class FakePlay:

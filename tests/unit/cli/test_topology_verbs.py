@@ -85,7 +85,18 @@ def test_lint_says_all_faults_and_exits_with_2(folder: Path) -> None:
 def test_lint_of_a_sound_file(folder: Path) -> None:
     (folder / "a.yaml").write_text(SOUND)
     assert call("lint", "a.yaml") == (0, "a.yaml: 2 namespaces, 1 task, no fault\n")
-    assert call_json("lint", "a.yaml") == (0, {"file": "a.yaml", "ok": True, "faults": []})
+    assert call_json("lint", "a.yaml") == (0, {"file": "a.yaml", "ok": True, "faults": [], "warnings": []})
+
+
+def test_lint_warns_of_what_fills_a_topic_and_finds_no_fault_in_it(folder: Path) -> None:
+    (folder / "a.yaml").write_text(SOUND.replace("jfk]}", "jfk], audit: off, subscriptions: [audit]}"))
+    code, output = call("lint", "a.yaml")
+    assert code == 0
+    assert output.startswith("warning: a.yaml:")
+    assert "keeps its messages for ever" in output
+    assert "write audit: 1d" in output
+    code, told = call_json("lint", "a.yaml")
+    assert (code, told["ok"], len(told["warnings"])) == (0, True, 1)
 
 
 @pytest.mark.parametrize("verb", ["lint", "plan", "apply"])
@@ -139,7 +150,7 @@ def test_plan_shows_what_apply_makes(folder: Path, namespaces: dict[str, FakeAdm
 
 
 def test_a_conflict_is_bad_input_and_changes_nothing(folder: Path, namespaces: dict[str, FakeAdministration]) -> None:
-    (folder / "isthmus.yaml").write_text(SOUND)
+    (folder / "isthmus.yaml").write_text(SOUND.replace("topic: flights", "topic: flights, duplicates: message-id"))
     namespaces["jfk"] = FakeAdministration("jfk.test", [TopicState(name="flights", duplicate_detection_ms=0)])
     for verb in ("plan", "apply"):
         code, output = call(verb)

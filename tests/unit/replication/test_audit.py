@@ -8,8 +8,12 @@ from isthmus.amqp import section
 from isthmus.amqp.section import Header
 from isthmus.amqp.types import Long, Symbol, Timestamp
 from isthmus.errors import EntityNotFoundError
+from isthmus.message import digest
+from isthmus.message.name import DIGEST, HOP_PROPERTIES
 from isthmus.replication import audit as audit_module
 from isthmus.replication.audit import audit
+from isthmus.replication.count import Verdict
+from isthmus.replication.identity import Members
 from isthmus.testing.clock import ManualClock
 from isthmus.topology.model import Endpoint, Route
 
@@ -26,13 +30,19 @@ ROUTES = [
 ]
 
 
+def copied(origin: str, number: int, message_id: str, body: bytes = b"") -> dict[str, object]:
+    """The provenance of a copy without a body."""
+    hop = (f"{origin}/flights", origin, str(number), str(number), "2026-01-01T00:00:00.000Z")
+    return {**dict(zip(HOP_PROPERTIES, hop, strict=True)), DIGEST: digest(message_id.encode(), body)}
+
+
 class Entities:
     """Entities in memory; `moved` is called after each page of a reading, so that a test can move messages meanwhile."""
 
     def __init__(self) -> None:
         self.held: dict[str, list[bytes]] = {str(endpoint): [] for endpoint in AUDIT.values()}
         self.held |= {str(route.source): [] for route in ROUTES}
-        self.next = 1
+        self.next: dict[str, int] = {}
         self.opened: list[str] = []
         self.on_open: dict[str, list[tuple[str, str, int]]] = {}
 
@@ -47,21 +57,22 @@ class Entities:
         at_ms: int = 0,
         ttl_ms: int | None = None,
         own: dict[str, object] | None = None,
+        body: bytes = b"",
     ) -> None:
         properties: dict[str, object] = dict(own or {})
         if origin:
-            properties |= {"repl-origin": f"{origin}/flights", "repl-sequence": str(number)}
+            properties |= copied(origin, number, message_id, body)
         if reason:
             properties["DeadLetterReason"] = reason
         annotations = {
-            Symbol("x-opt-sequence-number"): Long(self.next),
+            Symbol("x-opt-sequence-number"): Long(self.next.setdefault(place, 1)),
             Symbol("x-opt-enqueue-sequence-number"): Long(number),
             Symbol("x-opt-enqueued-time"): Timestamp(at_ms),
         }
-        self.next += 1
+        self.next[place] += 1
         self.held.setdefault(place, []).append(
             section.encode_message(
-                b"",
+                body,
                 header=Header(ttl_ms=ttl_ms),
                 annotations=annotations,
                 properties={"message_id": message_id} if message_id else {},
@@ -155,6 +166,11 @@ def test_copies_that_detection_dropped_for_an_equal_are_not_lost() -> None:
     result = audit("flights", ROUTES, AUDIT, entities.peek, detection_ms=WINDOWS_MS)
     assert (result.total("dropped"), result.total("lost"), result.clean) == (6, 0, True)
     assert result.comparisons[1].samples == {"dropped": (1, 2, 3)}
+    other = Entities()
+    for alias in ("ewr", "jfk"):
+        other.put(f"{alias}/flights/Subscriptions/audit", 1, message_id="m1", at_ms=1000, body=alias.encode())
+    result = audit("flights", ROUTES, AUDIT, other.peek, detection_ms=WINDOWS_MS)
+    assert (result.total("dropped"), result.total("lost"), result.verdict) == (0, 2, Verdict.FAULTY)
 
 
 def test_without_detection_or_an_equal_in_time_what_is_missing_is_lost() -> None:
@@ -183,7 +199,7 @@ def test_a_message_is_no_equal_of_itself() -> None:
     entities.put("ewr/flights/Subscriptions/audit", 1, origin="jfk", message_id="m", at_ms=1000)
     entities.put("jfk/flights/Subscriptions/audit", 1, message_id="n", at_ms=1000)
     result = audit("flights", ROUTES, AUDIT, entities.peek, detection_ms=WINDOWS_MS)
-    assert (result.total("dropped"), result.total("lost")) == (0, 1)
+    assert (result.total("dropped"), result.total("lost"), result.total("unequal")) == (0, 2, 1)
 
 
 def test_of_two_equals_the_one_that_came_first_explains_the_other() -> None:
@@ -195,26 +211,156 @@ def test_of_two_equals_the_one_that_came_first_explains_the_other() -> None:
     assert (result.total("arrived"), result.total("dropped"), result.total("lost")) == (1, 1, 0)
 
 
-def test_i3_what_ended_its_life_while_it_was_read_has_expired() -> None:
+def test_i3_what_ended_its_life_cannot_be_told_and_is_left_out_where_that_was_during_the_reading() -> None:
     entities = Entities()
     clock = ManualClock()
     now_ms = clock.wall_ms()
-    entities.put("ewr/flights/Subscriptions/audit", 1, at_ms=now_ms - 60_000, ttl_ms=30_000)
-    entities.put("ewr/flights/Subscriptions/audit", 2, at_ms=now_ms - 60_000, ttl_ms=300_000)
-    entities.put("ewr/flights/Subscriptions/audit", 3, at_ms=now_ms - 60_000)
+    audited = "ewr/flights/Subscriptions/audit"
+    entities.put(audited, 1, at_ms=now_ms - 60_000, ttl_ms=30_000)
+    entities.put(audited, 2, at_ms=now_ms - 60_000, ttl_ms=61_000)
+    entities.put(audited, 3, at_ms=now_ms - 60_000)
+    entities.put("jfk/flights/Subscriptions/audit", 3, origin="ewr")
     result = audit("flights", ROUTES, AUDIT, entities.peek, clock=clock)
-    assert (result.total("expired"), result.total("lost")) == (1, 2)
-    assert result.comparisons[1].samples == {"lost": (2, 3)}
+    assert (result.total("entered"), result.total("ended"), result.total("lost")) == (2, 1, 0)
+    assert result.verdict is Verdict.UNCLEAR
+    entities.put(audited, 4, at_ms=now_ms - 60_000, ttl_ms=300_000)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, clock=clock)
+    assert (result.total("lost"), result.comparisons[1].samples["lost"]) == (1, (4,))
+    assert result.verdict is Verdict.FAULTY
 
 
-def test_i4_what_is_not_replicated_is_not_missed() -> None:
+def test_what_expired_before_its_route_is_a_fault() -> None:
     entities = Entities()
-    for number, own in enumerate(({}, {"stays": True}), 1):
-        entities.put("ewr/flights/Subscriptions/audit", number, own=own)
+    clock = ManualClock()
+    entities.put("ewr/flights/Subscriptions/audit", 1)
     entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr")
-    result = audit("flights", ROUTES, AUDIT, entities.peek, selects=lambda message, _: b"stays" not in message)
-    assert (result.total("lost"), result.total("unknown"), result.clean) == (0, 0, True)
-    assert result.to_dict()["entered"] == 1
+    assert audit("flights", ROUTES, AUDIT, entities.peek, clock=clock).verdict is Verdict.CLEAN
+    # Its original has gone from the audited subscription meanwhile, as it has expired there, too.
+    entities.put("ewr/flights/Subscriptions/isthmus.flights.jfk/$DeadLetterQueue", 2, reason="TTLExpiredException")
+    entities.put("ewr/flights/Subscriptions/isthmus.flights.jfk", 3, at_ms=clock.wall_ms() - 60_000, ttl_ms=1000)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, clock=clock)
+    assert (result.total("expired"), result.verdict) == (2, Verdict.FAULTY)
+
+
+def test_i4_what_is_not_replicated_is_not_missed_and_is_counted() -> None:
+    entities = Entities()
+    fates = {"": b"", "held_back": b"own", "filtered": b"filter", "incomparable": b"odd"}
+    for number, body in enumerate(fates.values(), 1):
+        entities.put("ewr/flights/Subscriptions/audit", number, body=body)
+    entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr")
+
+    def selects(message: bytes, _: object) -> str:
+        return next((fate for fate, body in fates.items() if fate and body in message), "")
+
+    result = audit("flights", ROUTES, AUDIT, entities.peek, selects=selects)
+    told = {
+        kind: result.total(kind) for kind in ("entered", "held_back", "filtered", "incomparable", "lost", "unknown")
+    }
+    assert told == {"entered": 1, "held_back": 1, "filtered": 1, "incomparable": 1, "lost": 0, "unknown": 0}
+    assert result.verdict is Verdict.FAULTY  # for the one that the rule cannot compare
+
+
+def test_i5_a_copy_with_other_content_is_no_arrival() -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1, body=b"gate 5", own={"carrier": "UA"}, message_id="m")
+    entities.put("ewr/flights/Subscriptions/audit", 2, body=b"gate 6")
+    jfk = "jfk/flights/Subscriptions/audit"
+    entities.put(jfk, 1, origin="ewr", body=b"gate 5", own={"carrier": "AA"}, message_id="m")
+    entities.put(jfk, 2, origin="ewr", body=b"gate 7")
+    result = audit("flights", ROUTES, AUDIT, entities.peek)
+    assert [result.total(kind) for kind in ("arrived", "unequal", "lost")] == [0, 2, 2]
+    assert result.verdict is Verdict.FAULTY
+    entities.put(
+        jfk, 1, origin="ewr", body=b"gate 5", own={"carrier": "UA", "seen": 1, "RuleName": "x"}, message_id="m"
+    )
+    entities.put(jfk, 2, origin="ewr", body=b"gate 6", message_id="ewr/flights/2", own={"seen": 1})
+    result = audit("flights", ROUTES, AUDIT, entities.peek, mark="Seen")
+    assert [result.total(kind) for kind in ("arrived", "unequal", "lost")] == [2, 2, 0]
+
+
+def test_provenance_of_a_message_that_never_entered_is_not_believed() -> None:
+    entities = Entities()
+    entities.put("ewr/flights/Subscriptions/audit", 1)
+    entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr")
+    for number in (2, 99):  # between those that entered, and beyond all of them
+        entities.put("jfk/flights/Subscriptions/audit", number, origin="ewr")
+    entities.put("ewr/flights/Subscriptions/audit", 4)
+    entities.put("jfk/flights/Subscriptions/audit", 4, origin="ewr")
+    result = audit("flights", ROUTES, AUDIT, entities.peek)
+    assert [result.total(kind) for kind in ("entered", "arrived", "forged", "lost")] == [2, 2, 2, 0]
+    assert result.verdict is Verdict.FAULTY
+
+
+def test_a_message_from_outside_the_task_entered_where_it_came_to_a_member() -> None:
+    """Another task brought it: a route that stops it because of where it comes from loses it for this task."""
+    entities = Entities()
+    members = Members({"ewr": "ewr", "jfk": "jfk"}, "Flights")
+    entities.put("ewr/flights/Subscriptions/audit", 1, origin="lga")
+    result = audit("flights", ROUTES, AUDIT, entities.peek, members=members)
+    assert [result.total(kind) for kind in ("entered", "lost", "forged")] == [1, 1, 0]
+    there = copied("lga", 1, "")
+    there |= {name: f"{there[name]};{value}" for name, value in copied("ewr", 1, "").items() if name in HOP_PROPERTIES}
+    entities.put("jfk/flights/Subscriptions/audit", 1, own=there)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, members=members)
+    assert [result.total(kind) for kind in ("entered", "arrived", "lost")] == [1, 1, 0]
+
+
+def test_what_applications_consume_is_not_called_lost() -> None:
+    entities = Entities()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    for number in range(1, 11):
+        entities.put(ewr, number, at_ms=1000 * number)
+        entities.put(jfk, number, origin="ewr", at_ms=1000 * number)
+    assert audit("flights", ROUTES, AUDIT, entities.peek, shared=True).verdict is Verdict.CLEAN
+    del entities.held[jfk][:4]
+    result = audit("flights", ROUTES, AUDIT, entities.peek, shared=True)
+    assert [result.total(kind) for kind in ("entered", "arrived", "consumed", "lost")] == [10, 6, 4, 0]
+    assert result.verdict is Verdict.UNCLEAR
+    assert "4 messages no longer stand in flights/Subscriptions/audit at jfk (applications consume it)" in result.doubts
+    del entities.held[ewr][:7]
+    result = audit("flights", ROUTES, AUDIT, entities.peek, shared=True)
+    assert [result.total(kind) for kind in ("entered", "arrived", "unknown", "forged", "lost")] == [3, 3, 3, 0, 0]
+
+
+def test_of_a_subscription_of_its_own_only_what_may_have_stood_there_is_in_doubt() -> None:
+    entities = Entities()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    for number in range(1, 11):
+        entities.put(ewr, number, at_ms=10_000 * number)
+        if number != 9:
+            entities.put(jfk, number, origin="ewr", at_ms=10_000 * number)
+    del entities.held[jfk][:4]
+    result = audit("flights", ROUTES, AUDIT, entities.peek)
+    assert [result.total(kind) for kind in ("consumed", "lost")] == [4, 1]
+    assert result.verdict is Verdict.FAULTY
+
+
+def test_what_the_audit_subscription_has_outlived_is_no_fault() -> None:
+    entities = Entities()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    for number in range(1, 11):
+        entities.put(ewr, number, at_ms=10_000 * number)
+        entities.put(jfk, number, origin="ewr", at_ms=10_000 * number)
+    del entities.held[ewr][:5]
+    del entities.held[jfk][:4]
+    clock = ManualClock()
+    ttl_ms = clock.wall_ms()
+    result = audit("flights", ROUTES, AUDIT, entities.peek, ttl_ms=ttl_ms, clock=clock)
+    assert (result.total("entered"), result.total("forged"), result.verdict) == (5, 0, Verdict.CLEAN)
+    assert [(each.absent_before, each.messages) for each in result.readings] == [(5, 5), (4, 6)]
+    # What came in half of that time is what stands: what is absent went earlier than its time.
+    result = audit("flights", ROUTES, AUDIT, entities.peek, ttl_ms=3 * ttl_ms, clock=clock)
+    assert result.verdict is Verdict.UNCLEAR
+    entities.put(ewr, 11, at_ms=ttl_ms - 1000, ttl_ms=60_000)
+    entities.put(jfk, 11, origin="ewr", at_ms=ttl_ms - 1000, ttl_ms=60_000)
+    assert audit("flights", ROUTES, AUDIT, entities.peek, ttl_ms=ttl_ms, clock=clock).verdict is Verdict.UNCLEAR
+    assert audit("flights", ROUTES, AUDIT, entities.peek).verdict is Verdict.UNCLEAR
+
+
+def test_nothing_read_proves_nothing() -> None:
+    result = audit("flights", ROUTES, AUDIT, Entities().peek)
+    assert result.verdict is Verdict.UNCLEAR
+    assert "nothing to compare" in result.doubts[0]
 
 
 def test_where_no_order_is_promised_its_lack_is_no_fault() -> None:
@@ -242,10 +388,11 @@ def test_a_message_of_which_nobody_can_read_all_stops_no_reading() -> None:
 def test_of_a_partitioned_topic_every_fragment_is_read_on() -> None:
     """Sequence numbers have the fragment in their top 16 bits: what comes to a lower one later has a lower number."""
     entities = Entities()
-    entities.next = (1 << 48) + 1
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    entities.next = {ewr: (1 << 48) + 1, jfk: (1 << 48) + 1}
     entities.put("ewr/flights/Subscriptions/audit", 1)
     entities.put("jfk/flights/Subscriptions/audit", 70)
-    entities.next = (2 << 48) + 1
+    entities.next = {ewr: (2 << 48) + 1, jfk: (2 << 48) + 1}
     entities.put("ewr/flights/Subscriptions/audit", 2)
     entities.put("jfk/flights/Subscriptions/audit", 2, origin="ewr")
     entities.put("ewr/flights/Subscriptions/audit", 70, origin="jfk")
@@ -253,7 +400,7 @@ def test_of_a_partitioned_topic_every_fragment_is_read_on() -> None:
 
     def moving(endpoint: Endpoint):
         if endpoint == ROUTES[0].source:
-            entities.next = (1 << 48) + 9
+            entities.next[jfk] = (1 << 48) + 9
             entities.put("jfk/flights/Subscriptions/audit", 1, origin="ewr")
         return opener(endpoint)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isthmus.replication.count import COUNTS, Verdict
 from isthmus.replication.reconcile import Holding, Undelivered, compare, reconcile
 
 
@@ -79,3 +81,11 @@ def test_i1_every_identity_has_exactly_one_fate(fates: list[str], seed: int) -> 
     assert result.lost == len(numbers.get("lost", []))
     assert result.waiting == len(numbers.get("waiting", []))
     assert result.arrived + result.waiting + result.expired + result.dead_lettered + result.lost == len(fates)
+
+
+def test_the_page_has_every_count_with_its_verdict() -> None:
+    page = (Path(__file__).parents[3] / "docs/how-to/verify-a-federation.md").read_text(encoding="utf-8")
+    words = {Verdict.CLEAN: "–", Verdict.UNCLEAR: "cannot tell (3)", Verdict.FAULTY: "fault (1)"}
+    for count in COUNTS:
+        assert f"| {count.name.replace('_', ' ')} | {count.meaning} | {words[count.verdict]} |" in page
+    assert [verdict.exit_code for verdict in Verdict] == [0, 3, 1]

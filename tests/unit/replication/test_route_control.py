@@ -12,6 +12,7 @@ import pytest
 from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus.channel import Channel, dial
 from isthmus.replication.route_control import RouteControl
+from isthmus.replication.tally import Counts
 
 
 @pytest.fixture
@@ -52,17 +53,29 @@ def test_a_route_is_ready_once_it_has_a_lease(control: RouteControl) -> None:
 def test_i1_settled_messages_are_summed_over_leases_and_never_fall(control: RouteControl) -> None:
     first = connect(control)
     report(first, lease="1/0", process=11, settled=10, state="running")
-    assert control.sighting().moved == 10
+    assert control.sighting().counts.settled == 10
     assert control.sighting().processes == (11,)
     assert control.busy()
     report(first, lease="1/0", process=11, settled=15, state="ended")
     assert not control.busy()
     first.close()
-    assert control.sighting().moved == 15
+    assert control.sighting().counts.settled == 15
     second = connect(control)
     report(second, lease="2/0", process=12, settled=1, state="running", held="jfk is away")
     sighting = control.sighting()
-    assert (sighting.moved, sighting.held) == (16, "jfk is away")
+    assert (sighting.counts.settled, sighting.held) == (16, "jfk is away")
+    second.close()
+
+
+def test_moved_is_what_targets_acknowledged_and_nothing_that_was_set_aside(control: RouteControl) -> None:
+    first = connect(control)
+    told = {"moved": 5, "dead_lettered": 3, "discarded": 2, "sink": {"resent": 4}}
+    report(first, lease="1/0", process=11, settled=10, state="running", **told)
+    assert control.sighting().counts == Counts(10, 5, 3, 2, 4)
+    first.close()
+    second = connect(control)
+    report(second, lease="2/0", process=12, settled=1, state="running", moved=1)
+    assert control.sighting().counts == Counts(11, 6, 3, 2, 4)
     second.close()
 
 

@@ -10,7 +10,7 @@ from isthmus.amqp import section, types
 from isthmus.replication import verify as verify_module
 from isthmus.replication.identity import identify
 from isthmus.replication.reconcile import Reconciliation
-from isthmus.replication.verify import verify
+from isthmus.replication.verify import Witness, verify, witness_of
 from isthmus.topology import read
 
 FILE = """
@@ -32,6 +32,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, task: str) -> dict[str, Any]:
         return Reconciliation(name, ())
 
     monkeypatch.setattr(verify_module, "audit", audit)
+    monkeypatch.setattr(verify_module.Reach, "identities", lambda _, aliases: dict(zip(aliases, aliases, strict=True)))
     list(verify(read(FILE % task)))
     return seen
 
@@ -41,7 +42,7 @@ def test_a_topic_may_have_a_slash(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(found["ewr"]) == "ewr/east/flights/Subscriptions/audit"
 
 
-def selected(monkeypatch: pytest.MonkeyPatch, task: str, own: dict[str, Any]) -> bool:
+def selected(monkeypatch: pytest.MonkeyPatch, task: str, own: dict[str, Any]) -> str:
     message = section.encode_message(
         b"x",
         annotations={
@@ -52,30 +53,52 @@ def selected(monkeypatch: pytest.MonkeyPatch, task: str, own: dict[str, Any]) ->
         application_properties=own,
     )
     found = asked(monkeypatch, task)["selects"](message, identify(message))
-    assert isinstance(found, bool)
+    assert isinstance(found, str)
     return found
 
 
 @pytest.mark.parametrize(
     ("task", "own", "expected"),
     [
-        ("topic: f", {}, True),
-        ("topic: f", {"replication": 1}, False),
-        ("topic: f", {"Replication": types.Long(1)}, False),
-        ("topic: f", {"replication": 0}, True),
-        ("topic: f, mark: seen", {"replication": 1}, True),
-        ("topic: f, filter: \"carrier = 'UA'\"", {"carrier": "UA"}, True),
-        ("topic: f, filter: \"carrier = 'UA'\"", {"carrier": "AA"}, False),
-        ("topic: f, filter: \"carrier = 'UA'\"", {}, False),
-        ("topic: f, filter: \"carrier = 'UA'\"", {"carrier": "UA", "replication": 1}, False),
-        ("topic: f, filter: \"sys.Label = 'board' AND 1 / n > 0\"", {"n": 0}, False),
-        ("topic: f, filter: \"sys.Label = 'board' AND 1 / n > 0\"", {"n": 1}, True),
+        ("topic: f", {}, ""),
+        ("topic: f, mark: replication", {"replication": 1}, "held_back"),
+        ("topic: f, mark: replication", {"Replication": types.Long(1)}, "held_back"),
+        ("topic: f, mark: replication", {"replication": 0}, ""),
+        ("topic: f, mark: seen", {"replication": 1}, ""),
+        ("topic: f, filter: \"carrier = 'UA'\"", {"carrier": "UA"}, ""),
+        ("topic: f, filter: \"carrier = 'UA'\"", {"carrier": "AA"}, "filtered"),
+        ("topic: f, filter: \"carrier = 'UA'\"", {}, "filtered"),
+        ("topic: f, mark: replication, filter: \"carrier = 'UA'\"", {"carrier": "UA", "replication": 1}, "held_back"),
+        ("topic: f, filter: \"sys.Label = 'board' AND 1 / n > 0\"", {"n": 0}, "filtered"),
+        ("topic: f, filter: \"sys.Label = 'board' AND 1 / n > 0\"", {"n": 1}, ""),
+        ("topic: f, mark: replication", {"replication": b"x"}, "incomparable"),
+        ("topic: f, mark: replication, filter: \"carrier = 'UA'\"", {"replication": b"x"}, "incomparable"),
+        ("topic: f, mark: replication", {"replication": 1, "repl-origin": "lga/f", "repl-sequence": "3"}, "stopped"),
     ],
 )
 def test_what_the_tasks_rule_keeps_back_is_not_expected(
-    monkeypatch: pytest.MonkeyPatch, task: str, own: dict[str, Any], expected: bool
+    monkeypatch: pytest.MonkeyPatch, task: str, own: dict[str, Any], expected: str
 ) -> None:
-    assert selected(monkeypatch, task, own) is expected
+    assert selected(monkeypatch, task, own) == expected
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "expected"),
+    [
+        ("topic: f, subscriptions: [audit]", "", Witness("audit", ttl_ms=86_400_000)),
+        ("topic: f, subscriptions: [boards], audit: 2h", "", Witness("audit", ttl_ms=7_200_000)),
+        ("topic: f, subscriptions: [audit], audit: off", "", Witness("audit")),
+        ("topic: f, subscriptions: [boards]", "", Witness("boards", shared=True)),
+        ("topic: f, subscriptions: [boards]", "other", Witness("other")),
+        ("queue: q", "", Witness("consumers", shared=True)),
+        ("queue: q", "consumers", Witness("consumers", shared=True)),
+        ("queue: q, audit: 1h", "", Witness("audit", ttl_ms=3_600_000)),
+        ("queue: q, audit: 1h", "consumers", Witness("consumers", shared=True)),
+    ],
+)
+def test_the_audit_subscription_is_read_where_there_is_one(task: str, given: str, expected: Witness) -> None:
+    federation = read(FILE.replace("subscriptions: [audit], ", "") % task)
+    assert witness_of(federation.tasks["flights"], given) == expected
 
 
 @pytest.mark.parametrize(("task", "ordered"), [("topic: f", True), ("topic: f, ordering: none", False)])

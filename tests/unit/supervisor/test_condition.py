@@ -3,37 +3,83 @@
 from __future__ import annotations
 
 from isthmus.replication.sighting import Sighting
+from isthmus.replication.tally import Counts
 from isthmus.supervisor.condition import MOVING_SECONDS, Condition, Phase
 
 
 def test_i1_moving_needs_a_count_that_rises() -> None:
     condition = Condition()
     condition.starting(0)
-    condition.stands(0, 0.0)
-    condition.seen(1, Sighting(moved=0))
+    condition.stands(0, 0, 0.0)
+    condition.seen(1, Sighting(counts=Counts(0, 0)))
     assert condition.phase is Phase.WAITING
-    condition.seen(2, Sighting(moved=5))
+    condition.seen(2, Sighting(counts=Counts(5, 5)))
     assert condition.phase is Phase.MOVING
-    condition.seen(2.5 + MOVING_SECONDS, Sighting(moved=5))
+    condition.seen(2.5 + MOVING_SECONDS, Sighting(counts=Counts(5, 5)))
     assert condition.phase is Phase.WAITING
 
 
 def test_i2_messages_that_wait_while_none_moves_make_a_stall() -> None:
     condition = Condition(stalled_after_seconds=10)
     condition.starting(0)
-    condition.stands(7, 1.0)
-    condition.seen(1, Sighting(moved=3))
-    condition.seen(12, Sighting(moved=3))
+    condition.stands(0, 7, 1.0)
+    condition.seen(1, Sighting(counts=Counts(3, 3)))
+    condition.seen(12, Sighting(counts=Counts(3, 3)))
     assert condition.phase is Phase.STALLED
-    assert condition.text(12) == "stalled: nothing moved for 11 s"
-    condition.seen(13, Sighting(moved=4))
+    assert condition.text(12) == "stalled: nothing moved for 11 s, and a message waits for 13 s"
+    condition.seen(13, Sighting(counts=Counts(4, 4)))
     assert condition.phase is Phase.MOVING
+
+
+def test_i2_how_long_a_route_was_idle_before_a_message_came_is_no_stall() -> None:
+    condition = Condition(stalled_after_seconds=10)
+    condition.starting(0)
+    condition.seen(1, Sighting(counts=Counts(3, 3)))
+    condition.stands(600, 1, 0.5)
+    condition.seen(600, Sighting(counts=Counts(3, 3)))
+    assert condition.phase is Phase.WAITING
+    condition.seen(610, Sighting(counts=Counts(3, 3)))
+    assert condition.text(610) == "stalled: nothing moved for 10 s"
+    assert condition.stuck_seconds(610) == 10.5
+
+
+def test_i4_what_is_set_aside_is_not_moved_and_yet_no_stall() -> None:
+    condition = Condition(stalled_after_seconds=10)
+    condition.starting(0)
+    condition.stands(0, 500, 60.0)
+    condition.seen(20, Sighting(counts=Counts(settled=7, moved=0, dead_lettered=5, discarded=2)))
+    assert (condition.moved, condition.counts.dead_lettered, condition.counts.discarded) == (0, 5, 2)
+    assert condition.phase is Phase.MOVING
+    condition.failed(21, "boom", 1)
+    condition.starting(22)
+    condition.seen(23, Sighting(counts=Counts(settled=3, moved=1, dead_lettered=1, discarded=1)))
+    assert condition.counts == Counts(settled=10, moved=1, dead_lettered=6, discarded=3)
+
+
+def test_a_route_is_well_while_it_moves_what_there_is() -> None:
+    condition = Condition(stalled_after_seconds=10)
+    condition.pending("waiting for the claim")
+    assert not condition.is_well()
+    condition.starting(0)
+    assert condition.is_well()
+    condition.failed(1, "jfk (h:1): Connection refused", 5, away="jfk")
+    assert not condition.is_well()
+    condition.starting(6)
+    assert not condition.is_well()
+    assert condition.away == ("jfk", "jfk (h:1): Connection refused")
+    condition.seen(7, Sighting(counts=Counts(1, 1)))
+    assert condition.is_well()
+    assert condition.away == ("", "")
+    condition.stands(8, 4, 1.0)
+    condition.seen(30, Sighting(counts=Counts(1, 1)))
+    assert condition.phase is Phase.STALLED
+    assert not condition.is_well()
 
 
 def test_i2_a_route_that_never_moved_what_waits_is_starting_and_then_stalled() -> None:
     condition = Condition(stalled_after_seconds=10)
     condition.starting(0)
-    condition.stands(1, 4.0)
+    condition.stands(0, 1, 4.0)
     condition.seen(5, Sighting())
     assert condition.phase is Phase.STARTING
     condition.seen(10, Sighting())
@@ -58,11 +104,11 @@ def test_i3_a_failure_tells_when_it_is_tried_again() -> None:
 def test_counts_go_on_over_restarts() -> None:
     condition = Condition()
     condition.starting(0)
-    condition.seen(1, Sighting(moved=10))
+    condition.seen(1, Sighting(counts=Counts(10, 10)))
     condition.failed(2, "boom", 5)
     condition.starting(7)
     assert not condition.has_moved_since_start()
-    condition.seen(8, Sighting(moved=4))
+    condition.seen(8, Sighting(counts=Counts(4, 4)))
     assert condition.moved == 14
     assert condition.has_moved_since_start()
 
@@ -71,7 +117,7 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
     condition = Condition()
     condition.starting(0)
     for second in range(1, 11):
-        condition.seen(second, Sighting(moved=100 * second))
+        condition.seen(second, Sighting(counts=Counts(100 * second, 100 * second)))
     assert condition.rate_per_second(10) == 100
     assert condition.rate_per_second(15) < 60
 
@@ -80,7 +126,7 @@ def test_draining_is_not_overwritten_by_what_is_seen() -> None:
     condition = Condition()
     condition.starting(0)
     condition.draining()
-    condition.seen(1, Sighting(moved=1))
+    condition.seen(1, Sighting(counts=Counts(1, 1)))
     assert condition.phase is Phase.DRAINING
     assert condition.moved == 1
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.replication.sighting import Sighting
+from isthmus.replication.tally import Counts
 from isthmus.supervisor import status as status_module
 from isthmus.supervisor.condition import Condition
 from isthmus.supervisor.display import route_table
@@ -73,8 +74,8 @@ def test_i3_the_document_is_private_and_scrubbed(tmp_path: Path) -> None:
 def test_a_route_is_described_and_shown() -> None:
     condition = Condition()
     condition.starting(0)
-    condition.stands(7, 90.0)
-    condition.seen(1, Sighting(moved=3, processes=(os.getpid(),)))
+    condition.stands(1, 7, 90.0)
+    condition.seen(1, Sighting(counts=Counts(3, 3), processes=(os.getpid(),)))
     footprint = Footprint()
     footprint.measure()
     described = describe(ROUTE, condition, 1, footprint)

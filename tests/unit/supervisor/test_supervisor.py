@@ -9,6 +9,7 @@ import pytest
 
 from isthmus.replication.sighting import Sighting
 from isthmus.replication.spark_gone import SparkGoneError
+from isthmus.replication.tally import Counts
 from isthmus.supervisor.condition import Phase
 from isthmus.supervisor.supervisor import ClaimState, ClaimView, Settings, Supervisor
 from isthmus.testing.clock import ManualClock
@@ -103,7 +104,7 @@ class Bench:
 def test_a_route_starts_and_moves() -> None:
     bench = Bench()
     bench.step()
-    bench.started["a"][0].seen = Sighting(moved=10)
+    bench.started["a"][0].seen = Sighting(counts=Counts(10, 10))
     bench.step()
     assert bench.phase() is Phase.MOVING
 
@@ -117,6 +118,20 @@ def test_i1_a_route_without_claim_is_not_started(state: ClaimState) -> None:
     bench.claim = ClaimView(ClaimState.HELD)
     bench.step()
     assert len(bench.started["a"]) == 1
+
+
+def test_a_run_whose_route_never_could_start_did_not_end_well() -> None:
+    bench = Bench(step_seconds=0.0)
+    bench.claim = ClaimView(ClaimState.FAULTY, "no such entity")
+    stop = threading.Event()
+    assert not bench.supervisor.run(stop, lambda: stop.set() if "no such entity" in texts(bench) else None)
+    stop.clear()
+    bench.claim = ClaimView(ClaimState.HELD)
+    assert bench.supervisor.run(stop, lambda: stop.set() if bench.started["a"] else None)
+
+
+def texts(bench: Bench) -> str:
+    return " ".join(condition.text(0) for _, condition in bench.supervisor.conditions())
 
 
 def test_i1_a_route_whose_claim_is_lost_stops() -> None:
@@ -150,7 +165,7 @@ def test_i2_one_failure_touches_no_other_route() -> None:
     bench.step()
     assert bench.phase("a") is Phase.FAILED
     assert len(bench.started["b"]) == 1
-    bench.started["b"][0].seen = Sighting(moved=1)
+    bench.started["b"][0].seen = Sighting(counts=Counts(1, 1))
     bench.step()
     assert bench.phase("b") is Phase.MOVING
 
@@ -174,7 +189,7 @@ def test_i3_a_route_that_moved_starts_from_the_first_delay_again() -> None:
         bench.started["a"][-1].fail("boom")
         bench.step(0.1)
         bench.steps_until_start()
-    bench.started["a"][-1].seen = Sighting(moved=1)
+    bench.started["a"][-1].seen = Sighting(counts=Counts(1, 1))
     bench.started["a"][-1].fail("boom")
     bench.step(0.1)
     assert bench.steps_until_start() <= 1.1
@@ -331,7 +346,7 @@ def test_a_route_that_moves_nothing_though_messages_wait_is_started_again() -> N
     bench.step()
     first = bench.started["a"][0]
     condition = bench.supervisor.conditions()[0][1]
-    condition.stands(200, 30.0)
+    condition.stands(0, 200, 30.0)
     for _ in range(100):
         bench.step()
     assert first.active
@@ -347,7 +362,7 @@ def test_a_route_whose_target_is_away_waits_for_it() -> None:
     bench = Bench(stuck_after_seconds=60.0)
     bench.step()
     bench.started["a"][0].seen = Sighting(held="the target is away")
-    bench.supervisor.conditions()[0][1].stands(200, 30.0)
+    bench.supervisor.conditions()[0][1].stands(bench.clock.monotonic(), 200, 30.0)
     for _ in range(300):
         bench.step()
     assert bench.journal == []

@@ -156,6 +156,7 @@ class ServiceBusAdministration:
             auto_delete_on_idle_ms=_milliseconds(stands.auto_delete_on_idle),
             requires_session=bool(stands.requires_session),
             forward_to=urlsplit(stands.forward_to).path.strip("/") if stands.forward_to else "",
+            default_ttl_ms=_milliseconds(stands.default_message_time_to_live),
         )
 
     def _has_queue(self, name: str) -> bool:
@@ -164,6 +165,15 @@ class ServiceBusAdministration:
         except ResourceNotFoundError:
             return False
         return True
+
+    def size(self, topic: str) -> tuple[int, int] | None:
+        with self._errors():
+            try:
+                limit_megabytes = self._client.get_topic(topic).max_size_in_megabytes
+                used_bytes = self._client.get_topic_runtime_properties(topic).size_in_bytes
+            except (ResourceNotFoundError, AttributeError):  # see `_topic`
+                return None
+            return int(used_bytes or 0), int(limit_megabytes or 0) * 1024 * 1024
 
     def make(self, change: Change) -> None:
         with self._errors():
@@ -183,6 +193,7 @@ class ServiceBusAdministration:
                 requires_duplicate_detection=bool(window_ms),
                 duplicate_detection_history_time_window=timedelta(milliseconds=window_ms) if window_ms else None,
                 enable_partitioning=topic.partitioned,
+                max_size_in_megabytes=topic.initial_size_megabytes,
             )
             return
         stands = self._client.get_topic(topic.name)
@@ -199,7 +210,7 @@ class ServiceBusAdministration:
             return
         first, *others = subscription.rules or (None,)
         with self._transport.default_rule(first):
-            self._client.create_subscription(change.topic, subscription.name, **_settings(subscription))
+            self._client.create_subscription(change.topic, subscription.name, **_settings(subscription, creates=True))
         for rule in others:
             if rule is not None:
                 self._create_rule(change.topic, subscription.name, rule)
@@ -260,18 +271,24 @@ class ServiceBusAdministration:
             ) from None
 
 
-def _settings(subscription: SubscriptionState) -> dict[str, Any]:
+def _settings(subscription: SubscriptionState, *, creates: bool = False) -> dict[str, Any]:
     """The client's names and values of what the state asks for."""
+    ttl_ms = subscription.default_ttl_ms
+    if creates and ttl_ms is None:
+        ttl_ms = subscription.initial_ttl_ms
     settings: dict[str, Any] = {
         "max_delivery_count": subscription.max_delivery_count,
         "requires_session": subscription.requires_session,
     }
     if subscription.lock_duration_ms is not None:
         settings["lock_duration"] = timedelta(milliseconds=subscription.lock_duration_ms)
-    if subscription.auto_delete_on_idle_ms is not None and subscription.auto_delete_on_idle_ms < INFINITE_MS:
-        settings["auto_delete_on_idle"] = timedelta(milliseconds=subscription.auto_delete_on_idle_ms)
-    elif subscription.auto_delete_on_idle_ms is not None:
-        settings["auto_delete_on_idle"] = "P10675199DT2H48M5.4775807S"
+    for name, length_ms in (
+        ("auto_delete_on_idle", subscription.auto_delete_on_idle_ms),
+        ("default_message_time_to_live", ttl_ms),
+    ):
+        if length_ms is not None:
+            endless = length_ms >= INFINITE_MS
+            settings[name] = "P10675199DT2H48M5.4775807S" if endless else timedelta(milliseconds=length_ms)
     settings = {name: value for name, value in settings.items() if value is not None}
     if subscription.forward_to is not None:
         settings["forward_to"] = subscription.forward_to or None

@@ -37,6 +37,7 @@ import select
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,7 @@ class Lease:
         self._met_sink = False
         self._held = ""
         self._flushes = FlushAccount(self.ledger)
+        self._disposed: Counter[str] = Counter()  # by disposition, what the target did not take
         self._sink_ended = False
         self._error: IsthmusError | None = None
         self._client: Client | None = None
@@ -459,7 +461,9 @@ class Lease:
         elif kind == frames.DISPOSE:
             for item in json.loads(payload):
                 state = outcome_of(item["disposition"], item.get("reason"), item.get("description"))
-                self._dispose(self.ledger.settle(item["first"], item["last"]), state)
+                spans = self.ledger.settle(item["first"], item["last"])
+                self._disposed[item["disposition"]] += sum(len(span.tokens) for span in spans)
+                self._dispose(spans, state)
         elif kind == frames.HOLD:
             self._held = str(json.loads(payload).get("error") or "the target is away")
             if self._receiver is not None:
@@ -680,5 +684,10 @@ class Lease:
             state = "holding" if self._held else "ending" if self._stopping else "running" if self._has_turn else "next"
             more = {"lag_ms": lag_ms, "rate": self._report.rate(self.ledger.settled), "state": state}
         blocked_by = self._blocked_by.sequence if self._blocked_by is not None else 0
-        told = {"received_bytes": self.received_bytes, "held": self._held, "blocked_by": blocked_by, **more}
+        counts = {
+            "moved": self.ledger.settled - self._disposed.total(),
+            "dead_lettered": self._disposed["dead-letter"],
+            "discarded": self._disposed["complete"],
+        }
+        told = {"received_bytes": self.received_bytes, "held": self._held, "blocked_by": blocked_by, **counts, **more}
         self._report.tell(self.ledger, told)

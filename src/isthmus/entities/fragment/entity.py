@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from isthmus.entities.blob import Payload
+from isthmus.entities.copy import is_copy
 from isthmus.entities.description import EntityStatus
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.fragment.place import Keys, first_of, fragment_of, keys_of, place, runs
@@ -280,8 +281,8 @@ class Partitioned(Generic[_M]):
                     "messages that are sent together to a partitioned entity have the same SessionId or PartitionKey; "
                     f"these have {_named(group)} and {_named(each.group)}"
                 )
-        if group is None and self._detects:
-            group = keys[0].message_id
+        if group is None:
+            group = keys[0].compared(by_message_id=self._detects)
         return None if group is None else place(group, len(self.slots))
 
     def _next_usable(self) -> _M:
@@ -299,10 +300,24 @@ class Partitioned(Generic[_M]):
     ) -> None:
         """Take messages as one atomic unit, in order, in one fragment; callbacks and errors as for any entity.
 
+        Copies with duplicate keys go each to the fragment of its key, those of each fragment as a unit: when a unit fails,
+        all are sent again, and those that were taken are dropped.
+
         Raises (nothing is then staged): as `Intake.accept` and `placed`.
         """
         self.check_sendable()
-        self.placed(payloads).accept(payloads, on_durable, on_failed)
+        if len(payloads) < 2 or not is_copy(payloads[0]):
+            self.placed(payloads).accept(payloads, on_durable, on_failed)
+            return
+        by_index: dict[int | None, list[Payload]] = {}
+        for payload in payloads:
+            by_index.setdefault(self._index([keys_of(payload)]), []).append(payload)
+        placed = [(self.chosen(index), part) for index, part in by_index.items()]
+        for member, part in placed:
+            member.examine(part)
+        join = _Join(len(placed), on_durable, on_failed)
+        for member, part in placed:
+            member.accept(part, join.durable, join.failed)
 
     def schedule(
         self,

@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 from isthmus.amqp import codec, section
 from isthmus.entities.amend import annotation_of
 from isthmus.entities.blob import Payload
+from isthmus.entities.copy import Copy
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.hub.placement import place
 from isthmus.entities.record import Parts
+from isthmus.message.duplicate_key import duplicate_key
 
 __all__ = [
     "FRAGMENT_BITS",
@@ -51,10 +53,16 @@ class Keys(NamedTuple):
     Attributes:
         group: its SessionId, or else its PartitionKey: what stays together; None if it has neither.
         message_id: as text; None if it has none.
+        duplicate_key: of a route's copy, in hexadecimal digits; empty for all other messages.
     """
 
     group: str | None
     message_id: str | None
+    duplicate_key: str = ""
+
+    def compared(self, *, by_message_id: bool) -> str | None:
+        """What decides on the fragment of a message without a group, so that its equals meet; None if nothing does."""
+        return self.duplicate_key or (self.message_id if by_message_id else None)
 
 
 def keys_of(payload: Payload) -> Keys:
@@ -68,9 +76,11 @@ def keys_of(payload: Payload) -> Keys:
         found = section.locate(payload)
         properties = section.decode_properties(payload, found.properties) if found.properties[1] else {}
         annotations = section.decode_map(payload, found.message_annotations) if found.message_annotations[1] else {}
+        copied = duplicate_key(payload, *found.application_properties) if isinstance(payload, Copy) else b""
     except _MALFORMED:
         raise InvalidMessageError("the payload is no AMQP message") from None
-    return _keys(properties, annotations.get(_PARTITION_KEY))
+    keys = _keys(properties, annotations.get(_PARTITION_KEY))
+    return keys._replace(duplicate_key=copied.hex()) if copied else keys
 
 
 def keys_of_parts(parts: Parts) -> Keys:
@@ -142,9 +152,8 @@ def runs(payloads: Sequence[Payload], count: int, *, by_message_id: bool) -> lis
 
     def group_of(payload: Payload) -> object:
         keys = keys_of(payload)
-        if keys.group is None and by_message_id and keys.message_id is not None:
-            return place(keys.message_id, count)
-        return keys.group
+        compared = keys.compared(by_message_id=by_message_id) if keys.group is None else None
+        return keys.group if compared is None else place(compared, count)
 
     return runs_by(payloads, group_of)
 

@@ -1,0 +1,87 @@
+"""The duplicate key: what a copy is compared by, instead of its MessageId.
+
+What it is: the key of a copy, made of the place where its message entered the federation: the namespace's identity, the
+entity, the sequence number there, and the enqueued time there. The time is part of it because an entity that was deleted
+and made anew, and one that was restored from a back-up, give the same numbers again to other messages.
+
+A route's link asks for the capability `DUPLICATE_KEYS`. A namespace that offers it drops a copy whose key it took within
+its window, and compares copies with keys by nothing else. Messages of links without the capability have no key, whatever
+properties they bear. At a namespace without the capability a MessageId made of the key serves (`made_message_id`).
+
+Invariants:
+    I1. The key of a copy is the same however many routes it took, and whichever file names the namespaces.
+    I2. Two messages have different keys, whatever their MessageIds and properties are.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from isthmus.message.name import DIGEST, HOP_PROPERTIES, ORIGIN, SEQUENCE
+from isthmus.message.provenance import encoded
+
+__all__ = ["DUPLICATE_KEYS", "KEY_BYTES", "duplicate_key", "made_message_id"]
+
+DUPLICATE_KEYS = "isthmus:duplicate-keys"
+"""The capability of a link: the sender's copies bear provenance as their last application properties; the receiver keeps
+their keys."""
+
+KEY_BYTES = 16
+# With the code of a short string: no text contains it, since in UTF-8 that byte never follows a letter.
+_ORIGIN = encoded(ORIGIN) + b"\xa1"
+_LONG_ORIGIN = encoded(ORIGIN) + b"\xb1"
+_DIGEST = encoded(DIGEST) + b"\xa1"
+_KEYS = tuple(encoded(name) for name in HOP_PROPERTIES)
+_JOINED = b";"
+# What a message has that entered without a sequence number: there is nothing to know it by.
+_NO_NUMBER = encoded(SEQUENCE) + encoded("0")
+
+
+def duplicate_key(message: bytes, start: int, end: int) -> bytes:
+    """The key of a copy; empty where there is none.
+
+    Args:
+        message: bytes that hold the application properties.
+        start: where they begin; the provenance is the last in them, as `Tail` writes it.
+        end: where they end.
+    """
+    at = message.rfind(_ORIGIN, start, end)
+    if at < 0:
+        at = message.rfind(_LONG_ORIGIN, start, end)
+        if at < 0:
+            return b""
+    # From the slash on: the alias is no part of the key.
+    slash = message.find(b"/", at + len(_ORIGIN), end)
+    stop = message.find(_DIGEST, slash, end)
+    if slash < 0 or stop < 0:
+        return b""
+    told = message[slash:stop]
+    if _JOINED in told:
+        told = _first_hop(message, at, stop)
+    if not told or _NO_NUMBER in told:
+        return b""
+    return blake2b(told, digest_size=KEY_BYTES).digest()
+
+
+def _first_hop(message: bytes, at: int, stop: int) -> bytes:
+    """What stands from the slash to the digest in a copy of one hop, for a copy of several."""
+    values = []
+    for key in _KEYS:
+        if not message.startswith(key, at):
+            return b""
+        at += len(key)
+        wide = message[at] == 0xB1
+        size = int.from_bytes(message[at + 1 : at + 5], "big") if wide else message[at + 1]
+        at += 5 if wide else 2
+        values.append(message[at : at + size].partition(_JOINED)[0].decode())
+        at += size
+    if at != stop:
+        return b""
+    entity = values[0].partition("/")[2]
+    rest = b"".join(key + encoded(value) for key, value in zip(_KEYS[1:], values[1:], strict=True))
+    return b"/" + entity.encode() + rest
+
+
+def made_message_id(key: bytes) -> str:
+    """A MessageId that takes the key's place where nothing keeps keys; 40 characters."""
+    return f"isthmus-{key.hex()}"

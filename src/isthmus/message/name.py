@@ -1,0 +1,67 @@
+"""The names of annotations and application properties that isthmus reads and writes.
+
+Annotations: OASIS AMQP 1.0 part 3.2 and Microsoft Learn, "AMQP 1.0 in Azure Service Bus and Event Hubs protocol guide".
+Properties of provenance: docs/explanation/guarantees.md.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BROKER_ANNOTATIONS",
+    "DEAD_LETTER_REASON",
+    "DIGEST",
+    "ENQUEUED_TIME",
+    "ENQUEUE_SEQUENCE",
+    "HOP_PROPERTIES",
+    "LOCK_TOKEN",
+    "MESSAGE_ID",
+    "NAMESPACE",
+    "NAMESPACE_ID",
+    "OFFSET",
+    "ORIGIN",
+    "OWN_PROPERTIES",
+    "RULE_NAME",
+    "SEQUENCE",
+    "SEQUENCE_NUMBER",
+    "TIME",
+]
+
+SEQUENCE_NUMBER = "x-opt-sequence-number"
+ENQUEUE_SEQUENCE = "x-opt-enqueue-sequence-number"
+ENQUEUED_TIME = "x-opt-enqueued-time"
+LOCK_TOKEN = "x-opt-lock-token"
+
+BROKER_ANNOTATIONS = frozenset(
+    {
+        SEQUENCE_NUMBER,
+        ENQUEUE_SEQUENCE,
+        ENQUEUED_TIME,
+        LOCK_TOKEN,
+        "x-opt-locked-until",
+        "x-opt-message-state",
+        "x-opt-partition-id",
+        "x-opt-offset",
+        "x-opt-deadletter-source",
+    }
+)
+"""What a broker says about its own copy of a message; every other annotation is the sender's."""
+
+NAMESPACE_ID = "isthmus:namespace-id"
+"""Property of the open frame by which a namespace of ours tells its identity (OASIS AMQP 1.0, 2.7.1)."""
+
+RULE_NAME = "RuleName"
+DEAD_LETTER_REASON = "DeadLetterReason"
+
+ORIGIN = "repl-origin"
+NAMESPACE = "repl-namespace"
+SEQUENCE = "repl-sequence"
+OFFSET = "repl-offset"
+TIME = "repl-enqueued-time"
+DIGEST = "repl-digest"
+MESSAGE_ID = "repl-message-id"
+
+HOP_PROPERTIES = (ORIGIN, NAMESPACE, SEQUENCE, OFFSET, TIME)
+"""Properties with one value per hop, joined by ";", in the order in which they are written."""
+
+OWN_PROPERTIES = frozenset((*HOP_PROPERTIES, DIGEST, MESSAGE_ID))
+"""All application properties of provenance; a name that begins with `repl-` and is none of these is the sender's."""

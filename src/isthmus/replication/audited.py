@@ -1,0 +1,160 @@
+"""A subscription while it is audited: which messages entered there, which copies stand there.
+
+What it is: the account of one member's audited subscription, in numbers and digests; it holds no message. What it is not:
+the reading (`isthmus.replication.audit`), or the comparison (`isthmus.replication.reconcile`).
+
+Invariants:
+    I1. What the first reading did not find did not enter; copies are also taken from the second reading.
+    I2. Memory grows by numbers: about 150 bytes a message, whatever its size.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from isthmus.amqp import section
+from isthmus.connectors.servicebus.head import standing
+from isthmus.replication.content import content_digest
+from isthmus.replication.identity import Identity
+from isthmus.replication.reading import Numbering, Reading
+
+__all__ = ["Arrivals", "Audited", "Originals", "Selects"]
+
+Selects = Callable[[bytes, Identity], str]
+"""What a task does with a message that a publisher sent: empty where it replicates it, else the name of the count that the
+message belongs to: `filtered`, `held_back`, `stopped` or `incomparable`.
+"""
+
+
+class Arrivals:
+    """Copies of one origin's messages at one member, in its order.
+
+    Attributes:
+        numbers: sequence numbers at the origin.
+        digests: of their content.
+        first_pass: how many of them the first reading found.
+    """
+
+    __slots__ = ("digests", "first_pass", "numbers")
+
+    def __init__(self) -> None:
+        self.numbers: array[int] = array("q")
+        self.digests: array[int] = array("Q")
+        self.first_pass = 0
+
+
+class Originals:
+    """Messages that entered a member and that the task replicates, by sequence number."""
+
+    def __init__(self) -> None:
+        self._index: dict[int, int] = {}
+        self._digests: array[int] = array("Q")
+        self._enqueued_ms: array[int] = array("q")
+        self._ends_ms: array[int] = array("q")
+
+    def add(self, number: int, digest: int, enqueued_ms: int, ends_ms: int) -> None:
+        """A message entered; `ends_ms` is 0 where it never expires."""
+        self._index[number] = len(self._digests)
+        self._digests.append(digest)
+        self._enqueued_ms.append(enqueued_ms)
+        self._ends_ms.append(ends_ms)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._index
+
+    def digest(self, number: int) -> int:
+        """Of its content."""
+        return self._digests[self._index[number]]
+
+    def enqueued_ms(self, number: int) -> int:
+        """When it entered."""
+        return self._enqueued_ms[self._index[number]]
+
+    def ends_ms(self, number: int) -> int:
+        """When its life ends; 0 where it does not."""
+        return self._ends_ms[self._index[number]]
+
+
+@dataclass(slots=True)
+class Audited:
+    """One member's subscription.
+
+    Attributes:
+        alias: of the member.
+        entity: the subscription's path.
+        mark: the property that the task's rule sets on copies.
+        selects: which messages the task replicates; None: all.
+        first_pass: whether this is the first reading.
+        numbering: of what was read.
+        arrivals: by the origin's alias.
+        own: sequence numbers of the originals, in order.
+        originals: what they are.
+        kept: count's name → sequence numbers of what the task does not replicate.
+        first_number: the lowest sequence number that a publisher's message has here; 0 where there is none.
+        last_number: the highest, also of the second reading.
+        messages: how many were read.
+    """
+
+    alias: str
+    entity: str
+    mark: str = ""
+    selects: Selects | None = None
+    first_pass: bool = True
+    numbering: Numbering = field(default_factory=Numbering)
+    arrivals: dict[str, Arrivals] = field(default_factory=dict)
+    own: list[int] = field(default_factory=list)
+    originals: Originals = field(default_factory=Originals)
+    kept: dict[str, list[int]] = field(default_factory=dict)
+    first_number: int = 0
+    last_number: int = 0
+    messages: int = 0
+    _first_enqueued_ms: int = 0
+    _shortest_ttl_ms: int = 0
+
+    def take(self, message: bytes, identity: Identity) -> None:
+        """A message was read."""
+        self.messages += 1
+        self.numbering.add(identity.sequence)
+        if not self._first_enqueued_ms:
+            self._first_enqueued_ms = standing(message).enqueued_ms
+        if identity.origin:
+            arrivals = self.arrivals.setdefault(identity.origin, Arrivals())
+            arrivals.numbers.append(identity.number)
+            made_id = f"{identity.origin}/{identity.entity}/{identity.number}"
+            arrivals.digests.append(content_digest(message, self.mark, made_id))
+            arrivals.first_pass += self.first_pass
+            return
+        self.first_number = min(self.first_number or identity.number, identity.number)
+        self.last_number = max(self.last_number, identity.number)
+        if self.first_pass:
+            self._enter(message, identity)
+
+    def _enter(self, message: bytes, identity: Identity) -> None:
+        kind = self.selects(message, identity) if self.selects is not None else ""
+        if kind:
+            self.kept.setdefault(kind, []).append(identity.number)
+            return
+        found = standing(message)
+        ttl_ms = section.decode_header(message, section.locate(message).header).ttl_ms
+        if ttl_ms:
+            self._shortest_ttl_ms = min(self._shortest_ttl_ms or ttl_ms, ttl_ms)
+        digest = content_digest(message, self.mark)
+        self.originals.add(identity.number, digest, found.enqueued_ms, found.expires_at_ms if ttl_ms else 0)
+        self.own.append(identity.number)
+
+    def reading(self, *, shared: bool, ttl_ms: int, read_ms: int) -> Reading:
+        """What was read so far, until a wall time."""
+        return Reading(
+            member=self.alias,
+            entity=self.entity,
+            messages=self.messages,
+            absent_before=self.numbering.before,
+            absent_between=self.numbering.between,
+            first_enqueued_ms=self._first_enqueued_ms,
+            shared=shared,
+            ttl_ms=ttl_ms,
+            short_lived=0 < self._shortest_ttl_ms < ttl_ms,
+            read_ms=read_ms,
+        )

@@ -1,0 +1,193 @@
+"""How full the topics of a federation are, and when they are full.
+
+What it is: a pure trend over samples of a topic's size, and the thread for each namespace that takes them. A topic is full
+when what stands in all its subscriptions reaches its size; publishers are refused then (Microsoft Learn, "Service Bus
+quotas"). What it is not: a limit; nothing is deleted.
+
+Invariants:
+    I1. A forecast is made only from samples that are WINDOW_SECONDS old at most and LEAST_SECONDS apart at least, and only
+        where the topic grows.
+    I2. A namespace that cannot be asked holds up the samples of no other; its fill is not known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from isthmus.connectors.administration import Administration, open_administration
+from isthmus.errors import IsthmusError
+from isthmus.topology.model import Federation, NamespaceRef, Route
+
+__all__ = ["Fill", "FillTrend", "FillWatch", "fill_now", "topics_of"]
+
+WINDOW_SECONDS = 3600.0
+LEAST_SECONDS = 20.0
+INTERVAL_SECONDS = 30.0
+# From here on a run warns.
+WARN_PERCENT = 80.0
+WARN_HOURS = 24.0
+
+Opener = Callable[[NamespaceRef], Administration]
+
+
+class Fill(NamedTuple):
+    """A topic's fill.
+
+    Attributes:
+        namespace: its alias.
+        topic: its name.
+        used_bytes: of all that stands in it.
+        limit_bytes: its size.
+        hours_until_full: as it grows now; None where it does not grow, or that is not known yet.
+    """
+
+    namespace: str
+    topic: str
+    used_bytes: int
+    limit_bytes: int
+    hours_until_full: float | None = None
+
+    @property
+    def percent(self) -> float:
+        """How full it is."""
+        return 100.0 * self.used_bytes / self.limit_bytes if self.limit_bytes else 0.0
+
+    @property
+    def warns(self) -> bool:
+        """Whether an operator has to act soon."""
+        return self.percent >= WARN_PERCENT or (self.hours_until_full or WARN_HOURS) < WARN_HOURS
+
+    def text(self) -> str:
+        """The fill in a few words."""
+        size = f"{self.percent:.0f} % of {self.limit_bytes / 1024**3:g} GB"
+        hours = self.hours_until_full
+        when = "" if hours is None else f", full in {hours:,.0f} h" if hours >= 2 else f", full in {60 * hours:.0f} min"
+        return f"topic {self.topic} at {self.namespace}: {size}{when}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fill as plain values."""
+        hours = None if self.hours_until_full is None else round(self.hours_until_full, 2)
+        return {**self._asdict(), "hours_until_full": hours, "percent": round(self.percent, 1), "warns": self.warns}
+
+
+class FillTrend:
+    """The size of one topic over time; seconds of any one clock."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def add(self, now: float, used_bytes: int) -> None:
+        """The topic was looked at."""
+        self._samples.append((now, used_bytes))
+        while len(self._samples) > 2 and self._samples[1][0] <= now - WINDOW_SECONDS:
+            self._samples.popleft()
+
+    def hours_until_full(self, limit_bytes: int) -> float | None:
+        """After how long it is full if it goes on like this; None where it does not grow, or that is not known yet."""
+        if len(self._samples) < 2:
+            return None
+        (first_at, first), (last_at, last) = self._samples[0], self._samples[-1]
+        if last_at - first_at < LEAST_SECONDS or last <= first:
+            return None
+        return max(0.0, (limit_bytes - last) / ((last - first) / (last_at - first_at)) / 3600)
+
+
+def topics_of(routes: Iterable[Route]) -> dict[str, list[str]]:
+    """By alias, the topics that routes read from and send to."""
+    found: dict[str, dict[str, None]] = {}
+    for route in routes:
+        for each in (route.source, *route.targets):
+            found.setdefault(each.alias, {})[each.entity.partition("/Subscriptions/")[0]] = None
+    return {alias: list(topics) for alias, topics in found.items()}
+
+
+class FillWatch:
+    """Looks at all topics, in the background.
+
+    Args:
+        federation: with absolute paths.
+        routes: those whose topics to look at.
+        opener: opens a namespace's administration.
+    """
+
+    def __init__(self, federation: Federation, routes: Sequence[Route], opener: Opener = open_administration) -> None:
+        self._found: dict[tuple[str, str], Fill] = {}
+        self._opener = opener
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(
+                target=self._watch, args=(federation.namespaces[alias], topics), name=f"fill-{alias}", daemon=True
+            )
+            for alias, topics in topics_of(routes).items()
+        ]
+
+    def start(self) -> FillWatch:
+        """Begins to look."""
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def close(self) -> None:
+        """Ends; a look under way ends by itself."""
+        self._stop.set()
+
+    def fills(self) -> list[Fill]:
+        """What is known, the topics of one namespace behind those of another."""
+        return [self._found[key] for key in sorted(self._found)]
+
+    def _watch(self, namespace: NamespaceRef, topics: Sequence[str]) -> None:
+        trends = {topic: FillTrend() for topic in topics}
+        while not self._stop.is_set():
+            for topic, (used, limit) in _look(namespace, topics, self._opener).items():
+                trends[topic].add(time.monotonic(), used)
+                hours = trends[topic].hours_until_full(limit)
+                self._found[namespace.alias, topic] = Fill(namespace.alias, topic, used, limit, hours)
+            self._stop.wait(INTERVAL_SECONDS)
+
+
+def fill_now(
+    federation: Federation,
+    routes: Iterable[Route],
+    before: Mapping[tuple[str, str], tuple[float, int]],
+    opener: Opener = open_administration,
+) -> list[Fill]:
+    """Look once, and forecast from an earlier sample where there is one.
+
+    Args:
+        federation: with absolute paths.
+        routes: those whose topics to look at.
+        before: by alias and topic, wall seconds and size of an earlier sample.
+        opener: opens a namespace's administration.
+    """
+    topics = topics_of(routes)
+    if not topics:
+        return []
+    with ThreadPoolExecutor(len(topics), thread_name_prefix="fill") as pool:
+        looks = pool.map(lambda alias: _look(federation.namespaces[alias], topics[alias], opener), topics)
+    found = []
+    for alias, sizes in zip(topics, looks, strict=True):
+        for topic, (used, limit) in sizes.items():
+            trend = FillTrend()
+            if (alias, topic) in before:
+                trend.add(*before[alias, topic])
+            trend.add(time.time(), used)
+            found.append(Fill(alias, topic, used, limit, trend.hours_until_full(limit)))
+    return found
+
+
+def _look(namespace: NamespaceRef, topics: Sequence[str], opener: Opener) -> dict[str, tuple[int, int]]:
+    """Used and greatest size of the topics, as far as the namespace tells them to this key."""
+    with contextlib.suppress(IsthmusError, OSError):
+        administration = opener(namespace)
+        try:
+            found = {topic: administration.size(topic) for topic in topics}
+            return {topic: size for topic, size in found.items() if size is not None}
+        finally:
+            administration.close()
+    return {}

@@ -1,0 +1,49 @@
+"""What a run tells of messages that it moved, and of those that it did not."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from isthmus.amqp import section
+from isthmus.amqp.types import Long, Symbol, Timestamp
+from isthmus.connectors.servicebus.splice import Splicer
+from isthmus.replication.reach import Reach
+from isthmus.supervisor.survey import survey
+from isthmus.testing.federation import TOPIC, FederationProcess
+from isthmus.topology.model import Endpoint
+from isthmus.transport import Sender
+
+
+def been_at_the_target(count: int) -> list[bytes]:
+    """Copies that a route discards, since they come from where it would send them."""
+    annotations = {Symbol("x-opt-sequence-number"): Long(1), Symbol("x-opt-enqueued-time"): Timestamp(1)}
+    splicer = Splicer(f"jfk/{TOPIC}", "ewr")
+    copies = [
+        splicer.copy(
+            section.encode_message(b"body", annotations=annotations, properties={"message_id": f"back-{number}"}),
+            time.time_ns() // 1_000_000,
+        )
+        for number in range(count)
+    ]
+    return [copy for copy in copies if isinstance(copy, bytes)]
+
+
+def test_moved_is_told_apart_from_what_was_discarded_also_after_the_run(tmp_path: Path) -> None:
+    with FederationProcess(tmp_path) as federation:
+        federation.publish("ewr", 200)
+        with Reach(federation.federation) as reach, reach.open(Endpoint("ewr", TOPIC)) as client:
+            Sender(client, TOPIC).wait_ready().send_all(been_at_the_target(7))
+        run = federation.run("--available-now", "--json", "--retry-first", "1")
+        assert run.wait(300) == 0, run.log()[-3000:]
+        told = json.loads(run.log().strip().splitlines()[-1])
+        assert (told["state"], told["moved"], told["discarded"], told["dead_lettered"]) == ("ended", 200, 7, 0)
+        found = survey(federation.federation, federation.state)
+        assert (found["alive"], found["state"]) == (False, "ended")
+        route = next(each for each in found["routes"] if each["name"] == "flights.ewr.jfk")
+        assert (route["phase"], route["moved"], route["discarded"], route["waiting"]) == ("stopped", 200, 7, 0)
+        assert {(each["namespace"], each["limit_bytes"]) for each in found["fill"]} == {
+            ("ewr", 5 << 30),
+            ("jfk", 5 << 30),
+        }
