@@ -16,10 +16,14 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Int, Timestamp
+from isthmus.connectors.administration import Administrations
 from isthmus.connectors.servicebus.splice import VISITED, Mark, Refused, Splicer
 from isthmus.message import DUPLICATE_KEYS, name
 from isthmus.replication.reach import Reach
+from isthmus.replication.verify import verify
 from isthmus.testing.federation import TOPIC, FederationProcess
+from isthmus.testing.namespace import NamespaceProcess, namespace
+from isthmus.topology import Federation, plan, read
 from isthmus.topology.model import Endpoint, Route
 from isthmus.topology.route import routes
 from isthmus.transport import Receiver, Sender
@@ -49,12 +53,12 @@ def _numbered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationPr
         yield running
 
 
-def send(federation: FederationProcess, alias: str, messages: Sequence[bytes], *, batch: int = 0) -> None:
+def send(federation: FederationProcess | Second, alias: str, messages: Sequence[bytes], *, batch: int = 0) -> None:
     with Reach(federation.federation) as reach, reach.open(Endpoint(alias, TOPIC)) as client:
         Sender(client, TOPIC).wait_ready().send_all(messages, batch=batch)
 
 
-def standing(federation: FederationProcess, alias: str) -> list[bytes]:
+def standing(federation: FederationProcess | Second, alias: str) -> list[bytes]:
     with Reach(federation.federation) as reach:
         return list(reach.peek(Endpoint(alias, f"{TOPIC}/Subscriptions/audit"))(0, 10_000))
 
@@ -71,8 +75,32 @@ def message_id(message: bytes) -> Any:
     return section.decode_properties(message, section.locate(message).properties).get("message_id")
 
 
-def bodies(federation: FederationProcess, alias: str) -> Counter[bytes]:
+def bodies(federation: FederationProcess | Second, alias: str) -> Counter[bytes]:
     return Counter(map(body, standing(federation, alias)))
+
+
+class Second:
+    """A second file over the first one's `jfk` and another namespace, which it calls by the first file's aliases.
+
+    Attributes:
+        federation: what it declares.
+        namespaces: by its aliases.
+    """
+
+    def __init__(self, first: FederationProcess, other: NamespaceProcess) -> None:
+        self.namespaces = {"ewr": first.namespaces["jfk"], "jfk": other}
+        lines = ["isthmus: 1", "namespaces:"]
+        for alias, served in self.namespaces.items():
+            connection = first.folder / f"second-{alias}"
+            connection.touch(mode=0o600)
+            connection.write_text(served.connection_string)
+            lines.append(f'  {alias}: {{connection: "file:{connection}", ca_file: {served.ca_file}}}')
+        lines.append(
+            f"tasks: {{{TOPIC}: {{pattern: all-active, topic: {TOPIC}, members: [ewr, jfk], subscriptions: [audit]}}}}"
+        )
+        self.federation: Federation = read("\n".join(lines))
+        with Administrations(self.federation) as administrations:
+            assert administrations.apply(plan(self.federation, administrations.observe())).error is None
 
 
 class Way:
@@ -83,7 +111,7 @@ class Way:
         refused: what was not sent last.
     """
 
-    def __init__(self, federation: FederationProcess, source: str) -> None:
+    def __init__(self, federation: FederationProcess | Second, source: str) -> None:
         self.federation = federation
         self.route: Route = next(r for r in routes(federation.federation) if r.source.alias == source)
         self.copies: list[bytes] = []
@@ -131,7 +159,7 @@ class Way:
         self.give()
 
 
-def move_all(federation: FederationProcess) -> None:
+def move_all(federation: FederationProcess | Second) -> None:
     for alias in ("ewr", "jfk", "ewr", "jfk"):
         Way(federation, alias).move()
 
@@ -153,9 +181,9 @@ def test_equal_message_ids_of_two_publishers_stand_everywhere_and_a_copy_sent_ag
         way.take()
         way.give(way.copies[:30])
         way.give(batch=7)  # as after a crash, in other units
-    for alias, namespace in federation.namespaces.items():
-        namespace.kill()
-        namespace.start()
+    for alias, served in federation.namespaces.items():
+        served.kill()
+        served.start()
         assert bodies(federation, alias) == expected
     for way in ways:
         way.give()
@@ -262,3 +290,22 @@ def test_old_marks_make_no_loop_and_lose_nothing_when_the_rules_change(tmp_path:
         move_all(federation)
         assert bodies(federation, "ewr")[b"old"] <= 2
         assert bodies(federation, "jfk") == {b"old": 1}
+
+
+def test_two_files_with_the_same_names_stop_nothing_of_each_other(tmp_path: Path) -> None:
+    """ewr - jfk and jfk - third; both tasks are called flights, and the second file calls its members ewr and jfk, too."""
+    with FederationProcess(tmp_path) as first, namespace() as third:
+        second = Second(first, third)
+        send(first, "ewr", [section.encode_message(b"from ewr", properties={"message_id": "1"})])
+        send(second, "jfk", [section.encode_message(b"from third", properties={"message_id": "1"})])
+        send(first, "jfk", [section.encode_message(b"from jfk", properties={"message_id": "1"})])
+        for _ in range(2):
+            move_all(first)
+            move_all(second)
+        expected = Counter([b"from ewr", b"from third", b"from jfk"])
+        for federation in (first, second):
+            for alias in federation.namespaces:
+                assert bodies(federation, alias) == expected
+            (result,) = verify(federation.federation)
+            assert result.clean, result.to_dict()
+            assert (result.total("arrived"), result.total("unknown")) == (3, 0)
