@@ -3,7 +3,7 @@
 Leases of two seconds, so that there is a change to aim at soon; the locks of the route's files tell which worker has the
 turn, which stands next, and when it means to change. Each round publishes until the change, kills one of those who take part
 in it at an instant from 100 ms before to 300 ms after, and waits until all is moved. The default run kills three of those
-that `run` outlives, the long one all and itself ten times each. Duplicate detection is on, so that doubles that a crash makes are absorbed.
+that `run` outlives, the long one all and itself ten times each. Copies that a crash sends twice are known by their origin, and dropped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BODY_BYTES = 200
 UNSETTLED = 100
 LOOK_SECONDS = 0.02  # what a look at the source takes
 EARLIEST_SECONDS, LATEST_SECONDS = -0.1, 0.3
-SETTINGS = ("lock_duration: 5s", "duplicate_detection: 1h")
+SETTINGS = ("lock_duration: 5s",)
 RUN = ("--json", "--retry-first", "1", "--retry-limit", "5", "--lease", "2")
 
 

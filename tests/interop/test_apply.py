@@ -13,10 +13,12 @@ from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleF
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import ConfigError
 from isthmus.testing.namespace import NamespaceProcess, namespace
-from isthmus.topology import Federation, Plan, plan, read
+from isthmus.topology import Federation, Plan, plan, read, routes
+from isthmus.topology.pattern.mark import mark_filter
 
 REPLICATION = "isthmus.flights.jfk"
-RULE = ("isthmus", "replication IS NULL OR replication <> 1", "SET replication = 1")
+MARKED = ", mark: replication"
+RULE = ("isthmus", mark_filter("replication", is_number=True), "SET replication = 1")
 
 
 @dataclass
@@ -79,7 +81,10 @@ def rules(admin: ServiceBusAdministrationClient, subscription: str) -> list[tupl
 
 
 def test_apply_makes_all_and_then_nothing(pair: Pair) -> None:
-    federation = pair.federation(", subscriptions: {all: , ua: {filter: \"carrier = 'UA'\", action: SET a = 1}}")
+    federation = pair.federation(
+        f"{MARKED}, duplicates: message-id"
+        ", subscriptions: {all: , ua: {filter: \"carrier = 'UA'\", action: SET a = 1}}"
+    )
     made = planned(federation)
     outcome = applied(federation)
     assert outcome.failed is None
@@ -99,7 +104,7 @@ def test_apply_makes_all_and_then_nothing(pair: Pair) -> None:
 
 
 def test_what_a_replication_subscription_takes_in_is_marked(pair: Pair) -> None:
-    applied(pair.federation())
+    applied(pair.federation(MARKED))
     with ServiceBusClient.from_connection_string(pair.ewr.connection_string) as client:
         with client.get_topic_sender("flights") as sender:
             sender.send_messages(
@@ -119,7 +124,7 @@ def test_what_was_made_by_hand_is_mended(pair: Pair) -> None:
         admin.create_topic("flights", requires_duplicate_detection=True)
         admin.create_subscription("flights", REPLICATION, auto_delete_on_idle="PT1H")
         admin.create_rule("flights", REPLICATION, "theirs", filter=SqlRuleFilter("a = 1"))
-        federation = pair.federation(", duplicate_detection: 1h")
+        federation = pair.federation(f"{MARKED}, duplicate_detection: 1h")
         details = [
             (change.action, change.path, change.details)
             for change in planned(federation).changes
@@ -139,11 +144,15 @@ def test_what_was_made_by_hand_is_mended(pair: Pair) -> None:
 
 
 def test_a_changed_filter_is_overwritten(pair: Pair) -> None:
-    applied(pair.federation())
-    assert applied(pair.federation(", filter: \"carrier = 'UA'\"")).failed is None
+    old = pair.federation()
+    assert applied(old).failed is None
+    federation = pair.federation(", filter: \"carrier = 'UA'\"")
+    assert applied(federation).failed is None
     with pair.admin() as admin:
         ((name, text, _),) = rules(admin, REPLICATION)
-    assert (name, text) == ("isthmus", "(replication IS NULL OR replication <> 1) AND (carrier = 'UA')")
+        assert not admin.get_topic("flights").requires_duplicate_detection
+    mark = routes(federation)[0].options.mark
+    assert (name, text) == ("isthmus", f"([{mark}] IS NULL OR [{mark}] <> sys.MessageId) AND (carrier = 'UA')")
 
 
 def test_conflicts_are_faults_and_nothing_is_made(pair: Pair) -> None:
@@ -151,7 +160,7 @@ def test_conflicts_are_faults_and_nothing_is_made(pair: Pair) -> None:
         admin.create_topic("flights")
         admin.create_queue("boards")
         for federation, message in (
-            (pair.federation(), "without duplicate detection"),
+            (pair.federation(", duplicates: message-id"), "without duplicate detection"),
             (pair.federation(topic="boards"), "a queue stands"),
         ):
             (fault,) = planned(federation).faults

@@ -20,7 +20,7 @@ COUNT = 25
 
 @pytest.fixture(name="federation", scope="module")
 def _federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationProcess]:
-    with FederationProcess(tmp_path_factory.mktemp("federation")) as running:
+    with FederationProcess(tmp_path_factory.mktemp("federation"), settings=["duplicates: message-id"]) as running:
         yield running
 
 

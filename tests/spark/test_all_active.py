@@ -17,6 +17,7 @@ from isthmus.replication.reach import Reach
 from isthmus.supervisor.status import read_status
 from isthmus.testing.federation import FederationProcess
 from isthmus.topology.model import Endpoint
+from isthmus.topology.route import routes
 
 pytestmark = pytest.mark.spark
 
@@ -55,6 +56,7 @@ def test_messages_reach_all_members_exactly_once(federation: FederationProcess) 
 def test_copies_bear_provenance_and_what_the_sender_set(federation: FederationProcess) -> None:
     with Reach(federation.federation) as reach:
         page = reach.peek(Endpoint("jfk", "flights/Subscriptions/audit"))(0, 900)
+    mark = routes(federation.federation)[0].options.mark
     copies = 0
     for message in page:
         sections = section.locate(message)
@@ -66,9 +68,9 @@ def test_copies_bear_provenance_and_what_the_sender_set(federation: FederationPr
         assert properties["repl-origin"] == f"{properties['publisher']}/flights"
         assert int(properties["repl-sequence"]) > 0
         assert properties["repl-enqueued-time"].endswith("Z")
-        assert properties["replication"] == 1
         assert "RuleName" not in properties
         identity = section.decode_properties(message, sections.properties)["message_id"]
+        assert properties[mark] == identity
         assert identity == f"{properties['publisher']}-{properties['number']}"
     assert copies == 600
 

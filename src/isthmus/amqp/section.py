@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from isthmus.amqp import codec
 from isthmus.amqp.codec import WIDTH, CodecError, value_end
@@ -23,6 +24,7 @@ __all__ = [
     "PROPERTY_NAMES",
     "Header",
     "Sections",
+    "contents",
     "decode_header",
     "decode_map",
     "decode_properties",
@@ -33,6 +35,7 @@ __all__ = [
     "locate",
     "map_items",
     "message_id_at",
+    "message_id_text",
 ]
 
 HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS = 0x70, 0x71, 0x72
@@ -56,6 +59,7 @@ PROPERTY_NAMES = (
 )
 
 _NONE = (0, 0)
+_BINARIES = (0xA0, 0xB0)
 
 
 class Sections(NamedTuple):
@@ -145,6 +149,41 @@ def message_id_at(message: bytes, section: tuple[int, int]) -> int:
     else:
         return 0
     return first if count and message[first] != 0x40 else 0
+
+
+def message_id_text(message: bytes, at: int) -> bytes | None:
+    """A MessageId as clients show it, in UTF-8: text as it stands, numbers and UUIDs in their usual form, binary in hex.
+
+    Args:
+        message: the message.
+        at: where the MessageId begins, as `message_id_at` tells; 0: there is none, and the result is None.
+    """
+    if not at:
+        return None
+    if message[at] == 0xA1:
+        return message[at + 2 : at + 2 + message[at + 1]]
+    value, _ = codec.decode(message, at)
+    if isinstance(value, bytes):
+        return value.hex().encode()
+    return str(value).encode() if isinstance(value, str | int | UUID) else b""
+
+
+def contents(message: bytes, start: int, end: int) -> bytes:
+    """What a message says: the bytes of a single data section, whatever their size is written in; any other body, and a
+    footer, as encoded.
+
+    Args:
+        message: the message.
+        start: where the body begins, or would.
+        end: where the message ends.
+    """
+    if (
+        message[start : start + 3] == b"\0Su"
+        and message[start + 3] in _BINARIES
+        and value_end(message, start + 3) == end
+    ):
+        return message[start + (5 if message[start + 3] == 0xA0 else 8) : end]
+    return message[start:end]
 
 
 def decode_map(message: bytes, section: tuple[int, int]) -> dict[Any, Any]:

@@ -10,6 +10,7 @@ import typer
 
 from isthmus.errors import ConfigError
 from isthmus.topology import lint, read
+from isthmus.topology.duplicate import federation_notes
 from isthmus.topology.source import DEFAULT_FILE, load_text
 
 __all__ = ["register"]
@@ -30,13 +31,17 @@ def run(
         faults = lint(text, file)
     except ConfigError as error:
         text, faults = "", list(error.faults)
+    notes = [] if faults else list(federation_notes(read(text, file)))
     if as_json:
-        print(json.dumps({"file": file, "ok": not faults, "faults": [asdict(fault) for fault in faults]}))
+        found = [asdict(fault) for fault in faults]
+        print(json.dumps({"file": file, "ok": not faults, "faults": found} | ({"notes": notes} if notes else {})))
     elif faults:
         print("\n".join(str(fault) for fault in faults))
     else:
         federation = read(text, file)
         tasks = len(federation.tasks)
         print(f"{file}: {len(federation.namespaces)} namespaces, {tasks} task{'s' * (tasks != 1)}, no fault")
+        for note in notes:
+            print(f"note: {note}")
     if faults:
         raise typer.Exit(2)

@@ -32,7 +32,7 @@ from isthmus.clock import Clock, SystemClock
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS, standing
 from isthmus.errors import EntityNotFoundError
 from isthmus.replication.detection import dropped_by_detection
-from isthmus.replication.identity import Identity, identify
+from isthmus.replication.identity import Identity, Members, identify
 from isthmus.replication.reconcile import Holding, Reconciliation, Undelivered, reconcile
 from isthmus.topology.model import Endpoint, Route
 
@@ -61,6 +61,7 @@ class _Subscription:
 
     alias: str
     peek: Peek
+    members: Members | None = None
     next_sequences: dict[int, int] = field(default_factory=dict)  # by fragment, of which an ordinary entity has one
     numbers: dict[str, list[int]] = field(default_factory=dict)
     entered: list[int] = field(default_factory=list)
@@ -90,6 +91,7 @@ def audit(
     selects: Selects | None = None,
     ordered: bool = True,
     clock: Clock | None = None,
+    members: Members | None = None,
 ) -> Reconciliation:
     """Read a task's namespaces and compare them.
 
@@ -103,24 +105,27 @@ def audit(
         selects: which of the messages that publishers sent are replicated; None: all.
         ordered: whether the task promises order.
         clock: tells whose time to live has ended.
+        members: as for `identify`.
 
     Raises:
         EntityNotFoundError: an audited subscription or a route's source does not stand.
         IsthmusError: a namespace cannot be read.
     """
-    audited = [_Subscription(alias, open_peek(endpoint), selects=selects) for alias, endpoint in subscriptions.items()]
+    audited = [
+        _Subscription(alias, open_peek(endpoint), members, selects=selects) for alias, endpoint in subscriptions.items()
+    ]
     for each in audited:
         _read_on(each, on_message)
     rest = {(route.source.alias, route.target.alias): Undelivered() for route in routes}
     for route in routes:
         waiting = rest[route.source.alias, route.target.alias].waiting
-        for identity in _browse(open_peek(route.source)):
+        for identity in _browse(open_peek(route.source), members):
             waiting.add(identity.number)
     for each in audited:
         each.first_pass = False
         _read_on(each, on_message)
     for route in routes:
-        _read_set_aside(route, rest[route.source.alias, route.target.alias], open_peek)
+        _read_set_aside(route, rest[route.source.alias, route.target.alias], open_peek, members)
     entered = {each.alias: each.entered for each in audited}
     horizon = {alias: max(numbers, default=-1) for alias, numbers in entered.items()}
     holdings = {
@@ -145,7 +150,7 @@ def audit(
         ended = {number for number in numbers if 0 < ends_ms[pair[0]].get(number, 0) <= now_ms + DRIFT_MS}
         undelivered.expired |= ended
         missing[pair] = numbers - ended
-    reads = {each.alias: partial(_messages, each.peek, 0) for each in audited}
+    reads = {each.alias: partial(_messages, each.peek, 0, members) for each in audited}
     for pair, numbers in dropped_by_detection(missing, reads, detection_ms or {}).items():
         rest[pair].dropped |= numbers
     return reconcile(task, holdings, rest, ordered=ordered)
@@ -155,7 +160,7 @@ def _read_on(subscription: _Subscription, on_message: Callable[[str, bytes], Non
     take = subscription.take
     known = dict(subscription.next_sequences)
     start = 0 if any(known) else known.get(0, 0)
-    for message, identity in _messages(subscription.peek, start):
+    for message, identity in _messages(subscription.peek, start, subscription.members):
         fragment = identity.sequence >> FRAGMENT_BITS
         if identity.sequence < known.get(fragment, 0):
             continue
@@ -165,24 +170,24 @@ def _read_on(subscription: _Subscription, on_message: Callable[[str, bytes], Non
             on_message(subscription.alias, message)
 
 
-def _browse(peek: Peek) -> list[Identity]:
-    return [identity for _, identity in _messages(peek, 0)]
+def _browse(peek: Peek, members: Members | None) -> list[Identity]:
+    return [identity for _, identity in _messages(peek, 0, members)]
 
 
-def _read_set_aside(route: Route, undelivered: Undelivered, open_peek: PeekOpener) -> None:
+def _read_set_aside(route: Route, undelivered: Undelivered, open_peek: PeekOpener, members: Members | None) -> None:
     try:
         peek = open_peek(Endpoint(route.source.alias, route.source.entity + DEAD_LETTER))
     except EntityNotFoundError:
         return
-    for identity in _browse(peek):
+    for identity in _browse(peek, members):
         kind = undelivered.expired if identity.reason == EXPIRED else undelivered.dead_lettered
         kind.add(identity.number)
 
 
-def _messages(peek: Peek, from_sequence: int) -> Iterator[tuple[bytes, Identity]]:
+def _messages(peek: Peek, from_sequence: int, members: Members | None) -> Iterator[tuple[bytes, Identity]]:
     at = from_sequence
     while page := peek(at, PAGE_MESSAGES):
         for message in page:
-            identity = identify(message)
+            identity = identify(message, members)
             at = max(at, identity.sequence + 1)
             yield message, identity

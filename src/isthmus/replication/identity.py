@@ -1,42 +1,36 @@
 """Who a message is, wherever it stands.
 
 What it is: reading, from an encoded message as it was received or peeked, the identity that no copy changes: the
-namespace that it entered, the entity there and its sequence number there (DESIGN, decision 13). What it is not: the
-writing of provenance, which is the sink's.
+namespace that it entered, the entity there and its sequence number there (docs/explanation/guarantees.md). What it is
+not: the forms of provenance (`isthmus.message`), and their writing, which is the sink's.
 
 Invariants:
-    I1. A copy is known by the first hop of its provenance; what follows the first ";" is later hops.
+    I1. A copy is known by the first hop of its provenance, or, for one task, by the first hop in a member of that task:
+        what came from elsewhere entered the task where it entered its first member.
     I2. A message without provenance entered where it stands; its number is the topic's where it stands in a
         subscription (`x-opt-enqueue-sequence-number`), else its own.
-    I3. The body is never decoded. Provenance that nobody can read counts as none.
+    I3. Provenance that does not fit the message, or that nobody can read, counts as none.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from isthmus.amqp import codec, section
+from isthmus.message import Provenance
+from isthmus.message.name import DEAD_LETTER_REASON, ENQUEUE_SEQUENCE, ORIGIN, OWN_PROPERTIES, SEQUENCE_NUMBER
 
-__all__ = ["ORIGIN", "SEQUENCE", "Identity", "identify"]
-
-ORIGIN = "repl-origin"
-SEQUENCE = "repl-sequence"
-DEAD_LETTER_REASON = "DeadLetterReason"
-# Of 64 bits: a publisher may write anything there.
-_NUMBER = re.compile(r"[0-9]{1,19}")
+__all__ = ["Identity", "Members", "identify", "provenance_of"]
 
 
-def _text_key(name: str, short: int) -> bytes:
-    return bytes((short, len(name))) + name.encode()
+def _keys(names: frozenset[str], short: int) -> dict[bytes, str]:
+    return {bytes((short, len(name))) + name.encode(): name for name in names}
 
 
-_ORIGIN_KEY = _text_key(ORIGIN, 0xA1)
-_SEQUENCE_KEY = _text_key(SEQUENCE, 0xA1)
-_REASON_KEY = _text_key(DEAD_LETTER_REASON, 0xA1)
-_OWN_SEQUENCE_KEY = _text_key("x-opt-sequence-number", 0xA3)
-_ENQUEUE_SEQUENCE_KEY = _text_key("x-opt-enqueue-sequence-number", 0xA3)
+_PROPERTIES = _keys(OWN_PROPERTIES | {DEAD_LETTER_REASON}, 0xA1)
+_ANNOTATIONS = _keys(frozenset((SEQUENCE_NUMBER, ENQUEUE_SEQUENCE)), 0xA3)
 
 
 class Identity(NamedTuple):
@@ -57,33 +51,70 @@ class Identity(NamedTuple):
     reason: str
 
 
-def identify(message: bytes) -> Identity:
+class Members(NamedTuple):
+    """The members of a task, by which it knows the hops that are its own.
+
+    Attributes:
+        aliases: by namespace identity, the alias in the task's file.
+        entity: the task's queue or topic.
+    """
+
+    aliases: Mapping[str, str]
+    entity: str
+
+
+def identify(message: bytes, members: Members | None = None) -> Identity:
     """Read a received or peeked message's identity.
+
+    Args:
+        message: as received or peeked.
+        members: of the task: other hops do not count; None: all hops count, by the aliases that they tell.
 
     Raises:
         CodecError: the bytes are no message.
     """
     sections = section.locate(message)
-    annotations = _values(message, sections.message_annotations, (_OWN_SEQUENCE_KEY, _ENQUEUE_SEQUENCE_KEY))
-    properties = _values(message, sections.application_properties, (_ORIGIN_KEY, _SEQUENCE_KEY, _REASON_KEY))
-    sequence = int(annotations.get(_OWN_SEQUENCE_KEY) or 0)
-    reason = str(properties.get(_REASON_KEY) or "")
-    provenance = properties.get(_ORIGIN_KEY)
-    if isinstance(provenance, str) and provenance:
-        origin, _, entity = provenance.partition(";")[0].partition("/")
-        first = str(properties.get(_SEQUENCE_KEY, "")).partition(";")[0]
-        number = int(first) if _NUMBER.fullmatch(first) else -1
-        return Identity(sequence, origin, entity, number, reason)
-    enqueued = annotations.get(_ENQUEUE_SEQUENCE_KEY)
+    annotations = _values(message, sections.message_annotations, _ANNOTATIONS)
+    properties = _values(message, sections.application_properties, _PROPERTIES)
+    sequence = int(annotations.get(SEQUENCE_NUMBER) or 0)
+    reason = str(properties.get(DEAD_LETTER_REASON) or "")
+    provenance = _provenance(message, sections, properties)
+    if provenance is not None:
+        hop = provenance.hops[0] if members is None else provenance.first_among(*members)
+        if hop is not None:
+            alias = hop.alias if members is None else members.aliases[hop.namespace]
+            return Identity(sequence, alias, hop.entity, hop.sequence, reason)
+    enqueued = annotations.get(ENQUEUE_SEQUENCE)
     return Identity(sequence, "", "", int(enqueued) if enqueued else sequence, reason)
 
 
-def _values(message: bytes, where: tuple[int, int], keys: tuple[bytes, ...]) -> dict[bytes, Any]:
-    found: dict[bytes, Any] = {}
+def provenance_of(message: bytes) -> Provenance | None:
+    """Where a message has been; None where it has been nowhere else, as far as its provenance proves.
+
+    Raises:
+        CodecError: the bytes are no message.
+    """
+    sections = section.locate(message)
+    return _provenance(message, sections, _values(message, sections.application_properties, _PROPERTIES))
+
+
+def _provenance(message: bytes, sections: section.Sections, properties: Mapping[str, Any]) -> Provenance | None:
+    if ORIGIN not in properties:
+        return None
+    start = sections.body[0] or sections.footer[0]
+    said = section.contents(message, start, max(sections.body[1], sections.footer[1])) if start else b""
+    message_id = b""
+    with suppress(codec.CodecError):
+        at = section.message_id_at(message, sections.properties)
+        message_id = section.message_id_text(message, at) or b""
+    return Provenance.read(properties, message_id, said)
+
+
+def _values(message: bytes, where: tuple[int, int], keys: Mapping[bytes, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for key, value, _ in section.map_items(message, where):
-        for wanted in keys:
-            if message.startswith(wanted, key):
-                with suppress(codec.CodecError):
-                    found[wanted] = codec.decode(message, value)[0]
-                break
+        name = keys.get(message[key:value])
+        if name is not None:
+            with suppress(codec.CodecError):
+                found[name] = codec.decode(message, value)[0]
     return found

@@ -91,6 +91,21 @@ class Reach:
         self._management(endpoint)
         return look
 
+    def identities(self, aliases: Iterable[str]) -> dict[str, str]:
+        """By identity of the namespace, the alias of each; by alias, too, for copies of a sink that knew no identity.
+
+        Raises:
+            IsthmusError: a namespace cannot be reached.
+        """
+        found: dict[str, str] = {}
+        for alias in aliases:
+            namespace = self._federation.namespaces[alias]
+            options = SourceOptions.read(namespace_options(namespace) | {"entity": "$cbs"})
+            client = Client(endpoint_of(options), name=self._name).open(CONNECT_TIMEOUT_SECONDS)
+            client.close(1.0)
+            found |= {alias: alias, client.namespace_id: alias}
+        return found
+
     def _management(self, endpoint: Endpoint) -> Management:
         client = self._clients.get(endpoint.alias)
         if client is not None and client.error is not None:

@@ -98,6 +98,14 @@ def sink_options(route: Route, federation: Federation, settings: RouteSettings) 
             "entity": route.target.entity,
             "origin": f"{route.source.alias}/{entity}",
             "target": route.target.alias,
+            "mark": route.options.mark,
+            "mark_value": "number" if route.options.mark_is_number else "message-id",
+            "duplicates": route.options.duplicates,
+            "trusts_provenance": "true" if settings.steps else "false",
+        }
+        | {
+            f"origin_{name}": value
+            for name, value in namespace_options(federation.namespaces[route.source.alias]).items()
         }
         | dict(settings.sink)
     )

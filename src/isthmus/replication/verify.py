@@ -14,13 +14,15 @@ from isthmus.connectors.servicebus.head import standing
 from isthmus.entities.parse import HeadCache, split
 from isthmus.entities.view import MessageView
 from isthmus.errors import InvalidArgumentError
+from isthmus.message.name import ORIGIN
 from isthmus.replication.audit import Selects, audit
-from isthmus.replication.identity import Identity
+from isthmus.replication.identity import Identity, Members
 from isthmus.replication.reach import Reach
 from isthmus.replication.reconcile import Reconciliation
 from isthmus.rules import FilterError, parse_filter
+from isthmus.rules.value import compare
 from isthmus.topology.model import Endpoint, Federation, Task
-from isthmus.topology.pattern.all_active import AllActiveTask, mark_filter
+from isthmus.topology.pattern.all_active import AllActiveTask
 from isthmus.topology.route import routes
 
 __all__ = ["AUDIT", "audited_subscription", "selection", "verify"]
@@ -76,22 +78,38 @@ def verify(federation: Federation, *, task: str = "", subscription: str = "") ->
                 reach.peek,
                 detection_ms=dict.fromkeys(read, window_ms),
                 selects=selection(each) if isinstance(each, AllActiveTask) else None,
+                members=_members(each, reach),
                 ordered=all(route.options.ordering == "ordered" for route in chosen),
             )
 
 
+def _members(task: Task, reach: Reach) -> Members | None:
+    return Members(reach.identities(task.members), task.entity) if isinstance(task, AllActiveTask) else None
+
+
 def selection(task: AllActiveTask) -> Selects:
-    """Which messages the task replicates, of those that publishers sent: by the rule of its replication subscriptions."""
-    rule = parse_filter(mark_filter(task.mark, task.filter))
-    mark = task.mark.lower().encode()
+    """Which messages the task has to replicate, of those that publishers sent.
+
+    Not what the rule on the mark selects, but what it is there for: all but those that an application marked with the
+    number 1 to keep them where they are. What the rule keeps back otherwise counts as missing: a mark that it cannot
+    compare, or a copy's mark on a new message.
+    """
+    condition = parse_filter(task.filter) if task.filter else None
+    is_number = task.mark_is_number
+    mark = task.mark.lower()
+    origin = ORIGIN.encode()
 
     def selects(message: bytes, identity: Identity) -> bool:
         start, end = section.locate(message).application_properties
-        if not task.filter and task.mark.isascii() and mark not in message[start:end].lower():
-            return True  # the rule, and most messages bear no mark
+        may_be_marked = is_number and (not mark.isascii() or mark.encode() in message[start:end].lower())
+        if condition is None and not may_be_marked:
+            return True
         view = MessageView(split(message, HeadCache(0)), identity.number, standing(message).enqueued_ms)
         try:
-            return rule.matches(view) is True
+            # Provenance that does not fit: an application sends a copy's properties, the mark among them.
+            if may_be_marked and origin not in message[start:end] and compare("=", view.user(mark), 1):
+                return False
+            return condition is None or condition.matches(view) is True
         except (FilterError, CodecError):
             return False
 

@@ -105,6 +105,8 @@ class RouteOptions:
         ordering: `ordered` keeps the source's order (one partition); `none` is the fastest.
         start: `now` moves what is sent after the source subscription was made.
         mark: the application property that stops copies from going round; empty where the pattern needs none.
+        mark_is_number: whether it holds the number 1; else the copy's MessageId.
+        duplicates: how a copy that is sent again is known: `auto`, `origin`, `message-id` or `allow`.
         filter: the operator's own condition, already part of the broker's rule; empty for all messages.
         lock_duration_ms: LockDuration of the source, by which a reader renews.
     """
@@ -112,6 +114,8 @@ class RouteOptions:
     ordering: str = "ordered"
     start: str = "now"
     mark: str = ""
+    mark_is_number: bool = False
+    duplicates: str = "auto"
     filter: str = ""
     lock_duration_ms: int = 30_000
 

@@ -20,6 +20,7 @@ from dataclasses import replace
 from isthmus.errors import Fault, InvalidArgumentError
 from isthmus.topology.change import Action, Change, Plan, differences
 from isthmus.topology.claim import claims
+from isthmus.topology.duplicate import duplicate_notes, keeps_keys
 from isthmus.topology.duration import format_ms
 from isthmus.topology.model import Federation
 from isthmus.topology.pattern import PATTERNS
@@ -67,6 +68,7 @@ def plan(federation: Federation, observed: Mapping[str, NamespaceState]) -> Plan
         for topic in topics:
             planner.topic(observed[alias], topic)
         planner.orphans(observed[alias], topics)
+    planner.duplicates(observed)
     return Plan(
         changes=tuple(sorted(planner.changes, key=_rank)),
         routes=tuple(routes(federation)),
@@ -86,6 +88,12 @@ class _Planner:
         place = self.federation.namespaces[alias].place
         self.faults.append(Fault(f"namespace {alias}: {message}", hint, self.federation.file, place.line, place.column))
 
+    def duplicates(self, observed: Mapping[str, NamespaceState]) -> None:
+        """Note how each task tells a copy that is sent again."""
+        for task in self.federation.tasks.values():
+            keyless = [alias for alias in task.members if not keeps_keys(observed[alias].endpoint)]
+            self.notes += duplicate_notes(task, keyless)
+
     def check_endpoints(self, observed: Mapping[str, NamespaceState]) -> None:
         first: dict[str, str] = {}
         for alias, state in observed.items():
@@ -98,6 +106,7 @@ class _Planner:
 
     def topic(self, namespace: NamespaceState, topic: TopicState) -> None:
         alias, stands = namespace.alias, namespace.topic(topic.name)
+        topic = _fitted(topic, namespace)
         if stands is None:
             if namespace.has_queue(topic.name):
                 self._fault(
@@ -112,7 +121,8 @@ class _Planner:
             if topic.duplicate_detection_ms:
                 self.notes.append(
                     f"duplicate detection will be on for topic {topic.name} at {alias} "
-                    f"({format_ms(topic.duplicate_detection_ms)}): messages with equal MessageId are dropped within it"
+                    f"({format_ms(topic.duplicate_detection_ms)}): messages with equal MessageId are dropped within it, "
+                    "of one publisher and of several"
                 )
             for subscription in topic.subscriptions:
                 self._create_subscription(alias, topic, subscription)
@@ -123,12 +133,17 @@ class _Planner:
 
     def _check_topic(self, alias: str, topic: TopicState, stands: TopicState) -> None:
         window_ms = topic.duplicate_detection_ms
+        if window_ms == 0 and stands.duplicate_detection_ms:
+            self.notes.append(
+                f"topic {topic.name} at {alias} stands with duplicate detection "
+                f"({format_ms(stands.duplicate_detection_ms)}), which cannot be turned off: a message is dropped there "
+                "when its MessageId came before; only copies that are known by their origin are not compared by it"
+            )
         if window_ms and not stands.duplicate_detection_ms:
             self._fault(
                 alias,
                 f"topic {topic.name} stands without duplicate detection, which cannot be turned on",
-                "write duplicate_detection: off in the task (doubles after a crash are then counted, not absorbed), or "
-                "delete the topic",
+                "write another value of duplicates in the task, or delete the topic",
             )
         elif window_ms and window_ms != stands.duplicate_detection_ms:
             after = replace(topic, subscriptions=(), partitioned=stands.partitioned)
@@ -228,6 +243,14 @@ class _Planner:
                         f"subscription {subscription.name} of {topic.name} at {namespace.alias} belongs to no task of "
                         "this file: it fills up; delete it once nobody needs its messages"
                     )
+
+
+def _fitted(topic: TopicState, namespace: NamespaceState) -> TopicState:
+    """What is wanted of a topic at this namespace."""
+    if topic.keyless_detection_ms is None:
+        return topic
+    detection_ms = topic.duplicate_detection_ms if keeps_keys(namespace.endpoint) else topic.keyless_detection_ms
+    return replace(topic, duplicate_detection_ms=detection_ms, keyless_detection_ms=None)
 
 
 def _rank(change: Change) -> int:

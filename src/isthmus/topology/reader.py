@@ -135,7 +135,7 @@ def read_model(text: str, file: str) -> tuple[Document, Federation]:
             top.at("isthmus"), f"this isthmus reads version {VERSION} of the file", f"write isthmus: {VERSION}"
         )
     namespaces, declared = _namespaces(top["namespaces"], document)
-    tasks = _tasks(top["tasks"], declared, document)
+    tasks = _tasks(top["tasks"], namespaces, declared, document)
     return document, Federation(namespaces, tasks, file)
 
 
@@ -181,7 +181,7 @@ def _namespace(alias: str, values: Values, place: Place, document: Document) -> 
     )
 
 
-def _tasks(node: Any, declared: set[str], document: Document) -> dict[str, Task]:
+def _tasks(node: Any, namespaces: dict[str, NamespaceRef], declared: set[str], document: Document) -> dict[str, Task]:
     found: dict[str, Task] = {}
     pairs = document.pairs(node, "tasks")
     for name, (key, value) in pairs.items():
@@ -192,7 +192,7 @@ def _tasks(node: Any, declared: set[str], document: Document) -> dict[str, Task]
             continue
         task = _task(name, document.place(key), value, declared, document)
         if task is not None:
-            found[name] = task
+            found[name] = PATTERNS[task.pattern].named(task, namespaces)
     if document.is_bare(node):
         document.fault(document.place(node), "no task is declared", f"write {FILE_SPEC.settings[2].example}")
     return found

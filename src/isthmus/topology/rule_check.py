@@ -58,11 +58,17 @@ def check_filter(text: str, place: Place, document: Document, *, mark: str = "")
     return len(document.faults) == before
 
 
-def check_joined(text: str, place: Place, document: Document, *, mark: str) -> None:
-    """Fault a replication rule, joined of the rule on the mark and the operator's filter, that is of no use."""
-    tree = Filter(text).tree
-    never = never_matches(tree)
-    if never:
+def check_joined(text: str, place: Place, document: Document, *, mark: str, unmarked: str) -> None:
+    """Fault a replication rule, joined of the rule on the mark and the operator's filter, that is of no use.
+
+    Args:
+        text: the joined filter.
+        place: where the operator's filter stands.
+        document: takes the faults.
+        mark: the property.
+        unmarked: the operator's filter joined with what every message fulfils that no route has copied.
+    """
+    if never_matches(Filter(unmarked).tree):
         document.fault(
             place,
             f"the filter contradicts the rule on the mark {mark}: only messages that no route has copied are replicated",

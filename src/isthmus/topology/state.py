@@ -47,11 +47,17 @@ class SubscriptionState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
-    """A topic; `duplicate_detection_ms` is the history window, 0 where detection is off."""
+    """A topic.
+
+    Attributes:
+        duplicate_detection_ms: the history window, 0 where detection is off.
+        keyless_detection_ms: of what is wanted: the window at a namespace that keeps no duplicate keys; None: as elsewhere.
+    """
 
     name: str
     subscriptions: tuple[SubscriptionState, ...] = ()
     duplicate_detection_ms: int | None = None
+    keyless_detection_ms: int | None = None
     partitioned: bool | None = None
 
     def subscription(self, name: str) -> SubscriptionState | None:

@@ -139,7 +139,7 @@ def test_plan_shows_what_apply_makes(folder: Path, namespaces: dict[str, FakeAdm
 
 
 def test_a_conflict_is_bad_input_and_changes_nothing(folder: Path, namespaces: dict[str, FakeAdministration]) -> None:
-    (folder / "isthmus.yaml").write_text(SOUND)
+    (folder / "isthmus.yaml").write_text(SOUND.replace("topic: flights", "topic: flights, duplicates: message-id"))
     namespaces["jfk"] = FakeAdministration("jfk.test", [TopicState(name="flights", duplicate_detection_ms=0)])
     for verb in ("plan", "apply"):
         code, output = call(verb)

@@ -12,7 +12,7 @@ from isthmus.topology import Change, NamespaceRef, TopicState, plan, read
 
 FEDERATION = read(
     "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\n  lga: {connection: env:C}\n"
-    "  ord: {connection: env:D}\ntasks:\n  x: {pattern: all-active, topic: x, members: [ewr, jfk, lga]}\n",
+    "  ord: {connection: env:D}\ntasks:\n  x: {pattern: all-active, topic: x, duplicates: message-id, members: [ewr, jfk, lga]}\n",
     "a.yaml",
 )
 

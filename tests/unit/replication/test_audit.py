@@ -8,6 +8,8 @@ from isthmus.amqp import section
 from isthmus.amqp.section import Header
 from isthmus.amqp.types import Long, Symbol, Timestamp
 from isthmus.errors import EntityNotFoundError
+from isthmus.message import digest
+from isthmus.message.name import DIGEST, HOP_PROPERTIES
 from isthmus.replication import audit as audit_module
 from isthmus.replication.audit import audit
 from isthmus.testing.clock import ManualClock
@@ -24,6 +26,12 @@ ROUTES = [
     )
     for source, target in (("ewr", "jfk"), ("jfk", "ewr"))
 ]
+
+
+def copied(origin: str, number: int, message_id: str) -> dict[str, object]:
+    """The provenance of a copy without a body."""
+    hop = (f"{origin}/flights", origin, str(number), str(number), "2026-01-01T00:00:00.000Z")
+    return {**dict(zip(HOP_PROPERTIES, hop, strict=True)), DIGEST: digest(message_id.encode(), b"")}
 
 
 class Entities:
@@ -50,7 +58,7 @@ class Entities:
     ) -> None:
         properties: dict[str, object] = dict(own or {})
         if origin:
-            properties |= {"repl-origin": f"{origin}/flights", "repl-sequence": str(number)}
+            properties |= copied(origin, number, message_id)
         if reason:
             properties["DeadLetterReason"] = reason
         annotations = {

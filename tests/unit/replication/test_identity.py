@@ -7,16 +7,41 @@ import pytest
 from isthmus.amqp import section
 from isthmus.amqp.codec import CodecError
 from isthmus.amqp.types import Long
-from isthmus.replication.identity import identify
+from isthmus.message import digest
+from isthmus.message.name import DIGEST, HOP_PROPERTIES
+from isthmus.replication.identity import Members, identify
+
+
+def copied(origin: str, namespace: str, number: str, body: bytes) -> dict[str, str]:
+    """The provenance of a copy without a MessageId."""
+    times = ";".join("t" for _ in namespace.split(";"))
+    hops = dict(zip(HOP_PROPERTIES, (origin, namespace, number, number, times), strict=True))
+    return hops | {DIGEST: digest(b"", body)}
 
 
 def test_i1_a_copy_is_known_by_its_first_hop() -> None:
     message = section.encode_message(
         b"body",
         annotations={"x-opt-sequence-number": Long(7)},
-        application_properties={"n": 1, "repl-origin": "ewr/flights;jfk/flights", "repl-sequence": "42;43"},
+        application_properties={"n": 1, **copied("ewr/flights;jfk/flights", "A;B", "42;43", b"body")},
     )
     assert identify(message) == (7, "ewr", "flights", 42, "")
+    # For a task, by the first hop in one of its members, by the alias that its file gives.
+    assert identify(message, Members({"B": "hub", "C": "lga"}, "Flights")) == (7, "hub", "flights", 43, "")
+    assert identify(message, Members({"B": "hub"}, "bookings")).origin == ""
+    assert identify(message, Members({"ewr": "ewr"}, "flights")).origin == ""
+
+
+def test_i3_a_copys_properties_on_another_message_are_none() -> None:
+    been = copied("ewr/flights", "A", "42", b"body")
+    for body, message_id, origin in ((b"body", None, "ewr"), (b"other", None, ""), (b"body", "m", "")):
+        message = section.encode_message(
+            body,
+            annotations={"x-opt-sequence-number": Long(7)},
+            properties={"message_id": message_id},
+            application_properties=been,
+        )
+        assert identify(message).origin == origin
 
 
 def test_i2_an_original_in_a_subscription_bears_the_number_of_its_topic() -> None:
@@ -58,7 +83,7 @@ def test_a_number_that_is_none_stops_nobody(number: str) -> None:
     message = section.encode_message(
         b"",
         annotations={"x-opt-sequence-number": Long(7)},
-        application_properties={"repl-origin": "ewr/flights", "repl-sequence": number},
+        application_properties=copied("ewr/flights", "A", number, b""),
     )
     assert identify(message) == (7, "ewr", "flights", -1, "")
 

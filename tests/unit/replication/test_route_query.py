@@ -11,6 +11,7 @@ from py4j.protocol import Py4JNetworkError
 
 from isthmus.errors import InvalidArgumentError
 from isthmus.replication import route_query
+from isthmus.replication.reach import namespace_options
 from isthmus.replication.route_query import RouteQuery, RouteSettings, cause_of, sink_options, source_options
 from isthmus.replication.spark_gone import SparkGoneError
 from isthmus.replication.transform import apply_steps, find_step
@@ -59,7 +60,13 @@ def test_a_copy_says_which_topic_it_entered_and_where_it_goes() -> None:
         "entity": "flights",
         "origin": "ewr/flights",
         "target": "jfk",
+        "mark": to_jfk.options.mark,
+        "mark_value": "message-id",
+        "duplicates": "auto",
+        "trusts_provenance": "true",
+        **{f"origin_{name}": value for name, value in namespace_options(federation.namespaces["ewr"]).items()},
     }
+    assert to_jfk.options.mark.startswith("isthmus-")
     assert sink_options(to_ewr, federation, SETTINGS)["origin"] == "jfk/flights"
 
 

@@ -9,6 +9,7 @@ import pytest
 from isthmus.amqp import section, types
 from isthmus.replication import verify as verify_module
 from isthmus.replication.identity import identify
+from isthmus.replication.reach import Reach
 from isthmus.replication.reconcile import Reconciliation
 from isthmus.replication.verify import verify
 from isthmus.topology import read
@@ -32,6 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, task: str) -> dict[str, Any]:
         return Reconciliation(name, ())
 
     monkeypatch.setattr(verify_module, "audit", audit)
+    monkeypatch.setattr(Reach, "identities", lambda self, aliases: {alias: alias for alias in aliases})
     list(verify(read(FILE % task)))
     return seen
 
@@ -60,14 +62,18 @@ def selected(monkeypatch: pytest.MonkeyPatch, task: str, own: dict[str, Any]) ->
     ("task", "own", "expected"),
     [
         ("topic: f", {}, True),
-        ("topic: f", {"replication": 1}, False),
-        ("topic: f", {"Replication": types.Long(1)}, False),
-        ("topic: f", {"replication": 0}, True),
+        ("topic: f", {"replication": 1}, True),
+        ("topic: f, mark: replication", {"replication": 1}, False),
+        ("topic: f, mark: replication", {"Replication": types.Long(1)}, False),
+        ("topic: f, mark: replication", {"replication": 0}, True),
+        ("topic: f, mark: replication", {"replication": "1"}, True),
+        ("topic: f, mark: replication", {"replication": b"\1"}, True),
+        ("topic: f, mark: replication", {"replication": 1, "repl-origin": "jfk/f"}, True),
         ("topic: f, mark: seen", {"replication": 1}, True),
         ("topic: f, filter: \"carrier = 'UA'\"", {"carrier": "UA"}, True),
         ("topic: f, filter: \"carrier = 'UA'\"", {"carrier": "AA"}, False),
         ("topic: f, filter: \"carrier = 'UA'\"", {}, False),
-        ("topic: f, filter: \"carrier = 'UA'\"", {"carrier": "UA", "replication": 1}, False),
+        ("topic: f, mark: replication, filter: \"carrier = 'UA'\"", {"carrier": "UA", "replication": 1}, False),
         ("topic: f, filter: \"sys.Label = 'board' AND 1 / n > 0\"", {"n": 0}, False),
         ("topic: f, filter: \"sys.Label = 'board' AND 1 / n > 0\"", {"n": 1}, True),
     ],

@@ -150,3 +150,20 @@ def test_i1_any_task_is_linted(task: dict[str, object]) -> None:
 )
 def test_i1_hostile_texts_are_linted(text: str) -> None:
     assert lint(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ("duplicates: origin, duplicate_detection: 1h", "duplicate_detection compares MessageIds"),
+        ("duplicates: allow, duplicate_detection: 1h", "duplicate_detection compares MessageIds"),
+        ("duplicates: message-id, duplicate_detection: off", "needs duplicate detection"),
+        ("duplicates: none", "duplicates has an unknown value"),
+        ("duplicates: origin, duplicate_detection: off", ""),
+        ("duplicates: message-id, duplicate_detection: 1h", ""),
+    ],
+)
+def test_duplicates_that_contradict_the_window_are_faults(settings: str, fault: str) -> None:
+    faults = lint(f"{SOUND}  x: {{pattern: all-active, topic: x, members: [ewr, jfk], {settings}}}\n")
+    assert [each.message for each in faults if fault not in each.message] == []
+    assert len(faults) == bool(fault)

@@ -14,6 +14,7 @@ from isthmus.errors import InvalidArgumentError
 from isthmus.rules import DictView, parse_filter
 from isthmus.testing.administration import FakeAdministration
 from isthmus.topology import (
+    Change,
     Federation,
     NamespaceState,
     Plan,
@@ -26,13 +27,16 @@ from isthmus.topology import (
     wanted_topics,
 )
 from isthmus.topology.claim import CLAIM_TOPIC
+from isthmus.topology.pattern.mark import mark_filter
 from isthmus.topology.state import DEFAULT_RULE
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "topology" / "plan"
 REPLICATION = "isthmus.flights.jfk"
+MARK_FILTER = mark_filter("replication", is_number=True)
 PAIR = read(
     "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\n"
-    "tasks:\n  flights: {pattern: all-active, topic: flights, members: [ewr, jfk], subscriptions: {ua: {filter: a = 1}, all: }}\n"
+    "tasks:\n  flights: {pattern: all-active, topic: flights, members: [ewr, jfk], mark: replication, "
+    "duplicates: message-id, subscriptions: {ua: {filter: a = 1}, all: }}\n"
 )
 
 
@@ -101,7 +105,8 @@ def test_i1_after_apply_there_is_nothing_to_do() -> None:
     namespaces = fakes(PAIR)
     make(planned(PAIR, namespaces), namespaces)
     again = planned(PAIR, namespaces)
-    assert again.changes == again.faults == again.notes == ()
+    assert again.changes == again.faults == ()
+    assert len(again.notes) == 1
 
 
 def test_a_subscription_made_by_hand_is_mended() -> None:
@@ -196,9 +201,9 @@ _RULES = st.lists(
         [
             RuleState(DEFAULT_RULE, "1=1"),
             RuleState("isthmus", "1=1"),
-            RuleState("ISTHMUS", "replication IS NULL OR replication <> 1", "SET replication = 1"),
+            RuleState("ISTHMUS", MARK_FILTER, "SET replication = 1"),
             RuleState("other", "a = 1"),
-            RuleState("third", "replication  IS NULL OR replication <> 1", "SET replication = 1"),
+            RuleState("third", MARK_FILTER.replace(" ", "  "), "SET replication = 1"),
         ]
     ),
     max_size=4,
@@ -245,3 +250,65 @@ def test_i1_i3_from_any_state(subscriptions: list[SubscriptionState]) -> None:
     assert [replace(rule, name="isthmus") for rule in stands.rules] == list(
         wanted(PAIR)["ewr"][0].subscription(REPLICATION).rules or ()
     )
+
+
+HEAD = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\n"
+
+
+def flights(settings: str = "") -> Federation:
+    return read(f"{HEAD}tasks:\n  flights: {{pattern: all-active, topic: flights, members: [ewr, jfk]{settings}}}\n")
+
+
+def test_the_rule_of_an_earlier_version_is_a_change_of_the_rule_alone() -> None:
+    namespaces = fakes(PAIR)
+    federation = flights()
+    make(planned(federation, namespaces), namespaces)
+    old = RuleState("isthmus", "replication IS NULL OR replication <> 1", "SET replication = 1")
+    for alias, target in (("ewr", "jfk"), ("jfk", "ewr")):
+        (stands,) = namespaces[alias].observe(alias, wanted(federation)[alias][:1])
+        (subscription,) = stands.subscriptions
+        rule = subscription.rules[0]
+        change = Change(
+            alias=alias,
+            action="update",
+            kind="rule",
+            topic="flights",
+            subscription=f"isthmus.flights.{target}",
+            after=old,
+            before=rule,
+        )
+        namespaces[alias].make(change)
+    assert [(change.action, change.kind) for change in planned(federation, namespaces).changes] == [
+        ("update", "rule")
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "own_ms", "azure_ms", "note"),
+    [
+        ("", 0, 0, "at jfk a copy that is sent again after a crash stands twice"),
+        (", duplicate_detection: off", 0, 0, "stands twice"),
+        (", duplicates: origin", 0, 600_000, "a copy's MessageId is made of its origin"),
+        (", duplicates: message-id", 600_000, 600_000, "publishers that number alike lose messages"),
+        (", duplicate_detection: 1h", 3_600_000, 3_600_000, "publishers that number alike lose messages"),
+        (", duplicates: allow", 0, 0, "stands twice"),
+    ],
+)
+def test_how_copies_are_told_apart(settings: str, own_ms: int, azure_ms: int, note: str) -> None:
+    federation = flights(settings)
+    namespaces = {"ewr": FakeAdministration("localhost:5671"), "jfk": FakeAdministration("jfk.servicebus.windows.net")}
+    made = planned(federation, namespaces)
+    windows = {
+        c.alias: c.after.duplicate_detection_ms for c in made.changes if c.kind == "topic" and c.topic == "flights"
+    }
+    assert windows == {"ewr": own_ms, "jfk": azure_ms}
+    assert any(note in each for each in made.notes)
+    make(made, namespaces)
+    assert not planned(federation, namespaces).changes
+
+
+def test_detection_that_stands_unasked_is_noted() -> None:
+    federation = flights()
+    made = planned(federation, fakes(federation, ewr=topic(), jfk=topic(detection_ms=0)))
+    (note,) = made.notes
+    assert note.startswith("topic flights at ewr stands with duplicate detection (10m)")

@@ -24,6 +24,8 @@ from isthmus.errors import ConfigError, Fault
 __all__ = ["MODES", "SETTLEMENTS", "SPARK_OPTIONS", "SinkOptions", "SourceOptions", "spec_of"]
 
 MODES = ("raw", "decoded")
+MARK_VALUES = ("message-id", "number")
+DUPLICATES = ("auto", "origin", "message-id", "allow")
 SETTLEMENTS = ("sink", "commit")
 
 SPARK_OPTIONS = (
@@ -97,7 +99,7 @@ class _Options:
         raise NotImplementedError
 
 
-_REFERENCES = ("connection", "source_connection")
+_REFERENCES = ("connection", "source_connection", "origin_connection")
 _EXAMPLE = "env:NAME"
 _CONNECTION = "Reference to a connection string: `env:NAME`, `file:/path#key` or `keyvault:vault/name`."
 _HOST = "Namespace host, with `identity`, instead of `connection`."
@@ -198,6 +200,38 @@ class SinkOptions(_Options):
         "Alias of the target namespace, to hold back messages that have been there; empty: do not look.", ""
     )
     hop_budget: int = _option("How many hops a message may make.", 8, minimum=1)
+    origin_connection: str = _option(
+        "With origin: reference to the source's connection string, by which the sink learns the identity of the namespace.",
+        "",
+        kind=Kind.REFERENCE,
+        secret=True,
+        example=_EXAMPLE,
+    )
+    origin_host: str = _option("With origin: as `host`, for the source.", "", kind=Kind.HOST)
+    origin_identity: str = _option(
+        "With origin: as `identity`, for the source.", "default", kind=Kind.CHOICE, choices=("default",)
+    )
+    origin_ca_file: str = _option("With origin: as `ca_file`, for the source.", "", kind=Kind.PATH)
+    origin_transport_type: str = _option(
+        "With origin: as `transport_type`, for the source.", "amqp", kind=Kind.CHOICE, choices=_TRANSPORTS
+    )
+    mark: str = _option("With origin: application property that every copy is marked with; empty: none.", "")
+    mark_value: str = _option(
+        "What the mark holds: `message-id` (the copy's MessageId) or `number` (1).",
+        "message-id",
+        kind=Kind.CHOICE,
+        choices=MARK_VALUES,
+    )
+    duplicates: str = _option(
+        "With origin: how a copy that is sent again is known. `auto`: by its origin, where the target keeps duplicate keys. "
+        "`origin`: so, and elsewhere by a MessageId made of the origin. `message-id` and `allow`: by what the entity does.",
+        "auto",
+        kind=Kind.CHOICE,
+        choices=DUPLICATES,
+    )
+    trusts_provenance: bool = _option(
+        "Whether provenance counts though a step of the query has changed the message that it was made for.", False
+    )
     batch_messages: int = _option(
         "Messages per envelope; 0 or 1: every message alone, as one that fits no envelope. The messages of a refused "
         "envelope are sent again each alone, behind what went meanwhile, and only those at fault are dead-lettered.",

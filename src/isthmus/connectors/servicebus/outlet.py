@@ -49,7 +49,12 @@ from isthmus.amqp import BATCH_FORMAT
 from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus.channel import Channel, dial
 from isthmus.connectors.servicebus.connect import open_client
-from isthmus.connectors.servicebus.outlet_error import RowRefusedError, SourceGoneError, TargetUnavailableError
+from isthmus.connectors.servicebus.outlet_error import (
+    RowRefusedError,
+    SourceGoneError,
+    TargetChangedError,
+    TargetUnavailableError,
+)
 from isthmus.connectors.servicebus.splice import Refused
 from isthmus.connectors.servicebus.under_way import UnderWay
 from isthmus.errors import (
@@ -59,6 +64,7 @@ from isthmus.errors import (
     MessageTooLargeError,
     UnauthorizedError,
 )
+from isthmus.message import DUPLICATE_KEYS
 from isthmus.transport import Backoff, Client, Endpoint, Sender
 from isthmus.transport.sender import ENVELOPE_OVERHEAD_BYTES, envelope, holds_one, messages_of
 
@@ -102,8 +108,11 @@ class Outlet:
         target_timeout_seconds: how long the target may take nothing.
         channel_file: where the reader of this task listens; None: nothing is settled by this sink.
         dispose: settles one row otherwise than completed where there is no channel; None: such rows are an error.
+        asks_for_keys: whether the copies bear duplicate keys, which the target is asked to keep.
 
     Attributes:
+        keeps_keys: whether the target keeps duplicate keys; None before `open`.
+        namespace_id: the target namespace's identity; empty before `open`.
         sent: messages sent, repetitions not counted.
         resent: messages sent again after a lost connection or a refusal.
         refused: messages given another disposition than completed.
@@ -119,6 +128,7 @@ class Outlet:
         target_timeout_seconds: float = 30.0,
         channel_file: Path | None = None,
         dispose: Callable[[int, Refused], None] | None = None,
+        asks_for_keys: bool = False,
     ) -> None:
         self.endpoint = endpoint
         self.path = path
@@ -129,6 +139,9 @@ class Outlet:
         self._channel_file = channel_file
         self._channel: Channel | None = None
         self._dispose = dispose
+        self._asks_for_keys = asks_for_keys
+        self.keeps_keys: bool | None = None
+        self.namespace_id = ""
         self._client: Client | None = None
         self._sender: Sender | None = None
         self._changed = threading.Condition()
@@ -641,12 +654,20 @@ class Outlet:
     def _connect(self) -> None:
         client = open_client(self.endpoint, self.path, f"isthmus-outlet-{os.getpid()}", 10.0)
         try:
-            sender = Sender(client, self.path).wait_ready(10.0)
+            capabilities = (DUPLICATE_KEYS,) if self._asks_for_keys else ()
+            sender = Sender(client, self.path, capabilities).wait_ready(10.0)
+            self._know_target(client.namespace_id, keeps_keys=sender.offers(DUPLICATE_KEYS))
         except BaseException:
             client.abandon()
             raise
         with self._changed:
             self._client, self._sender = client, sender
+
+    def _know_target(self, namespace_id: str, *, keeps_keys: bool) -> None:
+        if self.keeps_keys is None:
+            self.keeps_keys, self.namespace_id = keeps_keys, namespace_id
+        elif (self.keeps_keys, self.namespace_id) != (keeps_keys, namespace_id):
+            raise TargetChangedError(f"'{self.path}': another namespace, or another version of it, answers now")
 
     def _give_up(self, error: IsthmusError) -> None:
         with self._changed:

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 from isthmus.errors import IsthmusError, OutcomeUnknownError
 
-__all__ = ["RowRefusedError", "SourceGoneError", "TargetUnavailableError"]
+__all__ = ["RowRefusedError", "SourceGoneError", "TargetChangedError", "TargetUnavailableError"]
 
 
 class TargetUnavailableError(OutcomeUnknownError):
     """The target took nothing for longer than the route waits; what it did not acknowledge goes back to the source."""
 
     code = "target-unavailable"
+
+
+class TargetChangedError(IsthmusError):
+    """The target is not what it was when the lease began: copies made for it are of another form."""
+
+    code = "target-changed"
 
 
 class SourceGoneError(IsthmusError):

@@ -36,9 +36,9 @@ from isthmus.connectors.servicebus.disposition import outcome_of, start_settling
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
 from isthmus.connectors.servicebus.outlet import Outlet
 from isthmus.connectors.servicebus.row import FLUSH_SEQUENCE, encode
-from isthmus.connectors.servicebus.splice import Refused, Splicer
+from isthmus.connectors.servicebus.splice import Mark, Refused, Splicer
 from isthmus.errors import ConnectionLostError, InvalidArgumentError
-from isthmus.transport import Management
+from isthmus.transport import Client, Management
 
 __all__ = ["DISPOSITIONS", "ServiceBusSinkMixin"]
 
@@ -86,9 +86,10 @@ class _Writer:
             target_timeout_seconds=options.target_timeout_seconds,
             channel_file=channel_file,
             dispose=dispose,
+            asks_for_keys=_names_origin(options) and options.duplicates in ("auto", "origin"),
         ).open()
-        rows = _Rows(options, outlet, dispose)
         try:
+            rows = _Rows(options, outlet, dispose, _splicer(options, outlet))
             for batch in iterator:
                 rows.take(batch)
             outlet.wait_source_end()
@@ -134,10 +135,12 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 class _Rows:
     """Takes batches apart."""
 
-    def __init__(self, options: SinkOptions, outlet: Outlet, settler: _SourceSettler | None) -> None:
+    def __init__(
+        self, options: SinkOptions, outlet: Outlet, settler: _SourceSettler | None, splicer: Splicer | None = None
+    ) -> None:
         self.outlet = outlet
         self.settler = settler
-        self.splicer = Splicer(options.origin, options.target, options.hop_budget)
+        self.splicer = splicer or Splicer(options.origin, options.target, options.hop_budget)
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Hands over the rows of one batch, flush rows in their places."""
@@ -189,6 +192,42 @@ class _Rows:
             else:
                 refused += [(0, one) for one in held]
         self.outlet.send(copies, numbers, refused)
+
+
+def _names_origin(options: SinkOptions) -> bool:
+    """Whether it is known which namespace the rows come from, so that their sequence numbers are nobody else's."""
+    return bool(options.origin and (options.origin_connection or options.origin_host))
+
+
+def _splicer(options: SinkOptions, outlet: Outlet) -> Splicer:
+    """What makes the copies, for the target as it answered."""
+    return Splicer(
+        options.origin,
+        options.target,
+        options.hop_budget,
+        origin_namespace=_origin_namespace(options),
+        target_namespace=outlet.namespace_id,
+        entity=options.entity.strip("/"),
+        mark=Mark(options.mark, is_number=options.mark_value == "number") if options.mark else None,
+        makes_message_ids=options.duplicates == "origin" and not outlet.keeps_keys,
+        trusts=options.trusts_provenance,
+    )
+
+
+def _origin_namespace(options: SinkOptions) -> str:
+    """The identity of the namespace that the rows come from; empty where nothing says how to reach it."""
+    if not _names_origin(options):
+        return ""
+    source = SourceOptions(
+        connection=options.origin_connection,
+        host=options.origin_host,
+        identity=options.origin_identity,
+        ca_file=options.origin_ca_file,
+        transport_type=options.origin_transport_type,
+    )
+    client = Client(endpoint_of(source), name="isthmus-origin").open(options.target_timeout_seconds or 10.0)
+    client.close(1.0)
+    return client.namespace_id
 
 
 def _numbers(sequences: np.ndarray[Any, Any]) -> Sequence[int]:

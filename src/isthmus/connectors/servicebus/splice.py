@@ -1,72 +1,67 @@
 """A message as it goes on to its target, made from its encoded bytes without decoding it.
 
-What it is: `Splicer` cuts the source broker's own annotations and `RuleName` out, puts the replication properties in,
+What it is: `Splicer` cuts the source broker's own annotations and `RuleName` out, puts provenance and the task's mark in,
 recomputes what is left of TimeToLive, and leaves body, footer and every property of the sender as they are, to the
-byte. It also tells which messages must not go: those that would return to a namespace that they have visited, those that
-have used up their hops, and those whose provenance nobody can read. What it is not: a transform of contents; it reads no body.
-Spec: AMQP 1.0 part 3; SERVICE-BUS.md W8; FEDERATION.md, row "all" of the patterns.
-
-Provenance, application properties, strings, one value per hop joined by ";":
-    repl-origin         alias/entity that the message was copied from
-    repl-sequence       its sequence number there (of the topic, for a subscription)
-    repl-offset         the same: Service Bus has no other offset
-    repl-enqueued-time  when it was enqueued there, ISO 8601, UTC, milliseconds
+byte. It also tells which messages must not go: copies that would return to an entity that they have been in, copies that
+this task has made already, and those that have used up their hops. What it is not: a transform of contents; it reads no
+body but for its digest.
+Specification: OASIS AMQP 1.0 part 3; docs/explanation/guarantees.md.
 Over 400 lines: the hot path is written out section by section, without calls in between.
 
 Invariants:
-    I1. The sections that the sender wrote come out byte for byte; of the application properties only `RuleName` and the
-        `repl-` names change.
-    I2. The first value of each `repl-` property is the message's identity and never changes on its way.
-    I3. A message never goes to a namespace that is among its origins.
+    I1. The sections that the sender wrote come out byte for byte; of the application properties only `RuleName`, the mark
+        and the properties of provenance change.
+    I2. The first value of each hop property is the message's identity and never changes on its way.
+    I3. A copy never goes to an entity that is among its hops.
     I4. A message with a TimeToLive goes on with what is left of it, at least 1 ms, so that the target expires it openly.
+    I5. A message is stopped only as the copy that its provenance proves it to be (`isthmus.message.provenance`, I1): with
+        another MessageId or body it is new, and its provenance begins here.
+    I6. Every copy bears the task's mark, whether the rule of its source has set one or not.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
-from functools import lru_cache
-from typing import NamedTuple
+from dataclasses import dataclass
+from hashlib import sha1
+from typing import Any, NamedTuple
 
 from isthmus.amqp import codec, section
 from isthmus.amqp.codec import WIDTH, value_end
 from isthmus.connectors.servicebus.sequence import UNREADABLE
+from isthmus.message import Provenance, Tail, digest, duplicate_key, made_message_id
+from isthmus.message import name as names
+from isthmus.message.provenance import encoded
 
-__all__ = ["BROKER_ANNOTATIONS", "DEFAULT_HOP_BUDGET", "HOPS_USED_UP", "MALFORMED", "Refused", "Splicer"]
+__all__ = ["COPIED", "DEFAULT_HOP_BUDGET", "HOPS_USED_UP", "MALFORMED", "VISITED", "Mark", "Refused", "Splicer"]
 
 DEFAULT_HOP_BUDGET = 8
 HOPS_USED_UP = "HopBudgetUsedUp"
 MALFORMED = "Malformed"
+VISITED = "Visited"
+COPIED = "Copied"
 
-# What the source's broker says about its own copy; everything else is the sender's and goes on.
-BROKER_ANNOTATIONS = frozenset(
-    {
-        b"x-opt-sequence-number",
-        b"x-opt-enqueue-sequence-number",
-        b"x-opt-enqueued-time",
-        b"x-opt-locked-until",
-        b"x-opt-message-state",
-        b"x-opt-partition-id",
-        b"x-opt-offset",
-        b"x-opt-deadletter-source",
-        b"x-opt-lock-token",
-    }
-)
+_BROKER_ANNOTATIONS = frozenset(name.encode() for name in names.BROKER_ANNOTATIONS)
 _SEQUENCE, _TOPIC_SEQUENCE, _ENQUEUED = (
-    b"x-opt-sequence-number",
-    b"x-opt-enqueue-sequence-number",
-    b"x-opt-enqueued-time",
+    names.SEQUENCE_NUMBER.encode(),
+    names.ENQUEUE_SEQUENCE.encode(),
+    names.ENQUEUED_TIME.encode(),
 )
-_LOCK_TOKEN = b"x-opt-lock-token"
-_NAMES = ("repl-origin", "repl-sequence", "repl-offset", "repl-enqueued-time")
-_NAME_BYTES = frozenset(name.encode() for name in _NAMES)
+_LOCK_TOKEN = names.LOCK_TOKEN.encode()
+_OWN = frozenset(name.encode() for name in names.OWN_PROPERTIES)
 _MAP32 = struct.Struct(">4sII").pack
 _U32 = struct.Struct(">I")
-_RULE_NAME = b"\xa1\x08RuleName"
+_RULE_NAME_TEXT = names.RULE_NAME.encode()
+_RULE_NAME = encoded(names.RULE_NAME)
 _SIZE_COUNT = struct.Struct(">II").unpack_from
+_U32_AT = struct.Struct(">I").unpack_from
+# Keys and values of the properties that a copy gets: those of a hop, and the digest.
+_TAIL_COUNT = 2 * len(names.HOP_PROPERTIES) + 2
 _I64 = struct.Struct(">q").unpack_from
 _CACHE_LIMIT = 4096
+_NUMBER_ONE = codec.encode(1)
 
 
 class Refused(NamedTuple):
@@ -119,6 +114,20 @@ class _Front:
         return cls(struct.Struct(layout + f"{len(raw) - at}s"), raw, places, out, ttl_ms, ttl_at)
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The application property by which a task's rules leave out the task's own copies.
+
+    Attributes:
+        name: the property's.
+        is_number: whether its value is the number 1, as the guides to federation have it; else it is the copy's MessageId
+            as text, so that another message that bears a copy's properties is no copy.
+    """
+
+    name: str
+    is_number: bool = False
+
+
 class Splicer:
     """Makes copies.
 
@@ -126,21 +135,44 @@ class Splicer:
         origin: alias of the source namespace and entity, e.g. `ewr/flights`; empty: add no provenance.
         target: alias of the target namespace; empty: do not look for loops.
         hop_budget: how many copies of copies a message may become.
+        origin_namespace: identity of the source namespace; empty: its alias.
+        target_namespace: identity of the target namespace; empty: its alias.
+        entity: the target's queue or topic; empty: as the source's.
+        mark: what every copy is marked with; None: no mark.
+        makes_message_ids: whether a copy's MessageId is made of its duplicate key, for a target that keeps no keys.
+        trusts: whether provenance counts though its digest does not fit, since steps of the route change contents.
 
     Attributes:
         looped: messages held back because they would return.
     """
 
-    def __init__(self, origin: str, target: str = "", hop_budget: int = DEFAULT_HOP_BUDGET) -> None:
+    def __init__(
+        self,
+        origin: str,
+        target: str = "",
+        hop_budget: int = DEFAULT_HOP_BUDGET,
+        *,
+        origin_namespace: str = "",
+        target_namespace: str = "",
+        entity: str = "",
+        mark: Mark | None = None,
+        makes_message_ids: bool = False,
+        trusts: bool = False,
+    ) -> None:
+        alias, _, source_entity = origin.partition("/")
         self.origin = origin
         self.target = target
         self.hop_budget = hop_budget
+        self.mark = mark
+        self.makes_message_ids = makes_message_ids
         self.looped = 0
-        self._origin_pair = _text("repl-origin") + _text(origin) + _text("repl-sequence")
-        self._offset_key = _text("repl-offset")
-        self._time_key = _text("repl-enqueued-time")
+        self._target_namespace = target_namespace or target
+        self._entity = entity or source_entity
+        self._trusts = trusts
+        self._tail = Tail(origin, origin_namespace or alias)
+        self._mark_key = encoded(mark.name) if mark is not None else b""
+        self._mark_name = mark.name.encode() if mark is not None else b""
         self._headers: dict[bytes, tuple[bytes, int]] = {}
-        self._times: dict[int, bytes] = {}
         self._front: _Front | None = None
 
     def copy_all(self, data: bytes, offsets: list[int], now_ms: int) -> tuple[list[bytes], list[Refused]]:
@@ -155,20 +187,24 @@ class Splicer:
         refused: list[Refused] = []
         add = copies.append
         find = data.find
-        origin_pair, offset_key, times = self._origin_pair, self._offset_key, self._times
-        quick = bool(self.origin)
+        tail = self._tail
+        first, offset_key, digest_key, time_of = tail.first, tail.offset, tail.digest, tail.time
+        mark_key = self._mark_key
+        marks_number = self.mark is not None and self.mark.is_number
+        quick = bool(self.origin) and not self.makes_message_ids
         start = offsets[0]
         front = self._front
         for index in range(1, len(offsets)):
             end = offsets[index]
-            # The rule: the front is like the last message's, a MessageId stands, application properties are small and
-            # name neither a rule nor a hop. Everything else takes the general way.
+            # The rule: the front is like the last message's, a MessageId that is a short string stands, application
+            # properties are small and name neither a hop nor, unless it is a number, the mark, and the body is one data
+            # section. Everything else takes the general way.
             if quick and front is not None and end - start > front.size + 8:
                 fields = front.unpack(data, start)
                 if fields[0::2] == front.constants:
                     p = start + front.size
                     q = p + 5 + data[p + 4]
-                    if data[p : p + 4] == b"\0Ss\xc0" and data[p + 6] != 0x40 and data[p + 5] and q + 6 < end:
+                    if data[p : p + 4] == b"\0Ss\xc0" and data[p + 6] == 0xA1 and data[p + 5] and q + 6 < end:
                         mark = data[q : q + 4]
                         if mark == b"\0St\xc1":
                             e, pairs, count = q + 5 + data[q + 4], q + 6, data[q + 5]
@@ -183,21 +219,45 @@ class Splicer:
                             count = -1
                         elif find(_RULE_NAME, pairs, e) >= 0:
                             kept, count = _without_rule_name(data, pairs, e, count)
-                        if count >= 0 and e <= end:
-                            sequence = fields[front.identity]
-                            number = b"%d" % sequence
+                        own = b""
+                        id_end = p + 8 + data[p + 7]
+                        if mark_key and count >= 0:
+                            if find(mark_key, pairs, e) < 0:
+                                own = mark_key + (_NUMBER_ONE if marks_number else data[p + 6 : id_end])
+                                count += 2
+                            elif not marks_number:
+                                count = -1
+                        body = data[e : e + 4]
+                        if body == b"\0Su\xa0":
+                            at = e + 5
+                            size = data[e + 4]
+                        elif body == b"\0Su\xb0":
+                            at = e + 8
+                            size = _U32_AT(data, e + 4)[0]
+                        else:
+                            at, size = e, -1
+                        if count >= 0 and at + size == end:
+                            number = b"%d" % fields[front.identity]
                             number = b"\xa1%c%b" % (len(number), number)
                             enqueued = fields[front.enqueued]
-                            moment = times.get(enqueued)
-                            if moment is None:
-                                moment = self._learn_time(enqueued)
-                            extra = b"%b%b%b%b%b" % (origin_pair, number, offset_key, number, moment)
+                            # As `isthmus.message.digest` has it.
+                            proof = sha1(b"%b\0%b" % (data[p + 8 : id_end], data[at:end]), usedforsecurity=False)
+                            extra = b"%b%b%b%b%b%b%b%b" % (
+                                own,
+                                first,
+                                number,
+                                offset_key,
+                                number,
+                                time_of(enqueued),
+                                digest_key,
+                                proof.hexdigest()[:16].encode(),
+                            )
                             add(
                                 b"".join(
                                     (
                                         front.out if not front.ttl_ms else self._with_ttl(front, enqueued, now_ms),
                                         data[p:q],
-                                        _MAP32(b"\0St\xd1", len(kept) + len(extra) + 4, count + 8),
+                                        _MAP32(b"\0St\xd1", len(kept) + len(extra) + 4, count + _TAIL_COUNT),
                                         kept,
                                         extra,
                                         data[e:end],
@@ -240,7 +300,7 @@ class Splicer:
         sections = section.locate(b, start, end)
         for key, value, after in section.map_items(b, sections.message_annotations):
             name = b[key + 2 : value]
-            if name not in BROKER_ANNOTATIONS:
+            if name not in _BROKER_ANNOTATIONS:
                 continue
             if b[value] not in (0x81, 0x83) or b[key] != 0xA3:
                 return None
@@ -272,7 +332,7 @@ class Splicer:
             kept: list[bytes] = []
             for key, value, after in section.map_items(b, (p, e)):
                 name = b[key + (2 if b[key] in (0xA3, 0xA1) else 5) : value]
-                if name not in BROKER_ANNOTATIONS:
+                if name not in _BROKER_ANNOTATIONS:
                     kept.append(b[key:after])
                 elif name == _SEQUENCE:
                     sequences.append(_integer(b, value))
@@ -296,54 +356,64 @@ class Splicer:
         if ttl_ms:
             left = max(1, ttl_ms - max(0, now_ms - enqueued)) if enqueued else ttl_ms
             head = head[:-4] + _U32.pack(left)
-        start = p
-        named = False
+        properties = p, p
         if p < end and b[p + 2] == 0x73:
             p = value_end(b, p + 3)
-            named = section.message_id_at(b, (start, p)) > 0
-        # Without a place of its own there is nothing to make a MessageId of that no other message has.
-        nameless = self.origin and identity and not named
-        properties = self._with_message_id(b, start, p, identity) if nameless else b[start:p]
-        kept, count = b"", 0
-        hops: dict[str, str] = {}
-        e = p
-        if p < end and b[p + 2] == 0x74:
-            e = value_end(b, p + 3)
-            items = section.map_items(b, (p, e))
-            if items:
-                kept, count, hops = _sift(b, items[0][0], e)
-        verdict = self._loop(hops) if hops else None
+            properties = properties[0], p
+        found = _Found(b, p, end, self._mark_name, keeps_own=not self.origin)
+        id_at = section.message_id_at(b, properties) if properties[1] > properties[0] else 0
+        message_id = section.message_id_text(b, id_at)
+        body = section.contents(b, found.end, end)
+        before = found.provenance(message_id, body, proven=self._trusts)
+        verdict = self._stop(before, found.mark, message_id)
         if verdict is not None:
             return verdict
-        provenance = self._joined(hops, identity, enqueued) if self.origin or hops else b""
-        count += 2 * len(_NAMES) if provenance else 0
-        own = _MAP32(b"\0St\xd1", len(kept) + len(provenance) + 4, count) + kept + provenance if count else b""
-        return b"".join((head, delivery, annotations, properties, own, b[e:end]))
+        encoded_properties = b[slice(*properties)]
+        extra, count = b"", found.count
+        if self.origin:
+            tail = self._tail.joined(before, identity, enqueued)
+            sender_id = None if before is None else found.values.get(names.MESSAGE_ID)
+            # Without a number of its own there is nothing to make a MessageId of that no other message has.
+            if identity and (self.makes_message_ids or message_id is None):
+                if sender_id is None and id_at:
+                    sender_id = codec.decode(b, id_at)[0]
+                made = self._made_message_id(tail, identity)
+                encoded_properties = _with_message_id(b, properties, made)
+                message_id = made.encode()
+            pairs = [] if self.mark is None else [self._mark_key, self._mark_value(message_id)]
+            pairs += [tail, self._tail.digest, digest(message_id or b"", body).encode()]
+            count += _TAIL_COUNT + (2 if self.mark is not None else 0)
+            if sender_id is not None:
+                pairs += [encoded(names.MESSAGE_ID), codec.encode(sender_id)]
+                count += 2
+            extra = b"".join(pairs)
+        kept = found.kept
+        own = _MAP32(b"\0St\xd1", len(kept) + len(extra) + 4, count) if count else b""
+        return b"".join((head, delivery, annotations, encoded_properties, own, kept, extra, b[found.end : end]))
 
-    def _loop(self, hops: dict[str, str]) -> tuple[str, str, str] | None:
-        """What becomes of a message that has come this way; None: it may go on."""
-        visited = [origin.partition("/")[0] for origin in hops.get("repl-origin", "").split(";")]
-        if self.target and self.target in visited:
+    def _made_message_id(self, tail: bytes, identity: int) -> str:
+        if not self.makes_message_ids:
+            return f"{self.origin}/{identity}"
+        key = tail + self._tail.digest
+        return made_message_id(duplicate_key(key, 0, len(key)))
+
+    def _mark_value(self, message_id: bytes | None) -> bytes:
+        return _NUMBER_ONE if self.mark is not None and self.mark.is_number else _string(message_id or b"")
+
+    def _stop(self, before: Provenance | None, mark: bytes, message_id: bytes | None) -> tuple[str, str, str] | None:
+        """What becomes of a copy that must not go on; None: it may."""
+        if before is None:
+            return None
+        if self.target and before.visited(self._target_namespace, self._entity):
             self.looped += 1
-            return "complete", "Visited", f"the message has been in '{self.target}'"
-        if len(visited) >= self.hop_budget:
-            return "dead-letter", HOPS_USED_UP, f"{len(visited)} hops: {hops.get('repl-origin')}"
+            return "complete", VISITED, f"the message has been in '{self.target}'"
+        if mark and message_id and mark == self._mark_key + _string(message_id):
+            self.looped += 1
+            return "complete", COPIED, "this task has copied the message to every member"
+        if len(before.hops) >= self.hop_budget:
+            path = ";".join(f"{hop.alias}/{hop.entity}" for hop in before.hops)
+            return "dead-letter", HOPS_USED_UP, f"{len(before.hops)} hops: {path}"
         return None
-
-    def _joined(self, hops: dict[str, str], identity: int, enqueued: int) -> bytes:
-        if not self.origin:
-            return b"".join(_text(name) + _text(hops.get(name, "")) for name in _NAMES)
-        own = (self.origin, str(identity), str(identity), _iso(enqueued))
-        return b"".join(
-            _text(name) + _text(f"{hops[name]};{value}" if name in hops else value)
-            for name, value in zip(_NAMES, own, strict=True)
-        )
-
-    def _with_message_id(self, b: bytes, start: int, end: int, identity: int) -> bytes:
-        """The properties section with a MessageId made of origin and sequence number, so that a replay is recognised."""
-        fields = section.decode_properties(b, (start, end)) if end > start else {}
-        fields["message_id"] = f"{self.origin}/{identity}"
-        return section.encode_properties(fields)
 
     def _learn_header(self, raw: bytes) -> tuple[bytes, int]:
         """The header without the source's delivery count, and its TimeToLive in ms (0: none) in its last 4 bytes."""
@@ -359,30 +429,6 @@ class Splicer:
             self._headers.clear()
         self._headers[raw] = made
         return made
-
-    def _learn_time(self, enqueued: int) -> bytes:
-        made = self._time_key + _text(_iso(enqueued))
-        if len(self._times) >= _CACHE_LIMIT:
-            self._times.clear()
-        self._times[enqueued] = made
-        return made
-
-
-def _text(value: str) -> bytes:
-    raw = value.encode()
-    return b"\xa1" + bytes((len(raw),)) + raw if len(raw) < 256 else b"\xb1" + _U32.pack(len(raw)) + raw
-
-
-def _iso(ms: int) -> str:
-    try:
-        return _second(ms // 1000) + f"{ms % 1000:03d}Z"
-    except (ValueError, OverflowError, OSError):
-        return str(ms)
-
-
-@lru_cache(16)
-def _second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
 
 
 def _integer(b: bytes, at: int) -> int:
@@ -420,25 +466,58 @@ def _without_rule_name(b: bytes, start: int, end: int, count: int) -> tuple[byte
     return b[start:end], count
 
 
-def _sift(b: bytes, start: int, end: int) -> tuple[bytes, int, dict[str, str]]:
-    """The pairs of an application-properties map without `RuleName` and provenance, their count, and the provenance."""
-    kept: list[bytes] = []
-    hops: dict[str, str] = {}
-    count = 0
-    at = run = start
-    while at < end:
-        value = at + 2 + b[at + 1] if b[at] == 0xA1 else value_end(b, at)
-        width = WIDTH[b[value]]
-        after = value + width if 0 < width < 254 else value_end(b, value)
-        name = b[at + 2 : value] if b[at] == 0xA1 else b""
-        if name == b"RuleName" or name in _NAME_BYTES:
-            kept.append(b[run:at])
-            run = after
-            if name != b"RuleName":
-                found, _ = codec.decode(b, value)
-                hops[name.decode()] = str(found)
-        else:
-            count += 2
-        at = after
-    kept.append(b[run:end])
-    return b"".join(kept), count, hops
+class _Found:
+    """The application properties of a message, taken apart; all of the sender's stay as encoded.
+
+    Attributes:
+        kept: the encoded pairs that stay: without `RuleName`, the mark, and provenance unless that is to stay.
+        count: of the keys and values in `kept`.
+        values: provenance as far as it can be read.
+        mark: the encoded pair of the task's mark; empty where there is none.
+        end: where the section ends, or would begin.
+    """
+
+    __slots__ = ("count", "end", "kept", "mark", "values")
+
+    def __init__(self, b: bytes, start: int, end: int, mark_name: bytes, *, keeps_own: bool) -> None:
+        self.kept = self.mark = b""
+        self.count = 0
+        self.values: dict[str, Any] = {}
+        self.end = start
+        if start >= end or b[start + 2] != 0x74:
+            return
+        self.end = value_end(b, start + 3)
+        kept: list[bytes] = []
+        for key, value, after in section.map_items(b, (start, self.end)):
+            name = b[key + 2 : value] if b[key] == 0xA1 else b[key + 5 : value]
+            is_own = name in _OWN
+            if is_own:
+                with suppress(codec.CodecError):
+                    self.values[name.decode()] = codec.decode(b, value)[0]
+            elif name == mark_name:
+                self.mark = b[key:after]
+                continue
+            if name == _RULE_NAME_TEXT or (is_own and not keeps_own):
+                continue
+            kept.append(b[key:after])
+        self.kept, self.count = b"".join(kept), 2 * len(kept)
+
+    def provenance(self, message_id: bytes | None, body: bytes, *, proven: bool) -> Provenance | None:
+        """Where the message has been; None where nothing proves it."""
+        if names.ORIGIN not in self.values:
+            return None
+        values: Mapping[str, Any] = self.values
+        if proven:
+            values = {**values, names.DIGEST: digest(message_id or b"", body)}
+        return Provenance.read(values, message_id or b"", body)
+
+
+def _string(raw: bytes) -> bytes:
+    """An AMQP string of bytes that a sender wrote as one, readable or not."""
+    return b"\xa1%c%b" % (len(raw), raw) if len(raw) < 256 else b"\xb1" + _U32.pack(len(raw)) + raw
+
+
+def _with_message_id(b: bytes, where: tuple[int, int], message_id: str) -> bytes:
+    """The properties section with another MessageId."""
+    fields = section.decode_properties(b, where) if where[1] > where[0] else {}
+    return section.encode_properties({**fields, "message_id": message_id})

@@ -1,37 +1,46 @@
 """All-active: N namespaces each hold the topic, and every message sent to any of them reaches all.
 
-What it is: the pattern's settings, its checks, the entities it wants and the routes it compiles to (FEDERATION.md,
-Patterns). Per ordered pair of members the source topic gets a replication subscription without `$Default`, whose one
+What it is: the pattern's settings, its checks, the entities it wants and the routes it compiles to (Microsoft Learn,
+"Message replication tasks patterns"). Per ordered pair of members the source topic gets a replication subscription without `$Default`, whose one
 rule selects what no route has marked and marks the copy, so that no copy ever goes back. A queue is modelled as a topic
-with exactly one ordinary subscription that all its consumers share. What it is not: the routes' execution.
+with exactly one ordinary subscription that all its consumers share. What it is not: the routes' execution; the rule on the
+mark (`mark`).
 
 Invariants:
     I1. N members give N × (N − 1) routes and as many replication subscriptions.
-    I2. No message that bears the mark 1 is selected by any replication rule.
-    I3. An unmarked message, and one that an application marked 0, is selected by every replication rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from isthmus.rules.tree import Property, render
 from isthmus.topology.document import Document, Place, Values
 from isthmus.topology.duration import INFINITE_MS
-from isthmus.topology.model import Endpoint, Federation, Route, RouteOptions, Task
+from isthmus.topology.model import Endpoint, Federation, NamespaceRef, Route, RouteOptions, Task
 from isthmus.topology.pattern.base import COMMON, COMMON_PLANNED
+from isthmus.topology.pattern.mark import default_mark, mark_action, mark_filter, unmarked_filter
 from isthmus.topology.rule_check import check_action, check_filter, check_joined
 from isthmus.topology.setting import SUBSCRIPTION_NAME_LIMIT, Kind, Setting, SettingError, Spec
 from isthmus.topology.state import RuleState, SubscriptionState, TopicState
 
-__all__ = ["MAX_DELIVERY_COUNT", "RULE", "AllActive", "AllActiveTask", "replication_subscription"]
+__all__ = [
+    "DETECTION_WINDOW_MS",
+    "MAX_DELIVERY_COUNT",
+    "RULE",
+    "AllActive",
+    "AllActiveTask",
+    "replication_subscription",
+]
 
 RULE = "isthmus"
 """Name of the one rule of a replication subscription."""
 
 MAX_DELIVERY_COUNT = 2000
 """The highest that Service Bus takes. A target that is away must not push messages into the dead-letter queue."""
+
+DETECTION_WINDOW_MS = 600_000
+"""Of duplicate detection where a task needs it and names no window: the service's own default."""
 
 _CONSUMERS = "consumers"
 
@@ -56,8 +65,8 @@ SUBSCRIPTION_SPEC = Spec(
 
 SPEC = Spec(
     "all-active",
-    "Every member holds the topic; every message sent to any member reaches all of them, exactly once where duplicate "
-    "detection is on.",
+    "Every member holds the topic; every message sent to any member reaches all of them. A copy that a crash sends twice "
+    "is dropped as `duplicates` says.",
     (
         Setting(
             name="topic",
@@ -102,20 +111,35 @@ SPEC = Spec(
         Setting(
             name="mark",
             kind=Kind.PROPERTY,
-            default="replication",
-            description="Application property that copies bear with the value 1. A message that an application sends "
-            "with 0 is still replicated; one that it sends with 1 stays where it is.",
+            description="Application property that copies bear. Without it a property of the task's own, "
+            "`isthmus-TASK-HASH`, that holds the copy's MessageId. With it the property of this name, that holds the "
+            "number 1: a message that an application sends with another value is still replicated, of whatever type but "
+            "binary; one that it sends with the number 1 stays where it is.",
             example="replication",
+        ),
+        Setting(
+            name="duplicates",
+            kind=Kind.CHOICE,
+            choices=("auto", "origin", "message-id", "allow"),
+            default="auto",
+            description="What becomes of a copy that is sent again after a crash. `origin`: a copy is known by namespace, "
+            "entity, sequence number and time where its message entered; a namespace of isthmus drops the second one "
+            "within an hour, whatever the MessageIds are, and at Azure, whose topics then have duplicate detection, the "
+            "copy's MessageId is made of these and the sender's own stands in the property `repl-message-id`. "
+            "`message-id`: the topics have duplicate detection, which drops every message whose MessageId came before, "
+            "of one publisher and of several: only for ids that are unique over all publishers. `allow`: both stand, and "
+            "`isthmus verify` counts them. `auto`: `origin` at namespaces of isthmus, `allow` at Azure.",
+            example="origin",
         ),
         Setting(
             name="duplicate_detection",
             kind=Kind.DURATION,
-            default=600_000,
             minimum=20_000,
             maximum=604_800_000,
             may_be_off=True,
-            description="History window of the topics' duplicate detection, or `off`. It absorbs the doubles that a "
-            "crash between a send and its settlement makes. It is fixed when a topic is created.",
+            description="History window of the topics' duplicate detection, with `duplicates: message-id` (there `10m` "
+            "unless it is written). A file that has a window and no `duplicates` means `message-id`. Whether a topic has "
+            "detection is fixed when it is created.",
             example="10m",
         ),
         Setting(
@@ -144,7 +168,9 @@ class AllActiveTask(Task):
         subscriptions: the ordinary subscriptions to keep.
         filter: condition on what is replicated; empty for all.
         mark: property that copies bear.
-        duplicate_detection_ms: history window; 0 for off.
+        mark_is_number: whether they bear it with the number 1; else with their MessageId.
+        duplicates: what becomes of a copy that is sent again: `auto`, `origin`, `message-id` or `allow`.
+        duplicate_detection_ms: history window of `message-id`; 0 for off.
         lock_duration_ms: of the replication subscriptions.
         start: see `RouteOptions`.
         ordering: see `RouteOptions`.
@@ -155,27 +181,27 @@ class AllActiveTask(Task):
     subscriptions: tuple[SubscriptionState, ...] = ()
     filter: str = ""
     mark: str = "replication"
-    duplicate_detection_ms: int = 600_000
+    mark_is_number: bool = True
+    duplicates: str = "auto"
+    duplicate_detection_ms: int = 0
     lock_duration_ms: int = 30_000
     start: str = "now"
     ordering: str = "ordered"
+
+    @property
+    def rule(self) -> RuleState:
+        """The one rule of its replication subscriptions."""
+        is_number = self.mark_is_number
+        return RuleState(
+            RULE,
+            mark_filter(self.mark, self.filter, is_number=is_number),
+            mark_action(self.mark, is_number=is_number),
+        )
 
 
 def replication_subscription(task: str, target: str) -> str:
     """Name of the subscription that feeds the route to a target."""
     return f"isthmus.{task}.{target}"
-
-
-def mark_filter(mark: str, condition: str = "") -> str:
-    """The replication rule's filter: what no route has marked yet, and what the operator's condition selects."""
-    name = render(Property("user", mark))
-    unmarked = f"{name} IS NULL OR {name} <> 1"
-    return f"({unmarked}) AND ({condition})" if condition else unmarked
-
-
-def mark_action(mark: str) -> str:
-    """The replication rule's action."""
-    return f"SET {render(Property('user', mark))} = 1"
 
 
 class AllActive:
@@ -188,9 +214,12 @@ class AllActive:
         members = self._members(values, document)
         is_queue = values.written("queue")
         subscriptions = self._subscriptions(values, document, is_queue=is_queue)
-        mark, text = values["mark"], values["filter"]
+        is_number = values.written("mark")
+        mark, text = values["mark"] or default_mark(name, ()), values["filter"]
         if text and check_filter(text, values.at("filter"), document, mark=mark):
-            check_joined(mark_filter(mark, text), values.at("filter"), document, mark=mark)
+            joined = mark_filter(mark, text, is_number=is_number)
+            check_joined(joined, values.at("filter"), document, mark=mark, unmarked=unmarked_filter(mark, text))
+        duplicates, window_ms = self._duplicates(values, document)
         if not entity or not members:
             return None
         return AllActiveTask(
@@ -203,12 +232,43 @@ class AllActive:
             is_queue=is_queue,
             subscriptions=subscriptions,
             filter=values["filter"] or "",
-            mark=values["mark"],
-            duplicate_detection_ms=values["duplicate_detection"],
+            mark=mark,
+            mark_is_number=is_number,
+            duplicates=duplicates,
+            duplicate_detection_ms=window_ms,
             lock_duration_ms=values["lock_duration"],
             start=values["start"],
             ordering=values["ordering"],
         )
+
+    def named(self, task: AllActiveTask, namespaces: Mapping[str, NamespaceRef]) -> AllActiveTask:
+        if task.mark_is_number:
+            return task
+        members = [namespaces[alias] for alias in task.members if alias in namespaces]
+        places = [(each.alias, str(each.connection) if each.connection else each.host) for each in members]
+        return replace(task, mark=default_mark(task.name, places))
+
+    @staticmethod
+    def _duplicates(values: Values, document: Document) -> tuple[str, int]:
+        """What becomes of doubles, and the window of detection by MessageId."""
+        window_ms = values["duplicate_detection"]
+        if not values.written("duplicates"):
+            return ("message-id", window_ms) if window_ms else ("auto", 0)
+        duplicates = values["duplicates"]
+        place = values.at("duplicate_detection")
+        if duplicates == "message-id":
+            if window_ms == 0:
+                document.fault(
+                    place, "duplicates: message-id needs duplicate detection", "write duplicate_detection: 10m"
+                )
+            return duplicates, DETECTION_WINDOW_MS if window_ms is None else window_ms
+        if window_ms:
+            document.fault(
+                place,
+                f"duplicate_detection compares MessageIds, which duplicates: {duplicates} does not",
+                "remove it, or write duplicates: message-id",
+            )
+        return duplicates, 0
 
     @staticmethod
     def _entity(name: str, values: Values, document: Document) -> str:
@@ -312,12 +372,11 @@ class AllActive:
                 )
 
     def wanted(self, task: AllActiveTask) -> Iterator[tuple[str, TopicState]]:
-        rule = RuleState(RULE, mark_filter(task.mark, task.filter), mark_action(task.mark))
         for source in task.members:
             replication = tuple(
                 SubscriptionState(
                     name=replication_subscription(task.name, target),
-                    rules=(rule,),
+                    rules=(task.rule,),
                     lock_duration_ms=task.lock_duration_ms,
                     max_delivery_count=MAX_DELIVERY_COUNT,
                     auto_delete_on_idle_ms=INFINITE_MS,
@@ -333,6 +392,7 @@ class AllActive:
                     name=task.entity,
                     subscriptions=(*task.subscriptions, *replication),
                     duplicate_detection_ms=task.duplicate_detection_ms,
+                    keyless_detection_ms=DETECTION_WINDOW_MS if task.duplicates == "origin" else None,
                     partitioned=False if task.ordering == "ordered" else None,
                 ),
             )
@@ -342,6 +402,8 @@ class AllActive:
             ordering=task.ordering,
             start=task.start,
             mark=task.mark,
+            mark_is_number=task.mark_is_number,
+            duplicates=task.duplicates,
             filter=task.filter,
             lock_duration_ms=task.lock_duration_ms,
         )

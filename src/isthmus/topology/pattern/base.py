@@ -6,11 +6,11 @@ is not: any pattern.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from isthmus.topology.document import Document, Values
-from isthmus.topology.model import Federation, Route, Task
+from isthmus.topology.model import Federation, NamespaceRef, Route, Task
 from isthmus.topology.setting import Kind, Setting, Spec
 from isthmus.topology.state import TopicState
 
@@ -54,6 +54,10 @@ class Pattern(Protocol):
         Returns:
             None where so much is at fault that nothing more can be checked.
         """
+        ...
+
+    def named(self, task: Any, namespaces: Mapping[str, NamespaceRef]) -> Task:
+        """The task with the names that depend on where its members are."""
         ...
 
     def check(self, task: Any, federation: Federation, document: Document) -> None:

@@ -1,13 +1,17 @@
 import uuid
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.amqp import section
 from isthmus.amqp.section import Header, locate
 from isthmus.amqp.types import Int, Long, Symbol, Timestamp, UInt
-from isthmus.connectors.servicebus.splice import HOPS_USED_UP, MALFORMED, Refused, Splicer
+from isthmus.connectors.servicebus.splice import COPIED, HOPS_USED_UP, MALFORMED, VISITED, Mark, Refused, Splicer
+from isthmus.message import digest
+from isthmus.message.name import DIGEST, HOP_PROPERTIES
+from isthmus.replication.identity import provenance_of
 
 NOW_MS = 1_700_000_100_000
 ENQUEUED_MS = 1_700_000_000_123
@@ -54,6 +58,13 @@ def stored(
     )
 
 
+def been(*places: str) -> dict[str, str]:
+    """The provenance of a copy of the message that `stored` makes, which has been at these places."""
+    hops = [(place, place.partition("/")[0], "1", "1", ISO) for place in places]
+    columns = (";".join(column) for column in zip(*hops, strict=True))
+    return dict(zip(HOP_PROPERTIES, columns, strict=True)) | {DIGEST: digest(b"m1", b"body")}
+
+
 def application(message: bytes) -> dict[Any, Any]:
     return section.decode_map(message, locate(message).application_properties)
 
@@ -71,9 +82,11 @@ def test_provenance_is_added_and_nothing_else_changes() -> None:
         "gate": "A1",
         "n": Int(3),
         "repl-origin": "ewr/flights",
+        "repl-namespace": "ewr",
         "repl-sequence": "7",
         "repl-offset": "7",
         "repl-enqueued-time": ISO,
+        "repl-digest": digest(b"m1", b"body"),
     }
     assert copy.endswith(message[slice(*locate(message).body)])
 
@@ -85,6 +98,7 @@ def test_a_subscription_tells_the_topics_number() -> None:
 def test_later_hops_are_joined_and_the_first_value_stays_i2() -> None:
     once = copied(stored(7))
     sections = locate(once)
+    assert provenance_of(once) is not None
     again = stored(9, own=section.decode_map(once, sections.application_properties))
     twice = application(copied(again, Splicer("jfk/flights", "lga")))
     assert twice["repl-origin"] == "ewr/flights;jfk/flights"
@@ -94,13 +108,89 @@ def test_later_hops_are_joined_and_the_first_value_stays_i2() -> None:
 
 def test_a_message_never_returns_i3() -> None:
     splicer = Splicer("jfk/flights", "ewr")
-    verdict = splicer.copy(stored(own={"repl-origin": "ewr/flights", "repl-sequence": "1"}), NOW_MS)
+    verdict = splicer.copy(stored(own=been("ewr/flights")), NOW_MS)
     assert isinstance(verdict, Refused)
-    assert (verdict.disposition, splicer.looped) == ("complete", 1)
+    assert (verdict.disposition, verdict.reason, splicer.looped) == ("complete", VISITED, 1)
+
+
+def test_i3_another_entity_and_another_namespace_of_the_same_alias_are_no_return() -> None:
+    copied(stored(own=been("ewr/bookings")), Splicer("jfk/flights", "ewr"))
+    copied(stored(own=been("ewr/flights")), Splicer("jfk/flights", "ewr", target_namespace="other"))
+    verdict = Splicer("jfk/Flights", "EWR", target_namespace="ewr").copy(stored(own=been("ewr/flights")), NOW_MS)
+    assert isinstance(verdict, Refused)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"own": {"repl-origin": "jfk/flights", "repl-sequence": "1"}},
+        {"body": b"another"},
+        {"properties": {"message_id": "m2"}},
+        {"properties": {}},
+    ],
+)
+def test_i5_a_new_message_with_a_copys_properties_begins_its_provenance_here(message: dict[str, Any]) -> None:
+    mark = Mark("isthmus-flights")
+    copy = copied(
+        stored(7, **{"own": been("jfk/flights") | {"isthmus-flights": "m1"}, **message}),
+        Splicer("ewr/flights", "jfk", mark=mark),
+    )
+    own = application(copy)
+    assert (own["repl-origin"], own["repl-sequence"]) == ("ewr/flights", "7")
+    assert own["isthmus-flights"] == section.decode_properties(copy, locate(copy).properties)["message_id"]
+    assert provenance_of(copy) is not None
+
+
+def test_a_copy_of_the_same_task_goes_no_further() -> None:
+    own = been("ewr/flights") | {"isthmus-flights": "m1"}
+    verdict = Splicer("jfk/flights", "lga", mark=Mark("isthmus-flights")).copy(stored(own=own), NOW_MS)
+    assert isinstance(verdict, Refused)
+    assert (verdict.disposition, verdict.reason) == ("complete", COPIED)
+    assert application(copied(stored(own=own), Splicer("jfk/flights", "lga", mark=Mark("other"))))["other"] == "m1"
+
+
+def test_steps_that_change_a_message_do_not_make_it_new() -> None:
+    message = stored(own=been("ewr/flights"), body=b"changed")
+    assert isinstance(Splicer("jfk/flights", "ewr", trusts=True).copy(message, NOW_MS), Refused)
+
+
+@given(st.binary(max_size=40), st.booleans(), st.sampled_from([None, Int(1), Int(0), "0", "m1"]))
+def test_i6_every_copy_bears_the_mark(body: bytes, is_number: bool, present: object) -> None:
+    own = {"gate": "A1"} if present is None else {"gate": "A1", "seen": present}
+    splicer = Splicer("ewr/flights", "jfk", mark=Mark("seen", is_number=is_number))
+    copies, refused = splicer.copy_all(*joined([stored(n, own=own, body=body) for n in (1, 2, 3)]), NOW_MS)
+    assert not refused
+    expected = "m1" if not is_number else 1
+    # A number is set by the rule of the source; what stands there is the rule's.
+    assert {application(copy)["seen"] for copy in copies[:1]} == {expected}
+    if present is None or not is_number:
+        assert {application(copy)["seen"] for copy in copies} == {expected}
+    assert all(provenance_of(copy) is not None for copy in copies)
+
+
+def test_where_nothing_keeps_keys_a_message_id_is_made_of_the_origin() -> None:
+    def made(number: int, name: str, splicer: Splicer | None = None) -> tuple[str, dict[Any, Any]]:
+        splicer = splicer or Splicer("ewr/flights", "jfk", mark=Mark("seen"), makes_message_ids=True)
+        copy = copied(stored(number, properties={"message_id": name, "subject": "s"}), splicer)
+        assert provenance_of(copy) is not None
+        fields = section.decode_properties(copy, locate(copy).properties)
+        assert (fields["subject"], application(copy)["seen"]) == ("s", fields["message_id"])
+        return fields["message_id"], application(copy)
+
+    first, own = made(1, "m")
+    assert own["repl-message-id"] == "m"
+    assert first == made(1, "m")[0]
+    assert first != made(2, "m")[0]
+    assert len(first) <= 128
+    # A second hop keeps the sender's own, and the id, which is the origin's.
+    onward = Splicer("jfk/flights", "lga", makes_message_ids=True)
+    copy = copied(stored(9, properties={"message_id": first, "subject": "s"}, own=own), onward)
+    assert application(copy)["repl-message-id"] == "m"
+    assert section.decode_properties(copy, locate(copy).properties)["message_id"] == first
 
 
 def test_used_up_hops_are_dead_lettered() -> None:
-    verdict = Splicer("d/q", "e", hop_budget=3).copy(stored(own={"repl-origin": "a/q;b/q;c/q"}), NOW_MS)
+    verdict = Splicer("d/q", "e", hop_budget=3).copy(stored(own=been("a/q", "b/q", "c/q")), NOW_MS)
     assert isinstance(verdict, Refused)
     assert (verdict.disposition, verdict.reason) == ("dead-letter", HOPS_USED_UP)
 
@@ -175,11 +265,11 @@ some_message = st.builds(
 
 @given(st.lists(some_message, min_size=1, max_size=8))
 def test_the_quick_way_and_the_general_way_agree_and_keep_the_senders_sections_i1(messages: list[bytes]) -> None:
-    quick = Splicer("ewr/flights", "jfk")
+    quick = Splicer("ewr/flights", "jfk", mark=Mark("seen"))
     copies, refused = quick.copy_all(*joined(messages), NOW_MS)
     assert not refused
     for message, copy in zip(messages, copies, strict=True):
-        general = Splicer("ewr/flights", "jfk").copy(message, NOW_MS)
+        general = Splicer("ewr/flights", "jfk", mark=Mark("seen")).copy(message, NOW_MS)
         assert isinstance(general, bytes)
         before, after, other = locate(message), locate(copy), locate(general)
         assert application(copy) == application(general)
@@ -187,7 +277,8 @@ def test_the_quick_way_and_the_general_way_agree_and_keep_the_senders_sections_i
             assert copy[slice(*getattr(after, place))] == general[slice(*getattr(other, place))]
         assert copy[slice(*after.body)] == message[slice(*before.body)]
         own = {k: v for k, v in application(message).items() if k != "RuleName"}
-        kept = {k: v for k, v in application(copy).items() if not k.startswith("repl-")}
+        kept = {k: v for k, v in application(copy).items() if not k.startswith("repl-") and k != "seen"}
+        assert provenance_of(copy) is not None
         assert kept == own
         assert {k: type(v) for k, v in kept.items()} == {k: type(v) for k, v in own.items()}
 
@@ -209,12 +300,18 @@ def test_what_nobody_can_read_goes_on_as_it_came_i1() -> None:
     assert b"repl-min\xff" in copy
 
 
-def test_provenance_that_nobody_can_read_is_dead_lettered_and_stops_no_other_message() -> None:
+def test_provenance_that_nobody_can_read_is_none() -> None:
     broken = stored(2, own={"repl-origin": "text"}).replace(b"text", b"\xff\xff\xff\xff")
     messages = [stored(1), broken, stored(3)]
     offsets = [0, *(sum(map(len, messages[: i + 1])) for i in range(3))]
     copies, refused = Splicer("ewr/flights", "jfk").copy_all(b"".join(messages), offsets, NOW_MS)
+    assert [application(copy)["repl-sequence"] for copy in copies] == ["1", "2", "3"]
+    assert not refused
+
+
+def test_what_is_no_message_is_dead_lettered_and_stops_no_other() -> None:
+    messages = [stored(1), b"\0Sp\xff" + bytes(40), stored(3)]
+    copies, refused = Splicer("ewr/flights", "jfk").copy_all(*joined(messages), NOW_MS)
     assert [application(copy)["repl-sequence"] for copy in copies] == ["1", "3"]
-    ((row, disposition, reason, description),) = refused
+    ((row, disposition, reason, _),) = refused
     assert (row, disposition, reason) == (1, "dead-letter", MALFORMED)
-    assert "utf-8" in description
