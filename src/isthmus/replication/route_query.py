@@ -98,6 +98,7 @@ def sink_options(route: Route, federation: Federation, settings: RouteSettings) 
             "entity": route.target.entity,
             "origin": f"{route.source.alias}/{entity}",
             "target": route.target.alias,
+            "refused": route.options.refused,
         }
         | dict(settings.sink)
     )

@@ -107,6 +107,7 @@ class RouteOptions:
         mark: the application property that stops copies from going round; empty where the pattern needs none.
         filter: the operator's own condition, already part of the broker's rule; empty for all messages.
         lock_duration_ms: LockDuration of the source, by which a reader renews.
+        refused: what becomes of a message that its target refuses for itself: `dead-letter` or `block`.
     """
 
     ordering: str = "ordered"
@@ -114,6 +115,7 @@ class RouteOptions:
     mark: str = ""
     filter: str = ""
     lock_duration_ms: int = 30_000
+    refused: str = "dead-letter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

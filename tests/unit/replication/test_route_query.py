@@ -59,8 +59,14 @@ def test_a_copy_says_which_topic_it_entered_and_where_it_goes() -> None:
         "entity": "flights",
         "origin": "ewr/flights",
         "target": "jfk",
+        "refused": "dead-letter",
     }
     assert sink_options(to_ewr, federation, SETTINGS)["origin"] == "jfk/flights"
+
+
+def test_a_task_says_whether_a_refused_message_blocks() -> None:
+    federation = read(TEXT.replace("topic: flights", "topic: flights, refused: block"))
+    assert {sink_options(route, federation, SETTINGS)["refused"] for route in routes(federation)} == {"block"}
 
 
 def test_an_authority_of_the_environment_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:

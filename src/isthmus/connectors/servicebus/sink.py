@@ -84,6 +84,7 @@ class _Writer:
             window=options.window,
             batch_messages=options.batch_messages,
             target_timeout_seconds=options.target_timeout_seconds,
+            block_refused=options.refused == "block",
             channel_file=channel_file,
             dispose=dispose,
         ).open()

@@ -148,6 +148,7 @@ class AllActiveTask(Task):
         lock_duration_ms: of the replication subscriptions.
         start: see `RouteOptions`.
         ordering: see `RouteOptions`.
+        refused: see `RouteOptions`.
     """
 
     entity: str
@@ -159,6 +160,7 @@ class AllActiveTask(Task):
     lock_duration_ms: int = 30_000
     start: str = "now"
     ordering: str = "ordered"
+    refused: str = "dead-letter"
 
 
 def replication_subscription(task: str, target: str) -> str:
@@ -208,6 +210,7 @@ class AllActive:
             lock_duration_ms=values["lock_duration"],
             start=values["start"],
             ordering=values["ordering"],
+            refused=values["refused"],
         )
 
     @staticmethod
@@ -344,6 +347,7 @@ class AllActive:
             mark=task.mark,
             filter=task.filter,
             lock_duration_ms=task.lock_duration_ms,
+            refused=task.refused,
         )
         for source in task.members:
             for target in task.members:
