@@ -7,7 +7,8 @@ many messages is one event. What it is not: a connection (`connectors`), the way
 Order. Messages are first sent in the order in which they are handed over. A target that refuses nothing has them in that
 order, also over lost connections. Messages that were in flight behind a refused one may have been accepted, and then stand
 before it: at most as many as were in flight (`window`, and the target's credit). With a window of 1 that cannot happen.
-After a refusal one message is in flight until the refused one has passed; then twice as many after each round.
+After a refusal one message is in flight until the refused one has passed; then twice as many after each round. Where refusals
+block, a machine begins in the same way, so that nothing overtakes what has blocked the lease before it.
 
 A message that its target refuses for itself (`refusal`) is set aside: dead-lettered at its source. To find out, the machine
 tries others ahead of it, one at a time, after `set_aside_seconds`: first the next that waits to be sent again, then the next
@@ -79,7 +80,8 @@ class Delivery:
         self.last_set_aside = ""
         self.has_failed = False
         self._outbox = Outbox()
-        self._link = TargetLink(self.settings.window)
+        # Where refusals block, what a machine before this one was blocked by may be first: nothing is to overtake it.
+        self._link = TargetLink(self.settings.window, 1 if self.settings.block_refused else self.settings.window)
         self._refusals = RefusalAccount(self.settings.set_aside_seconds)
         self._recovery = Recovery(self.settings.delay_seconds)
         self._next = 0  # the first message that was never sent

@@ -19,6 +19,7 @@ class TargetLink:
 
     Args:
         window: deliveries in flight at most.
+        limit: the same at first; it grows as after a refusal.
 
     Attributes:
         is_open: whether it stands.
@@ -28,11 +29,11 @@ class TargetLink:
         flight: the deliveries in flight.
     """
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, limit: int) -> None:
         self.is_open = False
         self.credit = 0
         self.message_bytes = 0
-        self.limit = window
+        self.limit = limit
         self.flight = InFlight()
         self._window = window
 

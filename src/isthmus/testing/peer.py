@@ -56,6 +56,7 @@ class FakeQueue:
         refuse: condition to refuse sends with; None accepts.
         refuse_only: refuse only deliveries in which one of these stands; empty: all.
         refuse_state: delivery state to answer refused sends with, instead of rejected for the condition `refuse`.
+        refused: deliveries refused so far.
         hold: keep acknowledgements back while True.
     """
 
@@ -67,6 +68,7 @@ class FakeQueue:
         self.refuse: str | None = None
         self.refuse_only: tuple[bytes, ...] = ()
         self.refuse_state: Any = None
+        self.refused = 0
         self.hold = False
 
     def put(self, message: bytes) -> int:
@@ -166,10 +168,12 @@ class _Served:
             refusal = Rejected(Error(Symbol(queue.refuse), "refused by the test"))
         if refusal is not None and not queue.refuse_only:
             link.dispose(event.first_delivery_id, last, refusal)
+            queue.refused += len(event.payloads)
         else:
             for delivery_id, payload in enumerate(event.payloads, event.first_delivery_id):
                 if refusal is not None and any(bad in payload for bad in queue.refuse_only):
                     link.dispose(delivery_id, delivery_id, refusal)
+                    queue.refused += 1
                     continue
                 for message in messages_of(payload) if event.message_format == BATCH_FORMAT else (payload,):
                     queue.put(message)

@@ -65,6 +65,8 @@ DIAL_SECONDS = 0.05
 READ_SECONDS = 0.050
 # A reader listens before it connects to its source; where none has come by now, the rows are of another maker.
 DIAL_FOR_SECONDS = 30.0
+# A message that is refused for so long while others are accepted is at fault, not its target.
+SET_ASIDE_SECONDS = 10.0
 # Messages handed over at once, after which what the target said is read.
 CHUNK = 500
 # A batch envelope must stay below the peer's limit for batches, which few peers tell; SDKs take 256 KiB where none is told.
@@ -112,6 +114,7 @@ class Outlet:
                 envelope_bytes=ENVELOPE_BYTES,
                 overhead_bytes=ENVELOPE_OVERHEAD_BYTES,
                 block_refused=block_refused,
+                set_aside_seconds=SET_ASIDE_SECONDS,
                 timeout_seconds=target_timeout_seconds,
                 delay_seconds=delay_seconds,
             )
@@ -309,10 +312,10 @@ class Outlet:
     def _take_answers(self) -> None:
         """Tells the machine what the target said."""
         target = self._target
+        if target.is_open and target.credit != self._machine.credit:
+            self._tell(Granted(target.credit))  # first: an outcome may have the machine send
         for answer in target.answers():
             self._tell(answer)
-        if target.is_open and target.credit != self._machine.credit:
-            self._tell(Granted(target.credit))
 
     # ---- handing over (the sink's thread)
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from isthmus.amqp import section
+from isthmus.amqp.performative import Error, Modified, Rejected, Released
+from isthmus.amqp.types import Symbol
 from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus import lease as lease_module
@@ -664,6 +666,89 @@ def test_a_refusal_that_will_not_pass_dead_letters_that_row_i4(channel_file: Pat
         target.queues["target"].refuse = "amqp:link:message-size-exceeded"
         pipe(source, target, channel_file).run()
         assert set(source.queues["source"].fates.values()) == {"dead-lettered: MessageTooLarge"}
+
+
+@pytest.mark.parametrize("batch_messages", [0, 10])
+def test_nothing_overtakes_what_is_sent_again(monkeypatch: pytest.MonkeyPatch, batch_messages: int) -> None:
+    """What is refused again and again is waited for: later messages come behind it."""
+    monkeypatch.setattr(outlet_module, "delay_seconds", lambda attempt: 0.01)
+    with Peer("target") as target:
+        queue = target.queues["target"]
+        queue.refuse, queue.refuse_only = "com.microsoft:server-busy", (b"\xa1\x02m5",)
+        outlet = Outlet(target.endpoint, "target", batch_messages=batch_messages).open()
+        outlet.send([message(n) for n in range(20)], None)
+        target.wait_for(lambda: queue.refused >= 1)
+        later = threading.Thread(target=outlet.send, args=([message(n) for n in range(20, 300)], None))
+        later.start()
+        target.wait_for(lambda: queue.refused >= 5)
+        assert set(ids(target)) < {f"m{n}" for n in range(20)}
+        with target.lock:
+            queue.refuse = None
+        later.join(10)
+        outlet.finish()
+        assert sorted(ids(target)[:20]) == sorted(f"m{n}" for n in range(20))
+        assert ids(target)[20:] == [f"m{n}" for n in range(20, 300)]
+
+
+NEVER = {
+    "unknown condition": Rejected(Error(Symbol("contoso:no"), "not today")),
+    "no error": Rejected(),
+    "released": Released(),
+    "modified": Modified(True, False),
+}
+
+
+@pytest.mark.parametrize("state", NEVER.values(), ids=NEVER)
+def test_a_message_refused_for_ever_is_dead_lettered_and_the_others_go_on(
+    channel_file: Path, monkeypatch: pytest.MonkeyPatch, state: object
+) -> None:
+    monkeypatch.setattr(outlet_module, "SET_ASIDE_SECONDS", 0.3)
+    with brokers(100) as (source, target):
+        target.queues["target"].refuse_state, target.queues["target"].refuse_only = state, (b"\xa1\x02m5",)
+        lease = Lease(
+            source.endpoint, "source", LeaseLimits(30, 10**6, 1 << 30, 2.0), channel_file=channel_file, window=20
+        )
+        outlet = Outlet(target.endpoint, "target", channel_file=channel_file, window=10).open()
+        Pipe(lease, outlet).run()
+        fates = source.queues["source"].fates
+        assert fates == dict.fromkeys(range(1, 101), "completed") | {6: "dead-lettered: RefusedByTarget"}
+        assert sorted(ids(target)) == sorted(f"m{n}" for n in range(100) if n != 5)
+        assert "message 6" in outlet.statistics()["last_set_aside"]
+
+
+def test_what_was_accepted_behind_a_blocked_message_is_not_sent_again_by_the_next_lease(tmp_path: Path) -> None:
+    with brokers(3000) as (source, target):
+        queue = target.queues["target"]
+        queue.refuse, queue.refuse_only = "contoso:no", (b"\xa1\x02m5",)
+        for attempt in range(2):
+            file = tmp_path / f"{attempt}.lease"
+            lease = Lease(source.endpoint, "source", MANY, channel_file=file)
+            outlet = Outlet(target.endpoint, "target", channel_file=file, target_timeout_seconds=0.5).open()
+            with pytest.raises(TargetUnavailableError, match="contoso:no"):
+                Pipe(lease, outlet).run()
+            source.wait_for(lambda: not source.queues["source"].locked)
+            assert 6 in source.queues["source"].waiting
+        queue.refuse = None
+        pipe(source, target, tmp_path / "last.lease", limits=MANY).run()
+        assert sorted(ids(target)) == sorted(f"m{n}" for n in range(3000))
+        assert set(source.queues["source"].fates.values()) == {"completed"}
+
+
+def test_a_lone_refused_message_keeps_the_credit_by_which_another_comes(
+    channel_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outlet_module, "SET_ASIDE_SECONDS", 0.2)
+    with brokers(1) as (source, target):
+        queue = target.queues["target"]
+        queue.refuse, queue.refuse_only = "contoso:no", (b"\xa1\x02m0",)
+        made = pipe(source, target, channel_file, limits=MANY)
+        runner = threading.Thread(target=made.run)
+        runner.start()
+        target.wait_for(lambda: queue.refused >= 4)
+        with source.lock:
+            source.queues["source"].put(message(1))
+        runner.join(30)
+        assert source.queues["source"].fates == {1: "dead-lettered: RefusedByTarget", 2: "completed"}
 
 
 @pytest.mark.parametrize("batch_messages", [0, 10])
