@@ -149,9 +149,12 @@ class Delivery:
     def on(self, event: Event, now: float) -> list[Effect]:
         """Takes an event; what to do, in order."""
         effects: list[Effect] = []
-        if not self.has_failed:
-            self._handlers[type(event)](event, now, effects)
+        if self.has_failed:
+            return effects
+        self._handlers[type(event)](event, now, effects)
+        if self._recovery.is_active or self._next < self._outbox.end:
             self._pump(now, effects)
+        if self._recovery.is_active or self._held:
             self._update_hold(effects)
         return effects
 
@@ -202,7 +205,8 @@ class Delivery:
         self._refusals.accepted += deliveries
         self._refusals.forget(start, stop)
         recovery = self._recovery
-        recovery.took(now)
+        if recovery.is_active:
+            recovery.took(now)
         if recovery.probe is not None:
             recovery.probe = None
             recovery.candidates.clear()
@@ -414,7 +418,7 @@ class Delivery:
         return max(1, at - start)
 
     def _payload(self, index: int) -> bytes:
-        run, offset, _ = next(self._outbox.parts(index, index + 1))
+        run, offset, _ = self._outbox.parts(index, index + 1)[0]
         return run.payloads[offset]
 
     # ---- back-pressure

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
 from typing import NamedTuple
 
 __all__ = ["Answered", "InFlight"]
@@ -61,9 +60,10 @@ class InFlight:
         self._next += count
         self.outstanding += count
 
-    def answered(self, first: int, last: int) -> Iterator[Answered]:
-        """Ordinals first to last have an outcome, which they had not before."""
+    def answered(self, first: int, last: int) -> list[Answered]:
+        """The messages of ordinals first to last, which have an outcome now and had none before."""
         flights = self._flights
+        found = []
         while first <= last:
             flight = flights[0]
             if first >= flight.ordinal + flight.count:
@@ -75,7 +75,8 @@ class InFlight:
             first += count
             while flights and not flights[0].open:
                 flights.popleft()
-            yield Answered(flight.first + offset * flight.size, count, flight.size)
+            found.append(Answered(flight.first + offset * flight.size, count, flight.size))
+        return found
 
     def clear(self) -> None:
         """The connection is gone: no outcome comes any more, and ordinals begin anew."""

@@ -69,22 +69,27 @@ class Outbox:
         self._runs[-1].flushes.append(number)
         return []
 
-    def parts(self, start: int, stop: int) -> Iterator[tuple[Run, int, int]]:
+    def parts(self, start: int, stop: int) -> list[tuple[Run, int, int]]:
         """The runs that hold start up to stop: (run, offset of the first, offset behind the last)."""
         runs = self._runs
         if not runs:
-            return
+            return []
+        for run in (runs[0], runs[-1]):
+            if run.start <= start and stop <= run.stop:
+                return [(run, start - run.start, stop - run.start)]
+        found = []
         at = 0 if start < runs[0].stop else bisect_right(runs, start, key=_start_of) - 1
         while start < stop:
             run = runs[at]
             behind = min(stop, run.stop)
-            yield run, start - run.start, behind - run.start
+            found.append((run, start - run.start, behind - run.start))
             start = behind
             at += 1
+        return found
 
     def position(self, index: int) -> int | None:
         """The source position of a message; None where it has none."""
-        run, offset, _ = next(self.parts(index, index + 1))
+        run, offset, _ = self.parts(index, index + 1)[0]
         return None if run.positions is None else run.positions[offset]
 
     def unfinished_below(self, stop: int) -> Iterator[tuple[int, int]]:

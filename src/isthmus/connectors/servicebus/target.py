@@ -161,7 +161,12 @@ class Target:
         outcomes = sender.outcomes
         while outcomes:
             first, last, error = outcomes.popleft()
-            yield Outcome(first, last, None if error is None else self._refusal(error))
+            if error is not None:
+                yield Outcome(first, last, self._refusal(error))
+                continue
+            while outcomes and outcomes[0].first == last + 1 and outcomes[0].error is None:
+                last = outcomes.popleft().last
+            yield Outcome(first, last)
         lost = sender.error or client.error
         if lost is not None:
             self.abandon()
