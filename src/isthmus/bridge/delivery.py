@@ -12,7 +12,8 @@ block, a machine begins in the same way, so that nothing overtakes what has bloc
 
 A message that its target refuses for itself (`refusal`) is set aside: dead-lettered at its source. To find out, the machine
 tries others ahead of it, one at a time, after `set_aside_seconds`: first the next that waits to be sent again, then the next
-that was never sent. One that is accepted in this way stands before those that it was tried ahead of.
+that was never sent. One that is accepted in this way stands before those that it was tried ahead of. Where there is no other,
+it is set aside if one that was in flight behind it has been accepted, and otherwise waits for one to come.
 
 Invariants:
     I1. A message is completed at its source only after its target accepted it; it is completed then, whatever became of those
@@ -202,8 +203,7 @@ class Delivery:
         start, deliveries, size = answered
         stop = start + deliveries * size
         self.counts.completed += stop - start
-        self._refusals.accepted += deliveries
-        self._refusals.forget(start, stop)
+        self._refusals.accept(start, stop, deliveries)
         recovery = self._recovery
         if recovery.is_active:
             recovery.took(now)
@@ -236,7 +236,7 @@ class Delivery:
         recovery.begin(now, refusal)
         self._link.limit = 1
         if refusal.kind not in _OF_THE_MESSAGE:
-            self._refusals.forget(index, index + size)
+            self._refusals.excuse(index, index + size)
         elif size > 1:
             if index == self._outbox.front:
                 self._alone.add(index, index + size)
@@ -244,13 +244,14 @@ class Delivery:
             for_itself, other_is_missing = self._refusals.refuse(index, now)
             if is_blocking or index != self._outbox.front:
                 return
+            if other_is_missing:
+                recovery.candidates = self._candidates()
+                for_itself = not recovery.candidates and self._refusals.has_been_passed(index)
             if for_itself:
                 history = self._refusals.history(index, now)
                 self._again.remove(index, index + 1)
                 self._set_aside(index, refusal, f"{refusal} ({history})", effects)
                 recovery.hurry()
-            elif other_is_missing:
-                recovery.candidates = self._candidates()
 
     def _set_aside(self, index: int, refusal: Refusal, text: str, effects: list[Effect]) -> None:
         position = self._outbox.position(index)

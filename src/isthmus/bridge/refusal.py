@@ -4,7 +4,8 @@ What it is: refusals as data, whatever the system, and for each message how long
 took others meanwhile. What it is not: the sending again (`delivery`).
 
 A message is refused for itself when it has been refused for `set_aside_seconds` and its target has accepted another message
-between its last two refusals. Both conditions are needed: a target that refuses everything says nothing about a message.
+between its last two refusals. Both conditions are needed: a target that refuses everything says nothing about a message. Where
+there is no other message that could be tried, it is enough that one that was sent behind it has been accepted.
 
 Invariants:
     I1. A message is found to be refused for itself only by refusals of the kinds MESSAGE and UNCLEAR: a target that is busy,
@@ -58,25 +59,40 @@ class RefusalAccount:
     Args:
         set_aside_seconds: how long a message is refused before it may be found to be refused for itself.
 
-    Attributes:
-        accepted: deliveries that the target has accepted.
     """
 
     def __init__(self, set_aside_seconds: float) -> None:
-        self.accepted = 0
         self._set_aside_seconds = set_aside_seconds
+        self._accepted = 0  # deliveries
+        self._highest = -1  # the last message that the target accepted
         self._records: dict[int, _Record] = {}
+
+    def accept(self, start: int, stop: int, deliveries: int) -> None:
+        """Messages start up to stop were accepted, in so many deliveries."""
+        self._accepted += deliveries
+        self._highest = max(self._highest, stop - 1)
+        if self._records:
+            self.forget(start, stop)
 
     def refuse(self, index: int, now: float) -> tuple[bool, bool]:
         """Message `index` was refused: (whether for itself, whether only an accepted other is missing for that)."""
         record = self._records.get(index)
         if record is None:
-            self._records[index] = _Record(now, self.accepted, 1)
+            self._records[index] = _Record(now, self._accepted, 1)
             return False, False
-        self._records[index] = _Record(record.since, self.accepted, record.attempts + 1)
+        self._records[index] = _Record(record.since, self._accepted, record.attempts + 1)
         old = now - record.since >= self._set_aside_seconds
-        others = self.accepted > record.accepted
+        others = self._accepted > record.accepted
         return old and others, old and not others
+
+    def has_been_passed(self, index: int) -> bool:
+        """Whether a message that was sent behind `index` has been accepted."""
+        return self._highest > index
+
+    def excuse(self, start: int, stop: int) -> None:
+        """The target refused messages start up to stop for a reason of its own: what was noted of them does not count."""
+        self._highest = -1
+        self.forget(start, stop)
 
     def history(self, index: int, now: float) -> str:
         """How often and for how long a message has been refused."""
@@ -84,9 +100,7 @@ class RefusalAccount:
         return f"refused {record.attempts} times in {now - record.since:.0f} s while other messages were accepted"
 
     def forget(self, start: int, stop: int) -> None:
-        """Messages start up to stop are accepted, set aside, or were refused for a reason that is not theirs."""
-        if not self._records:
-            return
+        """Messages start up to stop are done with."""
         if stop - start <= len(self._records):
             for index in range(start, stop):
                 self._records.pop(index, None)

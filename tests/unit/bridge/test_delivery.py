@@ -436,6 +436,21 @@ def test_a_lone_refused_message_waits_for_another_to_compare_with() -> None:
     assert (list(made.disposed), made.stored) == ([0], [1])
 
 
+def test_where_no_other_comes_it_is_enough_that_one_behind_it_was_accepted() -> None:
+    made = bench(lambda number, now: ODD if number == 1 else None)
+    made.hand_over(3)
+    made.pass_time(12)
+    assert (list(made.disposed), made.stored) == ([1], [0, 2])
+
+
+def test_that_those_before_it_were_accepted_is_not_enough() -> None:
+    """A target that takes nothing any more from some moment on says nothing about the message at that moment."""
+    made = bench(lambda number, now: ODD if number >= 2 else None, timeout_seconds=100.0)
+    made.hand_over(3)
+    made.pass_time(50)
+    assert (made.disposed, made.stored) == ({}, [0, 1])
+
+
 def test_many_refused_in_a_row_are_set_aside_together_once_their_time_has_come() -> None:
     made = bench(lambda number, now: ODD if number < 80 else None, window=200)
     made.hand_over(100)
@@ -562,7 +577,7 @@ def worlds(draw: st.DrawFn) -> tuple[DeliverySettings, dict[int, Refusal], list[
     return settings_, poison, draw(st.lists(st.tuples(actions, st.integers(1, 12)), max_size=80))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(worlds())
 def test_nothing_is_lost_and_order_is_as_promised(
     world: tuple[DeliverySettings, dict[int, Refusal], list[tuple[str, int]]],
