@@ -92,6 +92,11 @@ class Outbox:
         run, offset, _ = self.parts(index, index + 1)[0]
         return None if run.positions is None else run.positions[offset]
 
+    def payload(self, index: int) -> bytes:
+        """A message that is not finished."""
+        run, offset, _ = self.parts(index, index + 1)[0]
+        return run.payloads[offset]
+
     def unfinished_below(self, stop: int) -> Iterator[tuple[int, int]]:
         """What is not finished below `stop`, as ranges."""
         start = self.front

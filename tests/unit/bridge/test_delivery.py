@@ -72,7 +72,7 @@ class Bench:
     sent: list[list[int]] = field(default_factory=list)
     wire: deque[tuple[int, list[int]]] = field(default_factory=deque)
     settled: list[int] = field(default_factory=list)
-    disposed: dict[int | None, Disposition] = field(default_factory=dict)
+    disposed: dict[int, Disposition] = field(default_factory=dict)
     flushed: list[int] = field(default_factory=list)
     held: str = ""
     wants_open: bool = False
@@ -92,7 +92,8 @@ class Bench:
             elif isinstance(effect, Settle):
                 self.settled += [position - 1000 for position in effect.positions]
             elif isinstance(effect, Dispose):
-                at = None if effect.position is None else effect.position - 1000
+                assert effect.position is not None
+                at = effect.position - 1000
                 assert at not in self.disposed
                 self.disposed[at] = effect.disposition
             elif isinstance(effect, Flushed):

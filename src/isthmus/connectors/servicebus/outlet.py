@@ -5,7 +5,8 @@ hands over rows, may block while the machine has no room, and reads what the tar
 the sockets too, so that acknowledgements are settled and heartbeats go on while the caller waits for Spark. What it is not:
 the decisions (`isthmus.bridge.delivery`: order, retry, setting aside), Spark (`sink`), the making of copies (`splice`).
 
-Everything that touches machine, target or line runs under `_changed`; only connecting again does not.
+Everything that touches machine, target or line runs under `_changed`; only connecting again does not. Over 400 lines: both
+threads call into the same lock, and what each does under it has to be read together.
 
 Invariants:
     I1. What the machine asks for is carried out at once, in order, under the lock under which it was asked.
