@@ -65,6 +65,10 @@ class DeliveryCounts:
     abandoned: int = 0
     resent: int = 0
 
+    def as_dict(self) -> dict[str, int]:
+        """By name; quicker than `dataclasses.asdict`, as it is asked with every flush row."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
     def add(self, kind: str) -> None:
         """Counts a message that got another disposition than sent and completed."""
         name = {"dead-letter": "dead_lettered", "complete": "discarded", "defer": "deferred"}.get(kind, "abandoned")

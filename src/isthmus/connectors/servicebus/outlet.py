@@ -25,7 +25,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +136,7 @@ class Outlet:
             Send: self._target.send,
             Settle: lambda effect: self._reader.settle(effect.positions),
             Dispose: self._on_dispose,
-            Flushed: lambda effect: self._reader.flushed(effect.number),
+            Flushed: lambda effect: self._reader.flushed(effect.number, self._machine.counts.as_dict()),
             Hold: lambda effect: self._reader.hold(effect.text),
             Resume: lambda effect: self._reader.resume(),
             Open: self._on_open,
@@ -270,7 +269,7 @@ class Outlet:
         """Counters, for the reader's report; see `DeliveryCounts`."""
         machine = self._machine
         return {
-            **asdict(machine.counts),
+            **machine.counts.as_dict(),
             "blocked_by": machine.blocked_by,
             "last_set_aside": machine.last_set_aside,
             "under_way": machine.unfinished,
@@ -448,6 +447,7 @@ class Outlet:
     def _say_error(self, error: IsthmusError) -> None:
         if time.monotonic() <= self._dial_until:
             self._reader.dial(self._target.is_open)
+        self._reader.tell(self.statistics())
         self._reader.fail(error)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +114,9 @@ class ReaderLine:
         }
         self.channel.send(frames.DISPOSE, json.dumps([item]).encode())
 
-    def flushed(self, number: int) -> None:
-        """Everything before a flush row is settled."""
-        self._send(frames.FLUSHED, number.to_bytes(8, "little", signed=True))
+    def flushed(self, number: int, counts: Mapping[str, int]) -> None:
+        """Everything before a flush row is settled; with the counts, since a lease that has the last such answer ends."""
+        self._send(frames.FLUSHED, frames.pack_flushed(number, counts))
 
     def hold(self, text: str) -> None:
         """The target takes nothing: give no more."""

@@ -1,5 +1,6 @@
 """A lease and an outlet in one process, joined by a real control channel, between two fake brokers."""
 
+import json
 import queue
 import socket
 import threading
@@ -224,7 +225,10 @@ def test_a_wish_to_stop_drains_and_ends_well(channel_file: Path, tmp_path: Path)
         control.flush()
         runner.join(30)
         assert made.lease.ended_by == "the run ends"
-        assert [kind for kind, _ in control.receive()][-1] == frames.STATS
+        kind, told = control.receive()[-1]
+        assert kind == frames.STATS
+        sink = json.loads(told)["sink"]
+        assert (sink["completed"], sink["dead_lettered"], sink["discarded"]) == (20, 0, 0)
         control.close()
     listener.close()
 
