@@ -13,8 +13,8 @@ block, a machine begins in the same way, so that nothing overtakes what has bloc
 
 A message that its target refuses for itself (`refusal`) is set aside: dead-lettered at its source. To find out, the machine
 tries others ahead of it, one at a time, after `set_aside_seconds`: first the next that waits to be sent again, then the next
-that was never sent. One that is accepted in this way stands before those that it was tried ahead of. Where there is no other,
-it is set aside if one that was in flight behind it has been accepted, and otherwise waits for one to come.
+that was never sent. One that is accepted in this way stands before those that it was tried ahead of. Where there is no other
+that has not been refused as well, it is set aside if one that was in flight behind it has been accepted; otherwise it waits.
 
 Invariants:
     I1. A message is completed at its source only after its target accepted it; it is completed then, whatever became of those
@@ -248,8 +248,10 @@ class Delivery:
                 return
             if other_is_missing:
                 recovery.candidates = self._candidates()
-                for_itself = not recovery.candidates and self._refusals.has_been_passed(index)
+                others_refused = all(map(self._refusals.is_refused, recovery.candidates))
+                for_itself = others_refused and self._refusals.has_been_passed(index)
             if for_itself:
+                recovery.candidates.clear()
                 history = self._refusals.history(index, now)
                 self._again.remove(index, index + 1)
                 self._set_aside(index, refusal, f"{refusal} ({history})", effects)

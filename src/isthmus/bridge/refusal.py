@@ -5,7 +5,8 @@ took others meanwhile. What it is not: the sending again (`delivery`).
 
 A message is refused for itself when it has been refused for `set_aside_seconds` and its target has accepted another message
 between its last two refusals. Both conditions are needed: a target that refuses everything says nothing about a message. Where
-there is no other message that could be tried, it is enough that one that was sent behind it has been accepted.
+there is no other message that could be tried and has not been refused as well, it is enough that one that was sent behind it has
+been accepted.
 
 Invariants:
     I1. A message is found to be refused for itself only by refusals of the kinds MESSAGE and UNCLEAR: a target that is busy,
@@ -84,6 +85,10 @@ class RefusalAccount:
         old = now - record.since >= self._set_aside_seconds
         others = self._accepted > record.accepted
         return old and others, old and not others
+
+    def is_refused(self, index: int) -> bool:
+        """Whether message `index` has been refused and not accepted since."""
+        return index in self._records
 
     def has_been_passed(self, index: int) -> bool:
         """Whether a message that was sent behind `index` has been accepted."""

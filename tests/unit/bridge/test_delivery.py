@@ -444,6 +444,14 @@ def test_where_no_other_comes_it_is_enough_that_one_behind_it_was_accepted() -> 
     assert (list(made.disposed), made.stored) == ([1], [0, 2])
 
 
+def test_several_refused_messages_are_set_aside_though_no_other_comes() -> None:
+    made = bench(lambda number, now: ODD if number in (7, 20, 21, 40) else None)
+    made.hand_over(60)
+    made.pass_time(15)
+    assert list(made.disposed) == [7, 20, 21, 40]
+    assert made.unsettled == []
+
+
 def test_that_those_before_it_were_accepted_is_not_enough() -> None:
     """A target that takes nothing any more from some moment on says nothing about the message at that moment."""
     made = bench(lambda number, now: ODD if number >= 2 else None, timeout_seconds=100.0)
