@@ -102,6 +102,7 @@ def sink_options(route: Route, federation: Federation, settings: RouteSettings) 
             "mark": route.options.mark,
             "mark_value": "number" if route.options.mark_is_number else "message-id",
             "duplicates": route.options.duplicates,
+            "refused": route.options.refused,
             "trusts_provenance": "true" if settings.steps else "false",
         }
         | {

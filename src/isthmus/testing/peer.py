@@ -37,7 +37,7 @@ from isthmus.amqp import (
     codec,
     section,
 )
-from isthmus.amqp.performative import Accepted, Modified, Rejected, Released
+from isthmus.amqp.performative import Accepted, Disposition, Modified, Rejected, Released
 from isthmus.amqp.types import Array, Int, Long, Symbol, Timestamp
 from isthmus.transport.endpoint import Endpoint
 from isthmus.transport.sender import messages_of
@@ -55,6 +55,8 @@ class FakeQueue:
         fates: sequence number → `completed`, `abandoned`, `deferred`, `released` or `dead-lettered: REASON`.
         refuse: condition to refuse sends with; None accepts.
         refuse_only: refuse only deliveries in which one of these stands; empty: all.
+        refuse_state: delivery state to answer refused sends with, instead of rejected for the condition `refuse`.
+        refused: deliveries refused so far.
         hold: keep acknowledgements back while True.
     """
 
@@ -65,6 +67,8 @@ class FakeQueue:
         self.fates: dict[int, str] = {}
         self.refuse: str | None = None
         self.refuse_only: tuple[bytes, ...] = ()
+        self.refuse_state: Any = None
+        self.refused = 0
         self.hold = False
 
     def put(self, message: bytes) -> int:
@@ -159,14 +163,17 @@ class _Served:
             link.dispose(event.first_delivery_id, last)
             link.grant(100)
             return
-        if queue.refuse is not None and not queue.refuse_only:
-            error = Error(Symbol(queue.refuse), "refused by the test")
-            link.dispose(event.first_delivery_id, last, Rejected(error))
+        refusal = queue.refuse_state
+        if refusal is None and queue.refuse is not None:
+            refusal = Rejected(Error(Symbol(queue.refuse), "refused by the test"))
+        if refusal is not None and not queue.refuse_only:
+            link.dispose(event.first_delivery_id, last, refusal)
+            queue.refused += len(event.payloads)
         else:
             for delivery_id, payload in enumerate(event.payloads, event.first_delivery_id):
-                if queue.refuse is not None and any(bad in payload for bad in queue.refuse_only):
-                    error = Error(Symbol(queue.refuse), "refused by the test")
-                    link.dispose(delivery_id, delivery_id, Rejected(error))
+                if refusal is not None and any(bad in payload for bad in queue.refuse_only):
+                    link.dispose(delivery_id, delivery_id, refusal)
+                    queue.refused += 1
                     continue
                 for message in messages_of(payload) if event.message_format == BATCH_FORMAT else (payload,):
                     queue.put(message)
@@ -322,6 +329,14 @@ class Peer:
         with self.lock:
             for served in self._served.values():
                 served.detach(self.queues[name], Error(Symbol(condition), "detached by the test"))
+
+    def answer(self, name: str, state: Any, *, settled: bool = True) -> None:
+        """Disposes of all sends whose acknowledgement is held back, with `state` or, where it is None, without any."""
+        with self.lock:
+            for served in self._served.values():
+                for link, first, last in served.owed:
+                    if link.context is self.queues[name]:
+                        link.amqp_session.write(Disposition(True, first, last, settled, state, False))
 
     def wait_for(self, condition: Any, timeout_seconds: float = 10.0) -> None:
         """Blocks until `condition()` holds.

@@ -109,6 +109,7 @@ class RouteOptions:
         duplicates: how a copy that is sent again is known: `auto`, `origin`, `message-id` or `allow`.
         filter: the operator's own condition, already part of the broker's rule; empty for all messages.
         lock_duration_ms: LockDuration of the source, by which a reader renews.
+        refused: what becomes of a message that its target refuses for itself: `dead-letter` or `block`.
     """
 
     ordering: str = "ordered"
@@ -118,6 +119,7 @@ class RouteOptions:
     duplicates: str = "auto"
     filter: str = ""
     lock_duration_ms: int = 30_000
+    refused: str = "dead-letter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

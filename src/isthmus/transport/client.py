@@ -43,6 +43,7 @@ from isthmus.amqp import (
     SessionEnded,
     Transfers,
 )
+from isthmus.amqp.performative import Accepted, Modified, Rejected, Released
 from isthmus.amqp.types import Timestamp
 from isthmus.errors import (
     ConnectionLostError,
@@ -71,8 +72,13 @@ RENEWAL_SECONDS = 5.0
 RENEWAL_RETRY_SECONDS = 0.2
 
 
+# Terminal states (OASIS AMQP 1.0 3.4). A disposition with another one, or with none, that settles nothing is not an outcome:
+# the peer tells how far it is, and the outcome follows.
+OUTCOMES = (Accepted, Rejected, Released, Modified)
+
+
 class LinkOwner(Protocol):
-    """What the client tells the owner of a link."""
+    """What the client tells the owner of a link; `on_disposed` comes with a terminal state, or for settled deliveries."""
 
     def on_attached(self, link: Link) -> None: ...
     def on_credit(self, link: Link) -> None: ...
@@ -383,8 +389,9 @@ class Client:
             if isinstance(event, Transfers):
                 event.link.context.on_transfers(event)
             elif isinstance(event, Disposed):
-                event.link.context.on_disposed(event.first, event.last, event.state)
-                if not event.settled:
+                if event.settled or isinstance(event.state, OUTCOMES):
+                    event.link.context.on_disposed(event.first, event.last, event.state)
+                if not event.settled and isinstance(event.state, OUTCOMES):
                     event.link.settle_sent(event.first, event.last, event.state)
             elif isinstance(event, CreditChanged):
                 if event.link.context is not None:

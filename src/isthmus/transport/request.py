@@ -15,9 +15,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from isthmus.amqp import codec, section
-from isthmus.amqp.performative import Error, Rejected, Source, Target
+from isthmus.amqp.performative import Error, Modified, Rejected, Released, Source, Target
 from isthmus.errors import IsthmusError, ProtocolError
-from isthmus.transport.error import error_from
+from isthmus.transport.error import TransportError, error_from
 
 if TYPE_CHECKING:
     from isthmus.amqp import Link, Transfers
@@ -145,9 +145,13 @@ class RequestLink:
         """The peer took requests, or refused them unread."""
         for delivery_id in range(first, last + 1):
             reply = self._sent.pop(delivery_id, None)
-            if reply is not None and isinstance(state, Rejected):
+            if reply is None or reply.done:
+                continue
+            if isinstance(state, Rejected):
                 error = state.error or Error()
                 reply.fail(error_from(error.condition, error.description, path=self.path))
+            elif isinstance(state, Released | Modified):
+                reply.fail(TransportError("", "the request was not processed", self.path))
 
     def on_attached(self, link: Link) -> None:
         """Both ends stand; credit tells when to send."""

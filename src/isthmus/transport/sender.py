@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isthmus.amqp import BATCH_FORMAT
-from isthmus.amqp.performative import Accepted, Rejected, Released, Source, Target
+from isthmus.amqp.performative import Accepted, Modified, Rejected, Released, Source, Target
 from isthmus.errors import IsthmusError, OutcomeUnknownError
 from isthmus.transport.error import TransportError, error_from
 
@@ -256,7 +256,8 @@ class Sender:
 
 
 def _error(state: Any, path: str) -> IsthmusError | None:
-    if state is None or isinstance(state, Accepted):
+    """What the state of a settled delivery, or a terminal state, says of it (OASIS AMQP 1.0 3.4)."""
+    if isinstance(state, Accepted):
         return None
     if isinstance(state, Rejected):
         if state.error is None:
@@ -264,4 +265,8 @@ def _error(state: Any, path: str) -> IsthmusError | None:
         return error_from(state.error.condition, state.error.description, path=path)
     if isinstance(state, Released):
         return TransportError("", "the message was released unprocessed", path)
-    return TransportError("", f"the message was answered with {type(state).__name__.lower()}", path)
+    if isinstance(state, Modified):
+        return TransportError("", "the message was answered with modified", path)
+    # Such a delivery has the source's default outcome (3.5.3), and this source declares none.
+    name = "no state" if state is None else f"the state {type(state).__name__.lower()}, which is no outcome"
+    return OutcomeUnknownError(f"'{path}': the target settled a message with {name}")

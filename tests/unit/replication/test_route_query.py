@@ -64,11 +64,17 @@ def test_a_copy_says_which_topic_it_entered_and_where_it_goes() -> None:
         "mark": to_jfk.options.mark,
         "mark_value": "message-id",
         "duplicates": "auto",
+        "refused": "dead-letter",
         "trusts_provenance": "true",
         **{f"origin_{name}": value for name, value in namespace_options(federation.namespaces["ewr"]).items()},
     }
     assert to_jfk.options.mark.startswith("isthmus-")
     assert sink_options(to_ewr, federation, SETTINGS)["origin"] == "jfk/flights"
+
+
+def test_a_task_says_whether_a_refused_message_blocks() -> None:
+    federation = read(TEXT.replace("topic: flights", "topic: flights, refused: block"))
+    assert {sink_options(route, federation, SETTINGS)["refused"] for route in routes(federation)} == {"block"}
 
 
 def test_an_authority_of_the_environment_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:

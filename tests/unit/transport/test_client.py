@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from isthmus.amqp import section
-from isthmus.amqp.performative import Released
+from isthmus.amqp.performative import Accepted, Modified, Received, Rejected, Released
 from isthmus.errors import (
     ConnectionLostError,
     EntityNotFoundError,
@@ -27,6 +27,8 @@ from isthmus.transport import (
     Token,
 )
 from isthmus.transport import client as client_module
+from isthmus.transport.error import TransportError
+from isthmus.transport.request import RequestLink
 from isthmus.transport.sender import envelope, messages_of
 
 
@@ -219,10 +221,61 @@ def test_outcomes_cover_each_ordinal_once_whatever_the_ranges_i2() -> None:
         sender = Sender(client, "q").wait_ready()
         sender.send([message(i) for i in range(10)])
         for first, last in ((3, 4), (0, 1), (4, 6), (0, 9)):
-            sender.on_disposed(first, last, None)
+            sender.on_disposed(first, last, Accepted())
         covered = [ordinal for o in sender.outcomes for ordinal in range(o.first, o.last + 1)]
         assert sorted(covered) == list(range(10))
         assert (sender.settled, sender.outstanding) == (10, 0)
+
+
+@pytest.mark.parametrize("state", [Received(), None])
+def test_a_state_that_is_no_outcome_settles_nothing(state: Received | None) -> None:
+    """OASIS AMQP 1.0 3.4.1: received tells how far the peer is; the outcome follows."""
+    with Peer("q") as peer, Client(peer.endpoint).open() as client:
+        peer.queues["q"].hold = True
+        sender = Sender(client, "q").wait_ready()
+        sender.send([message(0)])
+        client.flush()
+        peer.wait_for(lambda: peer.queues["q"].messages)
+        peer.answer("q", state, settled=False)
+        with pytest.raises(OperationTimeoutError):
+            client.wait_until(lambda: bool(sender.outcomes), 0.1, "an outcome")
+        assert sender.outstanding == 1
+        peer.queues["q"].hold = False
+        client.wait_until(lambda: bool(sender.outcomes), 5, "an outcome")
+        assert [outcome.error for outcome in sender.outcomes] == [None]
+
+
+@pytest.mark.parametrize("state", [Received(), None])
+def test_what_is_settled_without_an_outcome_is_not_accepted(state: Received | None) -> None:
+    """OASIS AMQP 1.0 3.5.3: the default outcome holds for it, and a sender of ours declares none."""
+    with Peer("q") as peer, Client(peer.endpoint).open() as client:
+        peer.queues["q"].hold = True
+        sender = Sender(client, "q").wait_ready()
+        sender.send([message(0)])
+        client.flush()
+        peer.wait_for(lambda: peer.queues["q"].messages)
+        peer.answer("q", state)
+        client.wait_until(lambda: bool(sender.outcomes), 5, "an outcome")
+        assert isinstance(sender.outcomes[0].error, OutcomeUnknownError)
+
+
+@pytest.mark.parametrize("state", [Rejected(), Released(), Modified()])
+def test_a_refusal_without_a_condition_is_no_acceptance(state: object) -> None:
+    with Peer("q") as peer, Client(peer.endpoint).open() as client:
+        peer.queues["q"].refuse_state = state
+        sender = Sender(client, "q").wait_ready()
+        with pytest.raises(TransportError):
+            sender.send_all([message(0)])
+
+
+@pytest.mark.parametrize("state", [Released(), Modified()])
+def test_a_request_that_was_not_processed_fails_at_once(state: object) -> None:
+    with Peer("q") as peer, Client(peer.endpoint).open() as client:
+        links = RequestLink(client, "q/$management", "answers")
+        reply = links.request({"operation": "nothing"}, None)
+        client.wait_until(lambda: bool(links._sent), 5, "the request leaves")
+        links.on_disposed(0, 0, state)
+        assert isinstance(reply.error, TransportError)
 
 
 def test_an_envelope_gives_its_messages_back() -> None:

@@ -8,7 +8,8 @@ Frames, sink to reader:
     HELLO    the sink is there; payload: process id
     SETTLE   completed sequence numbers: pairs (first, last) of int64, little endian
     DISPOSE  JSON [{"first", "last", "disposition", "reason", "description"}]: settled otherwise than completed
-    FLUSHED  int64: everything that the reader yielded before flush row K is settled, or never came
+    FLUSHED  int64 K: everything that the reader yielded before flush row K is settled, or never came; then the counts of
+             `COUNTS` up to now, int64 each
     HOLD     the target is away: JSON {"error": text}; send no more
     RESUME   the target is back
     ALIVE    nothing to say
@@ -43,7 +44,7 @@ import struct
 import tempfile
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ from isthmus.errors import IsthmusError
 
 __all__ = [
     "ALIVE",
+    "COUNTS",
     "DISPOSE",
     "END",
     "ERROR",
@@ -70,8 +72,10 @@ __all__ = [
     "channel_path",
     "dial",
     "listen",
+    "pack_flushed",
     "private_directory",
     "sweep",
+    "unpack_flushed",
     "unpack_pairs",
 ]
 
@@ -85,6 +89,10 @@ _FRAME_LIMIT_BYTES = 1 << 24
 _LOCK_SUFFIX = ".lock"
 # A sweep holds a lock for as long as two files take to remove.
 _SWEEP_SECONDS = 0.2
+
+
+COUNTS = ("completed", "dead_lettered", "discarded", "deferred", "abandoned", "resent")
+"""What a sink counts, in the order in which FLUSHED tells it."""
 
 
 class ChannelError(IsthmusError):
@@ -381,3 +389,14 @@ class Channel:
 def unpack_pairs(payload: bytes) -> list[tuple[int, int]]:
     """The runs of a SETTLE frame."""
     return list(_PAIR.iter_unpack(payload))
+
+
+def pack_flushed(number: int, counts: Mapping[str, int]) -> bytes:
+    """The payload of a FLUSHED frame."""
+    return b"".join(value.to_bytes(8, "little", signed=True) for value in (number, *(counts[name] for name in COUNTS)))
+
+
+def unpack_flushed(payload: bytes) -> tuple[int, dict[str, int]]:
+    """The flush row of a FLUSHED frame, and the counts."""
+    number, *counts = (value for (value,) in struct.iter_unpack("<q", payload))
+    return number, dict(zip(COUNTS, counts, strict=False))

@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from isthmus.amqp.performative import Error, Modified, Rejected, Released
+from isthmus.amqp.performative import Accepted, Error, Modified, Rejected, Released
 from isthmus.amqp.types import Symbol
 from isthmus.connectors.servicebus.connect import open_client
 from isthmus.connectors.servicebus.ledger import Span
-from isthmus.errors import IsthmusError, LockLostError
+from isthmus.errors import InvalidArgumentError, IsthmusError, LockLostError
 from isthmus.transport import Backoff, Endpoint, Management, Reply
 
 __all__ = ["TOKEN_CHUNK", "outcome_of", "settle_by_token", "start_settling"]
@@ -55,15 +55,25 @@ def _settle_span(management: Management, span: Span, state: Any) -> None:
 
 
 def start_settling(management: Management, tokens: Sequence[bytes], state: Any) -> Reply:
-    """Queue the request that gives messages an outcome by their lock tokens, `TOKEN_CHUNK` at most."""
-    status, reason, description = "completed", None, None
+    """Queues the request that gives messages an outcome by their lock tokens, `TOKEN_CHUNK` at most.
+
+    The service has no release by lock token. What is released is abandoned: it is available again at once, as it would be by
+    `Released` on the link, but its delivery count rises by one, as it would when the lock expires.
+
+    Raises:
+        InvalidArgumentError: `state` is no outcome.
+    """
+    if state is None or isinstance(state, Accepted):
+        return management.start_disposition("completed", tokens)
     if isinstance(state, Rejected):
-        status = "suspended"
         info = (state.error.info if state.error is not None else None) or {}
         reason, description = info.get("DeadLetterReason"), info.get("DeadLetterErrorDescription")
-    elif isinstance(state, Modified):
-        status = "defered" if state.undeliverable_here else "abandoned"
-    return management.start_disposition(status, tokens, reason=reason, description=description)
+        return management.start_disposition("suspended", tokens, reason=reason, description=description)
+    if isinstance(state, Modified):
+        return management.start_disposition("defered" if state.undeliverable_here else "abandoned", tokens)
+    if isinstance(state, Released):
+        return management.start_disposition("abandoned", tokens)
+    raise InvalidArgumentError(f"{type(state).__name__} is no outcome; accepted, rejected, released and modified are")
 
 
 def outcome_of(disposition: str, reason: str | None, description: str | None) -> Any:

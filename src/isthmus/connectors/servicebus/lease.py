@@ -174,6 +174,7 @@ class Lease:
         self._flushes = FlushAccount(self.ledger)
         self._disposed: Counter[str] = Counter()  # by disposition, what the target did not take
         self._sink_ended = False
+        self._sink_told: dict[str, Any] = {}  # its counters
         self._error: IsthmusError | None = None
         self._client: Client | None = None
         self._receiver: Receiver | None = None
@@ -457,7 +458,9 @@ class Lease:
             for first, last in frames.unpack_pairs(payload):
                 self._dispose(self.ledger.settle(first, last), None)
         elif kind == frames.FLUSHED:
-            self._flushes.answer(int.from_bytes(payload, "little", signed=True))
+            number, counts = frames.unpack_flushed(payload)
+            self._sink_told |= counts
+            self._flushes.answer(number)
         elif kind == frames.DISPOSE:
             for item in json.loads(payload):
                 state = outcome_of(item["disposition"], item.get("reason"), item.get("description"))
@@ -471,7 +474,8 @@ class Lease:
         elif kind == frames.RESUME:
             self._held = ""
         elif kind == frames.STATS:
-            self._tell({"sink": json.loads(payload)})
+            self._sink_told = json.loads(payload)
+            self._tell({"sink": self._sink_told})
         elif kind == frames.ERROR:
             told = json.loads(payload)
             self._sink_ended = True
@@ -632,7 +636,8 @@ class Lease:
             if self._client is not None:
                 self._client.close()
             self._leave()  # after a failure not before the source has all that was given back
-            self._tell({"state": "ended", "ended_by": self.ended_by, "error": str(self._error or "")})
+            told = {"state": "ended", "ended_by": self.ended_by, "error": str(self._error or "")}
+            self._tell(told | ({"sink": self._sink_told} if self._sink_told else {}))
             self._report.close()
             if self._listener is not None:
                 self._listener.discard()

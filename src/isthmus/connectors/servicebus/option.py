@@ -21,12 +21,13 @@ from isthmus.connectors.servicebus.turn import FIRST, SECOND
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault
 
-__all__ = ["MODES", "SETTLEMENTS", "SPARK_OPTIONS", "SinkOptions", "SourceOptions", "spec_of"]
+__all__ = ["MODES", "REFUSED", "SETTLEMENTS", "SPARK_OPTIONS", "SinkOptions", "SourceOptions", "spec_of"]
 
 MODES = ("raw", "decoded")
 MARK_VALUES = ("message-id", "number")
 DUPLICATES = ("auto", "origin", "message-id", "allow")
 SETTLEMENTS = ("sink", "commit")
+REFUSED = ("dead-letter", "block")
 
 SPARK_OPTIONS = (
     # load(path), start(path), queryName(name), and where the query keeps its progress
@@ -251,9 +252,22 @@ class SinkOptions(_Options):
         0,
         minimum=0,
     )
-    window: int = _option("Messages that may be under way to the target.", 8_000, minimum=1)
+    window: int = _option(
+        "Deliveries that may be in flight to the target. A message that the target refuses is sent again behind those that "
+        "were in flight with it; with 1 there are none.",
+        8_000,
+        minimum=1,
+    )
     target_timeout_seconds: float = _option(
         "How long a target may be away before the query fails, and all locks are given back.", 30.0, minimum=0
+    )
+    refused: str = _option(
+        "A message that the target goes on refusing for 10 s while it accepts others: `dead-letter` at its source with the "
+        "reason `RefusedByTarget` (one that is too large or malformed at once), or `block` until the target takes it. A "
+        "target that is busy, full or disabled always blocks.",
+        "dead-letter",
+        kind=Kind.CHOICE,
+        choices=REFUSED,
     )
     source_connection: str = _option(
         "With settle=commit: reference to the source's connection string, for dispositions of rows.",

@@ -120,6 +120,7 @@ class _Writer:
             window=options.window,
             batch_messages=options.batch_messages,
             target_timeout_seconds=options.target_timeout_seconds,
+            block_refused=options.refused == "block",
             channel_file=channel_file,
             dispose=dispose,
             asks_for_keys=_names_origin(options) and options.duplicates in ("auto", "origin"),

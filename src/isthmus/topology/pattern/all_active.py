@@ -208,6 +208,7 @@ class AllActiveTask(Task):
         lock_duration_ms: of the replication subscriptions.
         start: see `RouteOptions`.
         ordering: see `RouteOptions`.
+        refused: see `RouteOptions`.
     """
 
     entity: str
@@ -223,6 +224,7 @@ class AllActiveTask(Task):
     lock_duration_ms: int = 30_000
     start: str = "now"
     ordering: str = "ordered"
+    refused: str = "dead-letter"
 
     @property
     def rule(self) -> RuleState:
@@ -278,6 +280,7 @@ class AllActive:
             lock_duration_ms=values["lock_duration"],
             start=values["start"],
             ordering=values["ordering"],
+            refused=values["refused"],
         )
 
     def named(self, task: AllActiveTask, namespaces: Mapping[str, NamespaceRef]) -> AllActiveTask:
@@ -478,6 +481,7 @@ class AllActive:
             duplicates=task.duplicates,
             filter=task.filter,
             lock_duration_ms=task.lock_duration_ms,
+            refused=task.refused,
         )
         for source in task.members:
             for target in task.members:

@@ -35,6 +35,16 @@ COMMON = (
         description="`ordered` keeps the order of the source, also across crashes; `none` is the fastest.",
         example="ordered",
     ),
+    Setting(
+        name="refused",
+        kind=Kind.CHOICE,
+        choices=("dead-letter", "block"),
+        default="dead-letter",
+        description="A message that its target goes on refusing for 10 s while it accepts others, or that is too large or "
+        "malformed. `dead-letter`: at its source, with the reason `RefusedByTarget`; `block`: the route waits until the target "
+        "takes it. A target that is busy, full or disabled always blocks.",
+        example="dead-letter",
+    ),
 )
 
 COMMON_PLANNED = tuple(

@@ -1,5 +1,6 @@
 """A lease and an outlet in one process, joined by a real control channel, between two fake brokers."""
 
+import json
 import queue
 import socket
 import threading
@@ -12,10 +13,13 @@ from typing import Any
 import pytest
 
 from isthmus.amqp import section
+from isthmus.amqp.performative import Error, Modified, Rejected, Released
+from isthmus.amqp.types import Symbol
 from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus import lease as lease_module
 from isthmus.connectors.servicebus import outlet as outlet_module
+from isthmus.connectors.servicebus import reader_line
 from isthmus.connectors.servicebus.channel import Channel, listen
 from isthmus.connectors.servicebus.lease import (
     Block,
@@ -33,7 +37,6 @@ from isthmus.connectors.servicebus.turn import FIRST, SECOND, Turn, prepare_turn
 from isthmus.errors import ConnectionLostError, EntityNotFoundError, IsthmusError
 from isthmus.testing import peer as peer_module
 from isthmus.testing.peer import Peer
-from isthmus.transport import Backoff
 
 LIMITS = LeaseLimits(seconds=30, rows=10**6, nbytes=1 << 30, idle_seconds=0.2)
 # Where more waits than the first credit fetches: a machine that stands still at that moment must not make the lease idle.
@@ -113,10 +116,13 @@ def pipe(
     *,
     limits: LeaseLimits = LIMITS,
     step: Any = lambda b: b,
+    target_timeout_seconds: float = 5,
     **more: Any,
 ) -> Pipe:
     lease = Lease(source.endpoint, "source", limits, channel_file=channel_file, **more)
-    outlet = Outlet(target.endpoint, "target", channel_file=channel_file, target_timeout_seconds=5).open()
+    outlet = Outlet(
+        target.endpoint, "target", channel_file=channel_file, target_timeout_seconds=target_timeout_seconds
+    ).open()
     return Pipe(lease, outlet, step)
 
 
@@ -141,7 +147,7 @@ def test_a_source_whose_window_is_full_does_not_wait_for_what_may_wait_i6(
     channel_file: Path, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
     monkeypatch.setattr(outlet_module, "READ_SECONDS", 3600.0)
-    monkeypatch.setattr(outlet_module, "TELL_SECONDS", 3600.0)
+    monkeypatch.setattr(reader_line, "TELL_SECONDS", 3600.0)
     with brokers(20) as (source, target):
         made = pipe(source, target, channel_file, window=window)
         made.run()
@@ -219,7 +225,10 @@ def test_a_wish_to_stop_drains_and_ends_well(channel_file: Path, tmp_path: Path)
         control.flush()
         runner.join(30)
         assert made.lease.ended_by == "the run ends"
-        assert [kind for kind, _ in control.receive()][-1] == frames.STATS
+        kind, told = control.receive()[-1]
+        assert kind == frames.STATS
+        sink = json.loads(told)["sink"]
+        assert (sink["completed"], sink["dead_lettered"], sink["discarded"]) == (20, 0, 0)
         control.close()
     listener.close()
 
@@ -233,8 +242,7 @@ def test_a_wish_to_stop_gives_all_back_while_the_target_is_away_i2(
     listener = listen(control_file)
     with brokers(20) as (source, target):
         target.queues["target"].refuse = "com.microsoft:server-busy"
-        made = pipe(source, target, channel_file, control_file=control_file)
-        made.outlet.target_timeout_seconds = 60
+        made = pipe(source, target, channel_file, control_file=control_file, target_timeout_seconds=60)
         made.lease.start()
         made.thread.start()
         source.wait_for(lambda: made.lease._held)
@@ -432,19 +440,20 @@ def test_a_refusal_that_may_pass_is_tried_again_and_holds_no_credit_i3(channel_f
 def test_a_target_that_stays_away_fails_the_query_and_releases_i3(channel_file: Path) -> None:
     with brokers(10) as (source, target):
         target.queues["target"].refuse = "amqp:resource-limit-exceeded"
-        made = pipe(source, target, channel_file)
-        made.outlet.target_timeout_seconds = 0.3
+        made = pipe(source, target, channel_file, target_timeout_seconds=0.3)
         with pytest.raises(IsthmusError, match=r"took nothing for 0\.3 s"):
             made.run()
         source.wait_for(lambda: len(source.queues["source"].waiting) == 10)
         assert set(source.queues["source"].fates.values()) == {"released"}
 
 
-def test_a_target_that_refuses_for_ever_fails_the_query_however_often_it_is_tried_i3() -> None:
+def test_a_target_that_refuses_for_ever_fails_the_query_however_often_it_is_tried_i3(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outlet_module, "delay_seconds", lambda attempt: 0.01)
     with Peer("target") as target:
         target.queues["target"].refuse = "amqp:resource-limit-exceeded"
         outlet = Outlet(target.endpoint, "target", target_timeout_seconds=0.5).open()
-        outlet._backoff = Backoff(0.01, 0.05)
         outlet.send([message(n) for n in range(3)], None)
         with ending(target, outlet), pytest.raises(TargetUnavailableError, match=r"took nothing for 0\.5 s"):
             outlet.finish()
@@ -525,8 +534,8 @@ def test_a_sink_that_finds_its_reader_while_the_target_is_away_greets_it_later(c
     with Peer("target") as target:
         outlet = Outlet(target.endpoint, "target", channel_file=channel_file).open()
         with outlet._changed:
-            outlet._target_lost(ConnectionLostError("gone"))
-            outlet._next_try = time.monotonic() + 0.3
+            assert outlet._target.client is not None
+            outlet._target.client.error = ConnectionLostError("gone")
             listener = listen(channel_file)
         reader = Channel(_accepted(listener)[0])
         assert heard(reader, frames.HELLO)
@@ -664,6 +673,89 @@ def test_a_refusal_that_will_not_pass_dead_letters_that_row_i4(channel_file: Pat
 
 
 @pytest.mark.parametrize("batch_messages", [0, 10])
+def test_nothing_overtakes_what_is_sent_again(monkeypatch: pytest.MonkeyPatch, batch_messages: int) -> None:
+    """What is refused again and again is waited for: later messages come behind it."""
+    monkeypatch.setattr(outlet_module, "delay_seconds", lambda attempt: 0.01)
+    with Peer("target") as target:
+        queue = target.queues["target"]
+        queue.refuse, queue.refuse_only = "com.microsoft:server-busy", (b"\xa1\x02m5",)
+        outlet = Outlet(target.endpoint, "target", batch_messages=batch_messages).open()
+        outlet.send([message(n) for n in range(20)], None)
+        target.wait_for(lambda: queue.refused >= 1)
+        later = threading.Thread(target=outlet.send, args=([message(n) for n in range(20, 300)], None))
+        later.start()
+        target.wait_for(lambda: queue.refused >= 5)
+        assert set(ids(target)) < {f"m{n}" for n in range(20)}
+        with target.lock:
+            queue.refuse = None
+        later.join(10)
+        outlet.finish()
+        assert sorted(ids(target)[:20]) == sorted(f"m{n}" for n in range(20))
+        assert ids(target)[20:] == [f"m{n}" for n in range(20, 300)]
+
+
+NEVER = {
+    "unknown condition": Rejected(Error(Symbol("contoso:no"), "not today")),
+    "no error": Rejected(),
+    "released": Released(),
+    "modified": Modified(True, False),
+}
+
+
+@pytest.mark.parametrize("state", NEVER.values(), ids=NEVER)
+def test_a_message_refused_for_ever_is_dead_lettered_and_the_others_go_on(
+    channel_file: Path, monkeypatch: pytest.MonkeyPatch, state: object
+) -> None:
+    monkeypatch.setattr(outlet_module, "SET_ASIDE_SECONDS", 0.3)
+    with brokers(100) as (source, target):
+        target.queues["target"].refuse_state, target.queues["target"].refuse_only = state, (b"\xa1\x02m5",)
+        lease = Lease(
+            source.endpoint, "source", LeaseLimits(30, 10**6, 1 << 30, 2.0), channel_file=channel_file, window=20
+        )
+        outlet = Outlet(target.endpoint, "target", channel_file=channel_file, window=10).open()
+        Pipe(lease, outlet).run()
+        fates = source.queues["source"].fates
+        assert fates == dict.fromkeys(range(1, 101), "completed") | {6: "dead-lettered: RefusedByTarget"}
+        assert sorted(ids(target)) == sorted(f"m{n}" for n in range(100) if n != 5)
+        assert "message 6" in outlet.statistics()["last_set_aside"]
+
+
+def test_what_was_accepted_behind_a_blocked_message_is_not_sent_again_by_the_next_lease(tmp_path: Path) -> None:
+    with brokers(3000) as (source, target):
+        queue = target.queues["target"]
+        queue.refuse, queue.refuse_only = "contoso:no", (b"\xa1\x02m5",)
+        for attempt in range(2):
+            file = tmp_path / f"{attempt}.lease"
+            lease = Lease(source.endpoint, "source", MANY, channel_file=file)
+            outlet = Outlet(target.endpoint, "target", channel_file=file, target_timeout_seconds=0.5).open()
+            with pytest.raises(TargetUnavailableError, match="contoso:no"):
+                Pipe(lease, outlet).run()
+            source.wait_for(lambda: not source.queues["source"].locked)
+            assert 6 in source.queues["source"].waiting
+        queue.refuse = None
+        pipe(source, target, tmp_path / "last.lease", limits=MANY).run()
+        assert sorted(ids(target)) == sorted(f"m{n}" for n in range(3000))
+        assert set(source.queues["source"].fates.values()) == {"completed"}
+
+
+def test_a_lone_refused_message_keeps_the_credit_by_which_another_comes(
+    channel_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outlet_module, "SET_ASIDE_SECONDS", 0.2)
+    with brokers(1) as (source, target):
+        queue = target.queues["target"]
+        queue.refuse, queue.refuse_only = "contoso:no", (b"\xa1\x02m0",)
+        made = pipe(source, target, channel_file, limits=MANY)
+        runner = threading.Thread(target=made.run)
+        runner.start()
+        target.wait_for(lambda: queue.refused >= 4)
+        with source.lock:
+            source.queues["source"].put(message(1))
+        runner.join(30)
+        assert source.queues["source"].fates == {1: "dead-lettered: RefusedByTarget", 2: "completed"}
+
+
+@pytest.mark.parametrize("batch_messages", [0, 10])
 def test_a_message_over_the_links_limit_is_dead_lettered_and_not_sent_i4(
     channel_file: Path, batch_messages: int
 ) -> None:
@@ -763,7 +855,8 @@ def test_of_an_envelope_refused_for_one_message_only_that_one_is_dead_lettered(c
         fates = source.queues["source"].fates
         assert {n for n in fates if fates[n] == "dead-lettered: MessageTooLarge"} == {4, 71, 72, 200}
         assert sum(fate == "completed" for fate in fates.values()) == 196
-        assert (outlet.acknowledged, outlet.refused) == (196, 4)
+        statistics = outlet.statistics()
+        assert (statistics["completed"], statistics["dead_lettered"]) == (196, 4)
 
 
 def test_a_message_that_has_no_place_in_an_envelope_goes_by_itself(channel_file: Path) -> None:
@@ -787,7 +880,7 @@ def test_a_bad_message_in_an_envelope_without_a_source_fails_the_write_after_the
         target.queues["target"].refuse_only = (b"m5",)
         outlet = Outlet(target.endpoint, "target", batch_messages=10).open()
         outlet.send([message(n) for n in range(10)], None)
-        with pytest.raises(RowRefusedError, match="invalid-argument"):
+        with pytest.raises(RowRefusedError, match="argument-error"):
             outlet.finish()
         assert sorted(ids(target)) == [f"m{n}" for n in range(10) if n != 5]
 

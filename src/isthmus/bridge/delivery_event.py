@@ -1,0 +1,147 @@
+"""What the delivery machine is told, and what it asks for.
+
+What it is: the events and effects of `delivery`, values only. Payloads are encoded messages, positions are the source's
+numbers of messages; the machine looks into neither. What it is not: a port; the shell around the machine turns what a
+system says into events and carries effects out.
+
+Invariants:
+    I1. Effects are carried out in the order in which they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from isthmus.bridge.refusal import Refusal
+
+__all__ = [
+    "Disposition",
+    "Dispose",
+    "Effect",
+    "Event",
+    "Fail",
+    "Flush",
+    "Flushed",
+    "Granted",
+    "HandedOver",
+    "Hold",
+    "Lost",
+    "Open",
+    "Opened",
+    "Outcome",
+    "Resume",
+    "Send",
+    "Settle",
+    "Tick",
+]
+
+
+class Disposition(NamedTuple):
+    """What becomes of a message at its source: `complete`, `dead-letter`, `defer` or `abandon`."""
+
+    kind: str
+    reason: str = ""
+    description: str = ""
+
+
+# ---- events
+
+
+class HandedOver(NamedTuple):
+    """Messages to send, in the order of the source, and rows that get another disposition instead."""
+
+    payloads: Sequence[bytes]
+    positions: Sequence[int] | None
+    disposed: Sequence[tuple[int | None, Disposition]] = ()
+
+
+class Flush(NamedTuple):
+    """A flush row."""
+
+    number: int
+
+
+class Opened(NamedTuple):
+    """The target is connected; `message_bytes` is the largest message that it takes, 0 where it told no limit."""
+
+    message_bytes: int = 0
+
+
+class Granted(NamedTuple):
+    """How many deliveries may be sent now."""
+
+    credit: int
+
+
+class Outcome(NamedTuple):
+    """The outcome of deliveries `first` to `last`, ordinals of this connection; `refusal` is None where they were accepted."""
+
+    first: int
+    last: int
+    refusal: Refusal | None = None
+
+
+class Lost(NamedTuple):
+    """The connection is gone, or could not be made."""
+
+    refusal: Refusal
+
+
+class Tick(NamedTuple):
+    """Time has passed."""
+
+
+Event = HandedOver | Flush | Opened | Granted | Outcome | Lost | Tick
+
+# ---- effects
+
+
+class Send(NamedTuple):
+    """Send a delivery for each payload, or one envelope that holds all of them."""
+
+    payloads: Sequence[bytes]
+    is_envelope: bool = False
+
+
+class Settle(NamedTuple):
+    """The target has these messages: complete them at their source."""
+
+    positions: Sequence[int]
+
+
+class Dispose(NamedTuple):
+    """Give a message another disposition at its source."""
+
+    position: int | None
+    disposition: Disposition
+
+
+class Flushed(NamedTuple):
+    """Everything handed over before this flush row is finished."""
+
+    number: int
+
+
+class Hold(NamedTuple):
+    """Take back the credit at the source; `text` says why."""
+
+    text: str
+
+
+class Resume(NamedTuple):
+    """Grant credit at the source again."""
+
+
+class Open(NamedTuple):
+    """Connect to the target; `Opened` or `Lost` answers."""
+
+
+class Fail(NamedTuple):
+    """The route cannot go on."""
+
+    refusal: Refusal
+    timed_out_seconds: float = 0.0
+
+
+Effect = Send | Settle | Dispose | Flushed | Hold | Resume | Open | Fail

@@ -1,0 +1,113 @@
+"""What a target says when it does not take a message, and the account of it.
+
+What it is: refusals as data, whatever the system, and for each message how long it has been refused and whether its target
+took others meanwhile. What it is not: the sending again (`delivery`).
+
+A message is refused for itself when it has been refused for `set_aside_seconds` and its target has accepted another message
+between its last two refusals. Both conditions are needed: a target that refuses everything says nothing about a message. Where
+there is no other message that could be tried and has not been refused as well, it is enough that one that was sent behind it has
+been accepted.
+
+Invariants:
+    I1. A message is found to be refused for itself only by refusals of the kinds MESSAGE and UNCLEAR: a target that is busy,
+        full, disabled or away never makes it so.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+__all__ = ["Refusal", "RefusalAccount", "RefusalKind"]
+
+
+class RefusalKind(enum.Enum):
+    """What a refusal means for the message and for those behind it."""
+
+    MESSAGE = "message"
+    """The message is at fault, whenever it is sent: too large, malformed."""
+    UNCLEAR = "unclear"
+    """The target says neither that the message is at fault nor for how long: an unknown condition, or none."""
+    BLOCKED = "blocked"
+    """The target takes nothing for now: busy, full, disabled."""
+    UNKNOWN = "unknown"
+    """Nobody knows whether the target took the message: the connection was lost, or no outcome was told."""
+    FATAL = "fatal"
+    """Waiting does not help: the entity does not exist, access is refused."""
+
+
+class Refusal(NamedTuple):
+    """A refusal; `reason` is what a message that is set aside for it is dead-lettered with."""
+
+    kind: RefusalKind
+    condition: str
+    description: str
+    reason: str = "RefusedByTarget"
+
+    def __str__(self) -> str:
+        return f"{self.condition}: {self.description}" if self.condition else self.description
+
+
+class _Record(NamedTuple):
+    since: float
+    accepted: int
+    attempts: int
+
+
+class RefusalAccount:
+    """How long messages have been refused.
+
+    Args:
+        set_aside_seconds: how long a message is refused before it may be found to be refused for itself.
+
+    """
+
+    def __init__(self, set_aside_seconds: float) -> None:
+        self._set_aside_seconds = set_aside_seconds
+        self._accepted = 0  # deliveries
+        self._highest = -1  # the last message that the target accepted
+        self._records: dict[int, _Record] = {}
+
+    def accept(self, start: int, stop: int, deliveries: int) -> None:
+        """Messages start up to stop were accepted, in so many deliveries."""
+        self._accepted += deliveries
+        self._highest = max(self._highest, stop - 1)
+        if self._records:
+            self.forget(start, stop)
+
+    def refuse(self, index: int, now: float) -> tuple[bool, bool]:
+        """Message `index` was refused: (whether for itself, whether only an accepted other is missing for that)."""
+        record = self._records.get(index)
+        if record is None:
+            self._records[index] = _Record(now, self._accepted, 1)
+            return False, False
+        self._records[index] = _Record(record.since, self._accepted, record.attempts + 1)
+        old = now - record.since >= self._set_aside_seconds
+        others = self._accepted > record.accepted
+        return old and others, old and not others
+
+    def is_refused(self, index: int) -> bool:
+        """Whether message `index` has been refused and not accepted since."""
+        return index in self._records
+
+    def has_been_passed(self, index: int) -> bool:
+        """Whether a message that was sent behind `index` has been accepted."""
+        return self._highest > index
+
+    def excuse(self, start: int, stop: int) -> None:
+        """The target refused messages start up to stop for a reason of its own: what was noted of them does not count."""
+        self._highest = -1
+        self.forget(start, stop)
+
+    def history(self, index: int, now: float) -> str:
+        """How often and for how long a message has been refused."""
+        record = self._records[index]
+        return f"refused {record.attempts} times in {now - record.since:.0f} s while other messages were accepted"
+
+    def forget(self, start: int, stop: int) -> None:
+        """Messages start up to stop are done with."""
+        if stop - start <= len(self._records):
+            for index in range(start, stop):
+                self._records.pop(index, None)
+        else:
+            self._records = {at: record for at, record in self._records.items() if not start <= at < stop}

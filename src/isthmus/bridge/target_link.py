@@ -1,0 +1,63 @@
+"""What the delivery machine knows of its target's connection.
+
+What it is: whether it stands, its credit, its limit for one message, what is in flight on it, and how much may be. What it is
+not: the connection itself.
+
+Invariants:
+    I1. No more deliveries are in flight than `limit`, which is 1 after a refusal and grows by what is accepted.
+"""
+
+from __future__ import annotations
+
+from isthmus.bridge.in_flight import InFlight
+
+__all__ = ["TargetLink"]
+
+
+class TargetLink:
+    """The connection of one target.
+
+    Args:
+        window: deliveries in flight at most.
+        limit: the same at first; it grows as after a refusal.
+
+    Attributes:
+        is_open: whether it stands.
+        credit: deliveries that the target takes now.
+        message_bytes: the largest message that it takes; 0 for no limit.
+        limit: deliveries in flight at most for now.
+        flight: the deliveries in flight.
+    """
+
+    def __init__(self, window: int, limit: int) -> None:
+        self.is_open = False
+        self.credit = 0
+        self.message_bytes = 0
+        self.limit = limit
+        self.flight = InFlight()
+        self._window = window
+
+    @property
+    def room(self) -> int:
+        """How many deliveries may be sent now."""
+        return min(self.credit, self.limit - self.flight.outstanding) if self.is_open else 0
+
+    def opened(self, message_bytes: int) -> None:
+        """The target is connected; credit follows."""
+        self.is_open, self.credit, self.message_bytes = True, 0, message_bytes
+        self.flight.clear()
+
+    def sent(self, first: int, count: int, size: int = 1) -> None:
+        """Deliveries of `size` messages each are sent."""
+        self.credit -= count
+        self.flight.sent(first, count, size)
+
+    def grow(self, count: int) -> None:
+        """The target accepted deliveries."""
+        if self.limit < self._window:
+            self.limit = min(self._window, self.limit + count)
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self.is_open, self.credit = False, 0
+        self.flight.clear()
