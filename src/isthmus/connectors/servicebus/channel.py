@@ -17,7 +17,8 @@ Frames, sink to reader:
     END      end of input, and everything that came is settled
 Frames, reader to sink:
     STOPPED  the reader has ended the lease in good order; payload JSON
-    WINDOW   int64: how many messages may be under way at the source; answers HELLO
+    WINDOW   int64: how many messages may be under way at the source; answers HELLO, and told anew when it changes
+    CLOCK    int64: the wall time of the source's broker minus the monotonic time that all processes here share, in ms
 Frames, driver to reader:
     STOP     a wish that the lease ends; payload: why
 
@@ -51,6 +52,7 @@ from isthmus.errors import IsthmusError
 
 __all__ = [
     "ALIVE",
+    "CLOCK",
     "DISPOSE",
     "END",
     "ERROR",
@@ -70,12 +72,14 @@ __all__ = [
     "channel_path",
     "dial",
     "listen",
+    "packed",
     "private_directory",
     "sweep",
     "unpack_pairs",
+    "unpacked",
 ]
 
-HELLO, SETTLE, DISPOSE, FLUSHED, HOLD, RESUME, ALIVE, STATS, ERROR, END, STOPPED, STOP, WINDOW = range(1, 14)
+HELLO, SETTLE, DISPOSE, FLUSHED, HOLD, RESUME, ALIVE, STATS, ERROR, END, STOPPED, STOP, WINDOW, CLOCK = range(1, 15)
 _HEAD = struct.Struct("<BI")
 _PAIR = struct.Struct("<qq")
 _RECEIVE_BYTES = 1 << 16
@@ -362,7 +366,7 @@ class Channel:
         at, end = 0, len(self._in)
         while end - at >= _HEAD.size:
             kind, size = _HEAD.unpack_from(self._in, at)
-            if size > _FRAME_LIMIT_BYTES or not HELLO <= kind <= WINDOW:
+            if size > _FRAME_LIMIT_BYTES or not HELLO <= kind <= CLOCK:
                 raise ChannelError(f"frame of kind {kind} with {size} bytes")
             if end - at - _HEAD.size < size:
                 break
@@ -376,6 +380,16 @@ class Channel:
         """Closes this end."""
         self.closed = True
         self._sock.close()
+
+
+def packed(number: int) -> bytes:
+    """The payload of a frame that tells one number."""
+    return number.to_bytes(8, "little", signed=True)
+
+
+def unpacked(payload: bytes) -> int:
+    """The number of such a frame."""
+    return int.from_bytes(payload, "little", signed=True)
 
 
 def unpack_pairs(payload: bytes) -> list[tuple[int, int]]:

@@ -42,6 +42,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.amqp.performative import Released
+from isthmus.bridge.source_clock import SourceClock
 from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus.channel import Channel, Listening, listen
@@ -55,7 +56,7 @@ from isthmus.connectors.servicebus.lease_item import Block, Finish, LeaseEnd, Le
 from isthmus.connectors.servicebus.lease_report import REPORT_SECONDS, LeaseReport
 from isthmus.connectors.servicebus.ledger import Ledger, Span
 from isthmus.connectors.servicebus.renewal import Renewal
-from isthmus.connectors.servicebus.sequence import annotations_of, enqueued_ms_of, sequences_of
+from isthmus.connectors.servicebus.sequence import UNREADABLE, annotations_of, enqueued_ms_of, sequences_of
 from isthmus.connectors.servicebus.turn import Turn
 from isthmus.errors import EntityDisabledError, IsthmusError
 from isthmus.transport import Client, Endpoint, Management, Receiver
@@ -96,7 +97,13 @@ UNKNOWN_MESSAGE_BYTES = 1 << 20
 # Blocks of at most so many messages come so seldom that the reader's thread may run the lease while it waits.
 SPARSE_MESSAGES = 16
 _LOCK_SECONDS_UNKNOWN = 30.0
-_LOCKED_UNTIL = "x-opt-locked-until"
+_LOCKED_UNTIL, _ENQUEUED = "x-opt-locked-until", "x-opt-enqueued-time"
+# The broker's clock is read from a delivery so often at most, and told to the sink when it has moved so far.
+CLOCK_SECONDS = 0.1
+CLOCK_STEP_MS = 2
+# A message that comes to a link that has had credit for so long, and got nothing for a while, was enqueued just now.
+AWAITED_CREDIT_SECONDS = 1.0
+AWAITED_GAP_SECONDS = 0.05
 
 
 class Lease:
@@ -185,6 +192,11 @@ class Lease:
         self._renewal = Renewal(self.ledger)
         self._told_lock_seconds = lock_seconds
         self._lock_seconds = lock_seconds or _LOCK_SECONDS_UNKNOWN
+        self._source_clock = SourceClock(lock_seconds)
+        self._clock_at = -math.inf
+        self._clock_told_ms: int | None = None
+        self._credit_since = math.inf
+        self._came_at = 0.0
         self._base_id: int | None = None
         self._last_arrival = 0.0
         self._last_payload = b""
@@ -268,6 +280,10 @@ class Lease:
         self._decide(now)
         self._renew(now)
         self._refill()
+        if self._receiver is None or not self._receiver.credit:
+            self._credit_since = math.inf
+        elif self._credit_since == math.inf:
+            self._credit_since = now
         if self._client is not None:
             self._client.flush()
         return True
@@ -315,6 +331,7 @@ class Lease:
             self._source_lost(receiver.error or client.error)
 
     def _arrived(self, first_id: int, tokens: list[bytes], payloads: list[bytes], now: float) -> None:
+        self._read_clock(payloads, now)
         if self._base_id is None:
             self._base_id = first_id
             self._learn(payloads[0])
@@ -340,7 +357,7 @@ class Lease:
         hole = None
         if not self._hole_until and self.ordered and now < self._guarded_until and self._management is not None:
             try:
-                hole = first_hole(self._management.peek, self._clock.wall_ms(), self._handed_on, sequences)
+                hole = first_hole(self._management.peek, self._source_ms(now), self._handed_on, sequences)
             except IsthmusError as error:
                 self._look_failed(error)
         if self._hole_until or self._error is not None or self._receiver is None:
@@ -379,6 +396,32 @@ class Lease:
         self._hole_until = now + (TURN_RETRY_SECONDS if just_begun else HEAD_RETRY_SECONDS)
         if self._receiver is not None:
             self._receiver.drain()
+
+    def _read_clock(self, payloads: list[bytes], now: float) -> None:
+        """Reads the broker's clock from a delivery, and tells the sink, before the delivery is handed on."""
+        awaited = now - self._credit_since >= AWAITED_CREDIT_SECONDS and now - self._came_at >= AWAITED_GAP_SECONDS
+        self._came_at = now
+        if now - self._clock_at < CLOCK_SECONDS and not awaited:
+            return
+        self._clock_at = now
+        message = payloads[0] if awaited else payloads[-1]
+        try:
+            times = annotations_of(message, _ENQUEUED, _LOCKED_UNTIL)
+        except UNREADABLE:
+            return  # the sink says what is wrong with it
+        enqueued_ms, locked_until_ms = int(times.get(_ENQUEUED) or 0), int(times.get(_LOCKED_UNTIL) or 0)
+        self._source_clock.seen(now, self._clock.wall_ms(), enqueued_ms, locked_until_ms, awaited=awaited)
+        offset_ms, told_ms = self._source_clock.offset_ms, self._clock_told_ms
+        if offset_ms is not None and (told_ms is None or abs(offset_ms - told_ms) >= CLOCK_STEP_MS):
+            self._clock_told_ms = offset_ms
+            for sink in self._sinks.values():
+                sink.send(frames.CLOCK, frames.packed(offset_ms))
+                sink.flush()
+
+    def _source_ms(self, now: float) -> int:
+        """The wall time of the source's broker; this machine's, while nothing has come."""
+        wall_ms = self._source_clock.wall_ms(now)
+        return self._clock.wall_ms() if wall_ms is None else wall_ms
 
     def _learn(self, message: bytes) -> None:
         locked_until = annotations_of(message, _LOCKED_UNTIL).get(_LOCKED_UNTIL)
@@ -434,7 +477,9 @@ class Lease:
                 self._greeted.add(fd)
                 self._on_frame(kind, payload)
                 if kind == frames.HELLO:
-                    sink.send(frames.WINDOW, self.window.to_bytes(8, "little", signed=True))
+                    sink.send(frames.WINDOW, frames.packed(self.window))
+                    if self._clock_told_ms is not None:
+                        sink.send(frames.CLOCK, frames.packed(self._clock_told_ms))
                     sink.flush()
             if sink.closed and fd not in self._greeted:  # somebody only looked whether anybody listens
                 del self._sinks[fd]
@@ -674,9 +719,9 @@ class Lease:
         if not self._report.is_open:
             return
         if not more:
-            lag_ms = 0
-            if self._last_payload and time.monotonic() - self._last_arrival < 2 * REPORT_SECONDS:
-                lag_ms = max(0, self._clock.wall_ms() - enqueued_ms_of(self._last_payload))
+            lag_ms, now = 0, time.monotonic()
+            if self._last_payload and now - self._last_arrival < 2 * REPORT_SECONDS:
+                lag_ms = max(0, self._source_ms(now) - enqueued_ms_of(self._last_payload))
             state = "holding" if self._held else "ending" if self._stopping else "running" if self._has_turn else "next"
             more = {"lag_ms": lag_ms, "rate": self._report.rate(self.ledger.settled), "state": state}
         blocked_by = self._blocked_by.sequence if self._blocked_by is not None else 0

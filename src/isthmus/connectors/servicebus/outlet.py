@@ -147,6 +147,7 @@ class Outlet:
         self._said_at = 0.0
         self._tell_at = 0.0
         self._handed = self._settled = self._told = 0  # rows that the source holds locks for: come, done with, told of
+        self._source_offset_ms: int | None = None  # the source's wall time minus monotonic time
         self._source_waits = sys.maxsize  # with so many of them not told of, the source may be waiting
         self._waiting = 0  # calls that wait for the target
         self._read_at = 0.0  # when the serving thread reads what the target says; 0: when it says it
@@ -245,6 +246,14 @@ class Outlet:
                 error = SourceGoneError(f"'{self.path}': the reader ended before its lease was over")
                 self._error = self._error or error
                 raise error
+
+    def source_wall_ms(self) -> int | None:
+        """The wall time of the source's broker, as the reader tells it before the first row; None where no reader does."""
+        if self._source_offset_ms is None and self._channel is not None:
+            with self._changed:
+                self._serve_channel(time.monotonic())
+        offset_ms = self._source_offset_ms
+        return None if offset_ms is None else time.monotonic_ns() // 1_000_000 + offset_ms
 
     def abort(self, error: BaseException) -> None:
         """The sink failed, or its input did: tells the reader, which gives back what was not settled."""
@@ -511,7 +520,9 @@ class Outlet:
             if kind == frames.STOPPED:
                 self._source_ended = True
             elif kind == frames.WINDOW:
-                self._source_waits = max(1, int.from_bytes(payload, "little", signed=True) * 3 // 4)
+                self._source_waits = max(1, frames.unpacked(payload) * 3 // 4)
+            elif kind == frames.CLOCK:
+                self._source_offset_ms = frames.unpacked(payload)
         if channel.closed and not self._source_ended and self._error is None and not self._closing:
             self._give_up(SourceGoneError(f"'{self.path}': the reader of this task is gone"))
         if now - self._said_at >= ALIVE_SECONDS:

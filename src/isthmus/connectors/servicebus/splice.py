@@ -18,7 +18,8 @@ Invariants:
         `repl-` names change.
     I2. The first value of each `repl-` property is the message's identity and never changes on its way.
     I3. A message never goes to a namespace that is among its origins.
-    I4. A message with a TimeToLive goes on with what is left of it, at least 1 ms, so that the target expires it openly.
+    I4. A message with a TimeToLive goes on with what is left of it by its broker's clock, at least 1 ms, so that the target
+        expires it openly.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class Splicer:
         Args:
             data: encoded messages, one behind the other.
             offsets: where each starts, and where the last ends.
-            now_ms: wall time, for what is left of TimeToLive.
+            now_ms: wall time of the broker that the messages come from, for what is left of TimeToLive.
         """
         copies: list[bytes] = []
         refused: list[Refused] = []

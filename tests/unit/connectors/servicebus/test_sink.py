@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from isthmus.amqp import section, types
+from isthmus.amqp.section import Header
 from isthmus.connectors.servicebus.channel import listen
 from isthmus.connectors.servicebus.option import SinkOptions
-from isthmus.connectors.servicebus.row import decoded_batch, flush_batch
+from isthmus.connectors.servicebus.row import decoded_batch, flush_batch, raw_batch
 from isthmus.connectors.servicebus.sink import StreamWriter, _Rows, _SourceSettler
 from isthmus.connectors.servicebus.splice import Refused
 from isthmus.errors import InvalidArgumentError
@@ -28,6 +30,9 @@ class Listener:
 
     def send(self, payloads: list[bytes], sequences: Sequence[int] | None, refused: Any = ()) -> None:
         self.copies += payloads
+
+    def source_wall_ms(self) -> int | None:
+        return None
 
 
 def copied(batch: pa.RecordBatch, **options: str) -> list[tuple[Any, dict[str, Any]]]:
@@ -109,3 +114,22 @@ def test_a_source_that_ended_its_connection_meanwhile_is_told_over_another(monke
         settler(sequence, Refused(0, "dead-letter", "why", ""))
         assert queue.fates == {sequence: "dead-lettered: why"}
         settler.close()
+
+
+@pytest.mark.parametrize(("wall_ms", "left_ms"), [(-60_000, 100_000), (5_000, 95_000), (60_000, 90_000)])
+def test_without_a_reader_the_time_to_live_goes_by_a_clock_within_the_messages_own_times(
+    monkeypatch: pytest.MonkeyPatch, wall_ms: int, left_ms: int
+) -> None:
+    enqueued_ms = 1_700_000_000_000
+    annotations = {
+        "x-opt-sequence-number": types.Long(1),
+        "x-opt-enqueued-time": types.Timestamp(enqueued_ms),
+        "x-opt-locked-until": types.Timestamp(enqueued_ms + 10_000),
+    }
+    message = section.encode_message(b"x", header=Header(ttl_ms=100_000), annotations=annotations)
+    monkeypatch.setattr(time, "time_ns", lambda: (enqueued_ms + wall_ms) * 1_000_000)
+    listener = Listener()
+    options = SinkOptions.read({"connection": "env:NOWHERE", "entity": "q", "origin": "ewr/q"})
+    _Rows(options, listener, None).take(raw_batch([message], [b""], [1]))  # type: ignore[arg-type]
+    (copy,) = listener.copies
+    assert section.decode_header(copy, section.locate(copy).header).ttl_ms == left_ms
