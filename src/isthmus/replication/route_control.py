@@ -1,11 +1,14 @@
 """The driver's end of a route's control channel.
 
-What it is: the socket on which the leases of one route report, and by which they are asked to end. It has no thread: it
-is serviced whenever it is looked at. What it is not: the channel between a lease's reader and sink.
+What it is: the socket on which the leases of one route report, ask for how long the claim is held, and are asked to end. It
+is serviced whenever it is looked at; where leases ask, a thread answers them at once, since a round of the supervisor may
+take longer than the fence of a lease is ahead (`isthmus.bridge.fence`). What it is not: the channel between a lease's reader
+and sink.
 
 Invariants:
     I1. The count of settled messages is the sum over all leases ever heard of, and never falls.
     I2. Once stopping, every lease that connects later is asked to end as well.
+    I3. An answer tells for how long the claim is held from when it is given, not from when it was asked for.
 """
 
 from __future__ import annotations
@@ -13,6 +16,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
+import socket
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +59,21 @@ class RouteControl:
 
     Args:
         name: what tells it from those of other routes on this machine, e.g. the checkpoint folder.
+        claim_seconds: for how long the claim of the task is still held; None: no lease asks.
     """
 
-    def __init__(self, name: Path) -> None:
+    def __init__(self, name: Path, claim_seconds: Callable[[], float] | None = None) -> None:
         self._path = channel_path("control", name.absolute(), os.getpid())
         self._listener: Listening | None = None
         self._peers: dict[int, _Peer] = {}
         self._settled_before = 0
         self._met = False
         self._stopping = ""
+        self._claim_seconds = claim_seconds
+        self._lock = threading.Lock()
+        self._closed = False
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._thread: threading.Thread | None = None
 
     @property
     def path(self) -> str:
@@ -74,11 +87,18 @@ class RouteControl:
             ChannelError: the folder for sockets is not this user's alone.
         """
         self._listener = listen(self._path)
+        if self._claim_seconds is not None:
+            self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
+            self._thread.start()
         return self
 
     def sighting(self) -> Sighting:
         """What was told so far; never blocks."""
-        self._service()
+        with self._lock:
+            self._service()
+            return self._sighting()
+
+    def _sighting(self) -> Sighting:
         leases = [peer for peer in self._peers.values() if peer.is_lease]
         settled = self._settled_before + sum(int(peer.told.get("settled", 0)) for peer in leases)
         processes = sorted({pid for peer in leases for pid in peer.processes})
@@ -87,25 +107,53 @@ class RouteControl:
 
     def busy(self) -> bool:
         """Whether a lease is under way."""
-        self._service()
-        return any(peer.busy for peer in self._peers.values())
+        with self._lock:
+            self._service()
+            return any(peer.busy for peer in self._peers.values())
 
     def stop(self, why: str) -> None:
         """Asks every lease to end, and the source to start no other."""
-        self._service()
-        self._stopping = why or "stop"
-        for peer in self._peers.values():
-            self._ask(peer)
+        with self._lock:
+            self._service()
+            self._stopping = why or "stop"
+            for peer in self._peers.values():
+                self._ask(peer)
 
     def close(self) -> None:
         """Closes the socket and every connection."""
-        self._service()
-        for peer in self._peers.values():
-            peer.channel.close()
-        self._peers.clear()
-        if self._listener is not None:
-            self._listener.discard()
-            self._listener = None
+        self._closed = True
+        self._wake()
+        if self._thread is not None:
+            self._thread.join(5.0)
+        with self._lock:
+            self._service()
+            for peer in self._peers.values():
+                peer.channel.close()
+            self._peers.clear()
+            if self._listener is not None:
+                self._listener.discard()
+                self._listener = None
+            self._wake_read.close()
+            self._wake_write.close()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            self._wake_write.send(b"x")
+
+    def _serve(self) -> None:
+        """Answers questions as they come, until closed."""
+        while not self._closed:
+            poll = select.poll()
+            poll.register(self._wake_read, select.POLLIN)
+            with self._lock:
+                if self._listener is not None:
+                    poll.register(self._listener, select.POLLIN)
+                for peer in self._peers.values():
+                    poll.register(peer.channel, select.POLLIN)
+            if any(descriptor == self._wake_read.fileno() for descriptor, _ in poll.poll()):
+                self._wake_read.recv(4096)
+            with self._lock:
+                self._service()
 
     def _ask(self, peer: _Peer) -> None:
         peer.channel.send(frames.STOP, self._stopping.encode())
@@ -119,6 +167,8 @@ class RouteControl:
                 break
             peer = _Peer(Channel(sock))
             self._peers[peer.channel.fileno()] = peer
+            if self._thread is not None and threading.current_thread() is not self._thread:
+                self._wake()  # it polls those that it knows
             if self._stopping:
                 self._ask(peer)
         for descriptor, peer in list(self._peers.items()):
@@ -129,8 +179,16 @@ class RouteControl:
                 if kind == frames.STATS:
                     peer.hear(json.loads(payload))
                     self._met = self._met or peer.is_lease or bool(peer.told.get("looking"))
+                    self._answer(peer)
             if peer.channel.closed:
                 if peer.is_lease:
                     self._settled_before += int(peer.told.get("settled", 0))
                 peer.channel.close()
                 del self._peers[descriptor]
+
+    def _answer(self, peer: _Peer) -> None:
+        asked = peer.told.pop("asked", 0)
+        if asked and self._claim_seconds is not None:
+            told = {"asked": asked, "held_seconds": self._claim_seconds()}
+            peer.channel.send(frames.GRANT, json.dumps(told).encode())
+            peer.channel.flush()

@@ -103,8 +103,21 @@ def sink_options(route: Route, federation: Federation, settings: RouteSettings) 
     )
 
 
-def start_route(spark: SparkSession, route: Route, federation: Federation, settings: RouteSettings) -> RouteQuery:
+def start_route(
+    spark: SparkSession,
+    route: Route,
+    federation: Federation,
+    settings: RouteSettings,
+    claim_seconds: Callable[[], float] | None = None,
+) -> RouteQuery:
     """Start a route's query.
+
+    Args:
+        spark: the session.
+        route: what to start.
+        federation: the federation of the route.
+        settings: how.
+        claim_seconds: for how long the task's claim is still held; None: nobody competes. Called on another thread.
 
     Raises:
         SparkGoneError: Spark has ended.
@@ -112,8 +125,10 @@ def start_route(spark: SparkSession, route: Route, federation: Federation, setti
     """
     steps = [find_step(name) for name in settings.steps]
     checkpoint = settings.checkpoints / route.name
-    control = RouteControl(checkpoint).open()
+    control = RouteControl(checkpoint, claim_seconds).open()
     source = source_options(route, federation, settings, control.path)
+    if claim_seconds is not None:
+        source["claimed"] = "true"
 
     def start(turn: Mapping[str, str], place: Path) -> StreamingQuery:
         writer = (

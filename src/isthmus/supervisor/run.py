@@ -130,7 +130,13 @@ def run_federation(
             )
             supervisor = Supervisor(
                 chosen,
-                lambda route: start_route(spark, route, federation, settings),
+                lambda route: start_route(
+                    spark,
+                    route,
+                    federation,
+                    settings,
+                    lambda: claims.remaining_seconds(route.task, route.source.alias),
+                ),
                 claims=claims,
                 backlog=watch.backlog,
                 settings=options.settings,

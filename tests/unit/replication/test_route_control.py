@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,3 +82,20 @@ def test_nothing_remains_of_a_closed_control(tmp_path: Path) -> None:
     control.close()
     assert not Path(control.path).exists()
     assert dial(Path(control.path)) is None
+
+
+def test_i3_a_lease_that_asks_is_answered_at_once_though_nobody_looks(tmp_path: Path) -> None:
+    held = [12.5]
+    control = RouteControl(tmp_path / "route", lambda: held[0]).open()
+    lease = connect(control)
+    for asked, seconds in ((1, 12.5), (2, 0.0)):
+        held[0] = seconds
+        report(lease, lease="1/0", process=11, settled=0, state="running", asked=asked)
+        assert select.select([lease], [], [], 10.0)[0]
+        ((kind, payload),) = lease.receive()
+        assert (kind, json.loads(payload)) == (frames.GRANT, {"asked": asked, "held_seconds": seconds})
+    assert control.busy()
+    lease.close()
+    control.close()
+    assert control._thread is not None
+    assert not control._thread.is_alive()

@@ -18,9 +18,11 @@ Frames, sink to reader:
 Frames, reader to sink:
     STOPPED  the reader has ended the lease in good order; payload JSON
     WINDOW   int64: how many messages may be under way at the source; answers HELLO, and told anew when it changes
+    FENCE    int64: until when the sink may send, in nanoseconds of that monotonic time (`isthmus.bridge.fence`)
     CLOCK    int64: the wall time of the source's broker minus the monotonic time that all processes here share, in ms
 Frames, driver to reader:
     STOP     a wish that the lease ends; payload: why
+    GRANT    the answer to a report that asked: JSON {"asked": its number, "held_seconds": how long the claim is still held}
 
 Invariants:
     I1. Writing never blocks: what the socket does not take waits here, in order (a sink that waits for the channel while
@@ -56,7 +58,9 @@ __all__ = [
     "DISPOSE",
     "END",
     "ERROR",
+    "FENCE",
     "FLUSHED",
+    "GRANT",
     "HELLO",
     "HOLD",
     "RESUME",
@@ -79,7 +83,9 @@ __all__ = [
     "unpacked",
 ]
 
-HELLO, SETTLE, DISPOSE, FLUSHED, HOLD, RESUME, ALIVE, STATS, ERROR, END, STOPPED, STOP, WINDOW, CLOCK = range(1, 15)
+HELLO, SETTLE, DISPOSE, FLUSHED, HOLD, RESUME, ALIVE, STATS, ERROR, END, STOPPED, STOP, WINDOW, CLOCK, FENCE, GRANT = (
+    range(1, 17)
+)
 _HEAD = struct.Struct("<BI")
 _PAIR = struct.Struct("<qq")
 _RECEIVE_BYTES = 1 << 16
@@ -366,7 +372,7 @@ class Channel:
         at, end = 0, len(self._in)
         while end - at >= _HEAD.size:
             kind, size = _HEAD.unpack_from(self._in, at)
-            if size > _FRAME_LIMIT_BYTES or not HELLO <= kind <= CLOCK:
+            if size > _FRAME_LIMIT_BYTES or not HELLO <= kind <= GRANT:
                 raise ChannelError(f"frame of kind {kind} with {size} bytes")
             if end - at - _HEAD.size < size:
                 break

@@ -24,6 +24,8 @@ Invariants:
     I3. In an ordered lease nothing is handed on while an earlier message is locked by someone else.
     I4. No credit is held before the lease has its turn, while the target is away, while the sink is silent, or after a
         lease began to end.
+    I5. Where the task is claimed, no credit is held and nothing is handed on before the driver has confirmed the claim, or
+        after the fence has closed.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.amqp.performative import Released
+from isthmus.bridge.fence import Fence
 from isthmus.bridge.source_clock import SourceClock
 from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus import channel as frames
@@ -51,7 +54,12 @@ from isthmus.connectors.servicebus.disposition import outcome_of, settle_by_toke
 from isthmus.connectors.servicebus.flush_account import FlushAccount
 from isthmus.connectors.servicebus.head import Standing, first_hole
 from isthmus.connectors.servicebus.lease_drive import Drive
-from isthmus.connectors.servicebus.lease_error import HeldElsewhereError, LeaseError, RowsDroppedError
+from isthmus.connectors.servicebus.lease_error import (
+    ClaimUnconfirmedError,
+    HeldElsewhereError,
+    LeaseError,
+    RowsDroppedError,
+)
 from isthmus.connectors.servicebus.lease_item import Block, Finish, LeaseEnd, LeaseLimits
 from isthmus.connectors.servicebus.lease_report import REPORT_SECONDS, LeaseReport
 from isthmus.connectors.servicebus.ledger import Ledger, Span
@@ -122,6 +130,7 @@ class Lease:
         lock_seconds: LockDuration of the source; 0: what the first message's lock and this machine's clock tell.
         steps: names of custom steps, for the error when rows were dropped.
         turn: of the route's two queries; None: there is but one.
+        claimed: whether the driver has to confirm, over `control_file`, that the task's claim is held (`bridge.fence`).
 
     Attributes:
         blocks: what the reader takes: Block, then Finish, then LeaseEnd.
@@ -143,6 +152,7 @@ class Lease:
         lock_seconds: float = 0.0,
         steps: str = "",
         turn: Turn | None = None,
+        claimed: bool = False,
     ) -> None:
         self.endpoint = endpoint
         self.path = path
@@ -192,6 +202,7 @@ class Lease:
         self._renewal = Renewal(self.ledger)
         self._told_lock_seconds = lock_seconds
         self._lock_seconds = lock_seconds or _LOCK_SECONDS_UNKNOWN
+        self._fence = Fence(claimed, time.monotonic())
         self._source_clock = SourceClock(lock_seconds)
         self._clock_at = -math.inf
         self._clock_told_ms: int | None = None
@@ -261,6 +272,9 @@ class Lease:
         if self._channel_file is not None:
             self._listener = listen(self._channel_file)
         self._report.open()
+        self._fence = Fence(self._fence.required, time.monotonic())
+        if self._fence.required:
+            self._tell({})
         self._client = open_client(self.endpoint, self.path, f"isthmus-lease-{os.getpid()}")
         self._receiver = Receiver(self._client, self.path).wait_attached()
         self._management = Management(self._client, self.path)
@@ -292,7 +306,8 @@ class Lease:
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
         client = self._client
-        due = time.monotonic() + (STAND_SECONDS if self._stands_next() else 0.5)
+        now = time.monotonic()
+        due = min(self._fence.deadline(now), now + (STAND_SECONDS if self._stands_next() else 0.5))
         self._serve_by = math.inf
         if client is not None and client.error is None:
             poll.register(client.fileno(), client.interest())
@@ -323,6 +338,8 @@ class Lease:
             return
         if client.error is None and (client.fileno() in self._ready or now >= self._serve_by):
             client.service()
+        if self._fence.has_failed(time.monotonic()):
+            self._fence_closed()  # what has come is given back
         for run in receiver.take():
             self._arrived(run.first_id, list(run.tags), list(run.payloads), now)
         if 0 < self._hole_until <= now and (receiver.drained or receiver.error is not None):
@@ -452,6 +469,8 @@ class Lease:
         receiver = self._receiver
         if receiver is None or self._stopping or self._held or self._hole_until or not self._has_turn:
             return
+        if not self._fence.is_open(time.monotonic()):
+            return
         if self._channel_file is not None and not self._met_sink:
             return  # the sink speaks when its target stands; before that nothing need be locked
         mean_bytes = self.received_bytes // self.ledger.added if self.ledger.added else UNKNOWN_MESSAGE_BYTES
@@ -478,6 +497,8 @@ class Lease:
                 self._on_frame(kind, payload)
                 if kind == frames.HELLO:
                     sink.send(frames.WINDOW, frames.packed(self.window))
+                    if self._fence.required and self._fence.is_open(now):
+                        sink.send(frames.FENCE, frames.packed(int(self._fence.until * 1e9)))
                     if self._clock_told_ms is not None:
                         sink.send(frames.CLOCK, frames.packed(self._clock_told_ms))
                     sink.flush()
@@ -534,6 +555,8 @@ class Lease:
 
     def _decide(self, now: float) -> None:
         limits = self.limits
+        if self._fence.has_failed(now):
+            self._fence_closed()
         if self._stop_wish and self._stop_wish != "finish":
             self._begin_end(self._stop_wish)
         if not self._stopping:
@@ -557,7 +580,7 @@ class Lease:
             self._finish_sent = True
             self._progress = now
             self.blocks.put(Finish())
-        if self._report.is_due(now):
+        if self._report.is_due(now) or self._fence.deadline(now) <= now:
             self._tell({})
 
     def _renew(self, now: float) -> None:
@@ -592,7 +615,7 @@ class Lease:
         return self._turn is not None and self._turn.take(now + self.limits.seconds)
 
     def _idle(self, now: float) -> bool:
-        met = self._has_turn and (self._met_sink or self._channel_file is None)
+        met = self._has_turn and self._fence.is_open(now) and (self._met_sink or self._channel_file is None)
         quiet = met and self._blocked_by is None and now - self._last_arrival >= self._idle_seconds
         return quiet and self.ledger.outstanding <= self._flushes.dropped_rows()
 
@@ -710,12 +733,28 @@ class Lease:
         control = self._report.channel
         if control is None or control.fileno() not in self._ready:
             return
-        wish = self._report.wish()
-        if wish:
-            self._wished = wish
-            self._begin_end(wish)
+        for kind, payload in self._report.receive():
+            if kind == frames.STOP and not self._wished:
+                self._wished = payload.decode() or "wish"
+                self._begin_end(self._wished)
+            elif kind == frames.GRANT:
+                self._granted(json.loads(payload))
+
+    def _granted(self, told: dict[str, Any]) -> None:
+        now = time.monotonic()
+        if not self._fence.is_open(now):
+            self._last_arrival = now  # it is idle from when it may take in something
+        if self._fence.answer(int(told.get("asked", 0)), float(told.get("held_seconds", 0.0))):
+            for sink in self._sinks.values():
+                sink.send(frames.FENCE, frames.packed(int(self._fence.until * 1e9)))
+                sink.flush()
+
+    def _fence_closed(self) -> None:
+        if self._error is None:
+            self._fail(ClaimUnconfirmedError(self.path))
 
     def _tell(self, more: dict[str, Any]) -> None:
+        asked = self._fence.ask(time.monotonic())
         if not self._report.is_open:
             return
         if not more:
@@ -726,4 +765,6 @@ class Lease:
             more = {"lag_ms": lag_ms, "rate": self._report.rate(self.ledger.settled), "state": state}
         blocked_by = self._blocked_by.sequence if self._blocked_by is not None else 0
         told = {"received_bytes": self.received_bytes, "held": self._held, "blocked_by": blocked_by, **more}
+        if asked:
+            told["asked"] = asked
         self._report.tell(self.ledger, told)

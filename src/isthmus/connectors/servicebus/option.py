@@ -163,6 +163,11 @@ class SourceOptions(_Options):
         "",
         kind=Kind.PATH,
     )
+    claimed: bool = _option(
+        "With control: nothing is locked or moved before the driver has confirmed that it holds the claim of the task, and "
+        "after it has not for a while.",
+        False,
+    )
     turns: str = _option(
         "Folder by which two queries of one route take turns (`prepare_turns`), so that nothing waits for a lease change.",
         "",
@@ -177,6 +182,8 @@ class SourceOptions(_Options):
         yield from _place_at_odds(self)
         if self.ordered and self.partitions != 1:
             yield "partitions: an ordered read has one", "write ordered=false for more"
+        if self.claimed and not self.control:
+            yield "claimed: nobody is there to confirm the claim", "write control, too"
         if self.turns and (self.settle != "sink" or self.partitions != 1):
             yield "turns: only leases of one reader take turns", "write settle=sink and partitions=1"
 

@@ -24,6 +24,7 @@ Invariants:
         fails, and the reader gives all locks back.
     I4. A refusal that will not pass (too large, malformed) dead-letters that one row at its source, with the reason.
     I5. Nothing waits for the channel.
+    I7. Nothing is sent after the reader's fence has closed (`isthmus.bridge.fence`): the query fails.
     I6. An acknowledgement that nobody waits for is read with the next rows, or `READ_SECONDS` after the last: at some hundred
         messages a second a thread that woke for each took more of the processors than sending did. A source whose window is
         nearly full waits for it; then it is read, and told, at once.
@@ -34,6 +35,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
+import math
 import os
 import select
 import socket
@@ -49,6 +51,7 @@ from isthmus.amqp import BATCH_FORMAT
 from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus.channel import Channel, dial
 from isthmus.connectors.servicebus.connect import open_client
+from isthmus.connectors.servicebus.lease_error import ClaimUnconfirmedError
 from isthmus.connectors.servicebus.outlet_error import RowRefusedError, SourceGoneError, TargetUnavailableError
 from isthmus.connectors.servicebus.splice import Refused
 from isthmus.connectors.servicebus.under_way import UnderWay
@@ -147,6 +150,7 @@ class Outlet:
         self._said_at = 0.0
         self._tell_at = 0.0
         self._handed = self._settled = self._told = 0  # rows that the source holds locks for: come, done with, told of
+        self._fence = math.inf  # when the claim may be another run's, as the reader tells it
         self._source_offset_ms: int | None = None  # the source's wall time minus monotonic time
         self._source_waits = sys.maxsize  # with so many of them not told of, the source may be waiting
         self._waiting = 0  # calls that wait for the target
@@ -373,6 +377,9 @@ class Outlet:
         sender = self._sender
         if sender is None or self._trouble is not None or sender.error is not None:
             return 0
+        if time.monotonic() >= self._fence:
+            self._give_up(ClaimUnconfirmedError(self.path))
+            return 0
         count = min(len(payloads) - at, sender.sendable)
         if count > 0:
             part = payloads if count == len(payloads) else payloads[at : at + count]
@@ -451,6 +458,7 @@ class Outlet:
                 now = time.monotonic()
                 dialling = self._channel is None and self._channel_file is not None and now < self._dial_until
                 due = now + (DIAL_SECONDS if dialling else ALIVE_SECONDS / 2)
+                due = min(due, self._fence) if self._error is None else due
                 client = self._client
                 if client is not None and client.error is None:
                     interest = client.interest()
@@ -521,10 +529,14 @@ class Outlet:
                 self._source_ended = True
             elif kind == frames.WINDOW:
                 self._source_waits = max(1, frames.unpacked(payload) * 3 // 4)
+            elif kind == frames.FENCE:
+                self._fence = frames.unpacked(payload) / 1e9
             elif kind == frames.CLOCK:
                 self._source_offset_ms = frames.unpacked(payload)
         if channel.closed and not self._source_ended and self._error is None and not self._closing:
             self._give_up(SourceGoneError(f"'{self.path}': the reader of this task is gone"))
+        if now >= self._fence and self._error is None and not self._closing:
+            self._give_up(ClaimUnconfirmedError(self.path))
         if now - self._said_at >= ALIVE_SECONDS:
             self._said_at = now
             channel.send(frames.STATS, json.dumps(self.statistics()).encode())
@@ -631,6 +643,9 @@ class Outlet:
         """Sends everything that was sent and has no outcome, in order, before anything new."""
         sender = self._sender
         assert sender is not None
+        if time.monotonic() >= self._fence:
+            self._give_up(ClaimUnconfirmedError(self.path))
+            return
         pending = self._under_way.pending()
         if not pending:
             self._trouble_since = 0.0

@@ -1,5 +1,6 @@
 """A lease and an outlet in one process, joined by a real control channel, between two fake brokers."""
 
+import json
 import queue
 import socket
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from isthmus.amqp import section
+from isthmus.bridge.fence import MARGIN_SECONDS
 from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus import lease as lease_module
@@ -27,6 +29,7 @@ from isthmus.connectors.servicebus.lease import (
     LeaseLimits,
     RowsDroppedError,
 )
+from isthmus.connectors.servicebus.lease_error import ClaimUnconfirmedError
 from isthmus.connectors.servicebus.outlet import Outlet, RowRefusedError, SourceGoneError, TargetUnavailableError
 from isthmus.connectors.servicebus.splice import Refused
 from isthmus.connectors.servicebus.turn import FIRST, SECOND, Turn, prepare_turns
@@ -247,6 +250,120 @@ def test_a_wish_to_stop_gives_all_back_while_the_target_is_away_i2(
         assert isinstance(made.error, IsthmusError)
         control.close()
     listener.close()
+
+
+class Driver:
+    """The driver's end of a lease's control channel; the lease is started."""
+
+    def __init__(self, made: Pipe, control_file: Path) -> None:
+        self.listener = listen(control_file)
+        self.made = made
+        self.asked: list[int] = []
+        self.told: list[dict[str, Any]] = []
+        made.lease.start()
+        made.thread.start()
+        self.channel = Channel(_accepted(self.listener)[0])
+
+    def wait_asked(self) -> int:
+        """The number of the next question."""
+        limit = time.monotonic() + 10
+        while not self.asked:
+            assert time.monotonic() < limit
+            for kind, payload in self.channel.receive():
+                assert kind == frames.STATS
+                self.told.append(json.loads(payload))
+                if "asked" in self.told[-1]:
+                    self.asked.append(self.told[-1]["asked"])
+            time.sleep(0.005)
+        return self.asked.pop(0)
+
+    def grant(self, **told: Any) -> None:
+        """Answers the next question."""
+        self.channel.send(frames.GRANT, json.dumps({"asked": self.wait_asked(), **told}).encode())
+        self.channel.flush()
+
+    def close(self) -> None:
+        self.channel.close()
+        self.listener.close()
+
+
+@pytest.fixture(name="control_file")
+def _control_file(tmp_path: Path) -> Path:
+    return tmp_path / "control"
+
+
+def test_nothing_is_locked_before_the_driver_has_confirmed_the_claim_i5(channel_file: Path, control_file: Path) -> None:
+    with brokers(20) as (source, target):
+        made = pipe(source, target, channel_file, control_file=control_file, claimed=True)
+        driver = Driver(made, control_file)
+        source.wait_for(lambda: made.lease._met_sink)
+        driver.grant(held_seconds=0.0)
+        asked = driver.wait_asked()
+        assert (made.lease.ledger.added, source.queues["source"].fates) == (0, {})
+        driver.asked.append(asked)
+        driver.grant(held_seconds=15.0)
+        made.thread.join(30)
+        assert made.error is None
+        assert set(source.queues["source"].fates.values()) == {"completed"}
+        assert len(ids(target)) == 20
+        driver.close()
+
+
+def test_a_lease_whose_driver_is_frozen_ends_by_itself_and_so_does_its_sink_i5(
+    channel_file: Path, control_file: Path
+) -> None:
+    limits = LeaseLimits(30, 10**6, 1 << 30, 30)
+    with brokers(20) as (source, target):
+        made = pipe(source, target, channel_file, control_file=control_file, claimed=True, limits=limits)
+        driver = Driver(made, control_file)
+        driver.grant(held_seconds=MARGIN_SECONDS + 1.0)
+        target.wait_for(lambda: len(target.queues["target"].messages) == 20)
+        target.wait_for(lambda: made.lease.ledger.settled == 20)
+        # From now on nobody answers. What comes behind the fence stands, and nothing of it has been locked or sent.
+        source.wait_for(lambda: made.outlet._error is not None and not made.lease._thread.is_alive())
+        with source.lock:
+            late = source.queues["source"].put(message(20))
+        made.thread.join(20)
+        assert isinstance(made.error, ClaimUnconfirmedError)
+        assert isinstance(made.outlet._error, ClaimUnconfirmedError)
+        assert time.monotonic() >= made.lease._fence.until
+        assert late not in source.queues["source"].fates
+        assert len(ids(target)) == 20
+        driver.close()
+
+
+def test_what_comes_behind_the_fence_is_given_back_unsent_i5(channel_file: Path, control_file: Path) -> None:
+    with brokers(0) as (source, target):
+        limits = LeaseLimits(30, 10**6, 1 << 30, 30)
+        made = pipe(source, target, channel_file, control_file=control_file, claimed=True, limits=limits)
+        driver = Driver(made, control_file)
+        driver.grant(held_seconds=15.0)
+        source.wait_for(lambda: made.lease._receiver is not None and made.lease._receiver.credit > 0)
+        made.lease._fence.until = time.monotonic()
+        with source.lock:
+            source.queues["source"].put(message(0))
+        made.thread.join(30)
+        assert isinstance(made.error, IsthmusError)
+        assert set(source.queues["source"].fates.values()) <= {"released"}
+        assert not target.queues["target"].messages
+        driver.close()
+
+
+def test_a_sink_sends_nothing_behind_the_fence_though_its_reader_be_frozen(channel_file: Path) -> None:
+    with Peer("target") as target:
+        outlet = Outlet(target.endpoint, "target", channel_file=channel_file).open()
+        listener = listen(channel_file)
+        reader = Channel(_accepted(listener)[0])
+        assert heard(reader, frames.HELLO)
+        reader.send(frames.FENCE, frames.packed(time.monotonic_ns()))
+        reader.flush()
+        target.wait_for(lambda: outlet._error is not None)
+        with pytest.raises(ClaimUnconfirmedError):
+            outlet.send([message(1)], [1])
+        assert not target.queues["target"].messages
+        outlet.close()
+        reader.close()
+        listener.close()
 
 
 def test_a_failed_sink_gives_every_lock_back_i2(channel_file: Path) -> None:
