@@ -8,6 +8,7 @@ and sink.
 Invariants:
     I1. The count of settled messages is the sum over all leases ever heard of, and never falls.
     I2. Once stopping, every lease that connects later is asked to end as well.
+    I4. A worker's death counts once, and not where the lease was asked to end.
     I3. An answer tells for how long the claim is held from when it is given, not from when it was asked for.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import select
 import socket
@@ -23,11 +25,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from isthmus.bridge.crash_search import CrashSearch
 from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus.channel import Channel, ChannelError, Listening, channel_path, listen
 from isthmus.replication.sighting import Sighting
 
 __all__ = ["RouteControl"]
+
+log = logging.getLogger(__name__)
 
 
 class _Peer:
@@ -37,6 +42,8 @@ class _Peer:
         self.channel = channel
         self.told: dict[str, Any] = {}
         self.processes: set[int] = set()
+        self.settled = 0  # as counted for the search for what kills
+        self.died = False
 
     def hear(self, told: dict[str, Any]) -> None:
         """Take over a report; reports of the sink come wrapped in one of the reader."""
@@ -60,9 +67,14 @@ class RouteControl:
     Args:
         name: what tells it from those of other routes on this machine, e.g. the checkpoint folder.
         claim_seconds: for how long the claim of the task is still held; None: no lease asks.
+        crashes: which of the route's messages kills its workers; outlives this.
     """
 
-    def __init__(self, name: Path, claim_seconds: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, name: Path, claim_seconds: Callable[[], float] | None = None, crashes: CrashSearch | None = None
+    ) -> None:
+        self._name = name.name
+        self._crashes = crashes or CrashSearch()
         self._path = channel_path("control", name.absolute(), os.getpid())
         self._listener: Listening | None = None
         self._peers: dict[int, _Peer] = {}
@@ -179,16 +191,41 @@ class RouteControl:
                 if kind == frames.STATS:
                     peer.hear(json.loads(payload))
                     self._met = self._met or peer.is_lease or bool(peer.told.get("looking"))
+                    self._count(peer)
                     self._answer(peer)
             if peer.channel.closed:
+                if peer.busy and peer.told.get("state") != "next":
+                    self._died(peer)
                 if peer.is_lease:
                     self._settled_before += int(peer.told.get("settled", 0))
                 peer.channel.close()
                 del self._peers[descriptor]
 
+    def _count(self, peer: _Peer) -> None:
+        """What a report tells of messages that moved, killed, or were set aside."""
+        settled = int(peer.told.get("settled", 0))
+        self._crashes.moved(settled - peer.settled)
+        peer.settled = settled
+        for sequence in peer.told.pop("set_aside", ()):
+            planned = self._crashes.plan()
+            if planned.set_aside == sequence:
+                log.warning("route %s: message %d was dead-lettered: it killed %d workers in a row while it alone was under "
+                            "way", self._name, sequence, planned.deaths)  # fmt: skip
+                self._crashes.set_aside(sequence)
+        if peer.told.pop("died", False):
+            self._died(peer)
+
+    def _died(self, peer: _Peer) -> None:
+        """The worker of a lease's reader or sink is gone without a word."""
+        if peer.died or self._stopping:
+            return
+        peer.died = True
+        told = peer.told
+        self._crashes.died(int(told.get("window", 0)), int(told.get("outstanding", 0)), int(told.get("head", 0)))
+
     def _answer(self, peer: _Peer) -> None:
         asked = peer.told.pop("asked", 0)
         if asked and self._claim_seconds is not None:
-            told = {"asked": asked, "held_seconds": self._claim_seconds()}
+            told = {"asked": asked, "held_seconds": self._claim_seconds(), **self._crashes.plan()._asdict()}
             peer.channel.send(frames.GRANT, json.dumps(told).encode())
             peer.channel.flush()

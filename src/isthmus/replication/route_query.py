@@ -23,6 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from isthmus.bridge.crash_search import CrashSearch
 from isthmus.replication.reach import name_places, namespace_options
 from isthmus.replication.route_control import RouteControl
 from isthmus.replication.sighting import Sighting
@@ -109,6 +110,7 @@ def start_route(
     federation: Federation,
     settings: RouteSettings,
     claim_seconds: Callable[[], float] | None = None,
+    crashes: CrashSearch | None = None,
 ) -> RouteQuery:
     """Start a route's query.
 
@@ -118,6 +120,7 @@ def start_route(
         federation: the federation of the route.
         settings: how.
         claim_seconds: for how long the task's claim is still held; None: nobody competes. Called on another thread.
+        crashes: which of the route's messages kills its workers; kept over starts.
 
     Raises:
         SparkGoneError: Spark has ended.
@@ -125,7 +128,7 @@ def start_route(
     """
     steps = [find_step(name) for name in settings.steps]
     checkpoint = settings.checkpoints / route.name
-    control = RouteControl(checkpoint, claim_seconds).open()
+    control = RouteControl(checkpoint, claim_seconds, crashes).open()
     source = source_options(route, federation, settings, control.path)
     if claim_seconds is not None:
         source["claimed"] = "true"
@@ -221,6 +224,7 @@ class RouteQuery:
     def stop(self) -> None:
         """Stops its queries."""
         try:
+            self._control.stop("the route ends")  # what dies from now on was not killed by a message
             # What has ended with Java need not be stopped.
             with suppress(SparkGoneError), calling_spark(), ExitStack() as stack:
                 for query in self._queries:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from isthmus.bridge.crash_search import CrashSearch
 from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.replication.reach import Reach
 from isthmus.replication.route_query import RouteSettings, start_route
@@ -128,6 +129,7 @@ def run_federation(
                 available_now=options.settings.available_now,
                 lease_seconds=options.lease_seconds,
             )
+            crashes = {route.name: CrashSearch() for route in chosen}
             supervisor = Supervisor(
                 chosen,
                 lambda route: start_route(
@@ -136,6 +138,7 @@ def run_federation(
                     federation,
                     settings,
                     lambda: claims.remaining_seconds(route.task, route.source.alias),
+                    crashes[route.name],
                 ),
                 claims=claims,
                 backlog=watch.backlog,

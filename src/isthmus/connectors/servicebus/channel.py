@@ -22,7 +22,8 @@ Frames, reader to sink:
     CLOCK    int64: the wall time of the source's broker minus the monotonic time that all processes here share, in ms
 Frames, driver to reader:
     STOP     a wish that the lease ends; payload: why
-    GRANT    the answer to a report that asked: JSON {"asked": its number, "held_seconds": how long the claim is still held}
+    GRANT    the answer to a report that asked: JSON {"asked": its number, "held_seconds": how long the claim is still held},
+             and what `isthmus.bridge.crash_search` plans: {"window", "span", "set_aside", "deaths"}
 
 Invariants:
     I1. Writing never blocks: what the socket does not take waits here, in order (a sink that waits for the channel while

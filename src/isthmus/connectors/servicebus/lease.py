@@ -39,11 +39,13 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from isthmus.amqp.performative import Released
+from isthmus.bridge.crash_search import SET_ASIDE_REASON
+from isthmus.bridge.credit_window import CreditWindow
 from isthmus.bridge.fence import Fence
 from isthmus.bridge.source_clock import SourceClock
 from isthmus.clock import SystemClock
@@ -99,9 +101,11 @@ TURN_RETRY_SECONDS = 0.01
 OVERTIME_SECONDS = 10.0
 # How many messages a lease asks for to see whether the one that it waits for is free.
 PROBE = 8
-# What a message is taken to have before the first has come: credit that was given cannot be taken back from those that
-# turn out larger.
-UNKNOWN_MESSAGE_BYTES = 1 << 20
+# For so long the socket is left unread while what is under way fills the bound; then what comes is given back, since locks
+# cannot be renewed, nor heartbeats heard, over a socket that nobody reads.
+UNREAD_SECONDS = 5.0
+# With a window so small the driver is told of each message before it is handed on: it may be the one that kills.
+TOLD_WINDOW = 8
 # Blocks of at most so many messages come so seldom that the reader's thread may run the lease while it waits.
 SPARSE_MESSAGES = 16
 _LOCK_SECONDS_UNKNOWN = 30.0
@@ -122,7 +126,7 @@ class Lease:
         path: the source's entity.
         limits: when the lease ends.
         window: messages under way at most.
-        window_bytes: bytes under way at most, judged by the mean of what came so far.
+        window_bytes: bytes under way at most; one message alone may be larger.
         ordered: wait for earlier messages that someone else holds.
         channel_file: where the sink dials; None: nobody settles here (the caller takes `tokens`).
         control_file: where the driver listens for reports (`RouteControl`); None: nobody watches.
@@ -203,6 +207,10 @@ class Lease:
         self._told_lock_seconds = lock_seconds
         self._lock_seconds = lock_seconds or _LOCK_SECONDS_UNKNOWN
         self._fence = Fence(claimed, time.monotonic())
+        self._credit = CreditWindow(window, window_bytes, grows=channel_file is not None)
+        self._full_since = math.inf
+        self._set_aside: dict[int, int] = {}  # what kills its worker, and how many
+        self._dead_lettered: list[int] = []
         self._source_clock = SourceClock(lock_seconds)
         self._clock_at = -math.inf
         self._clock_told_ms: int | None = None
@@ -310,7 +318,8 @@ class Lease:
         due = min(self._fence.deadline(now), now + (STAND_SECONDS if self._stands_next() else 0.5))
         self._serve_by = math.inf
         if client is not None and client.error is None:
-            poll.register(client.fileno(), client.interest())
+            interest = client.interest()
+            poll.register(client.fileno(), interest & ~select.POLLIN if self._is_unread() else interest)
             self._serve_by = client.deadline() or math.inf
         if self._listener is not None:
             poll.register(self._listener, select.POLLIN)
@@ -337,7 +346,8 @@ class Lease:
         if client is None or receiver is None:
             return
         if client.error is None and (client.fileno() in self._ready or now >= self._serve_by):
-            client.service()
+            client.service(read=not self._is_unread())
+        self._check_room(now)
         if self._fence.has_failed(time.monotonic()):
             self._fence_closed()  # what has come is given back
         for run in receiver.take():
@@ -389,12 +399,68 @@ class Lease:
                 return
         else:
             self._blocked_by = None
+        if self._set_aside:
+            for at, sequence in enumerate(sequences):
+                if sequence in self._set_aside:
+                    self._put_aside(sequence, first_id + at)
+                    self._hand_on(sequences[:at], first_id, tokens[:at], payloads[:at], now)
+                    behind = at + 1
+                    sequences, tokens, payloads = sequences[behind:], tokens[behind:], payloads[behind:]
+                    first_id += behind
+                    break
+        self._hand_on(sequences, first_id, tokens, payloads, now)
+
+    def _hand_on(
+        self, sequences: Sequence[int], first_id: int, tokens: list[bytes], payloads: list[bytes], now: float
+    ) -> None:
+        if not tokens:
+            return
         self._handed_on = max(self._handed_on, sequences[-1])
         self._flushes.handed_on(len(tokens), first_id + len(tokens))
-        self.received_bytes += sum(map(len, payloads))
-        self.ledger.add(sequences, first_id, tokens)
+        sizes = list(map(len, payloads))
+        nbytes = sum(sizes)
+        self.received_bytes += nbytes
+        self._credit.came(len(sizes), nbytes, max(sizes))
+        self.ledger.add(sequences, first_id, tokens, nbytes)
         self._renewal.arrived(now, first_id + len(tokens))
+        if self._credit.limit <= TOLD_WINDOW:
+            self._tell({"state": self._state()})
         self.blocks.put(Block(sequences, tokens, payloads))
+
+    def _put_aside(self, sequence: int, delivery_id: int) -> None:
+        """Dead-letters a message over which workers died, unread."""
+        deaths = self._set_aside.pop(sequence)
+        text = f"{deaths} workers in a row died while this message alone was under way"
+        if self._receiver is not None:
+            self._receiver.dispose(delivery_id, delivery_id, outcome_of("dead-letter", SET_ASIDE_REASON, text))
+        self._handed_on = max(self._handed_on, sequence)
+        self._dead_lettered.append(sequence)
+        self._tell({"state": self._state()})
+
+    # ---- room
+
+    def _is_full(self) -> bool:
+        client = self._client
+        partial_bytes = client.connection.partial_bytes if client is not None else 0
+        return self._credit.is_full(self.ledger.outstanding, self.ledger.outstanding_bytes, partial_bytes)
+
+    def _is_unread(self) -> bool:
+        """Whether the socket is left unread: what is under way fills the bound, and more would come."""
+        if self._stopping or self._hole_until or self._receiver is None or not self._receiver.credit:
+            return False
+        return self._is_full()
+
+    def _check_room(self, now: float) -> None:
+        """Where there is no room for long, or the lease ends, what still comes goes back, and with it all that follows."""
+        if not self._is_full() or self._receiver is None or not self._receiver.credit:
+            self._full_since = math.inf
+            return
+        self._full_since = min(self._full_since, now)
+        if self._hole_until or self._channel_file is None:
+            return
+        if self._stopping or now - self._full_since >= UNREAD_SECONDS:
+            self._hole_until = now
+            self._receiver.drain()
 
     def _look_failed(self, error: IsthmusError) -> None:
         client = self._client
@@ -473,13 +539,19 @@ class Lease:
             return
         if self._channel_file is not None and not self._met_sink:
             return  # the sink speaks when its target stands; before that nothing need be locked
-        mean_bytes = self.received_bytes // self.ledger.added if self.ledger.added else UNKNOWN_MESSAGE_BYTES
-        window = max(1, min(self.window, self.window_bytes // max(1, mean_bytes)))
+        ledger = self.ledger
+        wanted = min(self._credit.credit(ledger.outstanding, ledger.outstanding_bytes), self.limits.rows - ledger.added)
         if self._blocked_by is not None:
-            window = min(window, self.ledger.outstanding + PROBE)
-        wanted = min(window - self.ledger.outstanding, self.limits.rows - self.ledger.added)
-        if wanted > 0 and wanted - receiver.credit >= min(window // 4 + 1, wanted):
+            wanted = min(wanted, PROBE)
+        if self._credit.is_worth_granting(wanted, receiver.credit):
             receiver.grant(wanted)
+
+    def _window_changed(self) -> None:
+        """Tells sink and driver, before more than was told can be under way."""
+        for sink in self._sinks.values():
+            sink.send(frames.WINDOW, frames.packed(self._credit.limit))
+            sink.flush()
+        self._tell({"state": self._state()})
 
     # ---- the sink's side
 
@@ -496,7 +568,7 @@ class Lease:
                 self._greeted.add(fd)
                 self._on_frame(kind, payload)
                 if kind == frames.HELLO:
-                    sink.send(frames.WINDOW, frames.packed(self.window))
+                    sink.send(frames.WINDOW, frames.packed(self._credit.limit))
                     if self._fence.required and self._fence.is_open(now):
                         sink.send(frames.FENCE, frames.packed(int(self._fence.until * 1e9)))
                     if self._clock_told_ms is not None:
@@ -510,6 +582,7 @@ class Lease:
                 del self._sinks[fd]
                 sink.close()
                 if not self._sink_ended and self._error is None:
+                    self._tell({"died": True})
                     self._fail(LeaseError(f"'{self.path}': the sink went away without a word"))
 
     def _on_frame(self, kind: int, payload: bytes) -> None:
@@ -518,14 +591,17 @@ class Lease:
             self._last_arrival = time.monotonic()
         elif kind == frames.SETTLE:
             self._progress = time.monotonic()
-            for first, last in frames.unpack_pairs(payload):
-                self._dispose(self.ledger.settle(first, last), None)
+            self._settle((pair, None) for pair in frames.unpack_pairs(payload))
         elif kind == frames.FLUSHED:
             self._flushes.answer(int.from_bytes(payload, "little", signed=True))
         elif kind == frames.DISPOSE:
-            for item in json.loads(payload):
-                state = outcome_of(item["disposition"], item.get("reason"), item.get("description"))
-                self._dispose(self.ledger.settle(item["first"], item["last"]), state)
+            self._settle(
+                (
+                    (item["first"], item["last"]),
+                    outcome_of(item["disposition"], item.get("reason"), item.get("description")),
+                )
+                for item in json.loads(payload)
+            )
         elif kind == frames.HOLD:
             self._held = str(json.loads(payload).get("error") or "the target is away")
             if self._receiver is not None:
@@ -537,11 +613,22 @@ class Lease:
         elif kind == frames.ERROR:
             told = json.loads(payload)
             self._sink_ended = True
+            if told.get("died") and self._error is None:
+                self._tell({"died": True})
             self._fail(LeaseError(f"'{self.path}': the sink failed: {told.get('error')}"))
         elif kind == frames.END:
             self._sink_ended = True
             if not self._stopping:
                 self._fail(LeaseError(f"'{self.path}': the sink's input ended before the lease did"))
+
+    def _settle(self, wanted: Iterable[tuple[tuple[int, int], Any]]) -> None:
+        before = self.ledger.settled
+        for (first, last), state in wanted:
+            self._dispose(self.ledger.settle(first, last), state)
+        if self._credit.settled(self.ledger.settled - before):
+            self._window_changed()
+        elif self._credit.limit <= TOLD_WINDOW:
+            self._tell({"state": self._state()})
 
     def _dispose(self, spans: list[Span], state: Any) -> None:
         receiver = self._receiver
@@ -564,7 +651,7 @@ class Lease:
                 self._begin_end("time")
             elif self.ledger.added >= limits.rows:
                 self._begin_end("rows")
-            elif self.received_bytes >= limits.nbytes:
+            elif self.received_bytes >= limits.nbytes or (self._channel_file is None and self._is_full()):
                 self._begin_end("bytes")
             elif self._idle(now):
                 self._begin_end("idle")
@@ -748,10 +835,17 @@ class Lease:
             for sink in self._sinks.values():
                 sink.send(frames.FENCE, frames.packed(int(self._fence.until * 1e9)))
                 sink.flush()
+        if not self.ledger.added and told.get("window"):
+            self._credit.narrow(int(told["window"]), int(told["span"]))
+            self._set_aside = {int(told["set_aside"]): int(told["deaths"])} if told.get("set_aside") else {}
+            self._window_changed()
 
     def _fence_closed(self) -> None:
         if self._error is None:
             self._fail(ClaimUnconfirmedError(self.path))
+
+    def _state(self) -> str:
+        return "holding" if self._held else "ending" if self._stopping else "running" if self._has_turn else "next"
 
     def _tell(self, more: dict[str, Any]) -> None:
         asked = self._fence.ask(time.monotonic())
@@ -761,10 +855,18 @@ class Lease:
             lag_ms, now = 0, time.monotonic()
             if self._last_payload and now - self._last_arrival < 2 * REPORT_SECONDS:
                 lag_ms = max(0, self._source_ms(now) - enqueued_ms_of(self._last_payload))
-            state = "holding" if self._held else "ending" if self._stopping else "running" if self._has_turn else "next"
-            more = {"lag_ms": lag_ms, "rate": self._report.rate(self.ledger.settled), "state": state}
+            more = {"lag_ms": lag_ms, "rate": self._report.rate(self.ledger.settled), "state": self._state()}
         blocked_by = self._blocked_by.sequence if self._blocked_by is not None else 0
-        told = {"received_bytes": self.received_bytes, "held": self._held, "blocked_by": blocked_by, **more}
+        told = {
+            "received_bytes": self.received_bytes,
+            "held": self._held,
+            "blocked_by": blocked_by,
+            "window": self._credit.limit,
+            "head": self.ledger.first_sequence or 0,
+            "dead_lettered": len(self._dead_lettered),
+            "set_aside": self._dead_lettered,
+            **more,
+        }
         if asked:
             told["asked"] = asked
         self._report.tell(self.ledger, told)

@@ -146,6 +146,7 @@ class Outlet:
         self._greeted = False
         self._error: IsthmusError | None = None
         self._source_ended = False
+        self._input_died = False  # a step of the query failed, or its worker was killed
         self._closing = False
         self._said_at = 0.0
         self._tell_at = 0.0
@@ -261,6 +262,7 @@ class Outlet:
 
     def abort(self, error: BaseException) -> None:
         """The sink failed, or its input did: tells the reader, which gives back what was not settled."""
+        self._input_died = not isinstance(error, IsthmusError)
         self.close(error if isinstance(error, IsthmusError) else SourceGoneError(f"'{self.path}': {error!r}"))
 
     def close(self, error: IsthmusError | None = None) -> None:
@@ -685,7 +687,8 @@ class Outlet:
         self._dial()
         channel = self._channel
         if channel is not None and not channel.closed:
-            channel.send(frames.ERROR, json.dumps({"error": str(error), "retryable": error.retryable}).encode())
+            told = {"error": str(error), "retryable": error.retryable, "died": self._input_died}
+            channel.send(frames.ERROR, json.dumps(told).encode())
             channel.flush()
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from isthmus.amqp import section
+from isthmus.bridge.crash_search import SET_ASIDE_REASON
+from isthmus.bridge.credit_window import FIRST_MESSAGES
 from isthmus.bridge.fence import MARGIN_SECONDS
 from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus import channel as frames
@@ -325,7 +327,6 @@ def test_a_lease_whose_driver_is_frozen_ends_by_itself_and_so_does_its_sink_i5(
             late = source.queues["source"].put(message(20))
         made.thread.join(20)
         assert isinstance(made.error, ClaimUnconfirmedError)
-        assert isinstance(made.outlet._error, ClaimUnconfirmedError)
         assert time.monotonic() >= made.lease._fence.until
         assert late not in source.queues["source"].fates
         assert len(ids(target)) == 20
@@ -950,6 +951,133 @@ def test_the_window_in_bytes_holds_from_the_first_message_on(channel_file: Path)
             time.sleep(0.2)
             assert made.lease.ledger.outstanding <= 12
         assert len(source.queues["source"].fates) == 200
+
+
+@pytest.mark.parametrize("unread_seconds", [60.0, 0.2])
+def test_nothing_is_read_beyond_the_window_in_bytes_when_messages_grow(
+    channel_file: Path, monkeypatch: pytest.MonkeyPatch, unread_seconds: float
+) -> None:
+    """Credit was given for small ones. The socket stays unread; where that lasts, what comes goes back, and comes again."""
+    monkeypatch.setattr(lease_module, "UNREAD_SECONDS", unread_seconds)
+    bound, small, large = 2 << 20, 30, 20
+    with brokers(small) as (source, target):
+        for number in range(small, small + large):
+            source.queues["source"].put(message(number, 900_000))
+        limits = LeaseLimits(30, small + large, 1 << 30, 5.0)
+        made = pipe(source, target, channel_file, window_bytes=bound, limits=limits)
+        most = 0
+        hand_on = made.lease._hand_on
+
+        def watched(*block: Any) -> None:
+            nonlocal most
+            hand_on(*block)
+            most = max(most, made.lease.ledger.outstanding_bytes)
+
+        made.lease._hand_on = watched  # type: ignore[method-assign]
+        with held_back(made, target):
+            source.wait_for(made.lease._is_full)
+            time.sleep(0.5)
+            assert len(target.queues["target"].messages) < small + 4
+            if unread_seconds < 1.0:
+                source.wait_for(lambda: made.lease._receiver is not None and made.lease._receiver.credit == 0)
+        assert most <= bound + (1 << 20) + 900_000
+        assert ids(target) == [f"m{n}" for n in range(small + large)]
+        assert set(source.queues["source"].fates.values()) == {"completed"}
+
+
+def test_the_first_credit_is_one_and_then_by_what_came(channel_file: Path) -> None:
+    with brokers(0) as (source, target):
+        made = pipe(source, target, channel_file, limits=LeaseLimits(30, 3, 1 << 30, 30))
+        with held_back(made, target):
+            source.wait_for(lambda: made.lease._receiver is not None and made.lease._receiver.credit > 0)
+            assert made.lease._receiver is not None
+            assert made.lease._receiver.credit == 1
+            with source.lock:
+                for number in range(3):
+                    source.queues["source"].put(message(number))
+            target.wait_for(lambda: len(target.queues["target"].messages) == 3)
+
+
+def test_what_killed_its_workers_is_dead_lettered_unread_and_the_driver_is_told(
+    channel_file: Path, control_file: Path
+) -> None:
+    with brokers(20) as (source, target):
+        made = pipe(source, target, channel_file, control_file=control_file, claimed=True)
+        driver = Driver(made, control_file)
+        driver.grant(held_seconds=15.0, window=1, span=1, set_aside=1, deaths=2)
+        made.thread.join(30)
+        made.lease.join(10)
+        assert made.error is None
+        fates = source.queues["source"].fates
+        assert fates.pop(1) == f"dead-lettered: {SET_ASIDE_REASON}"
+        assert set(fates.values()) == {"completed"}
+        assert ids(target) == [f"m{n}" for n in range(1, 20)]
+        told = [json.loads(payload) for _, payload in driver.channel.receive()]
+        assert told[-1]["dead_lettered"] == 1
+        assert any(each["set_aside"] == [1] for each in told)
+        driver.close()
+
+
+def test_the_driver_knows_of_each_message_of_a_small_window_before_it_is_handed_on(
+    channel_file: Path, control_file: Path
+) -> None:
+    with brokers(5) as (source, target):
+        made = pipe(source, target, channel_file, control_file=control_file, claimed=True)
+        told: list[dict[str, Any]] = []
+        known: list[tuple[int, int]] = []
+
+        def step(block: Block) -> Block:
+            told.extend(json.loads(payload) for kind, payload in driver.channel.receive() if kind == frames.STATS)
+            last = [*driver.told, *told][-1]
+            known.append((last["head"], last["window"]))
+            return block
+
+        made.step = step
+        driver = Driver(made, control_file)
+        driver.grant(held_seconds=15.0, window=1, span=100)
+        made.thread.join(30)
+        assert made.error is None
+        assert known == [(number, 1) for number in range(1, 6)]
+        assert len(ids(target)) == 5
+        driver.close()
+
+
+def test_a_window_that_grows_is_told_before_more_can_be_under_way(channel_file: Path, control_file: Path) -> None:
+    with brokers(1000) as (source, target):
+        made = pipe(source, target, channel_file, control_file=control_file, claimed=True, limits=MANY)
+        told: list[dict[str, Any]] = []
+
+        def step(block: Block) -> Block:
+            told.extend(json.loads(payload) for kind, payload in driver.channel.receive() if kind == frames.STATS)
+            assert made.lease.ledger.outstanding <= max(each["window"] for each in (*driver.told, *told))
+            return block
+
+        made.step = step
+        driver = Driver(made, control_file)
+        driver.grant(held_seconds=15.0)
+        made.thread.join(30)
+        assert made.error is None
+        assert max(each["window"] for each in told) > FIRST_MESSAGES
+        assert len(ids(target)) == 1000
+        driver.close()
+
+
+def test_a_sink_that_dies_is_told_to_the_driver(channel_file: Path, control_file: Path) -> None:
+    with brokers(10) as (source, target):
+        made = pipe(source, target, channel_file, control_file=control_file, claimed=True)
+
+        def die(block: Block) -> Block:
+            raise ZeroDivisionError("a step of the query failed")
+
+        made.step = die
+        driver = Driver(made, control_file)
+        driver.grant(held_seconds=15.0)
+        made.thread.join(30)
+        made.lease.join(10)
+        assert isinstance(made.error, ZeroDivisionError)
+        told = [json.loads(payload) for _, payload in driver.channel.receive()]
+        assert any(each.get("died") and each["head"] == 1 for each in told)
+        driver.close()
 
 
 def test_errors_reach_the_reader_as_the_last_item() -> None:
