@@ -126,7 +126,7 @@ class RouteControl:
     def stop(self, why: str) -> None:
         """Asks every lease to end, and the source to start no other."""
         with self._lock:
-            self._service()
+            self._hear_out()
             self._stopping = why or "stop"
             for peer in self._peers.values():
                 self._ask(peer)
@@ -138,7 +138,7 @@ class RouteControl:
         if self._thread is not None:
             self._thread.join(5.0)
         with self._lock:
-            self._service()
+            self._hear_out()
             for peer in self._peers.values():
                 peer.channel.close()
             self._peers.clear()
@@ -170,6 +170,11 @@ class RouteControl:
     def _ask(self, peer: _Peer) -> None:
         peer.channel.send(frames.STOP, self._stopping.encode())
         peer.channel.flush()
+
+    def _hear_out(self) -> None:
+        """Takes in everything that was told before now: behind the last word of a process that died stands its end."""
+        self._service()
+        self._service()
 
     def _service(self) -> None:
         while self._listener is not None:
@@ -203,15 +208,15 @@ class RouteControl:
 
     def _count(self, peer: _Peer) -> None:
         """What a report tells of messages that moved, killed, or were set aside."""
-        settled = int(peer.told.get("settled", 0))
-        self._crashes.moved(settled - peer.settled)
-        peer.settled = settled
         for sequence in peer.told.pop("set_aside", ()):
             planned = self._crashes.plan()
             if planned.set_aside == sequence:
                 log.warning("route %s: message %d was dead-lettered: it killed %d workers in a row while it alone was under "
                             "way", self._name, sequence, planned.deaths)  # fmt: skip
                 self._crashes.set_aside(sequence)
+        settled = int(peer.told.get("settled", 0))
+        self._crashes.moved(settled - peer.settled)
+        peer.settled = settled
         if peer.told.pop("died", False):
             self._died(peer)
 
@@ -221,7 +226,11 @@ class RouteControl:
             return
         peer.died = True
         told = peer.told
-        self._crashes.died(int(told.get("window", 0)), int(told.get("outstanding", 0)), int(told.get("head", 0)))
+        window, outstanding, head = (int(told.get(name, 0)) for name in ("window", "outstanding", "head"))
+        self._crashes.died(window, outstanding, head)
+        planned = self._crashes.plan()
+        log.warning("route %s: a worker died while up to %d messages were under way, the first known one %d; no more than %d "
+                    "from now on, until %d have moved", self._name, window, head, planned.window, planned.span)  # fmt: skip
 
     def _answer(self, peer: _Peer) -> None:
         asked = peer.told.pop("asked", 0)

@@ -540,7 +540,11 @@ class Lease:
         if self._channel_file is not None and not self._met_sink:
             return  # the sink speaks when its target stands; before that nothing need be locked
         ledger = self.ledger
-        wanted = min(self._credit.credit(ledger.outstanding, ledger.outstanding_bytes), self.limits.rows - ledger.added)
+        wanted = min(
+            self._credit.credit(ledger.outstanding, ledger.outstanding_bytes),
+            self.limits.rows - ledger.added,
+            1 + max(0, self.limits.nbytes - self.received_bytes) // max(1, self._credit.message_bytes),
+        )
         if self._blocked_by is not None:
             wanted = min(wanted, PROBE)
         if self._credit.is_worth_granting(wanted, receiver.credit):
@@ -690,6 +694,7 @@ class Lease:
         if self._ask_turn(now):
             self._has_turn = True
             self._started = self._last_arrival = now
+            self._tell({"state": self._state()})  # who dies from now on may have been killed by a message
             return
         turn.stand_next()
         if turn.remaining_seconds() > LONGEST_STAND_SECONDS:

@@ -197,7 +197,7 @@ def test_a_lease_ends_by_its_limits_and_gives_the_rest_back(
         completed = [s for s, fate in fates.items() if fate == "completed"]
         assert made.lease.ended_by == ended_by
         assert ids(target) == [f"m{s - 1}" for s in sorted(completed)]
-        assert len(completed) == {"time": 300, "rows": 100, "bytes": 64, "through": 120}[ended_by]
+        assert len(completed) == {"time": 300, "rows": 100, "bytes": 40, "through": 120}[ended_by]
         source.wait_for(lambda: not source.queues["source"].locked)
         assert len(source.queues["source"].waiting) == 300 - len(completed)
 
@@ -1187,6 +1187,32 @@ def test_nothing_is_locked_before_the_turn_has_come_i4(tmp_path: Path, turns: Pa
             assert source.queues["source"].fates == {}
             other.leave()
             source.wait_for(lambda: len(source.queues["source"].fates) == 10)
+
+
+def test_the_driver_knows_who_has_the_turn_before_a_message_can_kill_it(
+    tmp_path: Path, turns: Path, control_file: Path
+) -> None:
+    other = Turn(turns, SECOND)
+    assert other.take(time.monotonic() + 1)
+    with brokers(1) as (source, target):
+        more = {"turn": Turn(turns, FIRST), "control_file": control_file, "claimed": True}
+        states: list[str] = []
+
+        def step(block: Block) -> Block:
+            told = [json.loads(payload) for kind, payload in driver.channel.receive() if kind == frames.STATS]
+            states.extend(each["state"] for each in (*driver.told, *told) if "state" in each)
+            return block
+
+        made = pipe(source, target, tmp_path / "1.lease", step=step, **more)
+        driver = Driver(made, control_file)
+        driver.grant(held_seconds=15.0)
+        source.wait_for(other.is_awaited)
+        other.leave()
+        made.thread.join(30)
+        assert made.error is None
+        assert states[0] == "next"
+        assert states[-1] == "running"
+        driver.close()
 
 
 def test_a_lease_whose_turn_is_far_away_ends(tmp_path: Path, turns: Path) -> None:
