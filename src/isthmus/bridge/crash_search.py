@@ -56,10 +56,12 @@ class CrashSearch:
         self._head = 0
         self._deaths = 0
         self._may_set_aside = True
+        self._set_aside = 0  # the last one, which may come again where its settlement was lost with a connection
 
     def plan(self) -> Plan:
         """What holds for the lease that moves messages now, and for the next one."""
-        named = self._head if self._deaths >= DEATHS_ALONE and self._may_set_aside else 0
+        allowed = self._may_set_aside or self._head == self._set_aside
+        named = self._head if self._deaths >= DEATHS_ALONE and allowed else 0
         return Plan(self._window, self._span, named, self._deaths if named else 0)
 
     def died(self, window: int, outstanding: int, head: int) -> None:
@@ -96,3 +98,4 @@ class CrashSearch:
         if sequence == self._head:
             self._window = self._span = self._head = self._deaths = 0
             self._may_set_aside = False
+            self._set_aside = sequence

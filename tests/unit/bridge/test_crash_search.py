@@ -112,6 +112,15 @@ def test_a_death_while_nothing_was_under_way_is_no_messages_fault() -> None:
     assert search.plan().window == 1
 
 
+def test_one_whose_settlement_was_lost_is_set_aside_again() -> None:
+    search = CrashSearch()
+    for _ in range(2):
+        for _ in range(DEATHS_ALONE):
+            search.died(1, 1, 5)
+        assert search.plan().set_aside == 5
+        search.set_aside(5)
+
+
 def test_a_route_that_is_stuck_may_set_aside_again_once_something_moved() -> None:
     search = CrashSearch()
     for _ in range(DEATHS_ALONE):

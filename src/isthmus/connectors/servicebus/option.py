@@ -140,7 +140,7 @@ class SourceOptions(_Options):
     )
     partitions: int = _option("Readers at once, where `ordered` is false.", 1, minimum=1)
     window: int = _option("Messages that may be under way between source and settlement.", 16_000, minimum=1)
-    window_bytes: int = _option("The same in bytes, by the size of recent messages.", 64 << 20, minimum=1)
+    window_bytes: int = _option("The same in bytes; one message alone may be larger.", 64 << 20, minimum=1)
     lock_seconds: float = _option(
         "LockDuration of the entity, by which locks are renewed and those of a dead reader waited for; 0: what messages and "
         "this machine's clock tell.",
