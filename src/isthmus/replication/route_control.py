@@ -8,8 +8,9 @@ and sink.
 Invariants:
     I1. The count of settled messages is the sum over all leases ever heard of, and never falls.
     I2. Once stopping, every lease that connects later is asked to end as well.
-    I4. A worker's death counts once, and not where the lease was asked to end.
     I3. An answer tells for how long the claim is held from when it is given, not from when it was asked for.
+    I4. A worker's death counts once, and not where the lease was asked to end.
+    I5. Whoever sends what is no report is cut off; all others are served.
 """
 
 from __future__ import annotations
@@ -189,15 +190,13 @@ class RouteControl:
             if self._stopping:
                 self._ask(peer)
         for descriptor, peer in list(self._peers.items()):
-            received: list[tuple[int, bytes]] = []
-            with contextlib.suppress(ChannelError):
+            try:
                 received = peer.channel.receive()
-            for kind, payload in received:
-                if kind == frames.STATS:
-                    peer.hear(json.loads(payload))
-                    self._met = self._met or peer.is_lease or bool(peer.told.get("looking"))
-                    self._count(peer)
-                    self._answer(peer)
+                for kind, payload in received:
+                    if kind == frames.STATS:
+                        self._hear(peer, json.loads(payload))
+            except (ChannelError, ValueError, TypeError, AttributeError):
+                peer.channel.closed = True
             if peer.channel.closed:
                 if peer.busy and peer.told.get("state") != "next":
                     self._died(peer)
@@ -205,6 +204,12 @@ class RouteControl:
                     self._settled_before += int(peer.told.get("settled", 0))
                 peer.channel.close()
                 del self._peers[descriptor]
+
+    def _hear(self, peer: _Peer, told: dict[str, Any]) -> None:
+        peer.hear(told)
+        self._met = self._met or peer.is_lease or bool(peer.told.get("looking"))
+        self._count(peer)
+        self._answer(peer)
 
     def _count(self, peer: _Peer) -> None:
         """What a report tells of messages that moved, killed, or were set aside."""

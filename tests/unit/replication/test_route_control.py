@@ -155,6 +155,23 @@ def test_i4_what_ends_by_itself_or_is_asked_to_killed_nobody(tmp_path: Path, end
     assert route.lease(ends="time") == Plan()
 
 
+@pytest.mark.parametrize("payload", [b"{", b"[1]", b'{"settled": "many"}', b'{"process": 1, "set_aside": 5}'])
+def test_i5_what_is_no_report_harms_nobody_else(tmp_path: Path, payload: bytes) -> None:
+    control = RouteControl(tmp_path / "route", lambda: 10.0).open()
+    bad, good = connect(control), connect(control)
+    bad.send(frames.STATS, payload)
+    bad.flush()
+    assert select.select([bad], [], [], 10.0)[0]
+    assert bad.receive() == []
+    assert bad.closed
+    report(good, lease="1/0", process=11, settled=3, state="running", asked=1)
+    assert select.select([good], [], [], 10.0)[0]
+    assert control.sighting().moved == 3
+    for channel in (bad, good):
+        channel.close()
+    control.close()
+
+
 def test_messages_that_move_open_the_window_again(tmp_path: Path) -> None:
     route = Killing(tmp_path)
     route.lease(window=64, outstanding=3, head=7)

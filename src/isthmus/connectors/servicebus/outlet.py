@@ -24,10 +24,10 @@ Invariants:
         fails, and the reader gives all locks back.
     I4. A refusal that will not pass (too large, malformed) dead-letters that one row at its source, with the reason.
     I5. Nothing waits for the channel.
-    I7. Nothing is sent after the reader's fence has closed (`isthmus.bridge.fence`): the query fails.
     I6. An acknowledgement that nobody waits for is read with the next rows, or `READ_SECONDS` after the last: at some hundred
         messages a second a thread that woke for each took more of the processors than sending did. A source whose window is
         nearly full waits for it; then it is read, and told, at once.
+    I7. Nothing is sent after the reader's fence has closed (`isthmus.bridge.fence`): the query fails.
 """
 
 from __future__ import annotations
