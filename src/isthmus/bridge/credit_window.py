@@ -102,7 +102,8 @@ class CreditWindow:
 
     def is_worth_granting(self, wanted: int, granted: int) -> bool:
         """Whether the credit should be set anew; each flow frame costs the peer a look for messages."""
-        return wanted > 0 and wanted - granted >= min(self.limit // 4 + 1, wanted)
+        window = min(self.limit, max(1, self.nbytes // max(1, self.message_bytes)))
+        return wanted > 0 and wanted - granted >= min(window // 4 + 1, wanted)
 
     def is_full(self, outstanding: int, outstanding_bytes: int, partial_bytes: int) -> bool:
         """Whether to read nothing for now.

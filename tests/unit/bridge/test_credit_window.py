@@ -95,6 +95,9 @@ def test_credit_is_set_anew_by_quarters_of_the_window() -> None:
     assert window.is_worth_granting(1000, 700)
     assert window.is_worth_granting(1, 0)
     assert not window.is_worth_granting(0, 0)
+    window.came(10, 10 * MIB, MIB)  # now the window is 64 by size
+    assert window.is_worth_granting(40, 20)
+    assert not window.is_worth_granting(40, 30)
 
 
 @given(st.lists(st.sampled_from([200, 1000, 100_000, 3 * MIB, 20 * MIB]), min_size=1, max_size=80), st.integers(0, 99))
