@@ -66,7 +66,7 @@ from isthmus.connectors.servicebus.lease_item import Block, Finish, LeaseEnd, Le
 from isthmus.connectors.servicebus.lease_report import REPORT_SECONDS, LeaseReport
 from isthmus.connectors.servicebus.ledger import Ledger, Span
 from isthmus.connectors.servicebus.renewal import Renewal
-from isthmus.connectors.servicebus.sequence import UNREADABLE, annotations_of, enqueued_ms_of, sequences_of
+from isthmus.connectors.servicebus.sequence import annotations_of, broker_times_of, enqueued_ms_of, sequences_of
 from isthmus.connectors.servicebus.turn import Turn
 from isthmus.errors import EntityDisabledError, IsthmusError
 from isthmus.transport import Client, Endpoint, Management, Receiver
@@ -109,7 +109,7 @@ TOLD_WINDOW = 8
 # Blocks of at most so many messages come so seldom that the reader's thread may run the lease while it waits.
 SPARSE_MESSAGES = 16
 _LOCK_SECONDS_UNKNOWN = 30.0
-_LOCKED_UNTIL, _ENQUEUED = "x-opt-locked-until", "x-opt-enqueued-time"
+_LOCKED_UNTIL = "x-opt-locked-until"
 # The broker's clock is read from a delivery so often at most, and told to the sink when it has moved so far.
 CLOCK_SECONDS = 0.1
 CLOCK_STEP_MS = 2
@@ -346,7 +346,8 @@ class Lease:
         if client is None or receiver is None:
             return
         if client.error is None and (client.fileno() in self._ready or now >= self._serve_by):
-            client.service(read=not self._is_unread())
+            gone = self._ready.get(client.fileno(), 0) & (select.POLLERR | select.POLLHUP)
+            client.service(read=bool(gone) or not self._is_unread())
         self._check_room(now)
         if self._fence.has_failed(time.monotonic()):
             self._fence_closed()  # what has come is given back
@@ -487,12 +488,7 @@ class Lease:
         if now - self._clock_at < CLOCK_SECONDS and not awaited:
             return
         self._clock_at = now
-        message = payloads[0] if awaited else payloads[-1]
-        try:
-            times = annotations_of(message, _ENQUEUED, _LOCKED_UNTIL)
-        except UNREADABLE:
-            return  # the sink says what is wrong with it
-        enqueued_ms, locked_until_ms = int(times.get(_ENQUEUED) or 0), int(times.get(_LOCKED_UNTIL) or 0)
+        enqueued_ms, locked_until_ms = broker_times_of(payloads[0] if awaited else payloads[-1])
         self._source_clock.seen(now, self._clock.wall_ms(), enqueued_ms, locked_until_ms, awaited=awaited)
         offset_ms, told_ms = self._source_clock.offset_ms, self._clock_told_ms
         if offset_ms is not None and (told_ms is None or abs(offset_ms - told_ms) >= CLOCK_STEP_MS):

@@ -37,7 +37,7 @@ from isthmus.connectors.servicebus.disposition import outcome_of, start_settling
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
 from isthmus.connectors.servicebus.outlet import Outlet
 from isthmus.connectors.servicebus.row import FLUSH_SEQUENCE, encode
-from isthmus.connectors.servicebus.sequence import UNREADABLE, annotations_of
+from isthmus.connectors.servicebus.sequence import broker_times_of
 from isthmus.connectors.servicebus.splice import Refused, Splicer
 from isthmus.errors import ConnectionLostError, InvalidArgumentError
 from isthmus.transport import Management
@@ -48,7 +48,6 @@ DISPOSITIONS = ("complete", "dead-letter", "defer", "abandon")
 SWITCH_INTERVAL_SECONDS = 0.001
 # Up to so many, a loop is faster than numpy.
 FEW_ROWS = 32
-_TIMES = ("x-opt-enqueued-time", "x-opt-locked-until")
 
 
 class ServiceBusSinkMixin:
@@ -199,11 +198,7 @@ class _Rows:
         if told_ms is not None:
             return told_ms
         wall_ms = time.time_ns() // 1_000_000
-        try:
-            times = annotations_of(message, *_TIMES)
-            enqueued_ms, locked_until_ms = (int(times.get(name) or 0) for name in _TIMES)
-        except UNREADABLE:
-            return wall_ms  # the splice says what is wrong with it
+        enqueued_ms, locked_until_ms = broker_times_of(message)
         return bounded_ms(wall_ms, enqueued_ms, locked_until_ms)
 
 

@@ -16,6 +16,7 @@ from isthmus.amqp.section import Header
 from isthmus.connectors.servicebus.channel import listen
 from isthmus.connectors.servicebus.option import SinkOptions
 from isthmus.connectors.servicebus.row import decoded_batch, flush_batch, raw_batch
+from isthmus.connectors.servicebus.sequence import broker_times_of
 from isthmus.connectors.servicebus.sink import StreamWriter, _Rows, _SourceSettler
 from isthmus.connectors.servicebus.splice import Refused
 from isthmus.errors import InvalidArgumentError
@@ -133,3 +134,10 @@ def test_without_a_reader_the_time_to_live_goes_by_a_clock_within_the_messages_o
     _Rows(options, listener, None).take(raw_batch([message], [b""], [1]))  # type: ignore[arg-type]
     (copy,) = listener.copies
     assert section.decode_header(copy, section.locate(copy).header).ttl_ms == left_ms
+
+
+@pytest.mark.parametrize("value", ["soon", b"\x00", 1.5])
+def test_times_of_another_type_tell_nothing(value: Any) -> None:
+    annotations = {"x-opt-enqueued-time": value, "x-opt-locked-until": types.Timestamp(7)}
+    assert broker_times_of(section.encode_message(b"x", annotations=annotations)) == (0, 7)
+    assert broker_times_of(b"no message") == (0, 0)
