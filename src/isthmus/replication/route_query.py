@@ -23,6 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from isthmus.bridge.crash_search import CrashSearch
 from isthmus.replication.reach import name_places, namespace_options
 from isthmus.replication.route_control import RouteControl
 from isthmus.replication.sighting import Sighting
@@ -113,8 +114,23 @@ def sink_options(route: Route, federation: Federation, settings: RouteSettings) 
     )
 
 
-def start_route(spark: SparkSession, route: Route, federation: Federation, settings: RouteSettings) -> RouteQuery:
+def start_route(
+    spark: SparkSession,
+    route: Route,
+    federation: Federation,
+    settings: RouteSettings,
+    claim_seconds: Callable[[], float] | None = None,
+    crashes: CrashSearch | None = None,
+) -> RouteQuery:
     """Start a route's query.
+
+    Args:
+        spark: the session.
+        route: what to start.
+        federation: the federation of the route.
+        settings: how.
+        claim_seconds: for how long the task's claim is still held; None: nobody competes. Called on another thread.
+        crashes: which of the route's messages kills its workers; kept over starts.
 
     Raises:
         SparkGoneError: Spark has ended.
@@ -122,8 +138,10 @@ def start_route(spark: SparkSession, route: Route, federation: Federation, setti
     """
     steps = [find_step(name) for name in settings.steps]
     checkpoint = settings.checkpoints / route.name
-    control = RouteControl(checkpoint).open()
+    control = RouteControl(checkpoint, claim_seconds, crashes).open()
     source = source_options(route, federation, settings, control.path)
+    if claim_seconds is not None:
+        source["claimed"] = "true"
 
     def start(turn: Mapping[str, str], place: Path) -> StreamingQuery:
         writer = (
@@ -216,6 +234,7 @@ class RouteQuery:
     def stop(self) -> None:
         """Stops its queries."""
         try:
+            self._control.stop("the route ends")  # what dies from now on was not killed by a message
             # What has ended with Java need not be stopped.
             with suppress(SparkGoneError), calling_spark(), ExitStack() as stack:
                 for query in self._queries:

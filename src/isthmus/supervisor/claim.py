@@ -12,6 +12,8 @@ Invariants:
     I2. A run believes that it holds a claim only until the lock's duration after the last renewal that was asked for and
         granted, by its own monotonic clock.
     I3. `attempt` never raises: what is in the way is part of the view.
+    I4. The leases of a task end before another run can hold its claim, though this process be frozen: they are told
+        `remaining_seconds`, and end by themselves when they are told nothing (`isthmus.bridge.fence`).
 """
 
 from __future__ import annotations
@@ -148,6 +150,11 @@ class Claim:
                 return ClaimView(ClaimState.HELD)
             return ClaimView(ClaimState.UNREACHABLE, "the claim could not be renewed in time")
         return self._view
+
+    def remaining_seconds(self) -> float:
+        """For how long this run certainly holds the claim, if it is not renewed any more; 0 where it does not."""
+        held = self._held
+        return 0.0 if held is None else max(0.0, held.until - self._clock.monotonic())
 
     def attempt(self) -> float:
         """Takes the claim, or renews it; blocks for seconds at most.
@@ -315,6 +322,10 @@ class ClaimKeeper:
     def view(self, task: str, alias: str) -> ClaimView:
         """How the claim of a task at a namespace stands."""
         return self._claims[task, alias].view()
+
+    def remaining_seconds(self, task: str, alias: str) -> float:
+        """For how long the claim of a task at a namespace is certainly held; see `Claim`."""
+        return self._claims[task, alias].remaining_seconds()
 
     def decided(self) -> bool:
         """Whether every claim is known to be held, held elsewhere, or out of reach."""

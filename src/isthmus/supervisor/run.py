@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from isthmus.bridge.crash_search import CrashSearch
 from isthmus.errors import ConfigError, InvalidArgumentError, IsthmusError
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_query import RouteSettings, start_route
@@ -135,9 +136,17 @@ def run_federation(
                 available_now=options.settings.available_now,
                 lease_seconds=options.lease_seconds,
             )
+            crashes = {route.name: CrashSearch() for route in chosen}
             supervisor = Supervisor(
                 chosen,
-                lambda route: start_route(spark, route, federation, settings),
+                lambda route: start_route(
+                    spark,
+                    route,
+                    federation,
+                    settings,
+                    lambda: claims.remaining_seconds(route.task, route.source.alias),
+                    crashes[route.name],
+                ),
                 claims=claims,
                 backlog=watch.backlog,
                 settings=options.settings,

@@ -119,7 +119,8 @@ class Settings:
             on a Python process that takes ten to connect.
         start_seconds: after so long a route that is still starting no longer holds up the next.
         claim_seconds: with `available_now`, how long a route waits for its claim before it is given up.
-        attempts_limit: with `available_now`, how many failures in a row without a message moved end a route for good.
+        attempts_limit: with `available_now`, how many failures in a row without a message moved end a route for good; more than
+            it takes to find a message that kills its worker (`isthmus.bridge.crash_search`).
     """
 
     retry_first_seconds: float = 5.0
@@ -130,7 +131,7 @@ class Settings:
     stuck_after_seconds: float = 60.0
     steady_seconds: float = 60.0
     available_now: bool = False
-    attempts_limit: int = 5
+    attempts_limit: int = 8
     starts_at_once: int = 2
     start_seconds: float = 10.0
     claim_seconds: float = 60.0

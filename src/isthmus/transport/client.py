@@ -212,11 +212,17 @@ class Client:
             due = renewal if due is None else min(due, renewal)
         return due
 
-    def service(self) -> None:
-        """Reads what is there, hands it out, writes what can be written; never blocks."""
+    def service(self, *, read: bool = True) -> None:
+        """Reads what is there, hands it out, writes what can be written; never blocks.
+
+        Args:
+            read: False leaves what has come in the socket: the peer has to wait. Not for longer than a few seconds, since
+                heartbeats and answers wait as well.
+        """
         if self._socket is None or self.error is not None:
             return
-        self._read()
+        if read:
+            self._read()
         self._dispatch(self.connection.tick(time.monotonic()))
         self._renew()
         self._write()

@@ -18,9 +18,13 @@ Frames, sink to reader:
     END      end of input, and everything that came is settled
 Frames, reader to sink:
     STOPPED  the reader has ended the lease in good order; payload JSON
-    WINDOW   int64: how many messages may be under way at the source; answers HELLO
+    WINDOW   int64: how many messages may be under way at the source; answers HELLO, and told anew when it changes
+    FENCE    int64: until when the sink may send, in nanoseconds of that monotonic time (`isthmus.bridge.fence`)
+    CLOCK    int64: the wall time of the source's broker minus the monotonic time that all processes here share, in ms
 Frames, driver to reader:
     STOP     a wish that the lease ends; payload: why
+    GRANT    the answer to a report that asked: JSON {"asked": its number, "held_seconds": how long the claim is still held},
+             and what `isthmus.bridge.crash_search` plans: {"window", "span", "set_aside", "deaths"}
 
 Invariants:
     I1. Writing never blocks: what the socket does not take waits here, in order (a sink that waits for the channel while
@@ -52,11 +56,14 @@ from isthmus.errors import IsthmusError
 
 __all__ = [
     "ALIVE",
+    "CLOCK",
     "COUNTS",
     "DISPOSE",
     "END",
     "ERROR",
+    "FENCE",
     "FLUSHED",
+    "GRANT",
     "HELLO",
     "HOLD",
     "RESUME",
@@ -73,13 +80,17 @@ __all__ = [
     "dial",
     "listen",
     "pack_flushed",
+    "packed",
     "private_directory",
     "sweep",
     "unpack_flushed",
     "unpack_pairs",
+    "unpacked",
 ]
 
-HELLO, SETTLE, DISPOSE, FLUSHED, HOLD, RESUME, ALIVE, STATS, ERROR, END, STOPPED, STOP, WINDOW = range(1, 14)
+HELLO, SETTLE, DISPOSE, FLUSHED, HOLD, RESUME, ALIVE, STATS, ERROR, END, STOPPED, STOP, WINDOW, CLOCK, FENCE, GRANT = (
+    range(1, 17)
+)
 _HEAD = struct.Struct("<BI")
 _PAIR = struct.Struct("<qq")
 _RECEIVE_BYTES = 1 << 16
@@ -370,7 +381,7 @@ class Channel:
         at, end = 0, len(self._in)
         while end - at >= _HEAD.size:
             kind, size = _HEAD.unpack_from(self._in, at)
-            if size > _FRAME_LIMIT_BYTES or not HELLO <= kind <= WINDOW:
+            if size > _FRAME_LIMIT_BYTES or not HELLO <= kind <= GRANT:
                 raise ChannelError(f"frame of kind {kind} with {size} bytes")
             if end - at - _HEAD.size < size:
                 break
@@ -384,6 +395,16 @@ class Channel:
         """Closes this end."""
         self.closed = True
         self._sock.close()
+
+
+def packed(number: int) -> bytes:
+    """The payload of a frame that tells one number."""
+    return number.to_bytes(8, "little", signed=True)
+
+
+def unpacked(payload: bytes) -> int:
+    """The number of such a frame."""
+    return int.from_bytes(payload, "little", signed=True)
 
 
 def unpack_pairs(payload: bytes) -> list[tuple[int, int]]:

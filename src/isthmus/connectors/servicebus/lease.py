@@ -24,6 +24,8 @@ Invariants:
     I3. In an ordered lease nothing is handed on while an earlier message is locked by someone else.
     I4. No credit is held before the lease has its turn, while the target is away, while the sink is silent, or after a
         lease began to end.
+    I5. Where the task is claimed, no credit is held and nothing is handed on before the driver has confirmed the claim, or
+        after the fence has closed.
 """
 
 from __future__ import annotations
@@ -38,11 +40,15 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from isthmus.amqp.performative import Released
+from isthmus.bridge.crash_search import SET_ASIDE_REASON
+from isthmus.bridge.credit_window import CreditWindow
+from isthmus.bridge.fence import Fence
+from isthmus.bridge.source_clock import SourceClock
 from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus.channel import Channel, Listening, listen
@@ -51,12 +57,17 @@ from isthmus.connectors.servicebus.disposition import outcome_of, settle_by_toke
 from isthmus.connectors.servicebus.flush_account import FlushAccount
 from isthmus.connectors.servicebus.head import Standing, first_hole
 from isthmus.connectors.servicebus.lease_drive import Drive
-from isthmus.connectors.servicebus.lease_error import HeldElsewhereError, LeaseError, RowsDroppedError
+from isthmus.connectors.servicebus.lease_error import (
+    ClaimUnconfirmedError,
+    HeldElsewhereError,
+    LeaseError,
+    RowsDroppedError,
+)
 from isthmus.connectors.servicebus.lease_item import Block, Finish, LeaseEnd, LeaseLimits
 from isthmus.connectors.servicebus.lease_report import REPORT_SECONDS, LeaseReport
 from isthmus.connectors.servicebus.ledger import Ledger, Span
 from isthmus.connectors.servicebus.renewal import Renewal
-from isthmus.connectors.servicebus.sequence import annotations_of, enqueued_ms_of, sequences_of
+from isthmus.connectors.servicebus.sequence import annotations_of, broker_times_of, enqueued_ms_of, sequences_of
 from isthmus.connectors.servicebus.turn import Turn
 from isthmus.errors import EntityDisabledError, IsthmusError
 from isthmus.transport import Client, Endpoint, Management, Receiver
@@ -91,13 +102,21 @@ TURN_RETRY_SECONDS = 0.01
 OVERTIME_SECONDS = 10.0
 # How many messages a lease asks for to see whether the one that it waits for is free.
 PROBE = 8
-# What a message is taken to have before the first has come: credit that was given cannot be taken back from those that
-# turn out larger.
-UNKNOWN_MESSAGE_BYTES = 1 << 20
+# For so long the socket is left unread while what is under way fills the bound; then what comes is given back, since locks
+# cannot be renewed, nor heartbeats heard, over a socket that nobody reads.
+UNREAD_SECONDS = 5.0
+# With a window so small the driver is told of each message before it is handed on: it may be the one that kills.
+TOLD_WINDOW = 8
 # Blocks of at most so many messages come so seldom that the reader's thread may run the lease while it waits.
 SPARSE_MESSAGES = 16
 _LOCK_SECONDS_UNKNOWN = 30.0
 _LOCKED_UNTIL = "x-opt-locked-until"
+# The broker's clock is read from a delivery so often at most, and told to the sink when it has moved so far.
+CLOCK_SECONDS = 0.1
+CLOCK_STEP_MS = 2
+# A message that comes to a link that has had credit for so long, and got nothing for a while, was enqueued just now.
+AWAITED_CREDIT_SECONDS = 1.0
+AWAITED_GAP_SECONDS = 0.05
 
 
 class Lease:
@@ -108,7 +127,7 @@ class Lease:
         path: the source's entity.
         limits: when the lease ends.
         window: messages under way at most.
-        window_bytes: bytes under way at most, judged by the mean of what came so far.
+        window_bytes: bytes under way at most; one message alone may be larger.
         ordered: wait for earlier messages that someone else holds.
         channel_file: where the sink dials; None: nobody settles here (the caller takes `tokens`).
         control_file: where the driver listens for reports (`RouteControl`); None: nobody watches.
@@ -116,6 +135,7 @@ class Lease:
         lock_seconds: LockDuration of the source; 0: what the first message's lock and this machine's clock tell.
         steps: names of custom steps, for the error when rows were dropped.
         turn: of the route's two queries; None: there is but one.
+        claimed: whether the driver has to confirm, over `control_file`, that the task's claim is held (`bridge.fence`).
 
     Attributes:
         blocks: what the reader takes: Block, then Finish, then LeaseEnd.
@@ -137,6 +157,7 @@ class Lease:
         lock_seconds: float = 0.0,
         steps: str = "",
         turn: Turn | None = None,
+        claimed: bool = False,
     ) -> None:
         self.endpoint = endpoint
         self.path = path
@@ -188,6 +209,16 @@ class Lease:
         self._renewal = Renewal(self.ledger)
         self._told_lock_seconds = lock_seconds
         self._lock_seconds = lock_seconds or _LOCK_SECONDS_UNKNOWN
+        self._fence = Fence(claimed, time.monotonic())
+        self._credit = CreditWindow(window, window_bytes, grows=channel_file is not None)
+        self._full_since = math.inf
+        self._set_aside: dict[int, int] = {}  # what kills its worker, and how many
+        self._dead_lettered: list[int] = []
+        self._source_clock = SourceClock(lock_seconds)
+        self._clock_at = -math.inf
+        self._clock_told_ms: int | None = None
+        self._credit_since = math.inf
+        self._came_at = 0.0
         self._base_id: int | None = None
         self._last_arrival = 0.0
         self._last_payload = b""
@@ -252,6 +283,9 @@ class Lease:
         if self._channel_file is not None:
             self._listener = listen(self._channel_file)
         self._report.open()
+        self._fence = Fence(self._fence.required, time.monotonic())
+        if self._fence.required:
+            self._tell({})
         self._client = open_client(self.endpoint, self.path, f"isthmus-lease-{os.getpid()}")
         self._receiver = Receiver(self._client, self.path).wait_attached()
         self._management = Management(self._client, self.path)
@@ -271,6 +305,10 @@ class Lease:
         self._decide(now)
         self._renew(now)
         self._refill()
+        if self._receiver is None or not self._receiver.credit:
+            self._credit_since = math.inf
+        elif self._credit_since == math.inf:
+            self._credit_since = now
         if self._client is not None:
             self._client.flush()
         return True
@@ -279,10 +317,12 @@ class Lease:
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
         client = self._client
-        due = time.monotonic() + (STAND_SECONDS if self._stands_next() else 0.5)
+        now = time.monotonic()
+        due = min(self._fence.deadline(now), now + (STAND_SECONDS if self._stands_next() else 0.5))
         self._serve_by = math.inf
         if client is not None and client.error is None:
-            poll.register(client.fileno(), client.interest())
+            interest = client.interest()
+            poll.register(client.fileno(), interest & ~select.POLLIN if self._is_unread() else interest)
             self._serve_by = client.deadline() or math.inf
         if self._listener is not None:
             poll.register(self._listener, select.POLLIN)
@@ -309,7 +349,11 @@ class Lease:
         if client is None or receiver is None:
             return
         if client.error is None and (client.fileno() in self._ready or now >= self._serve_by):
-            client.service()
+            gone = self._ready.get(client.fileno(), 0) & (select.POLLERR | select.POLLHUP)
+            client.service(read=bool(gone) or not self._is_unread())
+        self._check_room(now)
+        if self._fence.has_failed(time.monotonic()):
+            self._fence_closed()  # what has come is given back
         for run in receiver.take():
             self._arrived(run.first_id, list(run.tags), list(run.payloads), now)
         if 0 < self._hole_until <= now and (receiver.drained or receiver.error is not None):
@@ -318,6 +362,7 @@ class Lease:
             self._source_lost(receiver.error or client.error)
 
     def _arrived(self, first_id: int, tokens: list[bytes], payloads: list[bytes], now: float) -> None:
+        self._read_clock(payloads, now)
         if self._base_id is None:
             self._base_id = first_id
             self._learn(payloads[0])
@@ -343,7 +388,7 @@ class Lease:
         hole = None
         if not self._hole_until and self.ordered and now < self._guarded_until and self._management is not None:
             try:
-                hole = first_hole(self._management.peek, self._clock.wall_ms(), self._handed_on, sequences)
+                hole = first_hole(self._management.peek, self._source_ms(now), self._handed_on, sequences)
             except IsthmusError as error:
                 self._look_failed(error)
         if self._hole_until or self._error is not None or self._receiver is None:
@@ -358,12 +403,68 @@ class Lease:
                 return
         else:
             self._blocked_by = None
+        if self._set_aside:
+            for at, sequence in enumerate(sequences):
+                if sequence in self._set_aside:
+                    self._put_aside(sequence, first_id + at)
+                    self._hand_on(sequences[:at], first_id, tokens[:at], payloads[:at], now)
+                    behind = at + 1
+                    sequences, tokens, payloads = sequences[behind:], tokens[behind:], payloads[behind:]
+                    first_id += behind
+                    break
+        self._hand_on(sequences, first_id, tokens, payloads, now)
+
+    def _hand_on(
+        self, sequences: Sequence[int], first_id: int, tokens: list[bytes], payloads: list[bytes], now: float
+    ) -> None:
+        if not tokens:
+            return
         self._handed_on = max(self._handed_on, sequences[-1])
         self._flushes.handed_on(len(tokens), first_id + len(tokens))
-        self.received_bytes += sum(map(len, payloads))
-        self.ledger.add(sequences, first_id, tokens)
+        sizes = list(map(len, payloads))
+        nbytes = sum(sizes)
+        self.received_bytes += nbytes
+        self._credit.came(len(sizes), nbytes, max(sizes))
+        self.ledger.add(sequences, first_id, tokens, nbytes)
         self._renewal.arrived(now, first_id + len(tokens))
+        if self._credit.limit <= TOLD_WINDOW:
+            self._tell({"state": self._state()})
         self.blocks.put(Block(sequences, tokens, payloads))
+
+    def _put_aside(self, sequence: int, delivery_id: int) -> None:
+        """Dead-letters a message over which workers died, unread."""
+        deaths = self._set_aside.pop(sequence)
+        text = f"{deaths} workers in a row died while this message alone was under way"
+        if self._receiver is not None:
+            self._receiver.dispose(delivery_id, delivery_id, outcome_of("dead-letter", SET_ASIDE_REASON, text))
+        self._handed_on = max(self._handed_on, sequence)
+        self._dead_lettered.append(sequence)
+        self._tell({"state": self._state()})
+
+    # ---- room
+
+    def _is_full(self) -> bool:
+        client = self._client
+        partial_bytes = client.connection.partial_bytes if client is not None else 0
+        return self._credit.is_full(self.ledger.outstanding, self.ledger.outstanding_bytes, partial_bytes)
+
+    def _is_unread(self) -> bool:
+        """Whether the socket is left unread: what is under way fills the bound, and more would come."""
+        if self._stopping or self._hole_until or self._receiver is None or not self._receiver.credit:
+            return False
+        return self._is_full()
+
+    def _check_room(self, now: float) -> None:
+        """Where there is no room for long, or the lease ends, what still comes goes back, and with it all that follows."""
+        if not self._is_full() or self._receiver is None or not self._receiver.credit:
+            self._full_since = math.inf
+            return
+        self._full_since = min(self._full_since, now)
+        if self._hole_until or self._channel_file is None:
+            return
+        if self._stopping or now - self._full_since >= UNREAD_SECONDS:
+            self._hole_until = now
+            self._receiver.drain()
 
     def _look_failed(self, error: IsthmusError) -> None:
         client = self._client
@@ -382,6 +483,27 @@ class Lease:
         self._hole_until = now + (TURN_RETRY_SECONDS if just_begun else HEAD_RETRY_SECONDS)
         if self._receiver is not None:
             self._receiver.drain()
+
+    def _read_clock(self, payloads: list[bytes], now: float) -> None:
+        """Reads the broker's clock from a delivery, and tells the sink, before the delivery is handed on."""
+        awaited = now - self._credit_since >= AWAITED_CREDIT_SECONDS and now - self._came_at >= AWAITED_GAP_SECONDS
+        self._came_at = now
+        if now - self._clock_at < CLOCK_SECONDS and not awaited:
+            return
+        self._clock_at = now
+        enqueued_ms, locked_until_ms = broker_times_of(payloads[0] if awaited else payloads[-1])
+        self._source_clock.seen(now, self._clock.wall_ms(), enqueued_ms, locked_until_ms, awaited=awaited)
+        offset_ms, told_ms = self._source_clock.offset_ms, self._clock_told_ms
+        if offset_ms is not None and (told_ms is None or abs(offset_ms - told_ms) >= CLOCK_STEP_MS):
+            self._clock_told_ms = offset_ms
+            for sink in self._sinks.values():
+                sink.send(frames.CLOCK, frames.packed(offset_ms))
+                sink.flush()
+
+    def _source_ms(self, now: float) -> int:
+        """The wall time of the source's broker; this machine's, while nothing has come."""
+        wall_ms = self._source_clock.wall_ms(now)
+        return self._clock.wall_ms() if wall_ms is None else wall_ms
 
     def _learn(self, message: bytes) -> None:
         locked_until = annotations_of(message, _LOCKED_UNTIL).get(_LOCKED_UNTIL)
@@ -412,15 +534,27 @@ class Lease:
         receiver = self._receiver
         if receiver is None or self._stopping or self._held or self._hole_until or not self._has_turn:
             return
+        if not self._fence.is_open(time.monotonic()):
+            return
         if self._channel_file is not None and not self._met_sink:
             return  # the sink speaks when its target stands; before that nothing need be locked
-        mean_bytes = self.received_bytes // self.ledger.added if self.ledger.added else UNKNOWN_MESSAGE_BYTES
-        window = max(1, min(self.window, self.window_bytes // max(1, mean_bytes)))
+        ledger = self.ledger
+        wanted = min(
+            self._credit.credit(ledger.outstanding, ledger.outstanding_bytes),
+            self.limits.rows - ledger.added,
+            1 + max(0, self.limits.nbytes - self.received_bytes) // max(1, self._credit.message_bytes),
+        )
         if self._blocked_by is not None:
-            window = min(window, self.ledger.outstanding + PROBE)
-        wanted = min(window - self.ledger.outstanding, self.limits.rows - self.ledger.added)
-        if wanted > 0 and wanted - receiver.credit >= min(window // 4 + 1, wanted):
+            wanted = min(wanted, PROBE)
+        if self._credit.is_worth_granting(wanted, receiver.credit):
             receiver.grant(wanted)
+
+    def _window_changed(self) -> None:
+        """Tells sink and driver, before more than was told can be under way."""
+        for sink in self._sinks.values():
+            sink.send(frames.WINDOW, frames.packed(self._credit.limit))
+            sink.flush()
+        self._tell({"state": self._state()})
 
     # ---- the sink's side
 
@@ -437,7 +571,11 @@ class Lease:
                 self._greeted.add(fd)
                 self._on_frame(kind, payload)
                 if kind == frames.HELLO:
-                    sink.send(frames.WINDOW, self.window.to_bytes(8, "little", signed=True))
+                    sink.send(frames.WINDOW, frames.packed(self._credit.limit))
+                    if self._fence.required and self._fence.is_open(now):
+                        sink.send(frames.FENCE, frames.packed(int(self._fence.until * 1e9)))
+                    if self._clock_told_ms is not None:
+                        sink.send(frames.CLOCK, frames.packed(self._clock_told_ms))
                     sink.flush()
             if sink.closed and fd not in self._greeted:  # somebody only looked whether anybody listens
                 del self._sinks[fd]
@@ -447,6 +585,7 @@ class Lease:
                 del self._sinks[fd]
                 sink.close()
                 if not self._sink_ended and self._error is None:
+                    self._tell({"died": True})
                     self._fail(LeaseError(f"'{self.path}': the sink went away without a word"))
 
     def _on_frame(self, kind: int, payload: bytes) -> None:
@@ -455,18 +594,17 @@ class Lease:
             self._last_arrival = time.monotonic()
         elif kind == frames.SETTLE:
             self._progress = time.monotonic()
-            for first, last in frames.unpack_pairs(payload):
-                self._dispose(self.ledger.settle(first, last), None)
+            self._settle((pair, None) for pair in frames.unpack_pairs(payload))
         elif kind == frames.FLUSHED:
             number, counts = frames.unpack_flushed(payload)
             self._sink_told |= counts
             self._flushes.answer(number)
         elif kind == frames.DISPOSE:
             for item in json.loads(payload):
+                before = self.ledger.settled
                 state = outcome_of(item["disposition"], item.get("reason"), item.get("description"))
-                spans = self.ledger.settle(item["first"], item["last"])
-                self._disposed[item["disposition"]] += sum(len(span.tokens) for span in spans)
-                self._dispose(spans, state)
+                self._settle([((item["first"], item["last"]), state)])
+                self._disposed[item["disposition"]] += self.ledger.settled - before
         elif kind == frames.HOLD:
             self._held = str(json.loads(payload).get("error") or "the target is away")
             if self._receiver is not None:
@@ -479,11 +617,22 @@ class Lease:
         elif kind == frames.ERROR:
             told = json.loads(payload)
             self._sink_ended = True
+            if told.get("died") and self._error is None:
+                self._tell({"died": True})
             self._fail(LeaseError(f"'{self.path}': the sink failed: {told.get('error')}"))
         elif kind == frames.END:
             self._sink_ended = True
             if not self._stopping:
                 self._fail(LeaseError(f"'{self.path}': the sink's input ended before the lease did"))
+
+    def _settle(self, wanted: Iterable[tuple[tuple[int, int], Any]]) -> None:
+        before = self.ledger.settled
+        for (first, last), state in wanted:
+            self._dispose(self.ledger.settle(first, last), state)
+        if self._credit.settled(self.ledger.settled - before):
+            self._window_changed()
+        elif self._credit.limit <= TOLD_WINDOW:
+            self._tell({"state": self._state()})
 
     def _dispose(self, spans: list[Span], state: Any) -> None:
         receiver = self._receiver
@@ -497,6 +646,8 @@ class Lease:
 
     def _decide(self, now: float) -> None:
         limits = self.limits
+        if self._fence.has_failed(now):
+            self._fence_closed()
         if self._stop_wish and self._stop_wish != "finish":
             self._begin_end(self._stop_wish)
         if not self._stopping:
@@ -504,7 +655,7 @@ class Lease:
                 self._begin_end("time")
             elif self.ledger.added >= limits.rows:
                 self._begin_end("rows")
-            elif self.received_bytes >= limits.nbytes:
+            elif self.received_bytes >= limits.nbytes or (self._channel_file is None and self._is_full()):
                 self._begin_end("bytes")
             elif self._idle(now):
                 self._begin_end("idle")
@@ -520,7 +671,7 @@ class Lease:
             self._finish_sent = True
             self._progress = now
             self.blocks.put(Finish())
-        if self._report.is_due(now):
+        if self._report.is_due(now) or self._fence.deadline(now) <= now:
             self._tell({})
 
     def _renew(self, now: float) -> None:
@@ -543,6 +694,7 @@ class Lease:
         if self._ask_turn(now):
             self._has_turn = True
             self._started = self._last_arrival = now
+            self._tell({"state": self._state()})  # who dies from now on may have been killed by a message
             return
         turn.stand_next()
         if turn.remaining_seconds() > LONGEST_STAND_SECONDS:
@@ -555,7 +707,7 @@ class Lease:
         return self._turn is not None and self._turn.take(now + self.limits.seconds)
 
     def _idle(self, now: float) -> bool:
-        met = self._has_turn and (self._met_sink or self._channel_file is None)
+        met = self._has_turn and self._fence.is_open(now) and (self._met_sink or self._channel_file is None)
         quiet = met and self._blocked_by is None and now - self._last_arrival >= self._idle_seconds
         return quiet and self.ledger.outstanding <= self._flushes.dropped_rows()
 
@@ -674,25 +826,55 @@ class Lease:
         control = self._report.channel
         if control is None or control.fileno() not in self._ready:
             return
-        wish = self._report.wish()
-        if wish:
-            self._wished = wish
-            self._begin_end(wish)
+        for kind, payload in self._report.receive():
+            if kind == frames.STOP and not self._wished:
+                self._wished = payload.decode() or "wish"
+                self._begin_end(self._wished)
+            elif kind == frames.GRANT:
+                self._granted(json.loads(payload))
+
+    def _granted(self, told: dict[str, Any]) -> None:
+        now = time.monotonic()
+        if not self._fence.is_open(now):
+            self._last_arrival = now  # it is idle from when it may take in something
+        if self._fence.answer(int(told.get("asked", 0)), float(told.get("held_seconds", 0.0))):
+            for sink in self._sinks.values():
+                sink.send(frames.FENCE, frames.packed(int(self._fence.until * 1e9)))
+                sink.flush()
+        if not self.ledger.added and told.get("window"):
+            self._credit.narrow(int(told["window"]), int(told["span"]))
+            self._set_aside = {int(told["set_aside"]): int(told["deaths"])} if told.get("set_aside") else {}
+            self._window_changed()
+
+    def _fence_closed(self) -> None:
+        if self._error is None:
+            self._fail(ClaimUnconfirmedError(self.path))
+
+    def _state(self) -> str:
+        return "holding" if self._held else "ending" if self._stopping else "running" if self._has_turn else "next"
 
     def _tell(self, more: dict[str, Any]) -> None:
+        asked = self._fence.ask(time.monotonic())
         if not self._report.is_open:
             return
         if not more:
-            lag_ms = 0
-            if self._last_payload and time.monotonic() - self._last_arrival < 2 * REPORT_SECONDS:
-                lag_ms = max(0, self._clock.wall_ms() - enqueued_ms_of(self._last_payload))
-            state = "holding" if self._held else "ending" if self._stopping else "running" if self._has_turn else "next"
-            more = {"lag_ms": lag_ms, "rate": self._report.rate(self.ledger.settled), "state": state}
+            lag_ms, now = 0, time.monotonic()
+            if self._last_payload and now - self._last_arrival < 2 * REPORT_SECONDS:
+                lag_ms = max(0, self._source_ms(now) - enqueued_ms_of(self._last_payload))
+            more = {"lag_ms": lag_ms, "rate": self._report.rate(self.ledger.settled), "state": self._state()}
         blocked_by = self._blocked_by.sequence if self._blocked_by is not None else 0
-        counts = {
+        told = {
+            "received_bytes": self.received_bytes,
+            "held": self._held,
+            "blocked_by": blocked_by,
+            "window": self._credit.limit,
+            "head": self.ledger.first_sequence or 0,
             "moved": self.ledger.settled - self._disposed.total(),
-            "dead_lettered": self._disposed["dead-letter"],
+            "dead_lettered": self._disposed["dead-letter"] + len(self._dead_lettered),
             "discarded": self._disposed["complete"],
+            "set_aside": self._dead_lettered,
+            **more,
         }
-        told = {"received_bytes": self.received_bytes, "held": self._held, "blocked_by": blocked_by, **counts, **more}
+        if asked:
+            told["asked"] = asked
         self._report.tell(self.ledger, told)

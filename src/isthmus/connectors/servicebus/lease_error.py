@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from isthmus.errors import IsthmusError
 
-__all__ = ["HeldElsewhereError", "LeaseError", "RowsDroppedError"]
+__all__ = ["ClaimUnconfirmedError", "HeldElsewhereError", "LeaseError", "RowsDroppedError"]
 
 
 class LeaseError(IsthmusError):
@@ -16,6 +16,21 @@ class LeaseError(IsthmusError):
 
     code = "lease"
     retryable = True
+
+
+class ClaimUnconfirmedError(LeaseError):
+    """The driver did not confirm in time that the task's claim is held: another run may hold it soon."""
+
+    code = "claim-unconfirmed"
+
+    def __init__(self, path: str = "") -> None:
+        super().__init__("", path=path)
+
+    def text(self) -> str:
+        return (
+            f"'{self.attributes.get('path')}': the driver has not confirmed in time that it holds the claim of the task; it is "
+            "frozen, gone, or cannot reach the namespace of the claim. Nothing is moved until it does"
+        )
 
 
 class HeldElsewhereError(LeaseError):

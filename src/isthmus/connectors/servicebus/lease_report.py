@@ -1,6 +1,7 @@
 """A lease's line to the driver.
 
-What it is: the channel over which a lease tells how far it is, and hears the wish to end. What it is not: the driver's end
+What it is: the channel over which a lease tells how far it is, asks for how long the claim is held,
+and hears the wish to end. What it is not: the driver's end
 (`isthmus.replication.route_control`), or the channel to the sink.
 
 Invariants:
@@ -59,23 +60,22 @@ class LeaseReport:
         """Whether the driver has heard nothing for a while."""
         return now - self._told_at >= REPORT_SECONDS
 
-    def wish(self) -> str:
-        """Takes in what the driver sent; why it wishes the lease to end, or nothing."""
+    def receive(self) -> list[tuple[int, bytes]]:
+        """Takes in the frames that the driver sent."""
         channel = self._channel
         if channel is None:
-            return ""
+            return []
         try:
             received = channel.receive()
         except ChannelError:
             received = []
             channel.closed = True
-        wishes = [payload.decode() or "wish" for kind, payload in received if kind == frames.STOP]
         if channel.closed:
             channel.close()
             self._channel = None
         else:
             channel.flush()
-        return wishes[0] if wishes else ""
+        return received
 
     def rate(self, settled: int) -> float:
         """Messages settled per second since this was asked last."""

@@ -8,11 +8,12 @@ Invariants:
     I1. A delivery is outstanding from `add` until the first `settle` that covers its sequence number, or `clear`.
     I2. A sequence number that is delivered again while it is outstanding replaces its older delivery, whose lock is lost.
     I3. Memory grows with the number of runs; a run is consecutive in sequence number and in delivery id.
+    I4. The bytes of a delivery count until it is settled or cleared; those that came together count alike.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -53,6 +54,7 @@ class Ledger:
 
     Attributes:
         outstanding: deliveries received and not settled.
+        outstanding_bytes: their bytes.
         added: deliveries received in all.
         settled: deliveries settled in all.
         unknown: sequence numbers that were to be settled and were not outstanding.
@@ -61,20 +63,27 @@ class Ledger:
 
     def __init__(self) -> None:
         self.outstanding = 0
+        self.outstanding_bytes = 0
         self.added = 0
         self.settled = 0
         self.unknown = 0
         self._starts: list[int] = []
         self._spans: list[Span] = []
+        # What came together: delivery id of the last, deliveries and bytes that are outstanding.
+        self._last_ids: list[int] = []
+        self._loads: list[list[int]] = []
 
     @property
     def first_sequence(self) -> int | None:
         """The lowest outstanding sequence number."""
         return self._starts[0] if self._starts else None
 
-    def add(self, sequences: Sequence[int], first_id: int, tokens: Sequence[bytes]) -> None:
-        """Notes deliveries `first_id` and following."""
+    def add(self, sequences: Sequence[int], first_id: int, tokens: Sequence[bytes], nbytes: int = 0) -> None:
+        """Notes deliveries `first_id` and following, which have so many bytes together."""
         self.added += len(sequences)
+        self._last_ids.append(first_id + len(sequences) - 1)
+        self._loads.append([len(sequences), nbytes])
+        self.outstanding_bytes += nbytes
         for low, high in runs_of(sequences):
             self._add_run(Span(sequences[low], first_id + low, tokens[low:high]))
 
@@ -120,7 +129,27 @@ class Ledger:
                 keep.append(Span(span.sequence + high, span.delivery_id + high, span.tokens[high:]))
         self._spans[begin:at] = keep
         self._starts[begin:at] = [span.sequence for span in keep]
+        for span in found:
+            self._unload(span)
         return found
+
+    def _unload(self, span: Span) -> None:
+        first, last = span.delivery_id, span.last_id
+        at = bisect_left(self._last_ids, first)
+        while first <= last:
+            load, end = self._loads[at], min(last, self._last_ids[at])
+            count = end + 1 - first
+            part = load[1] * count // load[0]
+            load[0] -= count
+            load[1] -= part
+            self.outstanding_bytes -= part
+            first = end + 1
+            at += 1
+        done = 0
+        while done < len(self._loads) and not self._loads[done][0]:
+            done += 1
+        if done:
+            del self._loads[:done], self._last_ids[:done]
 
     def spans(self) -> Iterator[Span]:
         """The outstanding deliveries, lowest sequence number first."""
@@ -129,5 +158,6 @@ class Ledger:
     def clear(self) -> list[Span]:
         """Takes everything off the account; what was outstanding."""
         left, self._spans, self._starts = self._spans, [], []
-        self.outstanding = 0
+        self._last_ids, self._loads = [], []
+        self.outstanding = self.outstanding_bytes = 0
         return left

@@ -52,6 +52,9 @@ FRUITLESS_NOW_SECONDS = 3.0
 # The longest LockDuration is 5 minutes: what is held for longer is held by somebody who is alive.
 HELD_SECONDS = 310.0
 EVERYTHING = 1 << 62
+# What has expired by this machine's clock for less than that may not have by the broker's. A lease that finds nothing costs
+# little; a message that no lease is begun for is lost.
+CLOCK_SLACK_MS = 120_000
 
 
 class Lookout:
@@ -136,7 +139,8 @@ class Lookout:
 
     def _look(self) -> bool:
         through = self.through or EVERYTHING
-        found = first_waiting(self._peek, self._clock.wall_ms(), through, until_ms=self._until_ms)
+        now_ms = self._clock.wall_ms() - CLOCK_SLACK_MS
+        found = first_waiting(self._peek, now_ms, through, until_ms=self._until_ms)
         if found is None:
             self._last_found, self._fruitless = None, 0
             return False

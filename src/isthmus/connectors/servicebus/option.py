@@ -144,7 +144,7 @@ class SourceOptions(_Options):
     )
     partitions: int = _option("Readers at once, where `ordered` is false.", 1, minimum=1)
     window: int = _option("Messages that may be under way between source and settlement.", 16_000, minimum=1)
-    window_bytes: int = _option("The same in bytes, by the size of recent messages.", 64 << 20, minimum=1)
+    window_bytes: int = _option("The same in bytes; one message alone may be larger.", 64 << 20, minimum=1)
     lock_seconds: float = _option(
         "LockDuration of the entity, by which locks are renewed and those of a dead reader waited for; 0: what messages and "
         "this machine's clock tell.",
@@ -179,6 +179,11 @@ class SourceOptions(_Options):
         "",
         kind=Kind.PATH,
     )
+    claimed: bool = _option(
+        "With control: nothing is locked or moved before the driver has confirmed that it holds the claim of the task, and "
+        "after it has not for a while.",
+        False,
+    )
     turns: str = _option(
         "Folder by which two queries of one route take turns (`prepare_turns`), so that nothing waits for a lease change.",
         "",
@@ -193,6 +198,8 @@ class SourceOptions(_Options):
         yield from _place_at_odds(self)
         if self.ordered and self.partitions != 1:
             yield "partitions: an ordered read has one", "write ordered=false for more"
+        if self.claimed and not self.control:
+            yield "claimed: nobody is there to confirm the claim", "write control, too"
         if self.turns and (self.settle != "sink" or self.partitions != 1):
             yield "turns: only leases of one reader take turns", "write settle=sink and partitions=1"
 

@@ -48,6 +48,7 @@ from isthmus.bridge.delivery_event import (
     Tick,
 )
 from isthmus.bridge.delivery_settings import DeliverySettings
+from isthmus.connectors.servicebus.lease_error import ClaimUnconfirmedError
 from isthmus.connectors.servicebus.outlet_error import RowRefusedError, SourceGoneError, TargetUnavailableError
 from isthmus.connectors.servicebus.reader_line import ReaderLine
 from isthmus.connectors.servicebus.splice import Refused
@@ -131,12 +132,13 @@ class Outlet:
         self._must_open = False
         self._error: IsthmusError | None = None
         self._closing = False
+        self._input_died = False
         self._said_at = 0.0
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_write.setblocking(False)
         self._thread = threading.Thread(target=self._serve, name=f"outlet-{path}", daemon=True)
         self._carry: dict[type, Callable[[Any], None]] = {
-            Send: self._target.send,
+            Send: self._on_send,
             Settle: lambda effect: self._reader.settle(effect.positions),
             Dispose: self._on_dispose,
             Flushed: lambda effect: self._reader.flushed(effect.number, self._machine.counts.as_dict()),
@@ -256,8 +258,17 @@ class Outlet:
                 self._error = self._error or error
                 raise error
 
+    def source_wall_ms(self) -> int | None:
+        """The wall time of the source's broker, as the reader tells it before the first row; None where no reader does."""
+        if self._reader.source_offset_ms is None:
+            with self._changed:
+                self._reader.receive()
+        offset_ms = self._reader.source_offset_ms
+        return None if offset_ms is None else time.monotonic_ns() // 1_000_000 + offset_ms
+
     def abort(self, error: BaseException) -> None:
         """The sink failed, or its input did: tells the reader, which gives back what was not settled."""
+        self._input_died = not isinstance(error, IsthmusError)
         self.close(error if isinstance(error, IsthmusError) else SourceGoneError(f"'{self.path}': {error!r}"))
 
     def close(self, error: IsthmusError | None = None) -> None:
@@ -297,6 +308,12 @@ class Outlet:
 
     def _carry_out(self, effect: Effect) -> None:
         self._carry[type(effect)](effect)
+
+    def _on_send(self, effect: Send) -> None:
+        if time.monotonic() < self._reader.fence:
+            self._target.send(effect)
+        else:
+            self._give_up(ClaimUnconfirmedError(self.path))
 
     def _on_dispose(self, effect: Dispose) -> None:
         position, disposition = effect
@@ -402,6 +419,8 @@ class Outlet:
         dials = self._reader.is_sought and now < self._dial_until
         due = min(now + (DIAL_SECONDS if dials else ALIVE_SECONDS / 2), self._machine.deadline(now))
         client, reader = self._target.client, self._reader
+        if self._error is None:
+            due = min(due, reader.fence)
         if client is not None:
             interest = client.interest()
             is_awaited = reader.is_source_waiting or self._machine.is_recovering
@@ -424,6 +443,8 @@ class Outlet:
         self._reader.receive()
         if self._reader.is_gone and self._error is None and not self._closing:
             self._give_up(SourceGoneError(f"'{self.path}': the reader of this task is gone"))
+        if now >= self._reader.fence and self._error is None and not self._closing:
+            self._give_up(ClaimUnconfirmedError(self.path))
         if now - self._said_at >= ALIVE_SECONDS:
             self._said_at = now
             self._reader.tell(self.statistics())
@@ -461,7 +482,7 @@ class Outlet:
         if time.monotonic() <= self._dial_until:
             self._reader.dial(self._target.is_open)
         self._reader.tell(self.statistics())
-        self._reader.fail(error)
+        self._reader.fail(error, died=self._input_died)
 
 
 class _Pace:

@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,8 @@ class ReaderLine:
         source_ended: whether the reader said that the lease ended in good order.
         tell_at: when what is queued leaves.
         handed: rows that the source holds locks for and that came here.
+        fence: when the claim may be another run's, as the reader tells it (`isthmus.bridge.fence`).
+        source_offset_ms: the wall time of the source's broker minus monotonic time; None until the reader told it.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -50,6 +53,8 @@ class ReaderLine:
         self.source_ended = False
         self.tell_at = 0.0
         self.handed = 0
+        self.fence = math.inf
+        self.source_offset_ms: int | None = None
         self._path = path
         self._greeted = False
         self._settled = self._told = 0
@@ -87,7 +92,11 @@ class ReaderLine:
             if kind == frames.STOPPED:
                 self.source_ended = True
             elif kind == frames.WINDOW:
-                self._source_waits = max(1, int.from_bytes(payload, "little", signed=True) * 3 // 4)
+                self._source_waits = max(1, frames.unpacked(payload) * 3 // 4)
+            elif kind == frames.FENCE:
+                self.fence = frames.unpacked(payload) / 1e9
+            elif kind == frames.CLOCK:
+                self.source_offset_ms = frames.unpacked(payload)
 
     # ---- telling
 
@@ -133,10 +142,11 @@ class ReaderLine:
         if self.channel is not None:
             self.channel.flush()
 
-    def fail(self, error: IsthmusError) -> None:
-        """The sink failed."""
+    def fail(self, error: IsthmusError, *, died: bool = False) -> None:
+        """The sink failed; `died`: a step of the query did, or the worker of one was killed."""
         if self.channel is not None and not self.channel.closed:
-            self._send(frames.ERROR, json.dumps({"error": str(error), "retryable": error.retryable}).encode())
+            told = {"error": str(error), "retryable": error.retryable, "died": died}
+            self._send(frames.ERROR, json.dumps(told).encode())
             self.channel.flush()
 
     def _send(self, kind: int, payload: bytes = b"") -> None:

@@ -18,13 +18,13 @@ from typing import Any
 from isthmus.amqp import codec, section
 from isthmus.amqp.codec import CodecError
 
-__all__ = ["UNREADABLE", "annotations_of", "enqueued_ms_of", "sequence_of", "sequences_of"]
+__all__ = ["UNREADABLE", "annotations_of", "broker_times_of", "enqueued_ms_of", "sequence_of", "sequences_of"]
 
 # What reading bytes raises that are not what they should be.
 UNREADABLE = (CodecError, ValueError, IndexError, struct.error)
 
 _NAME = b"\xa3\x15x-opt-sequence-number\x81"
-_SEQUENCE, _ENQUEUED = "x-opt-sequence-number", "x-opt-enqueued-time"
+_SEQUENCE, _ENQUEUED, _LOCKED_UNTIL = "x-opt-sequence-number", "x-opt-enqueued-time", "x-opt-locked-until"
 # Codes of symbols and strings of less than 256 bytes.
 _SHORT_KEYS = (0xA3, 0xA1)
 _LONG = struct.Struct(">q").unpack_from
@@ -46,6 +46,21 @@ def enqueued_ms_of(message: bytes) -> int:
     """When the message was enqueued, in milliseconds since the epoch; 0 if it does not say."""
     found = annotations_of(message, _ENQUEUED).get(_ENQUEUED)
     return found if isinstance(found, int) else 0
+
+
+def broker_times_of(message: bytes) -> tuple[int, int]:
+    """When a message was enqueued, and until when it is locked, in milliseconds since the epoch by the broker's clock; 0 where
+    it does not say, or cannot be read.
+    """
+    try:
+        found = annotations_of(message, _ENQUEUED, _LOCKED_UNTIL)
+    except UNREADABLE:
+        return 0, 0  # who takes it apart says what is wrong with it
+    enqueued_ms, locked_until_ms = found.get(_ENQUEUED), found.get(_LOCKED_UNTIL)
+    return (
+        enqueued_ms if isinstance(enqueued_ms, int) else 0,
+        locked_until_ms if isinstance(locked_until_ms, int) else 0,
+    )
 
 
 def annotations_of(message: bytes, *names: str) -> dict[str, Any]:

@@ -32,12 +32,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from isthmus.bridge.source_clock import bounded_ms
 from isthmus.connectors.servicebus.channel import channel_path
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.disposition import outcome_of, start_settling
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
 from isthmus.connectors.servicebus.outlet import Outlet
 from isthmus.connectors.servicebus.row import DECODED_SCHEMA, FLUSH_SEQUENCE, encode
+from isthmus.connectors.servicebus.sequence import broker_times_of
 from isthmus.connectors.servicebus.splice import Mark, Refused, Splicer
 from isthmus.errors import ConfigError, ConnectionLostError, Fault, InvalidArgumentError
 from isthmus.transport import Client, Management
@@ -220,7 +222,7 @@ class _Rows:
             data, offsets = _bytes_of(batch.column(names.index("message")))
         else:
             data, offsets = _encoded(batch)
-        copies, held = self.splicer.copy_all(data, offsets, time.time_ns() // 1_000_000)
+        copies, held = self.splicer.copy_all(data, offsets, self._source_wall_ms(data[offsets[-2] : offsets[-1]]))
         if held:
             gone = {one.row for one in held}
             if numbers is not None:
@@ -229,6 +231,15 @@ class _Rows:
             else:
                 refused += [(0, one) for one in held]
         self.outlet.send(copies, numbers, refused)
+
+    def _source_wall_ms(self, message: bytes) -> int:
+        """The wall time of the broker that stamped these rows, by which their time to live runs."""
+        told_ms = self.outlet.source_wall_ms()
+        if told_ms is not None:
+            return told_ms
+        wall_ms = time.time_ns() // 1_000_000
+        enqueued_ms, locked_until_ms = broker_times_of(message)
+        return bounded_ms(wall_ms, enqueued_ms, locked_until_ms)
 
 
 def _names_origin(options: SinkOptions) -> bool:

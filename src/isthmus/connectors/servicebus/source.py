@@ -287,6 +287,7 @@ def _lease(options: SourceOptions, partition: LeasePartition, channel_file: Path
         label="/".join((*((options.turn,) if options.turns else ()), str(partition.lease), str(partition.number))),
         lock_seconds=options.lock_seconds,
         steps=options.steps,
+        claimed=options.claimed,
     )
 
 

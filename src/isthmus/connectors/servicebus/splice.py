@@ -13,7 +13,8 @@ Invariants:
         and the properties of provenance change.
     I2. The first value of each hop property is the message's identity and never changes on its way.
     I3. A copy never goes to an entity that is among its hops.
-    I4. A message with a TimeToLive goes on with what is left of it, at least 1 ms, so that the target expires it openly.
+    I4. A message with a TimeToLive goes on with what is left of it by its broker's clock, at least 1 ms, so that the target
+        expires it openly.
     I5. A message is stopped only as the copy that its provenance proves it to be (`isthmus.message.provenance`, I1): with
         another MessageId or body it is new, and its provenance begins here.
     I6. Every copy bears the task's mark, whether the rule of its source has set one or not.
@@ -183,7 +184,7 @@ class Splicer:
         Args:
             data: encoded messages, one behind the other.
             offsets: where each starts, and where the last ends.
-            now_ms: wall time, for what is left of TimeToLive.
+            now_ms: wall time of the broker that the messages come from, for what is left of TimeToLive.
         """
         copies: list[bytes] = []
         refused: list[Refused] = []

@@ -15,6 +15,9 @@ import pytest
 from isthmus.amqp import section
 from isthmus.amqp.performative import Error, Modified, Rejected, Released
 from isthmus.amqp.types import Symbol
+from isthmus.bridge.crash_search import SET_ASIDE_REASON
+from isthmus.bridge.credit_window import FIRST_MESSAGES
+from isthmus.bridge.fence import MARGIN_SECONDS
 from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus import channel as frames
 from isthmus.connectors.servicebus import lease as lease_module
@@ -31,6 +34,7 @@ from isthmus.connectors.servicebus.lease import (
     LeaseLimits,
     RowsDroppedError,
 )
+from isthmus.connectors.servicebus.lease_error import ClaimUnconfirmedError
 from isthmus.connectors.servicebus.outlet import Outlet, RowRefusedError, SourceGoneError, TargetUnavailableError
 from isthmus.connectors.servicebus.splice import Refused
 from isthmus.connectors.servicebus.turn import FIRST, SECOND, Turn, prepare_turns
@@ -198,7 +202,7 @@ def test_a_lease_ends_by_its_limits_and_gives_the_rest_back(
         completed = [s for s, fate in fates.items() if fate == "completed"]
         assert made.lease.ended_by == ended_by
         assert ids(target) == [f"m{s - 1}" for s in sorted(completed)]
-        assert len(completed) == {"time": 300, "rows": 100, "bytes": 64, "through": 120}[ended_by]
+        assert len(completed) == {"time": 300, "rows": 100, "bytes": 40, "through": 120}[ended_by]
         source.wait_for(lambda: not source.queues["source"].locked)
         assert len(source.queues["source"].waiting) == 300 - len(completed)
 
@@ -255,6 +259,119 @@ def test_a_wish_to_stop_gives_all_back_while_the_target_is_away_i2(
         assert isinstance(made.error, IsthmusError)
         control.close()
     listener.close()
+
+
+class Driver:
+    """The driver's end of a lease's control channel; the lease is started."""
+
+    def __init__(self, made: Pipe, control_file: Path) -> None:
+        self.listener = listen(control_file)
+        self.made = made
+        self.asked: list[int] = []
+        self.told: list[dict[str, Any]] = []
+        made.lease.start()
+        made.thread.start()
+        self.channel = Channel(_accepted(self.listener)[0])
+
+    def wait_asked(self) -> int:
+        """The number of the next question."""
+        limit = time.monotonic() + 10
+        while not self.asked:
+            assert time.monotonic() < limit
+            for kind, payload in self.channel.receive():
+                assert kind == frames.STATS
+                self.told.append(json.loads(payload))
+                if "asked" in self.told[-1]:
+                    self.asked.append(self.told[-1]["asked"])
+            time.sleep(0.005)
+        return self.asked.pop(0)
+
+    def grant(self, **told: Any) -> None:
+        """Answers the next question."""
+        self.channel.send(frames.GRANT, json.dumps({"asked": self.wait_asked(), **told}).encode())
+        self.channel.flush()
+
+    def close(self) -> None:
+        self.channel.close()
+        self.listener.close()
+
+
+@pytest.fixture(name="control_file")
+def _control_file(tmp_path: Path) -> Path:
+    return tmp_path / "control"
+
+
+def test_nothing_is_locked_before_the_driver_has_confirmed_the_claim_i5(channel_file: Path, control_file: Path) -> None:
+    with brokers(20) as (source, target):
+        made = pipe(source, target, channel_file, control_file=control_file, claimed=True)
+        driver = Driver(made, control_file)
+        source.wait_for(lambda: made.lease._met_sink)
+        driver.grant(held_seconds=0.0)
+        asked = driver.wait_asked()
+        assert (made.lease.ledger.added, source.queues["source"].fates) == (0, {})
+        driver.asked.append(asked)
+        driver.grant(held_seconds=15.0)
+        made.thread.join(30)
+        assert made.error is None
+        assert set(source.queues["source"].fates.values()) == {"completed"}
+        assert len(ids(target)) == 20
+        driver.close()
+
+
+def test_a_lease_whose_driver_is_frozen_ends_by_itself_and_so_does_its_sink_i5(
+    channel_file: Path, control_file: Path
+) -> None:
+    limits = LeaseLimits(30, 10**6, 1 << 30, 30)
+    with brokers(20) as (source, target):
+        made = pipe(source, target, channel_file, control_file=control_file, claimed=True, limits=limits)
+        driver = Driver(made, control_file)
+        driver.grant(held_seconds=MARGIN_SECONDS + 1.0)
+        target.wait_for(lambda: len(target.queues["target"].messages) == 20)
+        target.wait_for(lambda: made.lease.ledger.settled == 20)
+        # From now on nobody answers. What comes behind the fence stands, and nothing of it has been locked or sent.
+        source.wait_for(lambda: made.outlet._error is not None and not made.lease._thread.is_alive())
+        with source.lock:
+            late = source.queues["source"].put(message(20))
+        made.thread.join(20)
+        assert isinstance(made.error, ClaimUnconfirmedError)
+        assert time.monotonic() >= made.lease._fence.until
+        assert late not in source.queues["source"].fates
+        assert len(ids(target)) == 20
+        driver.close()
+
+
+def test_what_comes_behind_the_fence_is_given_back_unsent_i5(channel_file: Path, control_file: Path) -> None:
+    with brokers(0) as (source, target):
+        limits = LeaseLimits(30, 10**6, 1 << 30, 30)
+        made = pipe(source, target, channel_file, control_file=control_file, claimed=True, limits=limits)
+        driver = Driver(made, control_file)
+        driver.grant(held_seconds=15.0)
+        source.wait_for(lambda: made.lease._receiver is not None and made.lease._receiver.credit > 0)
+        made.lease._fence.until = time.monotonic()
+        with source.lock:
+            source.queues["source"].put(message(0))
+        made.thread.join(30)
+        assert isinstance(made.error, IsthmusError)
+        assert set(source.queues["source"].fates.values()) <= {"released"}
+        assert not target.queues["target"].messages
+        driver.close()
+
+
+def test_a_sink_sends_nothing_behind_the_fence_though_its_reader_be_frozen(channel_file: Path) -> None:
+    with Peer("target") as target:
+        outlet = Outlet(target.endpoint, "target", channel_file=channel_file).open()
+        listener = listen(channel_file)
+        reader = Channel(_accepted(listener)[0])
+        assert heard(reader, frames.HELLO)
+        reader.send(frames.FENCE, frames.packed(time.monotonic_ns()))
+        reader.flush()
+        target.wait_for(lambda: outlet._error is not None)
+        with pytest.raises(ClaimUnconfirmedError):
+            outlet.send([message(1)], [1])
+        assert not target.queues["target"].messages
+        outlet.close()
+        reader.close()
+        listener.close()
 
 
 def test_a_failed_sink_gives_every_lock_back_i2(channel_file: Path) -> None:
@@ -928,6 +1045,133 @@ def test_the_window_in_bytes_holds_from_the_first_message_on(channel_file: Path)
         assert len(source.queues["source"].fates) == 200
 
 
+@pytest.mark.parametrize("unread_seconds", [60.0, 0.2])
+def test_nothing_is_read_beyond_the_window_in_bytes_when_messages_grow(
+    channel_file: Path, monkeypatch: pytest.MonkeyPatch, unread_seconds: float
+) -> None:
+    """Credit was given for small ones. The socket stays unread; where that lasts, what comes goes back, and comes again."""
+    monkeypatch.setattr(lease_module, "UNREAD_SECONDS", unread_seconds)
+    bound, small, large = 2 << 20, 30, 20
+    with brokers(small) as (source, target):
+        for number in range(small, small + large):
+            source.queues["source"].put(message(number, 900_000))
+        limits = LeaseLimits(30, small + large, 1 << 30, 5.0)
+        made = pipe(source, target, channel_file, window_bytes=bound, limits=limits)
+        most = 0
+        hand_on = made.lease._hand_on
+
+        def watched(*block: Any) -> None:
+            nonlocal most
+            hand_on(*block)
+            most = max(most, made.lease.ledger.outstanding_bytes)
+
+        made.lease._hand_on = watched  # type: ignore[method-assign]
+        with held_back(made, target):
+            source.wait_for(made.lease._is_full)
+            time.sleep(0.5)
+            assert len(target.queues["target"].messages) < small + 4
+            if unread_seconds < 1.0:
+                source.wait_for(lambda: made.lease._receiver is not None and made.lease._receiver.credit == 0)
+        assert most <= bound + (1 << 20) + 900_000
+        assert ids(target) == [f"m{n}" for n in range(small + large)]
+        assert set(source.queues["source"].fates.values()) == {"completed"}
+
+
+def test_the_first_credit_is_one_and_then_by_what_came(channel_file: Path) -> None:
+    with brokers(0) as (source, target):
+        made = pipe(source, target, channel_file, limits=LeaseLimits(30, 3, 1 << 30, 30))
+        with held_back(made, target):
+            source.wait_for(lambda: made.lease._receiver is not None and made.lease._receiver.credit > 0)
+            assert made.lease._receiver is not None
+            assert made.lease._receiver.credit == 1
+            with source.lock:
+                for number in range(3):
+                    source.queues["source"].put(message(number))
+            target.wait_for(lambda: len(target.queues["target"].messages) == 3)
+
+
+def test_what_killed_its_workers_is_dead_lettered_unread_and_the_driver_is_told(
+    channel_file: Path, control_file: Path
+) -> None:
+    with brokers(20) as (source, target):
+        made = pipe(source, target, channel_file, control_file=control_file, claimed=True)
+        driver = Driver(made, control_file)
+        driver.grant(held_seconds=15.0, window=1, span=1, set_aside=1, deaths=2)
+        made.thread.join(30)
+        made.lease.join(10)
+        assert made.error is None
+        fates = source.queues["source"].fates
+        assert fates.pop(1) == f"dead-lettered: {SET_ASIDE_REASON}"
+        assert set(fates.values()) == {"completed"}
+        assert ids(target) == [f"m{n}" for n in range(1, 20)]
+        told = [json.loads(payload) for _, payload in driver.channel.receive()]
+        assert told[-1]["dead_lettered"] == 1
+        assert any(each["set_aside"] == [1] for each in told)
+        driver.close()
+
+
+def test_the_driver_knows_of_each_message_of_a_small_window_before_it_is_handed_on(
+    channel_file: Path, control_file: Path
+) -> None:
+    with brokers(5) as (source, target):
+        made = pipe(source, target, channel_file, control_file=control_file, claimed=True)
+        told: list[dict[str, Any]] = []
+        known: list[tuple[int, int]] = []
+
+        def step(block: Block) -> Block:
+            told.extend(json.loads(payload) for kind, payload in driver.channel.receive() if kind == frames.STATS)
+            last = [*driver.told, *told][-1]
+            known.append((last["head"], last["window"]))
+            return block
+
+        made.step = step
+        driver = Driver(made, control_file)
+        driver.grant(held_seconds=15.0, window=1, span=100)
+        made.thread.join(30)
+        assert made.error is None
+        assert known == [(number, 1) for number in range(1, 6)]
+        assert len(ids(target)) == 5
+        driver.close()
+
+
+def test_a_window_that_grows_is_told_before_more_can_be_under_way(channel_file: Path, control_file: Path) -> None:
+    with brokers(1000) as (source, target):
+        made = pipe(source, target, channel_file, control_file=control_file, claimed=True, limits=MANY)
+        told: list[dict[str, Any]] = []
+
+        def step(block: Block) -> Block:
+            told.extend(json.loads(payload) for kind, payload in driver.channel.receive() if kind == frames.STATS)
+            assert made.lease.ledger.outstanding <= max(each["window"] for each in (*driver.told, *told))
+            return block
+
+        made.step = step
+        driver = Driver(made, control_file)
+        driver.grant(held_seconds=15.0)
+        made.thread.join(30)
+        assert made.error is None
+        assert max(each["window"] for each in told) > FIRST_MESSAGES
+        assert len(ids(target)) == 1000
+        driver.close()
+
+
+def test_a_sink_that_dies_is_told_to_the_driver(channel_file: Path, control_file: Path) -> None:
+    with brokers(10) as (source, target):
+        made = pipe(source, target, channel_file, control_file=control_file, claimed=True)
+
+        def die(block: Block) -> Block:
+            raise ZeroDivisionError("a step of the query failed")
+
+        made.step = die
+        driver = Driver(made, control_file)
+        driver.grant(held_seconds=15.0)
+        made.thread.join(30)
+        made.lease.join(10)
+        assert isinstance(made.error, ZeroDivisionError)
+        told = [json.loads(payload) for _, payload in driver.channel.receive()]
+        assert any(each.get("died") and each["head"] == 1 for each in told)
+        driver.close()
+
+
 def test_errors_reach_the_reader_as_the_last_item() -> None:
     error: IsthmusError = LeaseError("x")
     items: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -1035,6 +1279,32 @@ def test_nothing_is_locked_before_the_turn_has_come_i4(tmp_path: Path, turns: Pa
             assert source.queues["source"].fates == {}
             other.leave()
             source.wait_for(lambda: len(source.queues["source"].fates) == 10)
+
+
+def test_the_driver_knows_who_has_the_turn_before_a_message_can_kill_it(
+    tmp_path: Path, turns: Path, control_file: Path
+) -> None:
+    other = Turn(turns, SECOND)
+    assert other.take(time.monotonic() + 1)
+    with brokers(1) as (source, target):
+        more = {"turn": Turn(turns, FIRST), "control_file": control_file, "claimed": True}
+        states: list[str] = []
+
+        def step(block: Block) -> Block:
+            told = [json.loads(payload) for kind, payload in driver.channel.receive() if kind == frames.STATS]
+            states.extend(each["state"] for each in (*driver.told, *told) if "state" in each)
+            return block
+
+        made = pipe(source, target, tmp_path / "1.lease", step=step, **more)
+        driver = Driver(made, control_file)
+        driver.grant(held_seconds=15.0)
+        source.wait_for(other.is_awaited)
+        other.leave()
+        made.thread.join(30)
+        assert made.error is None
+        assert states[0] == "next"
+        assert states[-1] == "running"
+        driver.close()
 
 
 def test_a_lease_whose_turn_is_far_away_ends(tmp_path: Path, turns: Path) -> None:

@@ -66,3 +66,22 @@ def test_consecutive_deliveries_make_one_run_i3() -> None:
     for sequence in range(1, 500):
         ledger.settle(sequence, sequence)
     assert len(list(ledger.spans())) == 1
+
+
+def test_bytes_count_until_their_deliveries_are_settled_i4() -> None:
+    ledger = Ledger()
+    ledger.add(range(1, 5), 10, [b"t"] * 4, 400)
+    ledger.add([5], 14, [b"t"], 1_000_000)
+    ledger.add(range(6, 8), 15, [b"t"] * 2, 30)
+    assert ledger.outstanding_bytes == 1_000_430
+    ledger.settle(2, 3)
+    assert ledger.outstanding_bytes == 1_000_230
+    ledger.settle(1, 5)
+    assert ledger.outstanding_bytes == 30
+    ledger.add([6], 17, [b"t"], 15)  # delivered again: the older delivery counts no more
+    assert ledger.outstanding_bytes == 30
+    ledger.settle(6, 7)
+    assert ledger.outstanding_bytes == 0
+    ledger.add([9], 18, [b"t"], 5)
+    ledger.clear()
+    assert (ledger.outstanding, ledger.outstanding_bytes) == (0, 0)

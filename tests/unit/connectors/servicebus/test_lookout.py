@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from isthmus.amqp import section, types
+from isthmus.amqp.section import Header
+from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus.lookout import Lookout
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.testing.peer import Peer
@@ -59,4 +61,13 @@ def test_a_lease_of_an_ordinary_entity_ends_with_the_last_message_of_the_start(p
         peer.queues["q"].put(section.encode_message(b"x"))
     lookout.prepare_available_now()
     assert lookout.lease_through == 3
+    lookout.close()
+
+
+@pytest.mark.parametrize("ahead_ms", [-60_000, 60_000])
+def test_a_message_that_has_expired_only_by_this_machines_clock_begins_a_lease(peer: Peer, ahead_ms: int) -> None:
+    lookout = Lookout(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
+    lookout._clock = SystemClock(ahead_ms)
+    peer.queues["q"].put(section.encode_message(b"x", header=Header(ttl_ms=30_000)))
+    assert lookout._look()
     lookout.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from isthmus.amqp import section, types
+from isthmus.amqp.section import Header
 from isthmus.connectors.servicebus.channel import listen
 from isthmus.connectors.servicebus.option import SinkOptions
-from isthmus.connectors.servicebus.row import DECODED_SCHEMA, RAW_SCHEMA, decoded_batch, flush_batch
+from isthmus.connectors.servicebus.row import DECODED_SCHEMA, RAW_SCHEMA, decoded_batch, flush_batch, raw_batch
+from isthmus.connectors.servicebus.sequence import broker_times_of
 from isthmus.connectors.servicebus.sink import StreamWriter, _Rows, _SourceSettler
 from isthmus.connectors.servicebus.source import ServiceBusDataSource
 from isthmus.connectors.servicebus.splice import Refused
@@ -30,6 +33,9 @@ class Listener:
 
     def send(self, payloads: list[bytes], sequences: Sequence[int] | None, refused: Any = ()) -> None:
         self.copies += payloads
+
+    def source_wall_ms(self) -> int | None:
+        return None
 
 
 def copied(batch: pa.RecordBatch, **options: str) -> list[tuple[Any, dict[str, Any]]]:
@@ -146,3 +152,29 @@ def test_columns_that_no_message_is_made_of_are_refused_by_name_i4(names: tuple[
 def test_every_column_that_is_read_can_be_written() -> None:
     source().streamWriter(columns(*RAW_SCHEMA.names, "disposition", "reason", "description"), False)
     source().writer(columns(*DECODED_SCHEMA.names, "disposition", "reason", "description"), False)
+
+
+@pytest.mark.parametrize(("wall_ms", "left_ms"), [(-60_000, 100_000), (5_000, 95_000), (60_000, 90_000)])
+def test_without_a_reader_the_time_to_live_goes_by_a_clock_within_the_messages_own_times(
+    monkeypatch: pytest.MonkeyPatch, wall_ms: int, left_ms: int
+) -> None:
+    enqueued_ms = 1_700_000_000_000
+    annotations = {
+        "x-opt-sequence-number": types.Long(1),
+        "x-opt-enqueued-time": types.Timestamp(enqueued_ms),
+        "x-opt-locked-until": types.Timestamp(enqueued_ms + 10_000),
+    }
+    message = section.encode_message(b"x", header=Header(ttl_ms=100_000), annotations=annotations)
+    monkeypatch.setattr(time, "time_ns", lambda: (enqueued_ms + wall_ms) * 1_000_000)
+    listener = Listener()
+    options = SinkOptions.read({"connection": "env:NOWHERE", "entity": "q", "origin": "ewr/q"})
+    _Rows(options, listener, None).take(raw_batch([message], [b""], [1]))  # type: ignore[arg-type]
+    (copy,) = listener.copies
+    assert section.decode_header(copy, section.locate(copy).header).ttl_ms == left_ms
+
+
+@pytest.mark.parametrize("value", ["soon", b"\x00", 1.5])
+def test_times_of_another_type_tell_nothing(value: Any) -> None:
+    annotations = {"x-opt-enqueued-time": value, "x-opt-locked-until": types.Timestamp(7)}
+    assert broker_times_of(section.encode_message(b"x", annotations=annotations)) == (0, 7)
+    assert broker_times_of(b"no message") == (0, 0)
