@@ -179,7 +179,7 @@ def test_i5_what_is_no_report_harms_nobody_else(tmp_path: Path, payload: bytes) 
     assert bad.closed
     report(good, lease="1/0", process=11, settled=3, state="running", asked=1)
     assert select.select([good], [], [], 10.0)[0]
-    assert control.sighting().moved == 3
+    assert control.sighting().counts.settled == 3
     for channel in (bad, good):
         channel.close()
     control.close()

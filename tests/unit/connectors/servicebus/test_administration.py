@@ -38,6 +38,7 @@ class Client:
             lock_duration=timedelta(seconds=30),
             max_delivery_count=10,
             auto_delete_on_idle=timedelta.max,
+            default_message_time_to_live=timedelta(days=1),
             requires_session=False,
             forward_to="sb://host:5671/some/queue",
             user_metadata="theirs",
@@ -95,6 +96,7 @@ def test_what_stands_is_observed() -> None:
         auto_delete_on_idle_ms=INFINITE_MS,
         requires_session=False,
         forward_to="some/queue",
+        default_ttl_ms=86_400_000,
     )
 
 
