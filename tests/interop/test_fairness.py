@@ -174,6 +174,7 @@ NOISE_SECONDS = 0.02
 ROUNDS_THAT_TELL = 10
 
 
+@pytest.mark.soak  # compares times: what else runs beside it decides
 @pytest.mark.parametrize("load", [slow_consumers, synced_writes, large_messages])
 def test_one_client_holds_up_nobody_else(ns, load, long_count, counted):
     """p99 of the others is at most three times what it is without: of all rounds together, and about so in each."""
