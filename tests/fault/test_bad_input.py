@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import os
 import re
+import signal
 import socket
 import ssl
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -339,15 +342,19 @@ def test_a_coordinator_without_a_credential_reaches_nothing(ns: NamespaceProcess
 def test_more_than_the_credit_costs_the_link(ns: NamespaceProcess, log: Any) -> None:
     with Raw(ns).opened() as client:
         link = attached(client)
-        payload = make_message(b"too many")
-        count = link.credit + 1000
-        tags = itertools.count()
+        # So small that one read of the namespace brings more than the credit.
+        payload, count = make_message(b""), link.credit + 1000
+        tags, next_burst = itertools.count(), 0.0
 
         def burst() -> list[Any]:
-            """A namespace that settles the first of a burst before it reads the rest gives credit for the rest, which
-            then is none too many: bursts go on until one is read fast enough."""
-            if not (found := client.of(LinkDetached)):
+            """A namespace that settles the first of a burst before it reads the rest gives credit for the rest: it stands
+            still while a burst is sent, and bursts go on until one is read at once."""
+            nonlocal next_burst
+            if not (found := client.of(LinkDetached)) and time.monotonic() > next_burst:
+                next_burst = time.monotonic() + 1.0
                 link.credit = client.session.send_window = 1 << 20
+                os.kill(ns.pid, signal.SIGSTOP)
+                threading.Timer(0.2, os.kill, (ns.pid, signal.SIGCONT)).start()
                 link.send_many([payload] * count, [struct.pack(">I", next(tags)) for _ in range(count)])
             return found
 
