@@ -69,7 +69,7 @@ class Departures:
         self._touch = touch
         self._links: dict[Link, Owed] = {}
         self._sessions: list[AmqpSession] = []
-        self._waiting: list[tuple[AmqpSession, str, Callable[[], None]]] = []
+        self._waiting: list[tuple[Link, Callable[[], None]]] = []
         self._on_empty: Callable[[], None] | None = None
 
     def detach(self, link: Link, owed: Owed | None) -> None:
@@ -99,8 +99,8 @@ class Departures:
     def after(self, link: Link, run: Callable[[], None]) -> bool:
         """Whether a link of the same name has not left yet; `run` is called then, once it has (I4)."""
         for each in self._links:
-            if each.name == link.name and each.role is link.role and each.amqp_session is link.amqp_session:
-                self._waiting.append((link.amqp_session, link.name, run))
+            if _is_same(each, link):
+                self._waiting.append((link, run))
                 return True
         return False
 
@@ -121,11 +121,16 @@ class Departures:
         for amqp_session in [each for each in self._sessions if each is link.amqp_session]:
             self._sessions.remove(amqp_session)
             self.end(amqp_session)
-        waiting = [entry for entry in self._waiting if entry[0] is link.amqp_session and entry[1] == link.name]
-        self._waiting = [entry for entry in self._waiting if entry not in waiting]
-        for _, _, run in waiting:
+        waiting = [entry for entry in self._waiting if _is_same(entry[0], link)]
+        self._waiting = [entry for entry in self._waiting if not _is_same(entry[0], link)]
+        for _, run in waiting:
             run()
         if not self._links and self._on_empty is not None:
             run, self._on_empty = self._on_empty, None
             run()
         self._touch()
+
+
+def _is_same(one: Link, other: Link) -> bool:
+    """Whether two links have one name on one session: the two directions have names of their own."""
+    return one.name == other.name and one.role is other.role and one.amqp_session is other.amqp_session

@@ -243,7 +243,11 @@ class Engine(Administration):
 
         Raises:
             StoreError: the store could not be reopened after a failure, and still cannot.
+            ExceptionGroup: as `fail_commit`.
         """
+        if self._is_stale and self._staging.has_staged:
+            # It was staged upon what memory held before the store is back, which may not be what the store has.
+            self._fail(StoreError("The store is not back since it failed."))
         self._recover()
         row = self._store.get(IDENTITY)
         if row is not None:
@@ -350,8 +354,8 @@ class Engine(Administration):
 
     @property
     def _may_fan_out(self) -> bool:
-        """Whether topics have their subscriptions."""
-        return True
+        """Whether topics have their subscriptions, and are as the store has them."""
+        return not self._is_stale
 
     def stop_fan_out(self) -> None:
         """Let what topics have not copied yet wait for the next start; its senders are told that it is durable."""
@@ -380,6 +384,7 @@ class Engine(Administration):
     def _fail(self, error: Exception) -> None:
         failures = [callback for commit in self._commits for callback in commit.failures]
         failures += self._staging.drop()
+        self._context.fan_out.begin()
         self._commits.clear()
         self._wakes.clear()
         self._wake_at.clear()

@@ -73,8 +73,11 @@ class Topic(Intake):
 
     def reload(self, state: bytes | None) -> None:
         super().reload(state)
-        self._subscribers.clear()
-        self._reckon()
+        # A fragment's stay: the catalog gives them to it, which has not failed with its store, and tells of those that go.
+        # A transaction that was begun before may end before the catalog looks at the fragment again.
+        if not self.is_fragment:
+            self._subscribers.clear()
+            self._reckon()
         self._enlist()
         self.tell_senders()
 
@@ -272,7 +275,8 @@ class Topic(Intake):
     ) -> None:
         """Store messages that are to be copied later."""
         if not self.active_count or first < self.head:
-            self._cleaned = first if not self.active_count else min(first, self._cleaned)
+            # What was copied in this commit may still stand between the two.
+            self._cleaned = first if self._cleaned == self.head else min(first, self._cleaned)
             self.head = first
             self._mark = after
         pairs, size, blobs = build_many(messages, first, now_ms, self._prefix, origins, hops)

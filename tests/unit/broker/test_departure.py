@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from isthmus.amqp import BATCH_FORMAT, Disposed, performative
+from isthmus.amqp import BATCH_FORMAT, Disposed, Role, performative
 from isthmus.amqp.performative import Accepted, Close, Detach, Disposition, End, Modified, Rejected
+from isthmus.broker.departure import Departures, Owed
 from isthmus.errors import StoreError
 from isthmus.transport.sender import envelope
 from transaction_client import attach_coordinator, declare, discharge, send_with_state, within
@@ -275,3 +276,29 @@ async def test_a_link_that_oversteps_its_credit_has_its_outcomes_first_i3(broker
     await client.settle()
     assert wire.order()[-1] == "detach"
     assert wire.outcomes()[0] is Accepted
+
+
+def test_the_two_directions_have_names_of_their_own_i4():
+    amqp_session = object()
+    told = []
+
+    class Leaving:
+        name = "same"
+
+        def __init__(self, role):
+            self.role = role
+            self.amqp_session = amqp_session
+
+        def finish_detach(self):
+            told.append(f"left {self.role.name}")
+
+    departures = Departures(lambda: None)
+    owed = {role: Owed() for role in Role}
+    for role in Role:
+        owed[role].add()
+        departures.detach(Leaving(role), owed[role])
+        assert departures.after(Leaving(role), lambda role=role: told.append(f"attached {role.name}"))
+    owed[Role.SENDER].paid()
+    assert told == ["left SENDER", "attached SENDER"]
+    owed[Role.RECEIVER].paid()
+    assert told[2:] == ["left RECEIVER", "attached RECEIVER"]

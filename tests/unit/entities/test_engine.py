@@ -633,3 +633,35 @@ def test_a_topic_s_filter_counts_include_the_default_rule(namespace: Any) -> Non
     namespace.engine.create_rule("counted", "b", RuleDescription("by-label", CorrelationFilter(label="red")))
     runtime = namespace.engine.runtime("counted")
     assert (runtime.sql_filter_count, runtime.correlation_filter_count) == (2, 1)
+
+
+def test_what_was_staged_before_the_store_is_back_fails_and_is_not_written(
+    namespace: Any, message: Any, read: Any
+) -> None:
+    """Upon numbers that the store never had: they would lie over those that are given out once it is back."""
+    namespace.engine.create_queue("q")
+    namespace.commit()
+    queue, told = namespace.queue("q"), []
+
+    def accept(text: str) -> None:
+        queue.accept([message(text)], lambda: told.append((text, True)), lambda error: told.append((text, False)))
+
+    def closed() -> None:
+        raise StoreError("cannot be opened")
+
+    accept("a")
+    namespace.journal.fail_writes, namespace.journal.reopen = OSError("no room"), closed
+    with pytest.raises(StoreError):
+        namespace.engine.begin_commit()
+    accept("b")
+    namespace.journal.fail_writes = None
+    del namespace.journal.reopen
+    namespace.engine.probe()
+    assert told == [("a", False), ("b", False)]
+    accept("c")
+    namespace.commit()
+    namespace.crash()
+    assert told[2:] == [("c", True)]
+    held = [read(each) for each in namespace.queue("q").peek(0, 9)]
+    assert [(each.sequence, each.properties["message_id"]) for each in held] == [(1, "c")]
+    assert namespace.queue("q").active_count == 1

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from isthmus.entities import RuleDescription, SqlAction, SqlFilter, SubscriptionDescription, TopicDescription, fan_out
+from isthmus.entities.key import MESSAGE, message_span
 from isthmus.errors import QuotaExceededError, StoreError
 from partitioned_fixture import Stores, body_of
 from partitioned_fixture import message as partition_message
@@ -327,3 +328,61 @@ def test_a_fault_in_a_rule_holds_up_nobody(
     topic.accept([message("m")])
     rest(namespace)
     assert (held(namespace, read, "a"), held(namespace, read, "b")) == ([], ["m"])
+
+
+def test_what_was_copied_leaves_the_store_also_where_more_comes_in_the_same_commit(
+    namespace: Any, message: Make, budget: Callable[[int, int], None]
+) -> None:
+    topic = make_topic(namespace, *NAMES)
+    budget(5, 100)
+    topic.accept([message(f"m{n}") for n in range(8)])
+    namespace.commit()
+    assert (topic.active_count, namespace.engine.has_staged) == (0, True)  # the rest is copied, and not written
+    topic.accept([message(f"n{n}") for n in range(8)])
+    rest(namespace)
+    assert list(namespace.journal.scan(*message_span(MESSAGE, topic.number, 0, (1 << 64) - 2))) == []
+
+
+def test_a_transaction_that_ends_while_a_store_comes_back_has_its_copies() -> None:
+    stores = Stores()
+    stores.engine.create_topic("t", TopicDescription(enable_partitioning=True))
+    stores.engine.create_subscription("t", "a")
+    stores.commit()
+    topic = stores.engine.sender("t")
+    transaction = stores.engine.transaction()
+    transaction.send(topic, [partition_message("x", key="k")])
+
+    def closed() -> None:
+        raise StoreError("cannot be opened")
+
+    for journal in stores.journals.values():
+        journal.fail_writes = OSError("no room")
+        journal.reopen = closed
+    topic.accept([partition_message("y", key="k")])
+    stores.commit()
+    for journal in stores.journals.values():
+        journal.fail_writes = None
+        del journal.reopen
+    stores.stores.retry()  # the fragments are loaded, and not in service before the next commit
+    told: list[str] = []
+    transaction.commit(lambda: told.append("durable"))
+    stores.commit()
+    held_there = [body_of(one) for one in stores.engine.receiver("t/Subscriptions/a").peek(0, 100)]
+    assert (told, held_there) == (["durable"], ["x"])
+
+
+def test_a_failed_commit_costs_no_topic_its_turns(
+    namespace: Any, message: Make, budget: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(namespace, *NAMES)
+    budget(1, 1)
+    monkeypatch.setattr(fan_out, "TURNS", 2)
+    topic.accept([message(f"m{n}") for n in range(8)])
+    namespace.commit()
+    namespace.engine.fan_out()
+    namespace.journal.fail_writes = OSError("no room")
+    with pytest.raises(StoreError):
+        namespace.engine.begin_commit()
+    namespace.journal.fail_writes = None
+    rest(namespace)
+    assert topic.active_count == 0
