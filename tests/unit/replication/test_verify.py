@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from isthmus.amqp import section, types
+from isthmus.errors import InvalidArgumentError
 from isthmus.replication import verify as verify_module
 from isthmus.replication.identity import identify
-from isthmus.errors import InvalidArgumentError
 from isthmus.replication.reconcile import Reconciliation
 from isthmus.replication.verify import Witness, verify, witness_of
 from isthmus.topology import read
