@@ -212,5 +212,5 @@ def test_what_expired_before_its_route_is_no_clean_result(federation: Federation
         time.sleep(0.0 if doubts else 0.2)
     assert not before.doubts
     assert doubts == (
-        "1 messages no longer stand in bookings/Subscriptions/audit at ewr (expired, or consumed by someone)",
+        "1 message no longer stands in bookings/Subscriptions/audit at ewr (expired, or consumed by someone)",
     )

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from isthmus.errors import ConfigError, InvalidArgumentError, IsthmusError
+from isthmus.errors import ConfigError, EntityNotFoundError, InvalidArgumentError, IsthmusError
 from isthmus.topology.source import DEFAULT_FILE, load
 
 __all__ = ["register"]
@@ -59,7 +59,8 @@ def run(
         answer = {"file": file, "clean": verdict is Verdict.CLEAN, "verdict": verdict.name.lower(), "tasks": told}
         print(json.dumps(answer | ({"error": unread.to_dict()} if unread is not None else {})))
     else:
-        _show(told, verdict, str(unread or ""))
+        hint = " Make it by: isthmus apply" if isinstance(unread, EntityNotFoundError) else ""
+        _show(told, verdict, f"{unread}{hint}" if unread is not None else "")
     if verdict.exit_code:
         raise typer.Exit(verdict.exit_code)
 
@@ -93,8 +94,9 @@ def _show(told: list[dict[str, Any]], verdict: Any, unread: str) -> None:
 
 def _reading(reading: dict[str, Any]) -> str:
     absent = reading["absent_before"] + reading["absent_between"]
-    gone = f", {absent:,} earlier ones are gone" if absent else ""
-    return f"read {reading['member']}: {reading['entity']}, {reading['messages']:,} messages{gone}"
+    gone = f", {absent:,} earlier {'one is' if absent == 1 else 'ones are'} gone" if absent else ""
+    count = reading["messages"]
+    return f"read {reading['member']}: {reading['entity']}, {count:,} message{'' if count == 1 else 's'}{gone}"
 
 
 # Shown also where they are zero; the others only where they are not.
@@ -104,7 +106,9 @@ _ALWAYS = ("entered", "arrived", "waiting", "expired", "dead_lettered", "lost", 
 def _table(result: dict[str, Any]) -> Table:
     from isthmus.replication.count import COUNTS
 
-    table = Table(title=f"task {result['task']}", title_justify="left", box=None)
+    title = f"task {result['task']}"
+    # Narrow, so that no heading is cut off on a terminal of 80 columns.
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True)
     table.add_column("from")
     table.add_column("at")
     compared = result["comparisons"]

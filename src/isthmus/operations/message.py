@@ -36,6 +36,9 @@ __all__ = [
 STATES = ("active", "deferred", "scheduled")
 
 _SEQUENCE = b"\xa3\x15x-opt-sequence-number\x81"
+# What stands before the first pair of a section that is a map: descriptor, code, size and count.
+_SMALL_MAP = 3 + 3
+_WIDE_MAP = 3 + 9
 _BROKER_ANNOTATIONS = ("x-opt-deadletter-source", "x-opt-partition-id", "x-opt-offset")
 _DEAD_LETTER_PROPERTIES = ("DeadLetterReason", "DeadLetterErrorDescription")
 _PREVIEW_BYTES = 200
@@ -84,15 +87,18 @@ class Seen(NamedTuple):
 
 def sequence_of(payload: bytes) -> int:
     """The sequence number of a message as delivered or peeked."""
-    at = payload.find(_SEQUENCE, 0, 4096)
-    if at >= 0:
+    # Only where the broker writes it: a sender's own annotations may hold the same bytes.
+    start, end = section.locate(payload).message_annotations
+    at = start + (_WIDE_MAP if payload[start + 3 : start + 4] == b"\xd1" else _SMALL_MAP)
+    if end and payload.startswith(_SEQUENCE, at, end):
         return int.from_bytes(payload[at + len(_SEQUENCE) : at + len(_SEQUENCE) + 8], "big", signed=True)
     return int(_annotations(payload).get("x-opt-sequence-number") or 0)
 
 
 def state_of(payload: bytes) -> int:
     """The place in `STATES` of a message as peeked."""
-    if b"x-opt-message-state" not in payload[:4096]:
+    start, end = section.locate(payload).message_annotations
+    if payload.find(b"x-opt-message-state", start, end) < 0:
         return 0
     state = _annotations(payload).get("x-opt-message-state")
     return state if state in (0, 1, 2) else 0

@@ -213,6 +213,8 @@ def _read_on(
 
 def _read_waiting(undelivered: Undelivered, peek: Peek, read: Callable[[bytes], Identity], began_ms: int) -> None:
     for message, identity in _messages(peek, 0, read):
+        if identity.origin:
+            continue  # a copy, which a changed rule let through: its number is that of another namespace
         over = 0 < standing(message).expires_at_ms < began_ms - DRIFT_MS
         (undelivered.expired if over else undelivered.waiting).add(identity.number)
 

@@ -4,7 +4,8 @@ What it is: a digest of the body and of the properties that the publisher set. T
 unchanged copy are equal. What it is not: the identity of a message; two messages may have equal content.
 
 Left out are the header (delivery count, remaining time to live), the annotations that a namespace sets, `RuleName`, the
-provenance (`repl-*`), the task's mark and what a dead-letter queue adds. Where a copy was given a MessageId of its own, the
+provenance (`repl-*`), the task's mark, every mark of the form that isthmus gives to tasks (a task has another one when its
+members change, and copies with the former stand on) and what a dead-letter queue adds. Where a copy was given a MessageId of its own, the
 sender's counts, which the copy has as a property, or none.
 
 Invariants:
@@ -27,6 +28,8 @@ _ADDED = frozenset({"rulename", "deadletterreason", "deadlettererrordescription"
 _PROVENANCE = "repl-"
 _SENDERS_ID = "repl-message-id"
 _MADE = re.compile(r"isthmus-[0-9a-f]{32}")
+# As `isthmus.topology.pattern.mark` makes them, in lower case.
+_MARK = re.compile(r"isthmus-.+-[0-9a-f]{6}", re.DOTALL)
 _PARTITION_KEYS = (b"x-opt-partition-key", b"x-opt-via-partition-key")
 
 
@@ -80,7 +83,7 @@ def _own(message: bytes, where: tuple[int, int], mark: str, own: Mapping[Any, An
 
 def _is_added(name: Any, mark: str) -> bool:
     lower = str(name).lower()
-    return lower == mark or lower in _ADDED or lower.startswith(_PROVENANCE)
+    return lower == mark or lower in _ADDED or lower.startswith(_PROVENANCE) or bool(_MARK.fullmatch(lower))
 
 
 def _pair(name: Any, value: Any) -> bytes:

@@ -89,7 +89,8 @@ class Reading:
         if not absent:
             return ""
         why = "applications consume it" if self.shared else "expired, or consumed by someone"
-        return f"{absent:,} messages no longer stand in {self.entity} at {self.member} ({why})"
+        gone = "1 message no longer stands" if absent == 1 else f"{absent:,} messages no longer stand"
+        return f"{gone} in {self.entity} at {self.member} ({why})"
 
     def may_have_held(self, entered_ms: int, drift_ms: int) -> bool:
         """Whether a copy of a message that entered another member at this time may have stood here and been taken out."""

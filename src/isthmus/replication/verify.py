@@ -58,6 +58,8 @@ def witness_of(task: Task, subscription: str = "") -> Witness:
     """
     declared = task.subscriptions if isinstance(task, AllActiveTask) else ()
     kept = next((each for each in declared if each.name.lower() == (subscription or AUDIT).lower()), None)
+    if kept is not None and kept.rules and not subscription:
+        kept = None  # what a filter leaves out would be missed nowhere
     if kept is not None and kept.name.lower() == AUDIT:
         return Witness(kept.name, ttl_ms=task.audit_ms or 0 if isinstance(task, AllActiveTask) else 0)
     if kept is not None:

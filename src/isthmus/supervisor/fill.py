@@ -32,6 +32,8 @@ INTERVAL_SECONDS = 30.0
 # From here on a run warns.
 WARN_PERCENT = 80.0
 WARN_HOURS = 24.0
+# A forecast of more is told to programs only.
+TOLD_HOURS = 8760.0
 
 Opener = Callable[[NamespaceRef], Administration]
 
@@ -67,7 +69,13 @@ class Fill(NamedTuple):
         """The fill in a few words."""
         size = f"{self.percent:.0f} % of {self.limit_bytes / 1024**3:g} GB"
         hours = self.hours_until_full
-        when = "" if hours is None else f", full in {hours:,.0f} h" if hours >= 2 else f", full in {60 * hours:.0f} min"
+        when = (
+            ""
+            if hours is None or hours > TOLD_HOURS
+            else f", full in {hours:,.0f} h"
+            if hours >= 2
+            else f", full in {60 * hours:.0f} min"
+        )
         return f"topic {self.topic} at {self.namespace}: {size}{when}"
 
     def to_dict(self) -> dict[str, Any]:

@@ -213,7 +213,7 @@ def test_verify_ends_with_3_where_it_cannot_tell(
     )
     assert code_of("verify", file) == 3
     shown = capsys.readouterr().out
-    assert "read jfk: flights/Subscriptions/consumers, 1 messages, 1 earlier ones are gone" in shown
+    assert "read jfk: flights/Subscriptions/consumers, 1 message, 1 earlier one is gone" in shown
     assert "applications consume it" in shown
 
 

@@ -109,6 +109,14 @@ def test_every_fate_is_told() -> None:
     assert counts == [6, 2, 1, 1, 1, 1]
 
 
+def test_a_copy_before_a_route_is_not_taken_for_the_message_of_its_number() -> None:
+    entities = Entities()
+    entities.put("jfk/flights/Subscriptions/audit", 7)
+    entities.put("jfk/flights/Subscriptions/isthmus.flights.ewr", 7, origin="ewr")
+    result = audit("flights", ROUTES, AUDIT, entities.peek)
+    assert (result.total("waiting"), result.total("lost")) == (0, 1)
+
+
 def test_a_message_that_moves_during_the_reading_is_not_lost() -> None:
     entities = Entities()
     entities.put("ewr/flights/Subscriptions/audit", 1)

@@ -81,3 +81,11 @@ def test_the_senders_id_counts_where_a_copy_was_given_another() -> None:
     assert content_digest(given, "", "ewr/flights/7") == content_digest(message())
     nameless = message(properties={"message_id": made, "subject": "s"})
     assert content_digest(nameless, "", "ewr/flights/7") == content_digest(message(properties={"subject": "s"}))
+
+
+@pytest.mark.parametrize("mark", ["", "isthmus-flights-aaaaaa", "replication"])
+def test_a_copy_with_the_mark_that_the_task_had_before_has_the_content_of_its_original(mark: str) -> None:
+    copy = message(own={"a": Int(1), "b": "text", "isthmus-Flights-0f1e2d": "m"})
+    assert content_digest(copy, mark, "ewr/flights/7") == content_digest(message(), mark)
+    other = message(own={"a": Int(1), "b": "text", "isthmus-flights-of-1545": "m"})
+    assert content_digest(other, mark, "ewr/flights/7") != content_digest(message(), mark)

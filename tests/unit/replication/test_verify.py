@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from isthmus.amqp import section, types
+from isthmus.errors import InvalidArgumentError
 from isthmus.replication import verify as verify_module
 from isthmus.replication.identity import identify
 from isthmus.replication.reconcile import Reconciliation
@@ -99,6 +100,15 @@ def test_what_the_tasks_rule_keeps_back_is_not_expected(
 def test_the_audit_subscription_is_read_where_there_is_one(task: str, given: str, expected: Witness) -> None:
     federation = read(FILE.replace("subscriptions: [audit], ", "") % task)
     assert witness_of(federation.tasks["flights"], given) == expected
+
+
+def test_an_audit_subscription_with_a_filter_does_not_hold_every_message() -> None:
+    text = FILE.replace("subscriptions: [audit], ", "") % 'topic: f, subscriptions: {audit: {filter: "a = 1"}%s}'
+    alone = read(text % "").tasks["flights"]
+    with pytest.raises(InvalidArgumentError, match="no subscription that holds every message"):
+        witness_of(alone)
+    assert witness_of(alone, "audit").name == "audit"
+    assert witness_of(read(text % ", boards: ").tasks["flights"]) == Witness("boards", shared=True)
 
 
 @pytest.mark.parametrize(("task", "ordered"), [("topic: f", True), ("topic: f, ordering: none", False)])

@@ -105,9 +105,11 @@ class _Place:
     __slots__ = ("annotations_at", "head", "name_at", "value_at")
 
     def __init__(self, message: bytes) -> None:
-        low, high = section.locate(message).message_annotations
+        sections = section.locate(message)
+        low, high = sections.message_annotations
         at = message.find(_NAME, low, high)
-        known = at > 0 and _LONG(message, at + len(_NAME))[0] == sequence_of(message)
+        # Behind anything but the header, the same bytes in another message may be a sender's.
+        known = at > 0 and low == sections.header[1] and _LONG(message, at + len(_NAME))[0] == sequence_of(message)
         self.name_at = at if known else 0
         self.value_at = self.name_at + len(_NAME)
         self.annotations_at = low

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.amqp import section, types
+from isthmus.amqp import codec, section, types
 from isthmus.amqp.section import Header, locate
 from isthmus.connectors.servicebus.row import (
     DECODED_SCHEMA,
@@ -188,3 +188,19 @@ def test_consecutive_sequence_numbers_are_a_range() -> None:
     ]
     assert sequences_of(messages) == range(1000, 1100)
     assert pa.array(np.asarray(sequences_of(messages))).to_pylist()[-1] == 1099
+
+
+def test_a_sender_does_not_choose_the_sequence_number_that_is_read() -> None:
+    name = types.Symbol("x-opt-sequence-number")
+
+    def delivered(sequence: int, own: bytes) -> bytes:
+        whole = section.encode_message(b"", header=Header(True), annotations={name: types.Long(sequence)})
+        end = section.locate(whole).header[1]
+        return whole[:end] + b"\0Sq" + codec.encode({types.Symbol("own"): own}) + whole[end:]
+
+    first = delivered(7000, b"x" * 40)
+    low, _ = section.locate(first).message_annotations
+    forged = section.encode_message(b"", annotations={name: types.Long(1000)})
+    second = delivered(8000, b"x" * (40 - len(codec.encode(b""))) + b"xx" + forged)
+    assert second.startswith(forged, low)
+    assert list(sequences_of([first, second])) == [7000, 8000]
