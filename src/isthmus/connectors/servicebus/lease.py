@@ -614,6 +614,9 @@ class Lease:
         elif kind == frames.STATS:
             self._sink_told = json.loads(payload)
             self._tell({"sink": self._sink_told})
+            # Blocked, and yet no hold: the sink needs another message to find out whose fault it is.
+            if self._sink_told.get("blocked_by") and not self._held and self._credit.admit_another():
+                self._window_changed()
         elif kind == frames.ERROR:
             told = json.loads(payload)
             self._sink_ended = True

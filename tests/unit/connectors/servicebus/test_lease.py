@@ -913,6 +913,26 @@ def test_a_lone_refused_message_keeps_the_credit_by_which_another_comes(
         assert source.queues["source"].fates == {1: "dead-lettered: RefusedByTarget", 2: "completed"}
 
 
+def test_a_lone_refused_message_lets_another_come_though_the_window_is_one(
+    channel_file: Path, control_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers have died, so that the driver allows one message: it would be refused for ever."""
+    monkeypatch.setattr(outlet_module, "SET_ASIDE_SECONDS", 0.2)
+    with brokers(3) as (source, target):
+        queue = target.queues["target"]
+        queue.refuse, queue.refuse_only = "contoso:no", (b"\xa1\x02m0",)
+        made = pipe(source, target, channel_file, control_file=control_file, claimed=True, limits=MANY)
+        driver = Driver(made, control_file)
+        driver.grant(held_seconds=15.0, window=1, span=8, set_aside=0, deaths=0)
+        made.thread.join(20)
+        assert source.queues["source"].fates == {
+            1: "dead-lettered: RefusedByTarget",
+            2: "completed",
+            3: "completed",
+        }
+        driver.close()
+
+
 @pytest.mark.parametrize("batch_messages", [0, 10])
 def test_a_message_over_the_links_limit_is_dead_lettered_and_not_sent_i4(
     channel_file: Path, batch_messages: int
