@@ -1247,7 +1247,8 @@ def test_a_lease_that_fails_says_so_before_its_worker_can_be_killed(channel_file
         made.lease.join(10)
         told = [json.loads(payload) for _, payload in driver.channel.receive()]
         failed = next(each for each in told if each.get("failed"))
-        assert (failed["outstanding"], failed.get("died")) == (10, None)
+        assert failed["outstanding"] > 0
+        assert "died" not in failed
         driver.close()
 
 
