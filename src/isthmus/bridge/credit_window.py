@@ -60,6 +60,13 @@ class CreditWindow:
             self._span = span
             self._settled = 0
 
+    def admit_another(self) -> bool:
+        """Lets one come beside a lone message that its target refuses, to be tried ahead of it; whether the window grew."""
+        if self.limit != 1 or self.messages < 2:
+            return False
+        self.limit = 2
+        return True
+
     def came(self, count: int, nbytes: int, largest_bytes: int) -> None:
         """Messages were received."""
         if self._count >= RECENT_MESSAGES:

@@ -9,7 +9,7 @@ Invariants:
     I1. Counts are the sums over all leases ever heard of, and never fall.
     I2. Once stopping, every lease that connects later is asked to end as well.
     I3. An answer tells for how long the claim is held from when it is given, not from when it was asked for.
-    I4. A worker's death counts once, and not where the lease was asked to end.
+    I4. A worker's death counts once, and not where the lease was asked to end, or had failed before.
     I5. Whoever sends what is no report is cut off; all others are served.
 """
 
@@ -200,7 +200,7 @@ class RouteControl:
             except (ChannelError, ValueError, TypeError, AttributeError):
                 peer.channel.closed = True
             if peer.channel.closed:
-                if peer.busy and peer.told.get("state") != "next":
+                if peer.busy and peer.told.get("state") != "next" and not peer.told.get("failed"):
                     self._died(peer)
                 if peer.is_lease:
                     self._counts_before = self._counts_before.plus(counts_of(peer.told))

@@ -161,7 +161,7 @@ def test_i4_the_death_of_a_sink_is_told_by_the_reader_and_counts_once(tmp_path: 
     assert route.lease(ends="time") == Plan(8, 64)
 
 
-@pytest.mark.parametrize("end", [{"ends": "error"}, {"ends": "stop"}, {"state": "next"}])
+@pytest.mark.parametrize("end", [{"ends": "error"}, {"ends": "stop"}, {"state": "next"}, {"failed": True}])
 def test_i4_what_ends_by_itself_or_is_asked_to_killed_nobody(tmp_path: Path, end: dict[str, str]) -> None:
     route = Killing(tmp_path)
     route.lease(window=64, outstanding=3, head=7, **end)  # type: ignore[arg-type]

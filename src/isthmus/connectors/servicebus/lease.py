@@ -600,20 +600,23 @@ class Lease:
             self._sink_told |= counts
             self._flushes.answer(number)
         elif kind == frames.DISPOSE:
+            self._progress = time.monotonic()
             for item in json.loads(payload):
-                before = self.ledger.settled
                 state = outcome_of(item["disposition"], item.get("reason"), item.get("description"))
-                self._settle([((item["first"], item["last"]), state)])
-                self._disposed[item["disposition"]] += self.ledger.settled - before
+                self._settle([((item["first"], item["last"]), state)], item["disposition"])
         elif kind == frames.HOLD:
             self._held = str(json.loads(payload).get("error") or "the target is away")
             if self._receiver is not None:
                 self._receiver.drain()
         elif kind == frames.RESUME:
             self._held = ""
+            self._progress = time.monotonic()
         elif kind == frames.STATS:
             self._sink_told = json.loads(payload)
             self._tell({"sink": self._sink_told})
+            # Blocked, and yet no hold: the sink needs another message to find out whose fault it is.
+            if self._sink_told.get("blocked_by") and not self._held and self._credit.admit_another():
+                self._window_changed()
         elif kind == frames.ERROR:
             told = json.loads(payload)
             self._sink_ended = True
@@ -625,10 +628,12 @@ class Lease:
             if not self._stopping:
                 self._fail(LeaseError(f"'{self.path}': the sink's input ended before the lease did"))
 
-    def _settle(self, wanted: Iterable[tuple[tuple[int, int], Any]]) -> None:
+    def _settle(self, wanted: Iterable[tuple[tuple[int, int], Any]], disposition: str = "") -> None:
         before = self.ledger.settled
         for (first, last), state in wanted:
             self._dispose(self.ledger.settle(first, last), state)
+        if disposition:
+            self._disposed[disposition] += self.ledger.settled - before
         if self._credit.settled(self.ledger.settled - before):
             self._window_changed()
         elif self._credit.limit <= TOLD_WINDOW:
@@ -744,6 +749,7 @@ class Lease:
     def _fail(self, error: IsthmusError) -> None:
         self._error = self._error or error
         self._begin_end(f"failed: {error}")
+        self._tell({"failed": True})  # Spark kills the worker of a task that failed: that death is no message's fault
 
     def _drained(self) -> bool:
         receiver = self._receiver

@@ -14,6 +14,7 @@ Invariants:
     I3. An acknowledgement that nobody waits for is read with the next rows, or `READ_SECONDS` after the last: at some hundred
         messages a second a thread that woke for each took more of the processors than sending did. A source whose window is
         nearly full waits for it; then it is read, and told, at once.
+    I4. After a fault nothing is sent: the machine counts what it had sent, and an outcome would be taken for another's.
 """
 
 from __future__ import annotations
@@ -310,6 +311,10 @@ class Outlet:
         self._carry[type(effect)](effect)
 
     def _on_send(self, effect: Send) -> None:
+        if self._error is not None:
+            return
+        if time.monotonic() >= self._reader.fence:
+            self._reader.receive()  # while a connection was made nobody heard how far the fence has moved
         if time.monotonic() < self._reader.fence:
             self._target.send(effect)
         else:

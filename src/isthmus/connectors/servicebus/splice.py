@@ -65,6 +65,8 @@ _TAIL_COUNT = 2 * len(names.HOP_PROPERTIES) + 2
 _I64 = struct.Struct(">q").unpack_from
 _CACHE_LIMIT = 4096
 _NUMBER_ONE = codec.encode(1)
+# The number 1 as brokers write it.
+_ONES = (_NUMBER_ONE, b"\x54\x01", b"\x71\0\0\0\1", b"\x81\0\0\0\0\0\0\0\1")
 
 
 class Refused(NamedTuple):
@@ -225,11 +227,12 @@ class Splicer:
                         own = b""
                         id_end = p + 8 + data[p + 7]
                         if mark_key and count >= 0:
-                            if find(mark_key, pairs, e) < 0:
+                            own_at = find(mark_key, pairs, e)
+                            if own_at < 0:
                                 own = mark_key + (_NUMBER_ONE if marks_number else data[p + 6 : id_end])
                                 count += 2
-                            elif not marks_number:
-                                count = -1
+                            elif not marks_number or not data.startswith(_ONES, own_at + len(mark_key)):
+                                count = -1  # it is another value, or not a name at all
                         body = data[e : e + 4]
                         if body == b"\0Su\xa0":
                             at = e + 5

@@ -17,6 +17,7 @@ from isthmus.amqp.performative import Error, Modified, Rejected, Released
 from isthmus.amqp.types import Symbol
 from isthmus.bridge.crash_search import SET_ASIDE_REASON
 from isthmus.bridge.credit_window import FIRST_MESSAGES
+from isthmus.bridge.delivery_event import HandedOver
 from isthmus.bridge.fence import MARGIN_SECONDS
 from isthmus.clock import SystemClock
 from isthmus.connectors.servicebus import channel as frames
@@ -372,6 +373,46 @@ def test_a_sink_sends_nothing_behind_the_fence_though_its_reader_be_frozen(chann
         outlet.close()
         reader.close()
         listener.close()
+
+
+@contextmanager
+def joined(target: Peer, channel_file: Path) -> Iterator[tuple[Outlet, Channel]]:
+    """An outlet, and the reader's end of its line."""
+    outlet = Outlet(target.endpoint, "target", channel_file=channel_file).open()
+    listener = listen(channel_file)
+    reader = Channel(_accepted(listener)[0])
+    assert heard(reader, frames.HELLO)
+    try:
+        yield outlet, reader
+    finally:
+        outlet.close()
+        reader.close()
+        listener.close()
+
+
+def test_a_fence_that_moved_while_a_connection_was_made_is_heard_before_sending(channel_file: Path) -> None:
+    with Peer("target") as target, joined(target, channel_file) as (outlet, reader):
+        with outlet._changed:
+            outlet._reader.fence = time.monotonic() - 1.0
+            reader.send(frames.FENCE, frames.packed(time.monotonic_ns() + 60 * 10**9))
+            reader.flush()
+            outlet._tell(HandedOver([message(1)], [1]))
+        target.wait_for(lambda: len(target.queues["target"].messages) == 1)
+        assert outlet._error is None
+
+
+def test_after_a_fault_nothing_is_sent_and_no_outcome_is_taken_for_anothers(channel_file: Path) -> None:
+    with Peer("target") as target, joined(target, channel_file) as (outlet, reader):
+        with outlet._changed:
+            outlet._reader.fence = time.monotonic() - 1.0
+            outlet._tell(HandedOver([message(1)], [1]))
+            outlet._reader.fence = time.monotonic() + 60.0
+            outlet._tell(HandedOver([message(2)], [2]))
+            outlet._push()
+        assert isinstance(outlet._error, ClaimUnconfirmedError)
+        time.sleep(0.5)
+        settled = [frames.unpack_pairs(payload) for kind, payload in reader.receive() if kind == frames.SETTLE]
+        assert (settled, ids(target)) == ([], [])
 
 
 def test_a_failed_sink_gives_every_lock_back_i2(channel_file: Path) -> None:
@@ -872,6 +913,26 @@ def test_a_lone_refused_message_keeps_the_credit_by_which_another_comes(
         assert source.queues["source"].fates == {1: "dead-lettered: RefusedByTarget", 2: "completed"}
 
 
+def test_a_lone_refused_message_lets_another_come_though_the_window_is_one(
+    channel_file: Path, control_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers have died, so that the driver allows one message: it would be refused for ever."""
+    monkeypatch.setattr(outlet_module, "SET_ASIDE_SECONDS", 0.2)
+    with brokers(3) as (source, target):
+        queue = target.queues["target"]
+        queue.refuse, queue.refuse_only = "contoso:no", (b"\xa1\x02m0",)
+        made = pipe(source, target, channel_file, control_file=control_file, claimed=True, limits=MANY)
+        driver = Driver(made, control_file)
+        driver.grant(held_seconds=15.0, window=1, span=8, set_aside=0, deaths=0)
+        made.thread.join(20)
+        assert source.queues["source"].fates == {
+            1: "dead-lettered: RefusedByTarget",
+            2: "completed",
+            3: "completed",
+        }
+        driver.close()
+
+
 @pytest.mark.parametrize("batch_messages", [0, 10])
 def test_a_message_over_the_links_limit_is_dead_lettered_and_not_sent_i4(
     channel_file: Path, batch_messages: int
@@ -1169,6 +1230,44 @@ def test_a_sink_that_dies_is_told_to_the_driver(channel_file: Path, control_file
         assert isinstance(made.error, ZeroDivisionError)
         told = [json.loads(payload) for _, payload in driver.channel.receive()]
         assert any(each.get("died") and each["head"] == 1 for each in told)
+        driver.close()
+
+
+def test_a_lease_that_fails_says_so_before_its_worker_can_be_killed(channel_file: Path, control_file: Path) -> None:
+    with brokers(10) as (source, target):
+        made = pipe(source, target, channel_file, control_file=control_file, claimed=True)
+
+        def refuse(block: Block) -> Block:
+            raise TargetUnavailableError("took nothing")
+
+        made.step = refuse
+        driver = Driver(made, control_file)
+        driver.grant(held_seconds=15.0)
+        made.thread.join(30)
+        made.lease.join(10)
+        told = [json.loads(payload) for _, payload in driver.channel.receive()]
+        failed = next(each for each in told if each.get("failed"))
+        assert failed["outstanding"] > 0
+        assert "died" not in failed
+        driver.close()
+
+
+def test_what_was_set_aside_is_never_told_as_moved(channel_file: Path, control_file: Path) -> None:
+    """With a small window each settlement is told at once."""
+    with brokers(6) as (source, target):
+        made = pipe(source, target, channel_file, control_file=control_file, claimed=True)
+
+        def dispose(block: Block) -> None:
+            made.outlet.send([], [], [(number, Refused(0, "dead-letter", "Odd", "")) for number in block.sequences])
+
+        made.step = dispose
+        driver = Driver(made, control_file)
+        driver.grant(held_seconds=15.0, window=1, span=100, set_aside=0, deaths=0)
+        made.thread.join(30)
+        made.lease.join(10)
+        told = driver.told + [json.loads(payload) for _, payload in driver.channel.receive()]
+        assert {each["moved"] for each in told if "moved" in each} == {0}
+        assert told[-1]["dead_lettered"] == 6
         driver.close()
 
 
