@@ -145,7 +145,7 @@ def start_route(
 
     def start(turn: Mapping[str, str], place: Path) -> StreamingQuery:
         writer = (
-            apply_steps(spark.readStream.format(FORMAT).options(**source, **turn).load(), steps)
+            apply_steps(spark.readStream.format(FORMAT).options(**(source | dict(turn))).load(), steps)
             .writeStream.format(FORMAT)
             .options(**sink_options(route, federation, settings))
             .option("checkpointLocation", str(place))

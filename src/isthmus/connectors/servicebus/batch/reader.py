@@ -9,6 +9,7 @@ Invariants:
     I2. A batch counts as taken only after Spark took its last row (`consumption`).
     I3. In an ordered read nothing becomes a row while an earlier message is locked by another receiver.
     I4. A message that is in a committed batch already is completed, and becomes no row again.
+    I5. A batch whose messages were received and are lost stays empty: a sink that has it would skip others in their place.
 """
 
 from __future__ import annotations
@@ -74,7 +75,10 @@ def read_batch(
                 index = store.index(batch, reader, checked=True)  # another attempt may have received it meanwhile
                 if index is None and store.settled() >= batch:
                     raise BatchOverError(path, batch)
-                if index is None:
+                if index is None and store.is_torn(batch, reader):
+                    # Spark may have written what it held: other messages under the same number could be lost.
+                    index = store.writer(batch, reader).complete(0)
+                elif index is None:
                     index = _Receiving(options, store, batch, reader, through).run()
     except OSError as error:
         raise BatchFolderError(path, str(store.folder), error.strerror or str(error)) from None
@@ -186,6 +190,8 @@ class _Receiving:
         self._take(receiver, management, writer, time.monotonic())
         # What was received before the connection was lost is locked, and its tokens settle it over another one.
         error = client.error or receiver.error
+        if error is not None or not receiver.drained:
+            self._store.guard()  # what was under way on this link is locked, and never came
         if error is not None and not writer.count:
             raise error
 
