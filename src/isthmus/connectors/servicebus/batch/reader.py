@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -35,6 +36,7 @@ from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.outflow import batch_of
 from isthmus.connectors.servicebus.row import RAW_SCHEMA
 from isthmus.connectors.servicebus.sequence import annotations_of, enqueued_ms_of, sequences_of
+from isthmus.errors import IsthmusError
 from isthmus.transport import Client, Management, Receiver
 
 __all__ = ["read_batch"]
@@ -155,6 +157,7 @@ class _Receiving:
         self._lock_seconds = options.lock_seconds or _LOCK_SECONDS_UNKNOWN
         self._guarded = False
         self._handed_on = 0
+        self._kept: list[Sequence[int]] = []  # delivery ids of what is written
         self._late = store.all_late()
 
     def run(self) -> Index:
@@ -163,10 +166,30 @@ class _Receiving:
         try:
             with open_client(endpoint_of(self._options), self._path, f"isthmus-batch-{os.getpid()}") as client:
                 receiver = Receiver(client, self._path).wait_attached()
-                self._receive(client, receiver, writer)
-            return writer.complete(int(self._lock_seconds * 1000))
+                try:
+                    self._receive(client, receiver, writer)
+                    return writer.complete(int(self._lock_seconds * 1000))
+                except (OSError, IsthmusError):
+                    with contextlib.suppress(IsthmusError):
+                        self._give_back(client, receiver)
+                    raise
         finally:
             writer.close()
+
+    def _give_back(self, client: Client, receiver: Receiver) -> None:
+        """With a full disk, messages that wait for their locks to expire again and again would end as dead letters."""
+        self._drain(client, receiver)
+        for run in receiver.take():
+            self._kept.append(range(run.first_id, run.first_id + len(run.payloads)))
+        for ids in self._kept:
+            _release(receiver, ids)
+        client.flush()
+
+    def _drain(self, client: Client, receiver: Receiver) -> None:
+        receiver.drain()
+        limit = time.monotonic() + DRAIN_SECONDS
+        while client.error is None and receiver.error is None and not receiver.drained and time.monotonic() < limit:
+            client.wait(limit - time.monotonic())
 
     def _receive(self, client: Client, receiver: Receiver, writer: Writer) -> None:
         collection, management = self._collection, Management(client, self._path)
@@ -183,10 +206,7 @@ class _Receiving:
                 client.wait(max(0.0, collection.due(now) - time.monotonic()))
             now = time.monotonic()
             self._take(receiver, management, writer, now)
-        receiver.drain()
-        limit = time.monotonic() + DRAIN_SECONDS
-        while client.error is None and receiver.error is None and not receiver.drained and time.monotonic() < limit:
-            client.wait(limit - time.monotonic())
+        self._drain(client, receiver)
         self._take(receiver, management, writer, time.monotonic())
         # What was received before the connection was lost is locked, and its tokens settle it over another one.
         error = client.error or receiver.error
@@ -196,7 +216,8 @@ class _Receiving:
             raise error
 
     def _take(self, receiver: Receiver, management: Management, writer: Writer, now: float) -> None:
-        for run in receiver.take():
+        while receiver.arrived:  # one after another: what is left when one fails can be given back
+            run = receiver.arrived.popleft()
             first_id, tokens, payloads = run.first_id, list(run.tags), list(run.payloads)
             self._learn(payloads[0])
             sequences = sequences_of(payloads)
@@ -227,8 +248,9 @@ class _Receiving:
         if hole is not None:
             keep = next((at for at, sequence in enumerate(sequences) if sequence > hole.sequence), len(sequences))
             _release(receiver, ids[keep:])
-            sequences, tokens, payloads = sequences[:keep], tokens[:keep], payloads[:keep]
+            sequences, tokens, payloads, ids = sequences[:keep], tokens[:keep], payloads[:keep], ids[:keep]
         if payloads:
+            self._kept.append(range(ids[0], ids[-1] + 1) if ids[-1] - ids[0] == len(ids) - 1 else ids)
             self._handed_on = max(self._handed_on, sequences[-1])
             writer.add(sequences, tokens, payloads)
             nbytes = sum(map(len, payloads))

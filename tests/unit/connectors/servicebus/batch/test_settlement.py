@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Generator, Iterator
@@ -285,6 +286,24 @@ def test_what_a_lost_connection_may_have_left_locked_is_waited_for(
     monkeypatch.setattr(Writer, "add", ended)
     assert read(store, 5, batch_seconds="5") == [1]
     assert store.guarded_seconds() < 60
+
+
+@pytest.mark.parametrize("method", ["add", "complete"])
+def test_what_cannot_be_written_is_given_back(
+    peer: Peer, store: BatchStore, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Locks that expire count as deliveries: with a full disk all would soon be dead letters."""
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    put(peer, *range(1, 101))
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, method, full)
+        with pytest.raises(BatchFolderError, match="No space left"):
+            read(store, 5)
+    peer.wait_for(lambda: len(peer.queues["q"].waiting) == 100)
+    assert read(store, 5) == list(range(1, 101))
 
 
 def test_a_machine_that_does_not_see_the_folder_says_what_to_do(tmp_path: Path) -> None:
