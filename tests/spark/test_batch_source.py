@@ -311,6 +311,56 @@ def test_where_the_folder_of_batches_is_lost_a_merge_keeps_each_message_once(
     assert queue.standing() == []
 
 
+def test_where_the_folder_of_batches_is_lost_a_table_that_skips_the_batch_misses_nothing(
+    spark: SparkSession, queue: Queue, tmp_path: Path
+) -> None:
+    """One of two tables has the batch already: other messages under its number would come to the second one alone."""
+    queue.send(0, 20)
+    first, second, spool = (tmp_path / name for name in ("first", "second", "spool"))
+    rows = queue.read(spark, spool=str(spool))
+    known: set[int] = set()
+
+    def write(batch: DataFrame, number: int) -> None:
+        if number not in known:
+            batch.write.mode("append").parquet(str(first))
+            known.add(number)
+            if number == 0:
+                raise RuntimeError("planted")
+        batch.write.mode("append").parquet(str(second))
+
+    with pytest.raises(StreamingQueryException, match="planted"):
+        each_batch(rows, tmp_path, write).awaitTermination(LONG_SECONDS)
+    shutil.rmtree(spool)
+    queue.send(20, 20)
+    assert each_batch(rows, tmp_path, write).awaitTermination(LONG_SECONDS)
+    assert set(message_ids(spark, first)) == set(ids(0, 40))
+    assert message_ids(spark, second) == ids(0, 40)
+    assert queue.standing() == []
+
+
+def test_a_row_that_a_repeated_batch_has_dead_lettered_stops_nothing(
+    spark: SparkSession, queue: Queue, numbers: Iterator[int], tmp_path: Path
+) -> None:
+    queue.send(0, 10)
+    target = Queue(queue.connection_string, f"q{next(numbers)}", queue.reference)
+    place = {"connection": queue.reference, "entity": target.name}
+    source = {"source_connection": queue.reference, "source_entity": queue.name}
+    attempts: list[int] = []
+
+    def write(batch: DataFrame, number: int) -> None:
+        rows = batch.withColumn("disposition", F.when(F.col("message_id") == "m3", F.lit("dead-letter")))
+        rows.write.format("servicebus").options(**place, **source).mode("append").save()
+        attempts.append(number)
+        if len(attempts) == 1:
+            raise RuntimeError("planted")
+
+    with pytest.raises(StreamingQueryException, match="planted"):
+        each_batch(queue.read(spark), tmp_path, write).awaitTermination(LONG_SECONDS)
+    assert each_batch(queue.read(spark), tmp_path, write).awaitTermination(LONG_SECONDS)
+    assert sorted(set(target.standing())) == sorted(set(ids(0, 10)) - {"m3"})
+    assert queue.standing() == []
+
+
 # ---- another session
 
 

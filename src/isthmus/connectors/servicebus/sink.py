@@ -36,12 +36,13 @@ from isthmus.bridge.source_clock import bounded_ms
 from isthmus.connectors.servicebus.channel import channel_path
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.disposition import outcome_of, start_settling
+from isthmus.connectors.servicebus.head import standing
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
 from isthmus.connectors.servicebus.outlet import Outlet
 from isthmus.connectors.servicebus.row import DECODED_SCHEMA, FLUSH_SEQUENCE, encode
 from isthmus.connectors.servicebus.sequence import broker_times_of
 from isthmus.connectors.servicebus.splice import Mark, Refused, Splicer
-from isthmus.errors import ConfigError, ConnectionLostError, Fault, InvalidArgumentError
+from isthmus.errors import ConfigError, ConnectionLostError, Fault, InvalidArgumentError, LockLostError
 from isthmus.transport import Client, Management
 
 __all__ = ["DISPOSITIONS", "ServiceBusSinkMixin"]
@@ -50,6 +51,8 @@ DISPOSITIONS = ("complete", "dead-letter", "defer", "abandon")
 # What is read beside a message: where it comes from, and what becomes of it there.
 PLACE_COLUMNS = ("lock_token", "sequence_number", "disposition", "reason", "description")
 SWITCH_INTERVAL_SECONDS = 0.001
+# The state of a message that waits, or is locked.
+ACTIVE = 0
 # Up to so many, a loop is faster than numpy.
 FEW_ROWS = 32
 
@@ -358,14 +361,33 @@ class _SourceSettler:
         self._tokens.update(zip(sequences, tokens, strict=True))
 
     def __call__(self, sequence: int, refused: Refused) -> None:
+        if refused.disposition == "abandon":
+            raise InvalidArgumentError(
+                "disposition 'abandon' works in a lease (settle=sink) only: with settle=commit each row of a committed batch is "
+                "completed, and one that was abandoned would be lost; write 'dead-letter' or 'defer'"
+            )
         outcome = outcome_of(refused.disposition, refused.reason, refused.description)
         tokens = [self._tokens[sequence]]
         try:
-            self._management.finish(start_settling(self._management, tokens, outcome))
-        except ConnectionLostError:  # nothing moved on it while the batch was under way
-            self._client.abandon()
-            self._connect()
-            self._management.finish(start_settling(self._management, tokens, outcome))
+            try:
+                self._management.finish(start_settling(self._management, tokens, outcome))
+            except ConnectionLostError:  # nothing moved on it while the batch was under way
+                self._client.abandon()
+                self._connect()
+                self._management.finish(start_settling(self._management, tokens, outcome))
+        except LockLostError:
+            self._check_settled(sequence)
+
+    def _check_settled(self, sequence: int) -> None:
+        """A repeated task finds what the first one has settled; a message that still stands has lost its lock."""
+        page = self._management.peek(sequence, 1)
+        found = standing(page[0]) if page else None
+        if found is not None and found.sequence == sequence and found.state == ACTIVE:
+            path = self._source.entity.strip("/")
+            raise LockLostError(
+                f"'{path}': the lock of message {sequence} is lost, and with it its disposition; stop the query, remove the folder "
+                "of its batches (option spool), and start it: the messages of the batch come again"
+            )
 
     def close(self) -> None:
         """Ends the connection."""

@@ -18,7 +18,9 @@ Invariants:
         both ends and for the commit, whose start would hold up the first messages, and the first lease change, by seconds.
     I2. With settle=commit nothing is settled before Spark committed the batch, and a batch that is evaluated again, in this
         run or the next one, holds the same messages.
-    I3. A schema that is not the data source's own is refused when the query is planned.
+    I3. A batch that Spark repeats and whose folder is lost stays empty, and its messages come in a later one: of a batch with
+        other messages under the same number a sink that has it already would skip some for ever.
+    I4. A schema that is not the data source's own is refused when the query is planned.
 """
 
 from __future__ import annotations
@@ -207,6 +209,7 @@ class BatchReader(_StreamReader):
     def __init__(self, options: SourceOptions) -> None:
         super().__init__(options)
         self._name = ""
+        self._lost: int | None = None
         self._store: BatchStore | None = None
         self._settlement: BatchSettlement | None = None
         self._renewal: BatchRenewal | None = None
@@ -228,7 +231,9 @@ class BatchReader(_StreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
             return []
-        store, batch = self._batches(end), int(end["lease"])
+        store, batch = self._batches(end, repeated=int(end["lease"])), int(end["lease"])
+        if batch == self._lost:
+            return []
         if store.settled() >= batch:  # its commit was taken out of Spark's checkpoint
             store.set_settled(batch - 1)
         # A batch that an earlier run has received has the readers of that run.
@@ -238,13 +243,15 @@ class BatchReader(_StreamReader):
             for number in range(max(self.options.partitions, *readers, 1))
         ]
 
-    def _batches(self, offset: dict[str, Any]) -> BatchStore:
+    def _batches(self, offset: dict[str, Any], repeated: int | None = None) -> BatchStore:
         if self._store is None:
             self._name = str(offset.get("batches") or new_name())
             base = Path(self.options.spool).absolute() if self.options.spool else private_directory() / "batches"
             store = BatchStore(base / self._name)
+            was_there = store.exists()
             if not store.claim():
                 raise BatchInUseError(self.options.entity.strip("/"), str(store.folder))
+            self._lost = None if was_there else repeated
             self._store = store
             self._settlement = BatchSettlement(self.options, store)
             self._renewal = BatchRenewal(self.options, store).start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from isthmus.connectors.servicebus.sequence import broker_times_of
 from isthmus.connectors.servicebus.sink import StreamWriter, _Rows, _SourceSettler
 from isthmus.connectors.servicebus.source import ServiceBusDataSource
 from isthmus.connectors.servicebus.splice import Refused
-from isthmus.errors import ConfigError, InvalidArgumentError
+from isthmus.errors import ConfigError, InvalidArgumentError, LockLostError
+from isthmus.testing import peer as peer_module
 from isthmus.testing.peer import Peer
 
 
@@ -95,28 +96,73 @@ def test_rows_of_a_lease_without_their_sequence_numbers_are_refused_before_one_i
         reader.discard()
 
 
-def test_a_source_that_ended_its_connection_meanwhile_is_told_over_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With settle=commit a batch may go on for longer than a namespace keeps a connection on which nothing moves."""
-    with Peer("source") as source:
-        place = f"Endpoint=sb://127.0.0.1:{source.port}/;SharedAccessKeyName=a;SharedAccessKey=b;"
+@pytest.fixture(name="place")
+def _place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
+    """A source with one locked message."""
+    with Peer("source") as peer:
+        place = f"Endpoint=sb://127.0.0.1:{peer.port}/;SharedAccessKeyName=a;SharedAccessKey=b;"
         monkeypatch.setenv("PLACE", place + "UseDevelopmentEmulator=true")
-        queue = source.queues["source"]
-        sequence = queue.put(section.encode_message(b"x"))
-        given = {
-            "connection": "env:NOWHERE",
-            "entity": "q",
-            "source_connection": "env:PLACE",
-            "source_entity": "source",
-        }
-        settler = _SourceSettler(SinkOptions.read(given))
-        settler.know([sequence], [os.urandom(8) + sequence.to_bytes(8, "big")])
-        with source.lock:
-            source.drop_connections()
-            queue.waiting.remove(sequence)
-            queue.locked[sequence] = None  # type: ignore[assignment]
-        settler(sequence, Refused(0, "dead-letter", "why", ""))
-        assert queue.fates == {sequence: "dead-lettered: why"}
-        settler.close()
+        queue = peer.queues["source"]
+        assert queue.put(section.encode_message(b"x")) == 1
+        with peer.lock:
+            queue.waiting.remove(1)
+            queue.locked[1] = None  # type: ignore[assignment]
+        yield peer
+
+
+@pytest.fixture(name="settler")
+def _settler(place: Peer) -> Iterator[_SourceSettler]:
+    given = {"connection": "env:NOWHERE", "entity": "q", "source_connection": "env:PLACE", "source_entity": "source"}
+    settler = _SourceSettler(SinkOptions.read(given))
+    settler.know([1], [os.urandom(8) + (1).to_bytes(8, "big")])
+    yield settler
+    settler.close()
+
+
+def test_a_source_that_ended_its_connection_meanwhile_is_told_over_another(
+    place: Peer, settler: _SourceSettler
+) -> None:
+    """With settle=commit a batch may go on for longer than a namespace keeps a connection on which nothing moves."""
+    with place.lock:
+        place.drop_connections()
+        place.queues["source"].locked[1] = None  # type: ignore[assignment]
+    settler(1, Refused(0, "dead-letter", "why", ""))
+    assert place.queues["source"].fates == {1: "dead-lettered: why"}
+
+
+def test_a_repeated_task_goes_past_what_the_first_one_has_settled(
+    place: Peer, settler: _SourceSettler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settler(1, Refused(0, "dead-letter", "why", ""))
+    refuse_settling(monkeypatch)
+    settler(1, Refused(0, "dead-letter", "why", ""))
+    assert place.queues["source"].fates == {1: "dead-lettered: why"}
+
+
+def test_a_disposition_whose_lock_is_lost_is_an_error(
+    place: Peer, settler: _SourceSettler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it the message would be completed as written, with the rest of its batch."""
+    refuse_settling(monkeypatch)
+    with pytest.raises(LockLostError, match=r"'source': the lock of message 1 is lost.*option spool"):
+        settler(1, Refused(0, "dead-letter", "why", ""))
+
+
+def refuse_settling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No lock is held any more."""
+    manage = peer_module._Served._manage
+
+    def refuse(served: Any, queue: Any, operation: str, body: Any) -> tuple[int, Any]:
+        return (410, None) if operation == "update-disposition" else manage(served, queue, operation, body)
+
+    monkeypatch.setattr(peer_module._Served, "_manage", refuse)
+
+
+def test_abandoning_a_row_of_a_batch_is_refused(place: Peer, settler: _SourceSettler) -> None:
+    """It would come again as one that is committed already, and be completed."""
+    with pytest.raises(InvalidArgumentError, match="settle=sink"):
+        settler(1, Refused(0, "abandon", "", ""))
+    assert place.queues["source"].fates == {}
 
 
 def source() -> ServiceBusDataSource:

@@ -56,6 +56,29 @@ def _batches(tmp_path: Path) -> Iterator[BatchReader]:
     reader.stop()
 
 
+def kept(spool: Path) -> BatchStore:
+    """The folder that an earlier run has left."""
+    store = BatchStore(spool / "abc")
+    store.folder.mkdir()
+    (store.folder / "owner").touch()
+    return store
+
+
+def test_a_batch_whose_folder_is_lost_stays_empty_and_the_next_one_does_not_i3(batches: BatchReader) -> None:
+    lost = {"lease": 8, "batches": "abc"}
+    for _ in range(2):
+        assert batches.partitions({"lease": 7}, lost) == []
+    assert len(batches.partitions(lost, {"lease": 9, "batches": "abc"})) == 1
+
+
+def test_a_batch_that_is_planned_first_after_its_folder_was_cleared_is_read(batches: BatchReader) -> None:
+    """A query that has settled everything leaves no folder."""
+    batches._here._stopping = True
+    start = {"lease": 7, "batches": "abc"}
+    batches.latestOffset(start, ReadAllAvailable())
+    assert len(batches.partitions(start, {"lease": 8, "batches": "abc"})) == 1
+
+
 def test_no_batch_is_a_rehearsal_and_an_offset_that_stays_is_the_same_text(batches: BatchReader) -> None:
     """Spark compares offsets as text: another key would be new data."""
     batches._here._stopping = True
@@ -64,6 +87,7 @@ def test_no_batch_is_a_rehearsal_and_an_offset_that_stays_is_the_same_text(batch
 
 
 def test_the_offset_leads_to_the_folder_of_the_batches_after_a_restart(tmp_path: Path, batches: BatchReader) -> None:
+    kept(tmp_path)
     offset = {"lease": 8, "batches": "abc"}
     (partition,) = batches.partitions({"lease": 7}, offset)
     assert isinstance(partition, BatchPartition)
@@ -73,8 +97,7 @@ def test_the_offset_leads_to_the_folder_of_the_batches_after_a_restart(tmp_path:
 
 
 def test_a_batch_that_an_earlier_run_received_keeps_its_readers(tmp_path: Path, batches: BatchReader) -> None:
-    store = BatchStore(tmp_path / "abc")
-    store.folder.mkdir()
+    store = kept(tmp_path)
     store.writer(8, 2).complete(1000)
     assert len(batches.partitions({"lease": 7}, {"lease": 8, "batches": "abc"})) == 3
 
@@ -96,7 +119,7 @@ def test_what_goes_to_the_workers_is_pickled_without_the_drivers_part(batches: B
     assert copy.options == batches.options
 
 
-def test_another_schema_is_refused_i3() -> None:
+def test_another_schema_is_refused_i4() -> None:
     source = ServiceBusDataSource({"connection": "env:X", "entity": "q", "mode": "decoded"})
     wrong = StructType([StructField("body", StringType())])
     for make in (source.reader, source.streamReader):

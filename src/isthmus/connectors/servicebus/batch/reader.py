@@ -9,10 +9,12 @@ Invariants:
     I2. A batch counts as taken only after Spark took its last row (`consumption`).
     I3. In an ordered read nothing becomes a row while an earlier message is locked by another receiver.
     I4. A message that is in a committed batch already is completed, and becomes no row again.
+    I5. A batch whose messages were received and are lost stays empty: a sink that has it would skip others in their place.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -34,6 +36,7 @@ from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.outflow import batch_of
 from isthmus.connectors.servicebus.row import RAW_SCHEMA
 from isthmus.connectors.servicebus.sequence import annotations_of, enqueued_ms_of, sequences_of
+from isthmus.errors import IsthmusError
 from isthmus.transport import Client, Management, Receiver
 
 __all__ = ["read_batch"]
@@ -74,7 +77,10 @@ def read_batch(
                 index = store.index(batch, reader, checked=True)  # another attempt may have received it meanwhile
                 if index is None and store.settled() >= batch:
                     raise BatchOverError(path, batch)
-                if index is None:
+                if index is None and store.is_torn(batch, reader):
+                    # Spark may have written what it held: other messages under the same number could be lost.
+                    index = store.writer(batch, reader).complete(0)
+                elif index is None:
                     index = _Receiving(options, store, batch, reader, through).run()
     except OSError as error:
         raise BatchFolderError(path, str(store.folder), error.strerror or str(error)) from None
@@ -151,6 +157,7 @@ class _Receiving:
         self._lock_seconds = options.lock_seconds or _LOCK_SECONDS_UNKNOWN
         self._guarded = False
         self._handed_on = 0
+        self._kept: list[Sequence[int]] = []  # delivery ids of what is written
         self._late = store.all_late()
 
     def run(self) -> Index:
@@ -159,10 +166,30 @@ class _Receiving:
         try:
             with open_client(endpoint_of(self._options), self._path, f"isthmus-batch-{os.getpid()}") as client:
                 receiver = Receiver(client, self._path).wait_attached()
-                self._receive(client, receiver, writer)
-            return writer.complete(int(self._lock_seconds * 1000))
+                try:
+                    self._receive(client, receiver, writer)
+                    return writer.complete(int(self._lock_seconds * 1000))
+                except (OSError, IsthmusError):
+                    with contextlib.suppress(IsthmusError):
+                        self._give_back(client, receiver)
+                    raise
         finally:
             writer.close()
+
+    def _give_back(self, client: Client, receiver: Receiver) -> None:
+        """With a full disk, messages that wait for their locks to expire again and again would end as dead letters."""
+        self._drain(client, receiver)
+        for run in receiver.take():
+            self._kept.append(range(run.first_id, run.first_id + len(run.payloads)))
+        for ids in self._kept:
+            _release(receiver, ids)
+        client.flush()
+
+    def _drain(self, client: Client, receiver: Receiver) -> None:
+        receiver.drain()
+        limit = time.monotonic() + DRAIN_SECONDS
+        while client.error is None and receiver.error is None and not receiver.drained and time.monotonic() < limit:
+            client.wait(limit - time.monotonic())
 
     def _receive(self, client: Client, receiver: Receiver, writer: Writer) -> None:
         collection, management = self._collection, Management(client, self._path)
@@ -179,18 +206,18 @@ class _Receiving:
                 client.wait(max(0.0, collection.due(now) - time.monotonic()))
             now = time.monotonic()
             self._take(receiver, management, writer, now)
-        receiver.drain()
-        limit = time.monotonic() + DRAIN_SECONDS
-        while client.error is None and receiver.error is None and not receiver.drained and time.monotonic() < limit:
-            client.wait(limit - time.monotonic())
+        self._drain(client, receiver)
         self._take(receiver, management, writer, time.monotonic())
         # What was received before the connection was lost is locked, and its tokens settle it over another one.
         error = client.error or receiver.error
+        if error is not None or not receiver.drained:
+            self._store.guard()  # what was under way on this link is locked, and never came
         if error is not None and not writer.count:
             raise error
 
     def _take(self, receiver: Receiver, management: Management, writer: Writer, now: float) -> None:
-        for run in receiver.take():
+        while receiver.arrived:  # one after another: what is left when one fails can be given back
+            run = receiver.arrived.popleft()
             first_id, tokens, payloads = run.first_id, list(run.tags), list(run.payloads)
             self._learn(payloads[0])
             sequences = sequences_of(payloads)
@@ -221,8 +248,9 @@ class _Receiving:
         if hole is not None:
             keep = next((at for at, sequence in enumerate(sequences) if sequence > hole.sequence), len(sequences))
             _release(receiver, ids[keep:])
-            sequences, tokens, payloads = sequences[:keep], tokens[:keep], payloads[:keep]
+            sequences, tokens, payloads, ids = sequences[:keep], tokens[:keep], payloads[:keep], ids[:keep]
         if payloads:
+            self._kept.append(range(ids[0], ids[-1] + 1) if ids[-1] - ids[0] == len(ids) - 1 else ids)
             self._handed_on = max(self._handed_on, sequences[-1])
             writer.add(sequences, tokens, payloads)
             nbytes = sum(map(len, payloads))

@@ -18,7 +18,7 @@ Files; BATCH is the number of the batch, READER that of its partition:
 
 Invariants:
     I1. A batch's content is written once: while an index stands, nobody receives for this batch.
-    I2. An index that is torn, or whose payloads are, counts as absent.
+    I2. An index that is torn, or whose payloads are, is never read; `is_torn` tells it from one that never was.
     I3. One driver at a time uses a folder.
     I4. Nothing is received for a batch that is settled, and what was received too late is never settled: an attempt of a
         task may outlive its batch.
@@ -120,8 +120,17 @@ class Writer:
         head = _HEAD.pack(_MAGIC, len(entries), zlib.crc32(data), self._checksum, self.nbytes, lock_ms)
         target = self._store.path(self._batch, self._reader, "index")
         part = target.with_suffix(".part")
-        part.write_bytes(head + data)
+        with part.open("wb") as file:
+            file.write(head + data)
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(target)
+        # The name must outlive a loss of power: without it other messages would be received for this batch.
+        folder = os.open(self._store.folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
         return _index_of(self._batch, self._reader, entries, lock_ms)
 
     def close(self) -> None:
@@ -272,6 +281,10 @@ class BatchStore:
         if checked and self._payloads_checksum(batch, reader) != payloads_checksum:
             return None
         return _index_of(batch, reader, np.frombuffer(body, _ENTRY), lock_ms)
+
+    def is_torn(self, batch: int, reader: int) -> bool:
+        """Whether messages were received whose files cannot be read any more."""
+        return self.path(batch, reader, "index").exists() and self.index(batch, reader, checked=True) is None
 
     def _payloads_checksum(self, batch: int, reader: int) -> int:
         checksum = 0

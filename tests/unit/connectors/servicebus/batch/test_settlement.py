@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +19,7 @@ from isthmus.connectors.servicebus.batch.error import BatchFolderError, BatchOve
 from isthmus.connectors.servicebus.batch.reader import read_batch
 from isthmus.connectors.servicebus.batch.renewal import BatchRenewal
 from isthmus.connectors.servicebus.batch.settlement import BatchSettlement
-from isthmus.connectors.servicebus.batch.store import BatchStore
+from isthmus.connectors.servicebus.batch.store import BatchStore, Writer
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.testing import peer as peer_module
 from isthmus.testing.peer import FakeQueue, Peer
@@ -251,6 +253,57 @@ def test_an_empty_entity_makes_an_empty_batch_that_counts_as_taken(
 ) -> None:
     assert read(store, 5, idle_seconds="0.1") == []
     settlement.settle_through(5)
+
+
+@pytest.mark.parametrize("kind", ["index", "payloads"])
+def test_a_batch_that_was_received_and_is_torn_stays_empty(
+    peer: Peer, store: BatchStore, settlement: BatchSettlement, kind: str
+) -> None:
+    """A sink that has written it would skip what was received in its place."""
+    put(peer, 1, 2)
+    read(store, 5)
+    path = store.path(5, 0, kind)
+    path.write_bytes(path.read_bytes()[:-1])
+    put(peer, 3)
+    assert [read(store, 5), read(store, 5)] == [[], []]
+    settlement.settle_through(5)
+    assert fates(peer) == {}
+    assert read(store, 6, ordered="false") == [3]
+
+
+def test_what_a_lost_connection_may_have_left_locked_is_waited_for(
+    peer: Peer, store: BatchStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages may have been under way when the link ended: what comes behind them is later."""
+    put(peer, 1)
+    add = Writer.add
+
+    def ended(writer: Writer, *more: Any) -> None:
+        add(writer, *more)
+        os.utime(store.folder / "guard", (1, 1))
+        peer.detach("q", "amqp:internal-error")
+
+    monkeypatch.setattr(Writer, "add", ended)
+    assert read(store, 5, batch_seconds="5") == [1]
+    assert store.guarded_seconds() < 60
+
+
+@pytest.mark.parametrize("method", ["add", "complete"])
+def test_what_cannot_be_written_is_given_back(
+    peer: Peer, store: BatchStore, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Locks that expire count as deliveries: with a full disk all would soon be dead letters."""
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    put(peer, *range(1, 101))
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, method, full)
+        with pytest.raises(BatchFolderError, match="No space left"):
+            read(store, 5)
+    peer.wait_for(lambda: len(peer.queues["q"].waiting) == 100)
+    assert read(store, 5) == list(range(1, 101))
 
 
 def test_a_machine_that_does_not_see_the_folder_says_what_to_do(tmp_path: Path) -> None:
