@@ -16,10 +16,10 @@ from isthmus.topology.model import Endpoint
 from isthmus.transport import Sender
 
 
-def been_at_the_target(count: int) -> list[bytes]:
-    """Copies that a route discards, since they come from where it would send them."""
+def been_at_the_target(count: int, namespace: str) -> list[bytes]:
+    """Copies that a route discards, since they come from the namespace, by its identity, to which it would send them."""
     annotations = {Symbol("x-opt-sequence-number"): Long(1), Symbol("x-opt-enqueued-time"): Timestamp(1)}
-    splicer = Splicer(f"jfk/{TOPIC}", "ewr")
+    splicer = Splicer(f"jfk/{TOPIC}", "ewr", origin_namespace=namespace)
     copies = [
         splicer.copy(
             section.encode_message(b"body", annotations=annotations, properties={"message_id": f"back-{number}"}),
@@ -34,7 +34,8 @@ def test_moved_is_told_apart_from_what_was_discarded_also_after_the_run(tmp_path
     with FederationProcess(tmp_path) as federation:
         federation.publish("ewr", 200)
         with Reach(federation.federation) as reach, reach.open(Endpoint("ewr", TOPIC)) as client:
-            Sender(client, TOPIC).wait_ready().send_all(been_at_the_target(7))
+            (jfk,) = reach.identities(["jfk"]).keys() - {"jfk"}
+            Sender(client, TOPIC).wait_ready().send_all(been_at_the_target(7, jfk))
         run = federation.run("--available-now", "--json", "--retry-first", "1")
         assert run.wait(300) == 0, run.log()[-3000:]
         told = json.loads(run.log().strip().splitlines()[-1])
