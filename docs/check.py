@@ -1,5 +1,5 @@
-"""Checks the documentation: links lead somewhere, examples have no fault, generated pages are current, no page names a
-machine.
+"""Checks the documentation: links and citations lead somewhere, examples have no fault, generated pages are current, no page
+names a machine.
 
 Run by `make check`. Exits with 1 and one line for each fault.
 """
@@ -23,6 +23,9 @@ ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 MACHINE = re.compile(r"(?<![\w.])/(?:home|root|work|Users)/")
 EXAMPLE = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# What code cites: a page of docs/, or a document in capitals at the root.
+CITED = re.compile(r"\b(docs/[\w/-]+\.md|[A-Z][A-Z-]+\.md)\b(?:, ([A-Z]\w*(?: \w+)*))?")
+PROTOCOL = "docs/explanation/protocol.md"
 VERB = re.compile(r"^ {4}isthmus ([a-z]+)", re.MULTILINE)
 
 
@@ -38,17 +41,35 @@ def example_faults(example: str, page: str) -> list[str]:
     return []
 
 
-def faults() -> list[str]:
-    """What is wrong, one line each."""
+def files(pattern: str) -> list[str]:
+    """The files of the project that match a pattern."""
     listing = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    found: list[str] = []
-    for name in listing.stdout.split():
+    return [name for name in listing.stdout.split() if (ROOT / name).exists()]
+
+
+def citation_faults() -> list[str]:
+    """Citations in code that lead nowhere."""
+    headings = re.findall(r"^## (.*)$", (ROOT / PROTOCOL).read_text(encoding="utf-8"), re.MULTILINE)
+    found = []
+    for name in files("*.py"):
+        for cited, section in CITED.findall((ROOT / name).read_text(encoding="utf-8")):
+            if not (ROOT / cited).exists():
+                found.append(f"{name}: cites {cited}, which does not exist")
+            elif cited == PROTOCOL and section and not section.startswith(tuple(headings)):
+                found.append(f"{name}: cites the section {section} of {cited}, which has none of that name")
+    return found
+
+
+def faults() -> list[str]:
+    """What is wrong, one line each."""
+    found = citation_faults()
+    for name in files("*.md"):
         page = ROOT / name
         text = page.read_text(encoding="utf-8")
         found += [

@@ -2,7 +2,7 @@
 
 What it is: the grants of one connection, the question "may it?", and when they end. What it is not: the check of a
 token (`isthmus.broker.keyring.Authority`).
-Spec: SERVICE-BUS.md W4, 5.1: Send for sending links, Listen for receiving ones; a token for the same audience replaces
+Spec: docs/explanation/protocol.md, Tokens: Send for sending links, Listen for receiving ones; a token for the same audience replaces
 the one before; tokens die with the connection.
 
 Invariants:

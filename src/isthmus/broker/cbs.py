@@ -1,6 +1,6 @@
 """The `$cbs` node: clients put their tokens here.
 
-What it is: the one operation `put-token`. Spec: AMQP claims-based security (working draft 2), SERVICE-BUS.md W4.
+What it is: the one operation `put-token`. Spec: AMQP claims-based security (working draft 2), docs/explanation/protocol.md, Tokens.
 
 Invariants:
     I1. The reply names what is wrong with a token, never the token.

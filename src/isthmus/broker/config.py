@@ -3,7 +3,7 @@
 What it is: two layouts read into the same descriptions: isthmus's own YAML and the JSON of the vendor's emulator
 (``UserConfig.Namespaces[].Queues/Topics/...``), every fault collected with its place. What it is not: the making of the
 entities (`provision`), keys, or ports.
-Spec: SERVICE-BUS.md W13 for the settings; the emulator's Config-schema.json for its layout. A setting that is left out
+Spec: docs/explanation/protocol.md, Administration for the settings; the emulator's Config-schema.json for its layout. A setting that is left out
 takes the service's default in both layouts, not the emulator's narrower one: no message expires after an hour unasked.
 
 Invariants:

@@ -2,7 +2,7 @@
 
 What it is: the coordinator of AMQP transactions for one connection. What it is not: what a transaction does
 (`isthmus.entities.transaction`), nor the links whose transfers and dispositions take part.
-Spec: AMQP 1.0 part 4; SERVICE-BUS.md W12, 5.7.
+Spec: AMQP 1.0 part 4; docs/explanation/protocol.md, Transactions.
 
 Invariants:
     I1. A transaction is known on its connection only, and to nobody after its discharge.

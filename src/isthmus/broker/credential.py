@@ -2,7 +2,7 @@
 
 What it is: the sections ``authorization_rules`` and ``jwt`` read, with keys fetched from where the file says they lie.
 What it is not: the rules at work (`keyring`), the tokens (`jwt`), nor the rest of the file (`config`).
-Spec: service-bus-sas.md; SERVICE-BUS.md 5.1.
+Spec: service-bus-sas.md; docs/explanation/protocol.md, Tokens.
 
 Invariants:
     I1. No key stands in the file itself, and no fault's text holds one.

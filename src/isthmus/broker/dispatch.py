@@ -1,7 +1,7 @@
 """Whose turn it is: spreads one queue's messages over the links that wait for them.
 
 What it is: the round of one queue over its ready links. What it is not: credit and settlement (`isthmus.broker.outlet`).
-Spec: SERVICE-BUS.md 5.1: competing receivers share a queue.
+Spec: docs/explanation/protocol.md, Tokens: competing receivers share a queue.
 
 Invariants:
     I1. Links are served in turn; no link gets a second share while another one that is ready waits for its first.

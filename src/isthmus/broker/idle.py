@@ -3,7 +3,7 @@
 What it is: what each link last did and when, for links to queues, topics and subscriptions and for links to event hubs,
 whose service waits longer. What it is not: the detach (`peer`). Links of `$cbs`, `$management` and coordinators are never
 idle here: neither page below speaks of them.
-Spec: SERVICE-BUS.md 5.1; service-bus-amqp-troubleshoot.md (10 minutes), event-hubs-amqp-troubleshoot.md (30 minutes).
+Spec: docs/explanation/protocol.md, Tokens; service-bus-amqp-troubleshoot.md (10 minutes), event-hubs-amqp-troubleshoot.md (30 minutes).
 
 Invariants:
     I1. A link is told to be idle only after a whole time-out in which nothing moved on it: no message, credit, settlement.

@@ -3,7 +3,7 @@
 What it is: the base of the links into queues and topics (`intake`) and into event hubs (`hub.intake`). It keeps the client
 in credit, holds it back while too much waits for the disk, and disposes of each delivery. What it is not: where messages
 go, and what a transaction is, which those say.
-Spec: SERVICE-BUS.md W5, W6.
+Spec: docs/explanation/protocol.md, Links, Sending.
 
 Invariants:
     I1. accepted leaves only from the callback of the commit that made the messages durable.

@@ -2,7 +2,7 @@
 
 What it is: an `Inflow` into an entity, alone or within a transaction. What it is not: validation of messages, which the
 entity does.
-Spec: SERVICE-BUS.md W5, W6, W12.
+Spec: docs/explanation/protocol.md, Links, Sending, Transactions.
 
 Invariants:
     I1. Messages of a link are taken in the order in which they were sent: what comes while a large one is written waits.

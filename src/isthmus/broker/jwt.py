@@ -2,7 +2,7 @@
 
 What it is: the check of a token's signature, issuer, audience and times against keys from a file, and the rights that
 its claims carry. What it is not: a client of an identity provider: nothing is fetched, and nobody's roles are looked up.
-Spec: RFC 7515 (compact serialisation), 7517 (key sets), 7518 (RS256, ES256), 7519 (claims); SERVICE-BUS.md W4, 5.1.
+Spec: RFC 7515 (compact serialisation), 7517 (key sets), 7518 (RS256, ES256), 7519 (claims); docs/explanation/protocol.md, Tokens.
 
 Invariants:
     I1. Only RS256 with an RSA key and ES256 with a P-256 key verify: the token's header chooses among keys, never a

@@ -4,7 +4,7 @@ What it is: the namespace's own rules with their key file, the rules of entities
 and the checks that the `$cbs` node, SASL PLAIN and the administration API share. What it is not: the enforcement; each
 link and each request asks `Grant.covers`. Barely over 400 lines: the key file, its rotation and the checks are about the
 same rules and nothing else may see a key.
-Spec: service-bus-sas.md; SERVICE-BUS.md W4, 5.1.
+Spec: service-bus-sas.md; docs/explanation/protocol.md, Tokens.
 
 Invariants:
     I1. A grant never reaches beyond the audience that its token was shown for, nor beyond the token's scope, nor beyond

@@ -2,7 +2,7 @@
 
 What it is: one table of settings, and their names in isthmus's own layout and in the emulator's. What it is not: a
 reader of files (`config`).
-Spec: SERVICE-BUS.md W13, 5.2, 5.4, 5.9 for meanings and limits.
+Spec: docs/explanation/protocol.md, Administration, Settlement, Message, Entities for meanings and limits.
 
 Invariants:
     I1. Both layouts know the same settings.

@@ -3,7 +3,7 @@
 What it is: the limits of connections and links with the service's values as defaults, and one table of all limits that
 a file may set, those of entities included. What it is not: the limits of entities themselves
 (`isthmus.entities.limit`), nor a reader of files (`config`).
-Spec: SERVICE-BUS.md W2, 5.1, 5.2, 5.4, 5.8, 5.9.
+Spec: docs/explanation/protocol.md, Connection, Tokens, Settlement, Message, Rules, Entities.
 
 Invariants:
     I1. Every field of `Limits` and of `ConnectionLimits` but the tier has a line in `LIMITS`, and every line a field.

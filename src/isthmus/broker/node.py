@@ -2,7 +2,7 @@
 
 What it is: each request read, settled, handed to the node, and its reply sent on the client's own link. What it is not:
 any operation (`cbs`, `management`).
-Spec: SERVICE-BUS.md W4, W9.
+Spec: docs/explanation/protocol.md, Tokens, Management.
 
 Invariants:
     I1. A request that can be read is accepted before it is answered: one SDK waits for that. One that cannot is rejected.

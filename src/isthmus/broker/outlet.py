@@ -3,7 +3,7 @@
 What it is: takes messages from the entity as far as the client's credit reaches, sends them, and turns the client's
 dispositions into settlements. What it is not: the choice of whose turn it is (`isthmus.broker.dispatch`).
 A little over 400 lines: sending, settling and transactions share the account of what is out on the link.
-Spec: SERVICE-BUS.md W5, W7, 5.2.
+Spec: docs/explanation/protocol.md, Links, Settlement.
 
 Invariants:
     I1. Every unsettled disposition is answered with the outcome's own type after the change is durable, or with rejected

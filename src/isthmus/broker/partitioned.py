@@ -3,7 +3,7 @@
 What it is: an `Intake` and an `Outlet` that do in one step only what belongs to one fragment: runs of messages are split by
 their keys, dispositions by their lock tokens, so that each delivery's outcome is that of its own store. What it is not:
 the choice of fragments (`isthmus.entities.fragment`).
-Spec: SERVICE-BUS.md 5.10.
+Spec: docs/explanation/protocol.md, Entities.
 
 Invariants:
     I1. A delivery is accepted or settled as soon as its own fragment has it durable, whatever other stores do.

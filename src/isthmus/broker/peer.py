@@ -2,7 +2,7 @@
 
 What it is: SASL, the attach decisions, the table from links to what serves them, and the connection's deadlines. What
 it is not: a socket (`isthmus.broker.shell`, `isthmus.broker.websocket`), nor any link's work.
-Spec: SERVICE-BUS.md W2, W4, W5, 5.1.
+Spec: docs/explanation/protocol.md, Connection, Tokens, Links.
 It is over 400 lines since every event of a connection is decided here, and the decisions share its state.
 
 Invariants:

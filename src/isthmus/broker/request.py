@@ -2,7 +2,7 @@
 
 What it is: reading a request message, building its reply, and finding the link on which the reply goes back. What it is
 not: any operation.
-Spec: SERVICE-BUS.md W4, W9; AMQP management (working draft 16), section 3.
+Spec: docs/explanation/protocol.md, Tokens, Management; AMQP management (working draft 16), section 3.
 
 Invariants:
     I1. correlation-id of the reply is the message-id of the request with the identical AMQP type.

@@ -3,7 +3,7 @@
 What it is: the session filter read and echoed, the wait of a receiver that takes any session, and an `Outlet` that holds
 a session as long as it lives. What it is not: the locks of sessions (`isthmus.entities.session_queue`), nor the right to
 receive (`isthmus.broker.peer`).
-Spec: SERVICE-BUS.md W5, W10, W18, 5.5.
+Spec: docs/explanation/protocol.md, Links, Sessions, Clients.
 
 Invariants:
     I1. An attach is answered once: with the session that it got, or with why it got none.

@@ -2,7 +2,7 @@
 
 What it is: the operations of the management API on descriptions, with the checks that the service makes; changes are
 staged like messages and are durable with the next commit. What it is not: HTTP (the broker's), nor access rights.
-Spec: SERVICE-BUS.md W13, W14, 5.8, 5.9. Over 400 lines: four kinds of entity with five operations each.
+Spec: docs/explanation/protocol.md, Administration, Rules, Entities. Over 400 lines: four kinds of entity with five operations each.
 
 Invariants:
     I1. An operation that raises has changed and staged nothing.

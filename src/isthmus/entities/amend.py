@@ -1,7 +1,7 @@
 """Changes to a stored message: what abandon, dead-letter, activation, forwarding and rule actions do to it.
 
 What it is: the slow way beside `record`: a record taken apart, changed in one place, and built again. The body and
-every value not changed keep their encoding. Spec: SERVICE-BUS.md W7, W8, W14.
+every value not changed keep their encoding. Spec: docs/explanation/protocol.md, Settlement, Message, Rules.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What it is: what a queue has besides locks. Messages get numbers, are read once in order by the window's cursor, may be
 returned to their places, and go in any order. What it is not: who holds a message, and why it goes (`queue`).
-Spec: SERVICE-BUS.md W6, 5.4; docs/explanation/store.md.
+Spec: docs/explanation/protocol.md, Sending, Message; docs/explanation/store.md.
 
 A message is unread (at or above the cursor), taken (below it), returned (below it, to be had again), or gone. The head
 is the lowest number not gone; all below it is dead, so that what goes in order writes only the head.

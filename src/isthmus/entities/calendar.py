@@ -3,7 +3,7 @@
 What it is: two indexes on disk in order of time. A scheduled message has one entry; messages that expire within the same
 second and lie close together share one, so a default time to live costs one entry per second, not per message.
 What it is not: the exact test of expiry; that is made with the record in hand, at delivery and here when a second ends.
-Spec: SERVICE-BUS.md 5.4.
+Spec: docs/explanation/protocol.md, Message.
 
 Invariants:
     I1. Every message with an end of life is covered by an entry of its second until that second is over.

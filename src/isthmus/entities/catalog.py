@@ -1,7 +1,7 @@
 """The names of a namespace: which entities there are, what they are called, and how they lie in the store.
 
 What it is: one row per queue, topic, subscription and rule, and the syntax of names and addresses.
-What it is not: the entities at work (`engine`). Spec: SERVICE-BUS.md W5, W13.
+What it is not: the entities at work (`engine`). Spec: docs/explanation/protocol.md, Links, Administration.
 
 Invariants:
     I1. Names are compared without case and kept as they were written.

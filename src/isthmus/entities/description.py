@@ -2,7 +2,7 @@
 
 What it is: plain records with every setting of the service's management API, its defaults, and their form in the
 store. What it is not: the Atom XML (the broker's admin part) or the entities themselves (`queue`, `topic`).
-Spec: SERVICE-BUS.md W13, W14, 5.8, 5.9.
+Spec: docs/explanation/protocol.md, Administration, Rules, Entities.
 
 Invariants:
     I1. ``load(dump(description)) == description`` for every description.
@@ -47,7 +47,7 @@ DEFAULT_RULE_NAME = "$Default"
 
 
 class EntityStatus(StrEnum):
-    """What an entity lets pass (SERVICE-BUS.md 5.9)."""
+    """What an entity lets pass (docs/explanation/protocol.md, Entities)."""
 
     ACTIVE = "Active"
     DISABLED = "Disabled"

@@ -4,7 +4,7 @@ What it is: the lookup of senders and receivers, group commit (`begin_commit`, `
 (`tick`) and the counts; management is inherited from `administration`.
 What it is not: what a queue or topic does (`queue`, `topic`), nor threads and sockets (the broker's).
 Over 400 lines: commits, time and failures go over the same members and stores, and each has to know of the others.
-Spec: SERVICE-BUS.md W5, W13, 5.2, 5.4.
+Spec: docs/explanation/protocol.md, Links, Administration, Settlement, Message.
 
 Invariants:
     I1. A failed commit leaves nothing half done: every entity goes back to what the store holds.

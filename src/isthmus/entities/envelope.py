@@ -1,6 +1,6 @@
 """The batch message format 0x80013700: one transfer that carries many messages.
 
-What it is: unpacking an envelope into its messages. Spec: SERVICE-BUS.md W6, 5.4.
+What it is: unpacking an envelope into its messages. Spec: docs/explanation/protocol.md, Sending, Message.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What it is: checks of size, quota and status, missing message ids, duplicate detection, scheduled messages, and the
 row of cursors and counts that every entity keeps in the store. What it is not: what becomes of a message that is taken
-(`Queue`, `Topic`). Spec: SERVICE-BUS.md W6, 5.4, 5.9.
+(`Queue`, `Topic`). Spec: docs/explanation/protocol.md, Sending, Message, Entities.
 A little over 400 lines: everything that can refuse a message stands here, beside what it refuses it for.
 
 Invariants:

@@ -1,6 +1,6 @@
 """The limits of a namespace, all of them settable.
 
-What it is: one record of numbers with the service's values as defaults. Spec: SERVICE-BUS.md 5.2, 5.4, 5.8, 5.9.
+What it is: one record of numbers with the service's values as defaults. Spec: docs/explanation/protocol.md, Settlement, Message, Rules, Entities.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What it is: one object per call of ``acquire``, not one per message; a lock token is the object's eight random bytes and
 the message's sequence number. Settling a run in the order of delivery costs slices, not steps. Expired locks are found
 by a heap over these objects. What it is not: durable; a restart ends all locks.
-Spec: SERVICE-BUS.md W7, 5.2.
+Spec: docs/explanation/protocol.md, Settlement.
 
 Invariants:
     I1. A token settles at most once: its flag is cleared by the first to take it, be it settlement or expiry.

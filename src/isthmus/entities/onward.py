@@ -3,7 +3,7 @@
 What it is: one hop. The messages are staged at the target, or in the line to its store, in the batch in which they leave,
 or would have entered, their source, so that no kill finds them at both or at neither. What it is not: what becomes of messages that the target does
 not take (`relay`).
-Spec: SERVICE-BUS.md 5.6, W14.
+Spec: docs/explanation/protocol.md, Forwarding, Rules.
 
 Invariants:
     I1. Each message is taken by the target or told as not taken, with the reason; the order is kept.

@@ -1,7 +1,7 @@
 """Reading a sender's encoded message: where it begins to be its own.
 
 What it is: a walk over the sections, with nothing decoded that was seen before: what stands in front of the properties
-is looked up by its bytes. Spec: SERVICE-BUS.md W6, W8; AMQP 1.0 part 3.2.
+is looked up by its bytes. Spec: docs/explanation/protocol.md, Sending, Message; AMQP 1.0 part 3.2.
 
 Invariants:
     I1. Nothing of the sender's is changed but header.ttl (cut to the entity's) and reserved annotations (dropped).

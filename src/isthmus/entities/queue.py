@@ -2,7 +2,7 @@
 
 What it is: messages of a `Relay`, each for one receiver, locked while it works on them; what settlement, expiry and
 abandonment do to them. What it is not: where messages come from (`Intake`, `Topic`), nor when the disk is synced.
-Spec: SERVICE-BUS.md W7, 5.2, 5.4, 5.6. Over 400 lines: every way in which a message leaves a receiver's
+Spec: docs/explanation/protocol.md, Settlement, Message, Forwarding. Over 400 lines: every way in which a message leaves a receiver's
 hands stands here, beside the others.
 
 Invariants:

@@ -3,7 +3,7 @@
 What it is: at acceptance the sender's header is normalised and the broker's annotations are put in front of the
 sender's own; everything behind them is kept to the byte. Delivery fills locked-until into its slot: two slices and a
 join. What it is not: how a sender's bytes are read (`parse`), nor the changes that abandon and dead-letter make (`amend`).
-Spec: SERVICE-BUS.md W7, W8; AMQP 1.0 part 3.2.
+Spec: docs/explanation/protocol.md, Settlement, Message; AMQP 1.0 part 3.2.
 
 A record is::
 

@@ -3,7 +3,7 @@
 What it is: loading at the start, reloading after a failed commit, the application of descriptions to queues and
 topics, and the lookup by path. What it is not: the management operations (`administration`).
 A little over 400 lines: loading, reloading and applying are one walk over one catalog for each kind of entity.
-Spec: SERVICE-BUS.md W5, W13.
+Spec: docs/explanation/protocol.md, Links, Administration.
 
 Invariants:
     I1. After a restart every entity, message, count and cursor is as the last synced commit left it.

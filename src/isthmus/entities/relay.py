@@ -3,7 +3,7 @@
 What it is: forwarding as the source sees it. A message that arrives while nothing waits goes on at once and is never
 stored here. What stands here when forwarding begins, or came while the entity was closed to receivers, is moved in
 groups, each in one commit. What it is not: the hop itself (`onward`).
-Spec: SERVICE-BUS.md 5.6; docs/explanation/forwarding.md.
+Spec: docs/explanation/protocol.md, Forwarding; docs/explanation/forwarding.md.
 
 Invariants:
     I1. A message is removed here in the batch that stages it elsewhere.

@@ -1,6 +1,6 @@
 """What an entity holds right now, as the management API reports it.
 
-What it is: one record per look. Spec: SERVICE-BUS.md W13 (CountDetails), 5.3.
+What it is: one record per look. Spec: docs/explanation/protocol.md, Administration (CountDetails), 5.3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which copies of a message a subscription gets.
 
 What it is: a subscription's rules, compiled; matching rules without an action make one copy together, each matching rule
-with an action makes its own. Spec: SERVICE-BUS.md W14, 5.8.
+with an action makes its own. Spec: docs/explanation/protocol.md, Rules.
 
 Invariants:
     I1. A filter or action that fails on a message selects nothing by its rule; the error is handed on for the

@@ -2,7 +2,7 @@
 
 What it is: the row of a session in memory and in the store, and how a message tells its session. What it is not: the
 messages (`session_messages`), nor who may have them (`session_queue`).
-Spec: SERVICE-BUS.md W10, 5.5.
+Spec: docs/explanation/protocol.md, Sessions.
 
 Invariants:
     I1. A session has a row in the store from its first durable message or state on until it has neither.

@@ -2,7 +2,7 @@
 
 What it is: sessions loaded, made, taken up from the store and let go of again; messages sorted into them; looks at one
 or all. What it is not: who has a session, and in which turn (`session_queue`).
-Spec: SERVICE-BUS.md W10, 5.5; docs/explanation/store.md.
+Spec: docs/explanation/protocol.md, Sessions; docs/explanation/store.md.
 
 Invariants:
     I1. A session is forgotten only when nothing of it is staged, on its way to the disk, or left.

@@ -2,7 +2,7 @@
 
 What it is: the handle that a receiver gets, and by which it renews, gives back, and keeps state. What it is not: the
 lock itself (`session_queue`).
-Spec: SERVICE-BUS.md W10, 5.5.
+Spec: docs/explanation/protocol.md, Sessions.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What it is: what is different from a plain queue: sequence numbers are the entity's and leave gaps, locks end with the
 session's, and nothing is delivered past a message that is on its way back. What it is not: the choice of a session, or
 its lock (`session_queue`).
-Spec: SERVICE-BUS.md W10, 5.5; docs/explanation/store.md.
+Spec: docs/explanation/protocol.md, Sessions; docs/explanation/store.md.
 
 Invariants:
     I1. Messages of a session are delivered in sequence order; after an abandoned one nothing until it is back.

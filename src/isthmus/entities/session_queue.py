@@ -2,7 +2,7 @@
 
 What it is: the locks of sessions, the choice of the next free one, and their states. What it is not: where a session's
 messages are (`session_directory`, `session_messages`), nor settlement, which receivers do on the messages of the session they hold.
-Spec: SERVICE-BUS.md W5, W9, W10, 5.5; docs/explanation/store.md.
+Spec: docs/explanation/protocol.md, Links, Management, Sessions; docs/explanation/store.md.
 
 Invariants:
     I1. A session has at most one holder; who has lost it renews nothing and settles nothing.

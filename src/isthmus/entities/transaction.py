@@ -2,7 +2,7 @@
 
 What it is: a list of what is to be done, held in memory until it is committed, and the commit itself: everything is
 checked, then staged in one batch of the store. What it is not: who may use it, and its name on the wire (the broker's).
-Spec: SERVICE-BUS.md 5.7, W12; docs/explanation/transactions.md.
+Spec: docs/explanation/protocol.md, Transactions; docs/explanation/transactions.md.
 
 Invariants:
     I1. Before `commit` nothing is staged: a roll-back, and a kill, leave the entities as they were. Messages settled in

@@ -2,7 +2,7 @@
 
 What it is: the `View` of isthmus.rules over a message's parts; each section is decoded when first asked for, once per
 message however many rules look. Actions' changes are written back by `changed`.
-Spec: SERVICE-BUS.md W14, W15.
+Spec: docs/explanation/protocol.md, Rules, Filter language.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ What it is: one way to start Spark on this machine, set up for leases: a task sl
 that run this very interpreter, nothing listening beyond loopback, no web page, quiet. It knows no route.
 
 Invariants:
-    I1. There are more task slots than routes: a running lease holds one (DESIGN, "The lease"), and a route that waits for
+    I1. There are more task slots than routes: a running lease holds one (docs/explanation/lease.md), and a route that waits for
         a slot would not move at all.
     I2. Speculation is refused: a second copy of a running task would read, and settle, the same queue.
     I3. Whatever looks like a key in a setting or a plan is replaced before Spark shows or logs it.

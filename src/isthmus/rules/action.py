@@ -3,7 +3,7 @@
 What it is: an action compiled to a function that reads a view and returns the changes; later statements see what
 earlier ones changed. What it is not: the message's encoding; whoever holds the message makes the changes in it.
 
-Spec: SERVICE-BUS.md W15 (Actions), FEDERATION.md (``SET sys.TimeToLive = '0:2:0'``).
+Spec: docs/explanation/protocol.md, Filter language; Microsoft Learn, "Subscription Rule SQL Action Syntax".
 
 Invariants:
     I1. An action that fails changes nothing.

@@ -4,7 +4,7 @@ What it is: one function per node, chosen when the rule is made, so that a messa
 rules are made of (a property against a constant, IS NULL, a few joined by AND or OR) have functions of their own; every
 other shape takes the general one, and both are held to the same fixtures.
 
-Spec: SERVICE-BUS.md W15 (semantics of unknown).
+Spec: docs/explanation/protocol.md, Filter language (semantics of unknown).
 
 Invariants:
     I1. AND and OR go from left to right and stop as soon as the verdict stands, so that a failing operand behind that

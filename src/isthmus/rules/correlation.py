@@ -1,6 +1,6 @@
 """Correlation filters: all of the given properties must be equal.
 
-Spec: SERVICE-BUS.md W14: AND over the given fields; string values case-sensitive, names of user properties not; a field
+Spec: docs/explanation/protocol.md, Rules: AND over the given fields; string values case-sensitive, names of user properties not; a field
 that is not given takes any value. A correlation filter is never unknown: what is missing does not match.
 """
 

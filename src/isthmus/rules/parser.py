@@ -5,7 +5,7 @@ them all. It knows the language's static rules too: system names, parameters wit
 
 One rule reads conditions and values alike, since ``(`` can begin either; each operator then checks which it got.
 
-Spec: SERVICE-BUS.md W15 (grammar), 5.8 (limits: 1,024 characters, 32 statements per action).
+Spec: docs/explanation/protocol.md, Filter language (grammar), 5.8 (limits: 1,024 characters, 32 statements per action).
 
 Invariants:
     I1. Any text gives a tree or RuleSyntaxError, never another exception.

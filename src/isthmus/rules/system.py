@@ -1,6 +1,6 @@
 """The system properties that ``sys.`` names: their canonical spelling, type, and whether an action may set them.
 
-Spec: SERVICE-BUS.md W8 and W15. A name that is not here is refused when the rule is parsed.
+Spec: docs/explanation/protocol.md, Message, Filter language. A name that is not here is refused when the rule is parsed.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ What it is: the lexical part of the language: numbers, strings, names in three s
 with its place. What it is not: grammar. A faulty token is reported once and handed on as BAD, so that the parser
 goes on and says nothing more about it.
 
-Spec: SERVICE-BUS.md W15.
+Spec: docs/explanation/protocol.md, Filter language.
 """
 
 from __future__ import annotations

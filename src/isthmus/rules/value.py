@@ -7,7 +7,7 @@ A value is one of Python's ``bool``, ``int`` (a long of 64 bits), ``float`` (a d
 a naive one is taken as UTC), ``timedelta`` (a timespan), ``UUID``, ``bytes``; ``None`` is null and, as the result of an
 operator, unknown. A value of any other type (a list, a map) is opaque: it exists, and compares with nothing.
 
-Spec: SERVICE-BUS.md W15 and 5.8.
+Spec: docs/explanation/protocol.md, Filter language, Rules.
 
 Invariants:
     I1. A comparison or an arithmetic operation with null, a missing property or operands whose types do not go

@@ -23,7 +23,7 @@ from isthmus.replication.tally import Counts
 __all__ = ["Condition", "Phase"]
 
 MOVING_SECONDS = 3.0
-"""Longer than a change of leases takes at six routes at once (0.8 to 1.5 s, DESIGN, "The lease")."""
+"""Longer than a change of leases takes at six routes at once (0.8 to 1.5 s, docs/explanation/lease.md)."""
 
 RATE_WINDOW_SECONDS = 5.0
 

@@ -4,7 +4,7 @@ What it is: the loop that starts each route once its task's claim is held, watch
 again with growing delays and without end, and at the end lets every route finish what it has begun before it stops it.
 What it is not: Spark, or a namespace; a route is started by a function, claims are asked for by an object.
 
-Order at the end (DESIGN, "The lease"): drain, wait until the leases have ended, stop the query, give the claims back. A
+Order at the end (docs/explanation/lease.md): drain, wait until the leases have ended, stop the query, give the claims back. A
 query that is stopped first would leave its reader without `finally`, and its locks to expire.
 
 Invariants:

@@ -1,6 +1,6 @@
 """What a client shows to be let in.
 
-What it is: makers of tokens for `put-token` (SERVICE-BUS.md W4): a shared key signs locally, so that no token service
+What it is: makers of tokens for `put-token` (docs/explanation/protocol.md, Tokens): a shared key signs locally, so that no token service
 can take an application down; a ready signature is passed on; an identity (azure-identity, or anything with its
 `get_token`) is asked. What it is not: storage of secrets; who makes a credential resolves the reference.
 

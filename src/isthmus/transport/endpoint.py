@@ -6,7 +6,7 @@ the connector parses those.
 
 Invariants:
     I1. Link addresses and audiences carry the authority as the connection string gave it, port included
-        (SERVICE-BUS.md W1).
+        (docs/explanation/protocol.md, Connection strings).
 """
 
 from __future__ import annotations

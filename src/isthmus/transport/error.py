@@ -1,4 +1,4 @@
-"""AMQP error conditions and status codes as errors of isthmus (SERVICE-BUS.md W9, W11).
+"""AMQP error conditions and status codes as errors of isthmus (docs/explanation/protocol.md, Management, Conditions).
 
 What it is: the one table by which a client names what its peer refused. What it is not: the broker's table, which goes
 the other way.

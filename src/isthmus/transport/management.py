@@ -1,4 +1,4 @@
-"""An entity's `$management` node (SERVICE-BUS.md W9).
+"""An entity's `$management` node (docs/explanation/protocol.md, Management).
 
 What it is: peek, renew of locks and settling by lock token, each as a request under way (`start_…`) and as a blocking
 call. What it is not: administration of entities.

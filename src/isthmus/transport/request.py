@@ -1,4 +1,4 @@
-"""Requests and their replies over a pair of links: `$cbs` and `<entity>/$management` (SERVICE-BUS.md W4, W9).
+"""Requests and their replies over a pair of links: `$cbs` and `<entity>/$management` (docs/explanation/protocol.md, Tokens, Management).
 
 What it is: sends a request message, matches the reply by its correlation id. Any number may be under way. What it is
 not: the operations themselves (`isthmus.transport.management`).

@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
 
 
 def envelope(messages: Sequence[bytes]) -> bytes:
-    """One payload of format 0x80013700 that carries encoded messages (SERVICE-BUS.md W6)."""
+    """One payload of format 0x80013700 that carries encoded messages (docs/explanation/protocol.md, Sending)."""
     parts: list[bytes] = []
     for message in messages:
         parts.append(b"\0Su\xb0" + _LENGTH(len(message)))

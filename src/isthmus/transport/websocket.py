@@ -1,7 +1,7 @@
 """AMQP over WebSocket, client side.
 
 What it is: a socket whose bytes travel in the binary messages of a WebSocket (OASIS AMQP WebSocket binding 1.0,
-SERVICE-BUS.md W1), for networks that let out nothing but HTTPS. The WebSocket is aiohttp's, on a thread of its own; what a
+docs/explanation/protocol.md, Connection strings), for networks that let out nothing but HTTPS. The WebSocket is aiohttp's, on a thread of its own; what a
 client gets is one end of a socket pair, so that it polls and writes as over TCP. What it is not: AMQP, or a server.
 
 A proxy is taken from the environment (`HTTPS_PROXY`, `NO_PROXY`, for plain WebSocket `HTTP_PROXY`), as other programs do;

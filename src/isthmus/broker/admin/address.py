@@ -1,7 +1,7 @@
 """Which resource a request's URL names.
 
 What it is: the path's grammar, from the raw path to names. What it is not: a look at whether the resource exists.
-Spec: SERVICE-BUS.md W13. Entity names may hold slashes, percent-encoded (Python, JavaScript) or plain (.NET); the words
+Spec: docs/explanation/protocol.md, Administration. Entity names may hold slashes, percent-encoded (Python, JavaScript) or plain (.NET); the words
 ``subscriptions``, ``rules`` and ``consumergroups`` are segments of their own, in any case.
 
 Invariants:

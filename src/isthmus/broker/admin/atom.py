@@ -1,7 +1,7 @@
 """Atom entries, feeds and error bodies.
 
 What it is: the envelopes around descriptions. What it is not: the descriptions (`description`, `rule`).
-Spec: RFC 4287 as far as the service uses it; SERVICE-BUS.md W13.
+Spec: RFC 4287 as far as the service uses it; docs/explanation/protocol.md, Administration.
 
 Invariants:
     I1. An entry's ``id`` is an absolute URL whose path is the entity's, capitals included: clients take names from it.

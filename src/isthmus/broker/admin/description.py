@@ -2,7 +2,7 @@
 
 What it is: the tables of elements, in the service's order, and the two directions over them. What it is not: the Atom
 envelope (`atom`) or rules (`rule`).
-Spec: SERVICE-BUS.md W13.
+Spec: docs/explanation/protocol.md, Administration.
 
 Invariants:
     I1. A written description reads back equal.

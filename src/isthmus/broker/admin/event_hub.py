@@ -2,7 +2,7 @@
 
 What it is: get, list, create, update and delete over the engine's event hubs, and their documents. What it is not: queues
 and topics (`operation`), which share names and errors with these.
-Spec: SERVICE-BUS.md W16; learn.microsoft.com/rest/api/eventhub (create-event-hub, create-consumer-group).
+Spec: docs/explanation/protocol.md, Event Hubs; learn.microsoft.com/rest/api/eventhub (create-event-hub, create-consumer-group).
 
 Invariants:
     I1. An update replaces what the service's description has; what only this namespace knows (size retention, the size

@@ -1,7 +1,7 @@
 """Errors as the service's HTTP answers.
 
 What it is: the one table from errors to status, SubCode and text. What it is not: a place that raises or logs.
-Spec: SERVICE-BUS.md W13; service-bus-resource-manager-exceptions.md.
+Spec: docs/explanation/protocol.md, Administration; service-bus-resource-manager-exceptions.md.
 
 Invariants:
     I1. An error that the table does not know becomes 500 with a text that says nothing of the inside.

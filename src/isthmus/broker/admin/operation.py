@@ -2,7 +2,7 @@
 
 What it is: get, list, create, update and delete over the engine, from parsed requests to documents. What it is not:
 authentication, sockets, or durability: a changed answer goes out after the commit that covers it (`app`).
-Spec: SERVICE-BUS.md W13.
+Spec: docs/explanation/protocol.md, Administration.
 
 Invariants:
     I1. An update replaces the whole description: what the request leaves out takes its default.

@@ -2,7 +2,7 @@
 
 What it is: the two records, and what every operation does with them: pages of lists, ETags, the status of a change. What
 it is not: HTTP (`app`), nor any operation.
-Spec: SERVICE-BUS.md W13.
+Spec: docs/explanation/protocol.md, Administration.
 """
 
 from __future__ import annotations

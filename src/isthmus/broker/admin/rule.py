@@ -2,7 +2,7 @@
 
 What it is: RuleDescription and DefaultRuleDescription to descriptions and back. What it is not: a look at what an
 expression says; the engine refuses one that does not parse.
-Spec: SERVICE-BUS.md W13, W14; the types are those of .NET's serializer for ``KeyValueOfstringanyType``.
+Spec: docs/explanation/protocol.md, Administration, Rules; the types are those of .NET's serializer for ``KeyValueOfstringanyType``.
 
 Invariants:
     I1. A written rule reads back equal; values keep their type.

@@ -2,7 +2,7 @@
 
 What it is: one codec per type of setting, and the table row that ties an element's name to a description's field.
 What it is not: the tables themselves (`description`).
-Spec: W3C XML Schema lexical forms; SERVICE-BUS.md W13.
+Spec: W3C XML Schema lexical forms; docs/explanation/protocol.md, Administration.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """AMQP addresses of event hubs.
 
 What it is: the grammar of ``hub``, ``hub/Partitions/n`` and ``hub/ConsumerGroups/g/Partitions/n``, in any case.
-Spec: SERVICE-BUS.md W16.
+Spec: docs/explanation/protocol.md, Event Hubs.
 """
 
 from __future__ import annotations

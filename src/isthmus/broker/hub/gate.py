@@ -2,7 +2,7 @@
 
 What it is: the decision about links to event hubs, for all connections of a namespace. What it is not: rights and tokens
 (the connection's own), or what happens on the links (`intake`, `outlet`).
-Spec: SERVICE-BUS.md W5, W16.
+Spec: docs/explanation/protocol.md, Links, Event Hubs.
 
 Invariants:
     I1. A path belongs to event hubs only if its first segment is an event hub's name: queues and topics go first nowhere,

@@ -2,7 +2,7 @@
 
 What it is: an `Inflow` into a hub. A batch envelope goes to one partition as a whole. What it is not: the choice of the
 partition, which the hub makes.
-Spec: SERVICE-BUS.md W6, W16.
+Spec: docs/explanation/protocol.md, Sending, Event Hubs.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What it is: the one operation READ for two types. What it is not: the `$management` nodes of queues and subscriptions
 (`isthmus.broker.management`), whose replies are spelt otherwise.
-Spec: SERVICE-BUS.md W16.
+Spec: docs/explanation/protocol.md, Event Hubs.
 
 Invariants:
     I1. Every request gets exactly one reply with `status-code` and `status-description`.

@@ -1,7 +1,7 @@
 """What a partition's end is, told with every event to receivers that ask for it.
 
 What it is: the delivery annotations of the capability `com.microsoft:enable-receiver-runtime-metric`, put into encoded
-events. Spec: SERVICE-BUS.md W16.
+events. Spec: docs/explanation/protocol.md, Event Hubs.
 """
 
 from __future__ import annotations

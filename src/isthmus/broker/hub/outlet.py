@@ -2,7 +2,7 @@
 
 What it is: reads on from the receiver's place as far as the client's credit reaches, and waits for the partition where it
 has caught up. What it is not: settlement; events are sent settled, and reading takes nothing away.
-Spec: SERVICE-BUS.md W5, W16.
+Spec: docs/explanation/protocol.md, Links, Event Hubs.
 
 Invariants:
     I1. One turn sends at most `TURN_EVENTS` events and about `TURN_BYTES`; other links get their turn in between.

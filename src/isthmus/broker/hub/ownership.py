@@ -1,7 +1,7 @@
 """Who may read a partition: owner levels within a consumer group.
 
 What it is: the receivers of each (partition, consumer group), and the rules by which one takes another's place.
-Spec: SERVICE-BUS.md W16, 5.11.
+Spec: docs/explanation/protocol.md, Event Hubs, Administration.
 
 Invariants:
     I1. There is at most one receiver with an owner level, and none without one beside it.

@@ -1,7 +1,7 @@
 """`$management` operations on messages: peek, schedule, cancel, renew, receive deferred, settle, delete.
 
 What it is: requests turned into calls of the entity, results into reply bodies. What it is not: any of the semantics.
-Spec: SERVICE-BUS.md W8, W9, 5.3.
+Spec: docs/explanation/protocol.md, Message, Management.
 """
 
 from __future__ import annotations

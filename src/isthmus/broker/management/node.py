@@ -1,7 +1,7 @@
 """One `$management` node: finds the operation, checks the right, answers errors.
 
 What it is not: the operations themselves (`message`, `session`, `rule`).
-Spec: SERVICE-BUS.md W9, 5.3.
+Spec: docs/explanation/protocol.md, Management.
 
 Invariants:
     I1. Every request gets exactly one reply with `statusCode` and `statusDescription`.

@@ -2,7 +2,7 @@
 
 What it is: rules in their AMQP forms, maps in requests and described lists in replies. What it is not: parsing of
 expressions, which the engine does, nor waiting for the disk,
-which the node does. Spec: SERVICE-BUS.md W9 (descriptors: the filters' have one digit less).
+which the node does. Spec: docs/explanation/protocol.md, Management (descriptors: the filters' have one digit less).
 """
 
 from __future__ import annotations

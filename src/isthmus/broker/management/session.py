@@ -1,7 +1,7 @@
 """`$management` operations on sessions: renew the lock, get and set the state, list.
 
 What it is: requests turned into calls of the entity, results into reply bodies. What it is not: any of the semantics.
-Spec: SERVICE-BUS.md W9, W10, 5.5.
+Spec: docs/explanation/protocol.md, Management, Sessions.
 
 Invariants:
     I1. Who does not hold a session, on this connection (and link, where the client names it), neither renews it nor

@@ -1,7 +1,7 @@
 """Service Bus entities, through azure-servicebus's administration client.
 
 What it is: `isthmus.connectors.administration.Administration` for Service Bus and any namespace with its Atom API
-(SERVICE-BUS.md W13). What it is not: an Atom client of our own, but for one element that the Python client cannot send:
+(docs/explanation/protocol.md, Administration). What it is not: an Atom client of our own, but for one element that the Python client cannot send:
 the rule that a subscription is created with. Without it a subscription would take in unmarked messages between its
 creation and the change of `$Default`, and a copy without mark goes back to where it came from.
 

@@ -1,7 +1,7 @@
 """Service Bus connection strings.
 
 What it is: the parse of `Endpoint=…;SharedAccessKeyName=…;SharedAccessKey=…;EntityPath=…;UseDevelopmentEmulator=true`
-into typed parts (SERVICE-BUS.md W1). What it is not: a resolver; the text comes from `isthmus.connectors.secret`.
+into typed parts (docs/explanation/protocol.md, Connection strings). What it is not: a resolver; the text comes from `isthmus.connectors.secret`.
 
 Invariants:
     I1. Keys are case-insensitive; values are taken as they are, with every "=" but the first.

@@ -1,7 +1,7 @@
 """The rule that a subscription is created with.
 
 What it is: an HTTP transport for azure-servicebus's administration client that puts a `DefaultRuleDescription` into the
-request that creates a subscription (SERVICE-BUS.md W13); the clients for .NET and Java have a parameter for it, the one
+request that creates a subscription (docs/explanation/protocol.md, Administration); the clients for .NET and Java have a parameter for it, the one
 for Python has none. What it is not: anything for other requests, which it passes on unchanged.
 
 Invariants:

@@ -77,7 +77,7 @@ def start_settling(management: Management, tokens: Sequence[bytes], state: Any) 
 
 
 def outcome_of(disposition: str, reason: str | None, description: str | None) -> Any:
-    """The AMQP outcome of a disposition (SERVICE-BUS.md W7)."""
+    """The AMQP outcome of a disposition (docs/explanation/protocol.md, Settlement)."""
     if disposition == "dead-letter":
         info: dict[Any, Any] = {Symbol("DeadLetterReason"): (reason or "")[:4096]}
         if description:

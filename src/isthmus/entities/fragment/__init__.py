@@ -3,5 +3,5 @@
 What it is: the stores of fragments (`store`), the choice of a fragment (`place`), the entities as senders and receivers
 see them (`entity`, `queue`, `topic`), and their way through starts, failures and deletions (`partitions`). What it is not:
 a fragment itself, which is an ordinary queue or topic of its store.
-Spec: SERVICE-BUS.md 5.10; docs/explanation/partitions.md.
+Spec: docs/explanation/protocol.md, Entities; docs/explanation/partitions.md.
 """

@@ -2,7 +2,7 @@
 
 What it is: a target as one source sees it: which of its fragments takes what, what goes there at once since it is in
 the source's own store, and what has to stand in line for another one. What it is not: the line (`handover`).
-Spec: SERVICE-BUS.md 5.6, 5.10; docs/explanation/forwarding.md.
+Spec: docs/explanation/protocol.md, Forwarding, Entities; docs/explanation/forwarding.md.
 
 Invariants:
     I1. Messages of one key keep their order; those without a key go, together, to a fragment in the source's store if

@@ -2,7 +2,7 @@
 
 What it is: the choice of a fragment for what is sent, scheduled messages, looks, and counts over all fragments. What it is
 not: checks of messages, which the fragment makes as any entity does; receiving (`queue`).
-Spec: SERVICE-BUS.md 5.10, W6.
+Spec: docs/explanation/protocol.md, Entities, Sending.
 A little over 400 lines: all that is asked of an entity as a whole stands here, beside the choice of the fragment that answers.
 
 Invariants:

@@ -3,7 +3,7 @@
 What it is: the line in which messages stand in the store that they leave, their delivery into the other store, and what
 becomes of those that are not taken there. What it is not: which messages go where (`crossing`), nor forwarding within one
 store, which is one batch (`onward`).
-Spec: SERVICE-BUS.md 5.6, 5.10; docs/explanation/forwarding.md.
+Spec: docs/explanation/protocol.md, Forwarding, Entities; docs/explanation/forwarding.md.
 A little over 400 lines: what is written on one side is only right because of what is written on the other.
 
 Invariants:

@@ -2,7 +2,7 @@
 
 What it is: fragments found for an entity's row in the catalog, put in place when their store is there, and the removal of
 what deleted entities have left. What it is not: the catalog (`registry`), nor what an entity does.
-Spec: SERVICE-BUS.md 5.10; docs/explanation/partitions.md.
+Spec: docs/explanation/protocol.md, Entities; docs/explanation/partitions.md.
 
 Invariants:
     I1. The catalog decides: an entity is there if and only if its row is, whatever its stores hold.

@@ -2,7 +2,7 @@
 
 What it is: the keys of an encoded message, their hash, and the fragment in the top 16 bits of a sequence number. What it
 is not: the choice for messages without a key, which depends on the stores (`entity`).
-Spec: SERVICE-BUS.md 5.10.
+Spec: docs/explanation/protocol.md, Entities.
 
 Invariants:
     I1. A key always means the same fragment, as long as the entity stands: the hash is that of event hubs' partition

@@ -2,7 +2,7 @@
 
 What it is: receivers draw from all fragments in turn; what they settle goes to the fragment that the lock token names;
 sessions are found in the fragment of their id. What it is not: locks and sessions themselves, which each fragment has.
-Spec: SERVICE-BUS.md 5.10, 5.2, 5.5. Barely over 400 lines: it answers to all that a queue answers to.
+Spec: docs/explanation/protocol.md, Entities, Settlement, Sessions. Barely over 400 lines: it answers to all that a queue answers to.
 
 Invariants:
     I1. Messages of a fragment come in its order; no fragment with messages is passed over twice in a row.

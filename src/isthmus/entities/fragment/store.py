@@ -2,7 +2,7 @@
 
 What it is: an engine without a catalog for each store, opened when the first fragment needs it; whether the store is up,
 and how it comes back. What it is not: which fragments there are, which the namespace's catalog says (`partitions`).
-Spec: SERVICE-BUS.md 5.10; docs/adr/0016-partitioned-entities.md.
+Spec: docs/explanation/protocol.md, Entities; docs/adr/0016-partitioned-entities.md.
 
 Invariants:
     I1. A store that fails concerns nobody but its own fragments: nothing of it is raised into the namespace's clockwork.

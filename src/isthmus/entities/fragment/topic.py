@@ -1,7 +1,7 @@
 """A partitioned topic: each of its fragments has a fragment of every subscription in the same store.
 
 What it is: what fans out to the topics of the fragments. What it is not: the copying of messages (`topic`).
-Spec: SERVICE-BUS.md 5.10.
+Spec: docs/explanation/protocol.md, Entities.
 
 Invariants:
     I1. A message and its copies are in fragments of one index, and so in one store and one commit.

@@ -2,7 +2,7 @@
 
 What it is: the choice of the fragment that messages go via: that of their via-partition-key, else that of the transaction
 they belong to, else the next one in turn. What it is not: the way on from there (`isthmus.entities.transfer`).
-Spec: SERVICE-BUS.md 5.6, 5.7, 5.10.
+Spec: docs/explanation/protocol.md, Forwarding, Transactions, Entities.
 
 Invariants:
     I1. The PartitionKey of a message chooses its fragment at the destination, and has no say between.

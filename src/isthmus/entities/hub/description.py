@@ -1,6 +1,6 @@
 """An event hub's settings, and its row in the store.
 
-What it is: the description and its form as JSON. Spec: SERVICE-BUS.md W16; Event Hubs quotas for the limits.
+What it is: the description and its form as JSON. Spec: docs/explanation/protocol.md, Event Hubs; Event Hubs quotas for the limits.
 
 Invariants:
     I1. Consumer groups are kept as they were written and compared without case; ``$Default`` is always there.

@@ -3,7 +3,7 @@
 What it is: a walk over the sections that finds where the producer's annotations end, and the writing of the broker's own
 in front of them. Most events of a producer begin alike, so what is in front of the properties is read once and
 remembered by its bytes. What it is not: storage (`block`, `partition`).
-Spec: SERVICE-BUS.md W8, W16; AMQP 1.0 part 3.2.
+Spec: docs/explanation/protocol.md, Message, Event Hubs; AMQP 1.0 part 3.2.
 
 An event is written as::
 

@@ -2,7 +2,7 @@
 
 What it is: acceptance of batches and of single events, by partition, by key, or in turn. What it is not: the log
 (`partition`), the hub's row and its changes (`registry`), or links.
-Spec: SERVICE-BUS.md W16.
+Spec: docs/explanation/protocol.md, Event Hubs.
 
 Invariants:
     I1. A batch goes to one partition as a whole, in order; so do all events of one key.

@@ -2,7 +2,7 @@
 
 What it is: acceptance of events, their numbering and storage in blocks, retention by age and size, and the search for
 positions. What it is not: the choice of the partition (`hub`), reading in order (`cursor`), or links.
-Spec: SERVICE-BUS.md W16.
+Spec: docs/explanation/protocol.md, Event Hubs.
 
 Invariants:
     I1. Sequence numbers start at 0 and have no gaps; offsets and enqueued times never fall.

@@ -2,7 +2,7 @@
 
 What it is: the rows in the store and the hubs at work, in step. What it is not: queues and topics, whose names are taken
 from the same set (`isthmus.entities.administration`).
-Spec: SERVICE-BUS.md W16; quotas of the service's premium tier for the limits.
+Spec: docs/explanation/protocol.md, Event Hubs; quotas of the service's premium tier for the limits.
 
 Invariants:
     I1. After a restart, and after a failed commit, every hub, event and number is as the last synced commit left it.

@@ -1,7 +1,7 @@
 """Where in a partition a receiver begins.
 
 What it is: the selector expression of a receiver's filter, read into a position. What it is not: the search for that
-position (`Partition.locate`). Spec: SERVICE-BUS.md W16 (`apache.org:selector-filter:string`).
+position (`Partition.locate`). Spec: docs/explanation/protocol.md, Event Hubs (`apache.org:selector-filter:string`).
 
 The grammar is one comparison, as all SDKs write it::
 
