@@ -2,7 +2,7 @@
 
 What it is: authentication, request reading and answering around `operation`, and ``/health``. What it is not: a
 listener; the broker serves the application on its ports, over HTTP and HTTPS.
-Spec: docs/explanation/protocol.md, Tokens , Administration.
+Spec: docs/explanation/protocol.md, Tokens, Administration.
 
 Invariants:
     I1. No operation without a token that grants Manage at that resource; reading needs it too.
