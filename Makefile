@@ -9,8 +9,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.isthmus-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TESTS ?= tests
-# Most tests wait; five side by side keep two processors busy.
-WORKERS ?= 5
+# Most tests wait; four side by side keep two processors busy.
+WORKERS ?= 4
 MESSAGES ?= 400000
 
 .PHONY: help setup demo test soak check format bench docs lock clean

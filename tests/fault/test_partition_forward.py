@@ -23,7 +23,7 @@ from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyErr
 from isthmus.testing.namespace import namespace
 from partition_client import LIMITS, client_of, complete_all, key_of
 
-pytestmark = pytest.mark.usefixtures("collected")
+pytestmark = pytest.mark.usefixtures("collected_each_time")
 
 CONFIG = f"""
 {LIMITS}
