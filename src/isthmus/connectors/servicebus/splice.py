@@ -303,6 +303,10 @@ class Splicer:
         if delivery or p - start > 0xFFFF:
             return None
         slots: list[tuple[int, bytes]] = []
+        token = value_end(b, start + 3) if b[start + 2] == 0x70 else start
+        if b.startswith(_ONLY_LOCK_TOKEN, token):  # another one in each message: two numbers that nobody reads
+            token += len(_ONLY_LOCK_TOKEN) - start
+            slots += [(token, b"token"), (token + 8, b"token's end")]
         sections = section.locate(b, start, end)
         for key, value, after in section.map_items(b, sections.message_annotations):
             name = b[key + 2 : value]
