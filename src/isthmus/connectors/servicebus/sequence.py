@@ -18,11 +18,21 @@ from typing import Any
 from isthmus.amqp import codec, section
 from isthmus.amqp.codec import CodecError
 
-__all__ = ["UNREADABLE", "annotations_of", "broker_times_of", "enqueued_ms_of", "sequence_of", "sequences_of"]
+__all__ = [
+    "ONLY_LOCK_TOKEN",
+    "UNREADABLE",
+    "annotations_of",
+    "broker_times_of",
+    "enqueued_ms_of",
+    "sequence_of",
+    "sequences_of",
+]
 
 # What reading bytes raises that are not what they should be.
 UNREADABLE = (CodecError, ValueError, IndexError, struct.error)
 
+ONLY_LOCK_TOKEN = b"\0Sq\xc1\x24\x02\xa3\x10x-opt-lock-token\x98"
+"""Delivery annotations that hold nothing but the lock token, up to its sixteen bytes."""
 _NAME = b"\xa3\x15x-opt-sequence-number\x81"
 _SEQUENCE, _ENQUEUED, _LOCKED_UNTIL = "x-opt-sequence-number", "x-opt-enqueued-time", "x-opt-locked-until"
 # Codes of symbols and strings of less than 256 bytes.
@@ -84,11 +94,13 @@ def sequences_of(messages: Sequence[bytes]) -> Sequence[int]:
     add = found.append
     place = _Place(messages[0])
     name_at, value_at, annotations_at, head = place.name_at, place.value_at, place.annotations_at, place.head
+    token_at, token = place.token_at, place.token
     for message in messages:
         if (
             message[name_at:value_at] == _NAME
             and message[annotations_at : annotations_at + 3] == b"\0Sr"
             and message[:8] == head
+            and message.startswith(token, token_at)
         ):
             add(_LONG(message, value_at)[0])
         else:
@@ -100,16 +112,25 @@ def sequences_of(messages: Sequence[bytes]) -> Sequence[int]:
 
 
 class _Place:
-    """Where a broker puts the sequence number: behind a header of the same size, within the message annotations."""
+    """Where a broker puts the sequence number: behind a header of the same size and perhaps a lock token, within the message
+    annotations.
+    """
 
-    __slots__ = ("annotations_at", "head", "name_at", "value_at")
+    __slots__ = ("annotations_at", "head", "name_at", "token", "token_at", "value_at")
 
     def __init__(self, message: bytes) -> None:
         sections = section.locate(message)
         low, high = sections.message_annotations
         at = message.find(_NAME, low, high)
-        # Behind anything but the header, the same bytes in another message may be a sender's.
-        known = at > 0 and low == sections.header[1] and _LONG(message, at + len(_NAME))[0] == sequence_of(message)
+        self.token_at = sections.header[1]
+        self.token = ONLY_LOCK_TOKEN if message.startswith(ONLY_LOCK_TOKEN, self.token_at) else b""
+        broker_bytes = len(self.token) + 16 if self.token else 0
+        # Behind anything but what the broker writes, the same bytes in another message may be a sender's.
+        known = (
+            at > 0
+            and low == self.token_at + broker_bytes
+            and _LONG(message, at + len(_NAME))[0] == sequence_of(message)
+        )
         self.name_at = at if known else 0
         self.value_at = self.name_at + len(_NAME)
         self.annotations_at = low

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from isthmus.amqp import codec, section
 from isthmus.amqp.codec import WIDTH, value_end
-from isthmus.connectors.servicebus.sequence import UNREADABLE
+from isthmus.connectors.servicebus.sequence import ONLY_LOCK_TOKEN, UNREADABLE
 from isthmus.message import Provenance, Tail, digest, duplicate_key, made_message_id
 from isthmus.message import name as names
 from isthmus.message.provenance import encoded
@@ -52,8 +52,6 @@ _SEQUENCE, _TOPIC_SEQUENCE, _ENQUEUED = (
 )
 _LOCK_TOKEN = names.LOCK_TOKEN.encode()
 _OWN = frozenset(name.encode() for name in names.OWN_PROPERTIES)
-# A section that holds nothing else, up to the sixteen bytes of the token.
-_ONLY_LOCK_TOKEN = b"\0Sq\xc1\x24\x02\xa3\x10" + _LOCK_TOKEN + b"\x98"
 _MAP32 = struct.Struct(">4sII").pack
 _U32 = struct.Struct(">I")
 _RULE_NAME_TEXT = names.RULE_NAME.encode()
@@ -304,8 +302,8 @@ class Splicer:
             return None
         slots: list[tuple[int, bytes]] = []
         token = value_end(b, start + 3) if b[start + 2] == 0x70 else start
-        if b.startswith(_ONLY_LOCK_TOKEN, token):  # another one in each message: two numbers that nobody reads
-            token += len(_ONLY_LOCK_TOKEN) - start
+        if b.startswith(ONLY_LOCK_TOKEN, token):  # another one in each message: two numbers that nobody reads
+            token += len(ONLY_LOCK_TOKEN) - start
             slots += [(token, b"token"), (token + 8, b"token's end")]
         sections = section.locate(b, start, end)
         for key, value, after in section.map_items(b, sections.message_annotations):
@@ -452,7 +450,7 @@ def _integer(b: bytes, at: int) -> int:
 
 def _delivery_annotations(b: bytes, start: int, end: int) -> bytes:
     """The sender's delivery annotations; the broker's lock token is not among them."""
-    if b.startswith(_ONLY_LOCK_TOKEN, start) and end - start == len(_ONLY_LOCK_TOKEN) + 16:
+    if b.startswith(ONLY_LOCK_TOKEN, start) and end - start == len(ONLY_LOCK_TOKEN) + 16:
         return b""  # as every locked message has it
     items = section.map_items(b, (start, end))
     kept = [b[key:after] for key, value, after in items if b[key + 2 : value] != _LOCK_TOKEN]
