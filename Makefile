@@ -56,10 +56,10 @@ format: $(STAMP) ## Format the code and mend what the linter can
 bench: $(STAMP) ## Measure beside RabbitMQ Shovel and an SDK loop; writes benchmarks/results/
 	@$(BIN)/isthmus bench all --messages $(MESSAGES) --peers shovel,sdk-loop --results benchmarks/results $(BENCH_OPTIONS)
 
-docs: $(STAMP) ## Write the generated pages of docs/reference anew
+docs: $(STAMP) ## Write the generated pages of docs/reference again
 	@$(BIN)/python docs/generate.py
 
-lock: $(STAMP) ## Resolve the dependencies anew and write the lock files
+lock: $(STAMP) ## Resolve the dependencies again and write the lock files
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 		--all-extras --group dev --upgrade --output-file requirements.lock pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \

@@ -84,7 +84,7 @@ def test_a_claim_survives_its_connection_and_the_namespace(federation: Federatio
     for _ in range(3):
         held.attempt()
     assert held.view().state is ClaimState.HELD
-    # The lock was lost with the namespace; to take it anew on the connection that found this out needs no time-out.
+    # The lock was lost with the namespace; to take it again on the connection that found this out needs no time-out.
     assert time.monotonic() - started < 15
     held.release()
 

@@ -299,7 +299,7 @@ def test_processors_share_the_partitions_and_take_over(program, producing, proce
         wait_for([4])
         with processing("shared", store, "workers", {"latest": True}) as two:
             wait_for([2, 2])
-            # What they have lost and got is attached anew a while later: what is sent before that may reach nobody, or both.
+            # What they have lost and got is attached again a while later: what is sent before that may reach nobody, or both.
             for number in range(10):
                 for partition in "0123":
                     producer.send_events(events=events(f"shared-{number}"), partition=partition)

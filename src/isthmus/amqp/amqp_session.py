@@ -5,7 +5,7 @@ and move the same windows and ids.
 
 Invariants:
     I1. Transfer frames never exceed the peer's incoming window; what does not fit waits here, in order.
-    I2. Our own incoming window never closes: it is announced anew before half of it is used up.
+    I2. Our own incoming window never closes: it is announced again before half of it is used up.
     I3. A disposition is reported only for deliveries that were sent and not settled yet, split by link; memory grows
         with the number of runs of unsettled deliveries, not with the number of deliveries.
 """
@@ -240,7 +240,7 @@ class AmqpSession:
         known = self.links.get(attach.handle)
         if known is not None and (not known.detached or known.is_detach_due):
             raise AmqpSessionError("amqp:session:handle-in-use", f"handle {attach.handle} is in use by {known.name!r}")
-        if known is not None:  # detached from this side, and the peer took its handle anew instead of an answer
+        if known is not None:  # detached from this side, and the peer took its handle again instead of an answer
             known.peer_detached = True
             self.release_link(known)
         role = Role(not attach.role)

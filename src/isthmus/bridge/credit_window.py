@@ -108,7 +108,7 @@ class CreditWindow:
         return max(0, min(self.limit - outstanding, by_bytes if outstanding else max(1, by_bytes)))
 
     def is_worth_granting(self, wanted: int, granted: int) -> bool:
-        """Whether the credit should be set anew; each flow frame costs the peer a look for messages."""
+        """Whether the credit should be set again; each flow frame costs the peer a look for messages."""
         window = min(self.limit, max(1, self.nbytes // max(1, self.message_bytes)))
         return wanted > 0 and wanted - granted >= min(window // 4 + 1, wanted)
 

@@ -79,6 +79,6 @@ class InFlight:
         return found
 
     def clear(self) -> None:
-        """The connection is gone: no outcome comes any more, and ordinals begin anew."""
+        """The connection is gone: no outcome comes any more, and ordinals begin again."""
         self._flights.clear()
         self.outstanding = self._next = 0

@@ -118,7 +118,7 @@ class Inflow(ABC):
         self.top_up()
 
     def top_up(self) -> None:
-        """Grant credit anew, once half of it is used up."""
+        """Grant credit again, once half of it is used up."""
         if self.link.credit <= CREDIT // 2:
             self.link.grant(CREDIT)
 

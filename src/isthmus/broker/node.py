@@ -91,7 +91,7 @@ class Requests:
         self.top_up()
 
     def top_up(self) -> None:
-        """Grant credit anew, once half of it is used up."""
+        """Grant credit again, once half of it is used up."""
         if self.link.credit <= _CREDIT // 2:
             self.link.grant(_CREDIT)
 

@@ -12,7 +12,7 @@ Invariants:
     I3. A detached link settles nothing: its locks live on until they expire, and `$management` settles them.
     I4. Each delivery is settled once, whatever the client sends.
     I5. What was disposed of in a transaction is settled from this side when the commit is durable, not before. After a
-        roll-back the client disposes of it anew; if it has settled its side already, the link's default outcome applies.
+        roll-back the client disposes of it again; if it has settled its side already, the link's default outcome applies.
     I6. Messages go out in the order in which they were taken, large ones in parts.
     I7. `owed` counts settlements that wait for a commit, so that the link's end is told behind it
         (`isthmus.broker.departure`); they are answered although the link takes nothing any more.

@@ -30,12 +30,12 @@ def _keys(
     data: Annotated[Path, typer.Option(help="Folder of the namespace.")],
     rule: Annotated[str | None, typer.Option(help="One authorization rule; default: all.")] = None,
     regenerate: Annotated[
-        _Which | None, typer.Option(help="Make this key of the rule anew; the other one goes on.")
+        _Which | None, typer.Option(help="Regenerate this key of the rule; the other one stays valid.")
     ] = None,
     show: Annotated[bool, typer.Option("--show", help="Print the keys themselves.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """List the namespace's authorization rules, or make a key anew."""
+    """List the namespace's authorization rules, or regenerate a key."""
     from dataclasses import replace
 
     from isthmus.broker.keyring import KEY_FILE, Keyring, new_key

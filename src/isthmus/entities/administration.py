@@ -419,7 +419,7 @@ class Administration(Registry):
                 spelt = "".join(word.capitalize() for word in name.split("_"))
                 kind = entry.kind.capitalize()
                 raise InvalidArgumentError(
-                    f"The value for the '{spelt}' property of an existing {kind} can't be changed; make it anew."
+                    f"The value for the '{spelt}' property of an existing {kind} can't be changed; create it again."
                 )
         changed = replace(description)
         self._check_description(changed, entry.names[0])

@@ -369,7 +369,7 @@ class Registry:
         self._apply_onward(queue.queue.dead_letters, settings.forward_dead_lettered_messages_to)
 
     def _apply_partitioned(self) -> None:
-        """Give the fragments of all partitioned entities their settings anew."""
+        """Give the fragments of all partitioned entities their settings again."""
         for queue in self._queues.values():
             if queue.entry.fragments:
                 self._apply_queue(queue)

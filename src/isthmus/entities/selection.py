@@ -92,7 +92,7 @@ class CompiledRules:
         self._known: dict[str, tuple[RuleDescription, _Compiled]] = {}
 
     def selection(self, descriptions: Iterable[RuleDescription]) -> Selection:
-        """The selection by these rules, of which those known, the same objects, are not compiled anew."""
+        """The selection by these rules, of which those known, the same objects, are not compiled again."""
         before, self._known = self._known, {}
         for description in descriptions:
             known = before.get(description.name)

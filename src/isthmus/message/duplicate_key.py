@@ -2,7 +2,7 @@
 
 What it is: the key of a copy, made of the place where its message entered the federation: the namespace's identity, the
 entity, the sequence number there, and the enqueued time there. The time is part of it because an entity that was deleted
-and made anew, and one that was restored from a back-up, give the same numbers again to other messages.
+and created again, and one that was restored from a back-up, give the same numbers again to other messages.
 
 A route's link asks for the capability `DUPLICATE_KEYS`. A namespace that offers it drops a copy whose key it took within
 its window, and compares copies with keys by nothing else. Messages of links without the capability have no key, whatever

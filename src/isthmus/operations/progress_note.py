@@ -1,7 +1,7 @@
 """How far an import has come: a small file beside the file of messages.
 
 What it is: which messages of a file an entity has acknowledged, and the seed of the MessageIds that they were given.
-What it is not: true for an entity that was removed and made anew: its time of creation is part of the note.
+What it is not: true for an entity that was removed and created again: its time of creation is part of the note.
 
 Invariants:
     I1. A message is in the note only after it was acknowledged.

@@ -41,7 +41,7 @@ def rates(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     rows = []
     for row in after["entities"]:
         old = known.get(row["entity"], {})
-        # A counter that fell began anew: the namespace was restarted.
+        # A counter that fell began again: the namespace was restarted.
         made = {
             rate: round(
                 max(0, row[counter] - (old.get(counter, 0) if old.get(counter, 0) <= row[counter] else 0)) / seconds, 3

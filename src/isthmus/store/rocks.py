@@ -61,7 +61,7 @@ class RocksJournal:
         self._database: Any = None
         self.unsynced_bytes = 0
         self._failed = ""
-        # A database is neither closed nor opened anew below a checkpoint or a sync in another thread.
+        # A database is neither closed nor reopened below a checkpoint or a sync in another thread.
         self._use = threading.Condition()
         self._users = 0
         make_private(folder)
@@ -81,7 +81,7 @@ class RocksJournal:
         """The database.
 
         Raises:
-            StoreError: there is none since it was closed, or could not be opened anew.
+            StoreError: there is none since it was closed, or could not be reopened.
         """
         if self._database is None:
             raise StoreError(
@@ -186,7 +186,7 @@ class RocksJournal:
             if not reason:
                 self._renew()
             elif self._database is None:
-                raise StoreError(f"The store in '{self._folder}' cannot be opened anew: {reason}")
+                raise StoreError(f"The store in '{self._folder}' cannot be reopened: {reason}")
             else:
                 self._failed = self._failed or reason
 

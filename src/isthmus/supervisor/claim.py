@@ -167,7 +167,7 @@ class Claim:
                 try:
                     self._renew(self._held)
                 except LockLostError:
-                    log.warning("the claim of task %s at %s was lost; taking it anew", self.task, self.alias)
+                    log.warning("the claim of task %s at %s was lost; taking it again", self.task, self.alias)
                     self._held = None
             if self._held is None:
                 self._take()

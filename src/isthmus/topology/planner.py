@@ -180,7 +180,7 @@ class _Planner:
             self._fault(
                 alias,
                 f"subscription {subscription.name} of {topic.name} requires sessions, which cannot be changed",
-                "delete the subscription; apply makes it anew",
+                "delete the subscription; apply creates it again",
             )
             return
         if any(True for _ in differences(stands, subscription)):

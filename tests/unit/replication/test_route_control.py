@@ -117,7 +117,7 @@ def test_i3_a_lease_that_asks_is_answered_at_once_though_nobody_looks(tmp_path: 
 
 
 class Killing:
-    """A route's control over several leases, as it is made anew at each start of the route."""
+    """A route's control over several leases, as it is created again at each start of the route."""
 
     def __init__(self, folder: Path) -> None:
         self.crashes = CrashSearch()

@@ -18,7 +18,7 @@ Frames, sink to reader:
     END      end of input, and everything that came is settled
 Frames, reader to sink:
     STOPPED  the reader has ended the lease in good order; payload JSON
-    WINDOW   int64: how many messages may be under way at the source; answers HELLO, and told anew when it changes
+    WINDOW   int64: how many messages may be under way at the source; answers HELLO, and told again when it changes
     FENCE    int64: until when the sink may send, in nanoseconds of that monotonic time (`isthmus.bridge.fence`)
     CLOCK    int64: the wall time of the source's broker minus the monotonic time that all processes here share, in ms
 Frames, driver to reader:

@@ -5,7 +5,7 @@ What it is: `ServiceBusDataSource` and its readers. A streaming read is a sequen
 (`row`, `outflow`), the looks (`lookout`), the sink (`sink`).
 
 Which process runs what: `latestOffset`, `partitions` and `commit` run in one Python process at the driver that lives as
-long as the query; `read` runs in a worker, anew for every evaluation. What passes between them is pickled, and holds no
+long as the query; `read` runs in a worker, again for every evaluation. What passes between them is pickled, and holds no
 secret.
 
 Offsets are {"lease": n}: a queue has no position to go back to. A started lease is repeated after a crash under the

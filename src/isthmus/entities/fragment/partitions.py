@@ -88,7 +88,7 @@ class Partitions:
         stores: of fragments; None where the namespace has none.
         staging: of the catalog's store.
         limits: of the namespace.
-        settle: gives all partitioned entities their settings anew: a store was reloaded or opened.
+        settle: gives all partitioned entities their settings again: a store was reloaded or opened.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The driver's connection to an entity's `$management` node.
 
-What it is: a connection made when it is first needed, and made anew once when it was lost: a namespace ends connections on
+What it is: a connection made when it is first needed, and created again once when it was lost: a namespace ends connections on
 which nothing moved during a long batch. What it is not: safe for two threads; each has its own.
 """
 

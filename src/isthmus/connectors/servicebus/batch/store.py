@@ -173,7 +173,7 @@ class BatchStore:
 
     def remove(self, batch: int, reader: int) -> None:
         """Forgets a batch's messages: they are settled, or will be received again. What is late stays."""
-        # The index goes first: what has none is received anew.
+        # The index goes first: what has none is received again.
         for kind in ("index", "payloads", "taken", "lock"):
             self.path(batch, reader, kind).unlink(missing_ok=True)
 
