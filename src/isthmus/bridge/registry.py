@@ -1,0 +1,38 @@
+"""The connectors by kind.
+
+What it is: where a kind's connector is found; it is loaded when it is first asked for, in the process that uses it. What it is
+not: a plug-in system; kinds are those of this package.
+
+Invariants:
+    I1. An unknown kind is refused with the kinds that are known.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import cast
+
+from isthmus.bridge.port import Connector
+from isthmus.errors import InvalidArgumentError
+
+__all__ = ["KINDS", "connector"]
+
+KINDS = {
+    "servicebus": "isthmus.connectors.servicebus.connector:CONNECTOR",
+    "kafka": "isthmus.connectors.kafka.connector:CONNECTOR",
+}
+
+
+@cache
+def connector(kind: str) -> Connector:
+    """The connector of a kind.
+
+    Raises:
+        InvalidArgumentError: there is no such kind.
+    """
+    place = KINDS.get(kind)
+    if place is None:
+        raise InvalidArgumentError(f"kind '{kind}' is unknown; known are {', '.join(KINDS)}")
+    module, _, name = place.partition(":")
+    return cast(Connector, getattr(importlib.import_module(module), name))

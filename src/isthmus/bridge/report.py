@@ -1,0 +1,95 @@
+"""What a reader reports of the routes that it carries.
+
+What it is: the report of one route, typed, and its JSON form. What it is not: the connection that carries it
+(`isthmus.bridge.host`).
+
+Invariants:
+    I1. Counts are totals since the lease began; none falls within a lease.
+    I2. `moved` counts only messages that were settled because the target acknowledged them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+__all__ = ["RouteReport", "RouteState"]
+
+
+class RouteState(StrEnum):
+    """How a route of a lease stands."""
+
+    OPENING = "opening"
+    RUNNING = "running"
+    PAUSED = "paused"
+    """Its target takes nothing for now, or its claim is not confirmed."""
+    RETRYING = "retrying"
+    """Its source or target failed; it begins again at `retry_in_seconds`."""
+    ENDING = "ending"
+    ENDED = "ended"
+    """Everything that was delivered is settled or given back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteReport:
+    """One route of a lease.
+
+    Attributes:
+        state: how it stands.
+        settled: messages settled at the source, for whatever reason.
+        moved: settled because the target acknowledged them.
+        dead_lettered: dead-lettered at the source.
+        discarded: completed at the source without being sent.
+        resent: sent again after a refusal or a lost connection.
+        outstanding: delivered and not settled now.
+        head: the first position of those; 0 where there is none.
+        window: messages that may be outstanding now.
+        lag_ms: age of the message that came last; 0 where none came lately.
+        received_bytes: of messages delivered.
+        paused: why nothing is taken from the source; empty where it is.
+        blocked_by: the position of an earlier message that somebody else holds; 0 for none.
+        error: why it is retrying; empty where it is not.
+        retry_in_seconds: until it begins again.
+        set_aside: positions that were dead-lettered because they killed processes.
+        is_exhausted: whether everything that stood at the beginning (`only_present`) is settled.
+    """
+
+    state: RouteState = RouteState.OPENING
+    settled: int = 0
+    moved: int = 0
+    dead_lettered: int = 0
+    discarded: int = 0
+    resent: int = 0
+    outstanding: int = 0
+    head: int = 0
+    window: int = 0
+    lag_ms: int = 0
+    received_bytes: int = 0
+    paused: str = ""
+    blocked_by: int = 0
+    error: str = ""
+    retry_in_seconds: float = 0.0
+    set_aside: tuple[int, ...] = ()
+    is_exhausted: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object, without what has its default."""
+        return {name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> RouteReport:
+        """From a JSON object.
+
+        Raises:
+            TypeError: a field is unknown.
+            ValueError: the state is unknown.
+        """
+        values = dict(told)
+        values["state"] = RouteState(values.get("state", RouteState.OPENING))
+        values["set_aside"] = tuple(values.get("set_aside", ()))
+        return cls(**values)
+
+
+_DEFAULTS = {each.name: each.default for each in fields(RouteReport)}

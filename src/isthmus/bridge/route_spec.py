@@ -1,0 +1,80 @@
+"""A route as the processes that carry it are told of it.
+
+What it is: the description of a route that passes from the driver to the reader and from there to the sink, as JSON. It holds
+references to secrets, never secrets. What it is not: the route of a federation file (`isthmus.topology`), from which it is made.
+
+Invariants:
+    I1. `RouteSpec.from_json(spec.to_json()) == spec`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["End", "RouteSpec"]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A source or a target: the kind of its connector and the options for that.
+
+    Attributes:
+        alias: what the operator calls the namespace.
+    """
+
+    kind: str
+    alias: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteSpec:
+    """How a route is carried.
+
+    Attributes:
+        name: unique in a run, e.g. `flights/ewr-jfk`.
+        source: where messages come from.
+        target: where they go.
+        claim: which claim has to be held while it is carried; empty: none.
+        ordered: whether the order of the source is kept.
+        only_present: end when what stood at the source at the beginning is moved.
+        window: messages that may be delivered and not settled.
+        window_bytes: their bytes; one message alone may be larger.
+        in_flight: messages that may be sent and not acknowledged.
+        envelope_messages: messages in one delivery at most; below 2 each goes alone.
+        block_refused: whether a message that the target refuses for itself blocks the route; otherwise it is dead-lettered.
+        target_seconds: how long the target may take nothing before the route gives everything back and begins again.
+        steps: names of the custom steps that its rows go through.
+    """
+
+    name: str
+    source: End
+    target: End
+    claim: str = ""
+    ordered: bool = True
+    only_present: bool = False
+    window: int = 16_000
+    window_bytes: int = 64 << 20
+    in_flight: int = 8_000
+    envelope_messages: int = 0
+    block_refused: bool = False
+    target_seconds: float = 30.0
+    steps: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> RouteSpec:
+        """From a JSON object.
+
+        Raises:
+            TypeError: a field is unknown or missing.
+        """
+        values = dict(told)
+        values["source"], values["target"] = End(**values["source"]), End(**values["target"])
+        values["steps"] = tuple(values.get("steps", ()))
+        return cls(**values)
