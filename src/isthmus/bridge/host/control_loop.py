@@ -174,12 +174,9 @@ class ControlLoop:
             if connection.query:
                 raise ChannelError("a second lease on one connection")
             connection.query = query
-        effects = self._queries.on_message(query, number, message, is_local=connection.is_local)
-        for effect in effects:
-            if isinstance(effect, Grant):
-                self._carry_out(query, effect)
-                connection.channel.flush()
-        self._queries.queue(query, [effect for effect in effects if not isinstance(effect, Grant)])
+        for grant in self._queries.on_message(query, number, message, is_local=connection.is_local):
+            self._carry_out(query, grant)
+            connection.channel.flush()
 
     def _on_stray(self, connection: _Connection, query: str, message: Message) -> None:
         """The query is none of this run: nothing of it may start."""
@@ -197,8 +194,7 @@ class ControlLoop:
         connection = self._connections.pop(number)
         connection.channel.close()
         if connection.query:
-            effects = self._queries.on_closed(connection.query, number, is_cut_off=is_cut_off)
-            self._queries.queue(connection.query, effects)
+            self._queries.on_closed(connection.query, number, is_cut_off=is_cut_off)
 
     # ---- acting
 
