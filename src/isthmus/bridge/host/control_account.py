@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from isthmus.bridge.frame import Kind, pack_json
@@ -72,7 +73,7 @@ class Tell(NamedTuple):
 
 
 class Death(NamedTuple):
-    """A process of the query died: what it had reported last."""
+    """A process of the query died: what it had reported last, with counts as in `QueryAccount.reports`."""
 
     reports: Mapping[str, RouteReport]
 
@@ -278,8 +279,9 @@ class QueryAccount:
         if reader.has_died or reader.is_asked_to_end:
             return []
         reader.has_died = True
-        found = {name: reader.reports[name] for name in names if name in reader.reports}
-        return [Death({name: each for name, each in found.items() if each.state is not RouteState.ENDED})]
+        found = ((name, reader.reports[name]) for name in names if name in reader.reports)
+        left = {name: each for name, each in found if each.state is not RouteState.ENDED}
+        return [Death({name: replace(each, **self._tallies[name].counts()) for name, each in left.items()})]
 
     # ---- who is told what
 

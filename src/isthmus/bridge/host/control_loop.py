@@ -187,7 +187,7 @@ class ControlLoop:
             connection.channel.send(Kind.LOOKED, pack_json({"stopping": True}))
             return
         connection.is_stray = True
-        connection.channel.send(Kind.ASSIGN, pack_json({"routes": [], "plans": {}, "lease_seconds": 0.0}))
+        connection.channel.send(Kind.ASSIGN, pack_json({"routes": [], "plans": {}}))
         connection.channel.send(Kind.STOP, f"this run has no query '{query}'".encode())
 
     def _drop(self, number: int, *, is_cut_off: bool) -> None:
@@ -210,8 +210,9 @@ class ControlLoop:
                 told: dict[str, Any] = {
                     "routes": [route.to_json() for route in routes],
                     "plans": {route.name: self._plan(route.name) for route in routes},
-                    "lease_seconds": lease_seconds,
                 }
+                if lease_seconds:
+                    told["lease_seconds"] = lease_seconds
                 connection.channel.send(Kind.ASSIGN, pack_json(told))
             case Add(_, route):
                 connection.channel.send(Kind.ADD, pack_json({**route.to_json(), "plan": self._plan(route.name)}))

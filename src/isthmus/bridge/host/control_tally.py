@@ -58,10 +58,6 @@ class RouteTally:
             return RouteReport()
         _, newest = max(self._last.values(), key=lambda each: each[0])
         now = [report for _, report in self._last.values()]
-        counts = {
-            name: before + sum(getattr(report, name) for report in self._live.values())
-            for name, before in self._before.items()
-        }
         return replace(
             newest,
             outstanding=sum(report.outstanding for report in now),
@@ -70,5 +66,12 @@ class RouteTally:
             head=min((report.head for report in now if report.head), default=0),
             set_aside=tuple(dict.fromkeys(position for report in now for position in report.set_aside)),
             is_exhausted=all(report.is_exhausted for report in now),
-            **counts,
+            **self.counts(),
         )
+
+    def counts(self) -> dict[str, int]:
+        """The totals, by the names of their fields."""
+        return {
+            name: before + sum(getattr(report, name) for report in self._live.values())
+            for name, before in self._before.items()
+        }

@@ -114,7 +114,8 @@ def test_i4_a_death_counts_once_and_tells_what_was_reported_last() -> None:
     assert query.on_closed(1) == []
     begin(query, 2)
     report(query, 2, a=1)
-    assert query.on_closed(2) == [Death({"a": RouteReport(state=RouteState.RUNNING, settled=1, outstanding=1)})]
+    dead = RouteReport(state=RouteState.RUNNING, settled=4, outstanding=1)  # counts are those of all readers
+    assert query.on_closed(2) == [Death({"a": dead})]
     assert query.reports()["a"].settled == 4
 
 

@@ -159,6 +159,15 @@ def test_a_lease_is_told_what_to_carry_and_every_change_at_once(driver: Driver) 
     reader.die()
 
 
+def test_a_lease_lasts_as_long_as_its_data_source_was_told_unless_the_run_says_otherwise(driver: Driver) -> None:
+    query = driver.query(A)
+    query.assign([A])
+    reader = Reader.lease(driver)
+    kind, told = reader.next()
+    assert (kind, set(told)) == (Kind.ASSIGN, {"routes", "plans"})
+    reader.die()
+
+
 def test_two_readers_of_one_query_are_added_up(driver: Driver) -> None:
     query = driver.query(A, WIDE)
     first, second = Reader.lease(driver), Reader.lease(driver, slot=1)
