@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from isthmus.bridge.host.control_message import COUNTS
 from isthmus.bridge.report import RouteReport, RouteState
@@ -69,7 +70,7 @@ class RouteTally:
             **self.counts(),
         )
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, Any]:
         """The totals, by the names of their fields."""
         return {
             name: before + sum(getattr(report, name) for report in self._live.values())
