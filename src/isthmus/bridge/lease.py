@@ -354,7 +354,7 @@ class RouteLease:
     def _look_for_removed(self, now: float, effects: list[Effect]) -> None:
         removed = self._rows.removed(self._unsettled) if self._rows is not None else []
         if removed:
-            count = sum(self._unsettled.count(first, last) for first, last in removed)
+            count = sum(last - first + 1 for first, last in removed)
             text = (
                 f"{count} messages from position {removed[0][0]} on did not come to the sink: the step "
                 f"'{', '.join(self.spec.steps)}' removes rows; mark them instead (columns disposition and reason). They have been "
