@@ -631,5 +631,5 @@ def test_a_route_that_is_carried_again_goes_on_counting() -> None:
     route.arrive(1)
     route.on(Completed([(1, 1)]))
     spec = route.lease.spec
-    again = RouteLease(spec, Fence(False, 0.0), ByteBudget(), lambda: 9, route.lease.counts)
+    again = RouteLease(spec, Fence(False, 0.0), ByteBudget(), lambda: 9, route.lease.messages.counts)
     assert again.report(0.0).settled == 1

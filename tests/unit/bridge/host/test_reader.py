@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reader_peer import FakePeer, FakeSink, eventually
-from reader_source import FakeSystem
 
 from isthmus.bridge.frame import Kind, pack_flushed, pack_json, pack_numbers, unpack_json, unpack_numbers
 from isthmus.bridge.host import reader, reader_control
@@ -23,6 +21,8 @@ from isthmus.bridge.host.channel import Channel
 from isthmus.bridge.host.reader import LeaseEnd, LeaseName, ReaderHost, Rows
 from isthmus.bridge.port import SourceLost
 from isthmus.bridge.route_spec import End, RouteSpec
+from reader_peer import FakePeer, FakeSink, eventually
+from reader_source import FakeSystem
 
 
 def route(name: str, **settings: Any) -> RouteSpec:
