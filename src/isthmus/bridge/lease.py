@@ -33,10 +33,11 @@ from isthmus.bridge import lease_event as e
 from isthmus.bridge.byte_budget import ByteBudget
 from isthmus.bridge.fence import Fence
 from isthmus.bridge.lease_event import Effect, Event
+from isthmus.bridge.lease_report import report_of
 from isthmus.bridge.lease_state import EndState, LeaseCounts, Phase, SourceState, Trouble
 from isthmus.bridge.message_account import MessageAccount
 from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost, SourceOpened
-from isthmus.bridge.report import RouteReport, RouteState
+from isthmus.bridge.report import RouteReport
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.bridge.source_flow import SourceFlow
 from isthmus.bridge.unsettled import runs_of
@@ -50,10 +51,6 @@ DRAIN_SECONDS = 5.0
 GIVE_BACK_SECONDS = 3.0
 # How long it waits for settlements that have stopped coming.
 CLOSING_SECONDS = 20.0
-UNCONFIRMED = (
-    "the driver has not confirmed in time that it holds the claim of the task; it is frozen, gone, or cannot reach the namespace of "
-    "the claim. Nothing is moved until it does"
-)
 
 
 class RouteLease:
@@ -143,40 +140,18 @@ class RouteLease:
 
     def report(self, now: float, clock_offset_ms: int | None = None) -> RouteReport:
         """How the route stands; `clock_offset_ms` as its source tells it."""
-        counts, unsettled, phase = self.messages.counts, self.messages.unsettled, self._phase
-        retry_at = min(self._trouble.retry_at, self._source.reopen_at) if phase is not Phase.ENDED else math.inf
-        return RouteReport(
-            state=self._state(now),
-            settled=counts.settled,
-            moved=counts.moved,
-            dead_lettered=counts.disposed["dead-letter"],
-            discarded=counts.disposed["complete"],
-            resent=counts.resent,
-            outstanding=unsettled.outstanding,
-            head=unsettled.first or 0,
+        return report_of(
+            self._phase,
+            self.messages,
+            self._source,
+            self._trouble,
+            self._end,
             window=self._flow.window.limit,
-            lag_ms=self.messages.lag_ms(now, clock_offset_ms),
-            received_bytes=counts.received_bytes,
-            paused=self._paused or ("" if self._is_confirmed(now) else UNCONFIRMED),
-            blocked_by=self._source.blocked_by,
-            error=self._trouble.text or self._source.lost,
-            retry_in_seconds=round(max(0.0, retry_at - now), 3) if retry_at < math.inf else 0.0,
-            set_aside=tuple(counts.set_aside),
-            is_exhausted=self._end.is_complete,
+            paused=self._paused,
+            is_confirmed=self._is_confirmed(now),
+            now=now,
+            clock_offset_ms=clock_offset_ms,
         )
-
-    def _state(self, now: float) -> RouteState:
-        if self._phase is Phase.ENDED:
-            return RouteState.ENDED
-        if self._end.is_begun:
-            return RouteState.ENDING
-        if not self._is_confirmed(now):
-            return RouteState.PAUSED
-        if self._phase is Phase.WAITING or self._source.lost:
-            return RouteState.RETRYING
-        if self._phase is not Phase.RUNNING:
-            return RouteState.OPENING
-        return RouteState.PAUSED if self._paused else RouteState.RUNNING
 
     def _is_confirmed(self, now: float) -> bool:
         return not self._fence.required or self._fence.is_open(now)
