@@ -47,10 +47,8 @@ __all__ = ["TOLD_WINDOW", "RouteLease"]
 # With a window so small the driver is told of each message before it is handed on: it may be the one that kills.
 TOLD_WINDOW = 8
 DRAIN_SECONDS = 5.0
-# How long the end of a route waits for a target that is paused, or a source that is lost.
-GIVE_BACK_SECONDS = 3.0
-# How long it waits for settlements that have stopped coming.
-CLOSING_SECONDS = 20.0
+# A source that does not answer a drain for so long is opened again.
+DRAIN_LIMIT_SECONDS = 30.0
 
 
 class RouteLease:
@@ -133,9 +131,10 @@ class RouteLease:
         due = min(due, self._source.reopen_at)
         if self.handle and self._fence.required and self._fence.until > now:
             due = min(due, self._fence.until)
+        if self._flow.is_draining:
+            due = min(due, self._flow.drain_at + DRAIN_LIMIT_SECONDS)
         if self._end.is_begun:
-            drain_by = self._end.begun_at + DRAIN_SECONDS
-            due = min(due, self._gives_back_at(), drain_by if drain_by > now else math.inf)
+            due = min(due, max(self._drains_until(), self._waits_until()))
         return due
 
     def report(self, now: float, clock_offset_ms: int | None = None) -> RouteReport:
@@ -233,7 +232,7 @@ class RouteLease:
     def _on_target_ready(self, event: e.TargetReady, now: float, effects: list[Effect]) -> None:
         if self._phase is Phase.CONNECTING:
             self._phase = Phase.RUNNING
-            self._trouble.text = ""
+            self._trouble.text = self._paused = ""
             effects.append(e.Report())  # who dies from now on may have been killed by a message
 
     def _on_target_paused(self, event: e.TargetPaused, now: float, effects: list[Effect]) -> None:
@@ -271,14 +270,8 @@ class RouteLease:
         self._look_for_removed(now, effects)
 
     def _look_for_removed(self, now: float, effects: list[Effect]) -> None:
-        removed = self.messages.removed()
-        if removed:
-            count = sum(last - first + 1 for first, last in removed)
-            text = (
-                f"{count} messages from position {removed[0][0]} on did not come to the sink: the step "
-                f"'{', '.join(self.spec.steps)}' removes rows; mark them instead (columns disposition and reason). They have been "
-                "given back to the source"
-            )
+        text = self.messages.removed_text(self.spec.steps)
+        if text:
             self._fail(text, True, now, effects)
 
     def _on_statistics(self, event: e.Statistics, now: float, effects: list[Effect]) -> None:
@@ -363,8 +356,10 @@ class RouteLease:
             return
         if self._end.is_begun:
             self._advance_end(now, effects)
-        elif self._end.is_exhausted and not self.messages.unsettled.outstanding:
+        elif self._end.is_exhausted and not self.messages.unsettled.outstanding and self._source.is_open:
             self._exhausted(now, effects)
+        if self._flow.is_draining and now >= self._flow.drain_at + DRAIN_LIMIT_SECONDS:
+            self._fail(f"the source did not answer within {DRAIN_LIMIT_SECONDS:g} s", False, now, effects)
         if self._phase is Phase.WAITING and now >= self._trouble.retry_at and self._is_confirmed(now):
             self._open(effects)
         if self._source.reopen_at <= now:
@@ -373,9 +368,9 @@ class RouteLease:
         if self._phase is not Phase.RUNNING or not self._source.is_open:
             return
         if self._paused or self._end.is_begun or not self._is_confirmed(now):
-            self._flow.drain(effects)
+            self._flow.drain(now, effects)
         else:
-            self._flow.refill(self.messages.unsettled, effects)
+            self._flow.refill(self.messages.unsettled, now, effects)
 
     def _exhausted(self, now: float, effects: list[Effect]) -> None:
         if self._end.has_returned:
@@ -387,10 +382,8 @@ class RouteLease:
     def _advance_end(self, now: float, effects: list[Effect]) -> None:
         source, end = self._source, self._end
         if self._phase is Phase.RUNNING and source.is_open:
-            self._flow.drain(effects)
-            if not self._flow.is_quiet and now < end.begun_at + DRAIN_SECONDS:
-                return
-        if self.messages.unsettled.outstanding and now < self._gives_back_at():
+            self._flow.drain(now, effects)
+        if now < max(self._drains_until(), self._waits_until()):
             return
         is_due_to_target = bool(self._paused or source.lost)
         end.is_complete = end.is_exhausted and not end.has_returned and not self.messages.unsettled.outstanding
@@ -398,11 +391,12 @@ class RouteLease:
         if count and not is_due_to_target:
             self._trouble.text = f"{count} messages were not settled in time and have been given back"
 
-    def _gives_back_at(self) -> float:
-        """Until when the end waits for what is outstanding."""
-        end = self._end
-        if not self.messages.unsettled.outstanding:
-            return math.inf
-        if self._paused or self._source.lost:
-            return end.begun_at + GIVE_BACK_SECONDS
-        return max(end.begun_at, end.progress_at) + CLOSING_SECONDS
+    def _drains_until(self) -> float:
+        """Until when the end waits for what is still on its way from the source."""
+        is_quiet = self._phase is not Phase.RUNNING or not self._source.is_open or self._flow.is_quiet
+        return -math.inf if is_quiet else self._end.begun_at + DRAIN_SECONDS
+
+    def _waits_until(self) -> float:
+        """Until when the end waits for what is outstanding, and for a source that has to be told what was settled."""
+        is_untold = bool(self._source.lost) and self._source.is_told
+        return self._end.waits_until(self.messages.unsettled.outstanding, is_untold, bool(self._paused))

@@ -116,9 +116,16 @@ class MessageAccount:
         if self._has_steps:
             self._rows.flushed(yielded, came)
 
-    def removed(self) -> list[Run]:
-        """The positions that a step removed, as far as is known."""
-        return self._rows.removed(self.unsettled) if self._has_steps else []
+    def removed_text(self, steps: Sequence[str]) -> str:
+        """What is wrong where steps removed rows, as far as that is known; empty where it is not."""
+        removed = self._rows.removed(self.unsettled) if self._has_steps else []
+        if not removed:
+            return ""
+        count = sum(last - first + 1 for first, last in removed)
+        return (
+            f"{count} messages from position {removed[0][0]} on did not come to the sink: the step '{', '.join(steps)}' removes "
+            "rows; mark them instead (columns disposition and reason). They have been given back to the source"
+        )
 
     def lag_ms(self, now: float, clock_offset_ms: int | None) -> int:
         """The age of the message that came last; 0 where none came lately, or the clock of the source is not known."""
