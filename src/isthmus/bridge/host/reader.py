@@ -110,10 +110,6 @@ class ReaderHost:
         except queue.Empty:
             return None
 
-    def has_items(self) -> bool:
-        """Whether `take` would return at once."""
-        return not self._items.empty()
-
     def note_flush(self, number: int, rows: Any) -> None:
         """Flush row `number` was pushed behind so many rows of each handle, counted since its opening."""
         if self._loop is not None:
