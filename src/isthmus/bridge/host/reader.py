@@ -201,7 +201,7 @@ class _Loop:
 
     def _due(self, now: float) -> float:
         due = min(self.routes.deadline(now), self._claims.ask_at, self._life.deadline(now), now + LONGEST_WAIT_SECONDS)
-        if self.routes.has_changed:
+        if self._driver is not None and self.routes.has_changed:
             due = min(due, self._reported_at + REPORT_SECONDS)
         return due
 
