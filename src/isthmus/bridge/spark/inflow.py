@@ -128,7 +128,9 @@ class _Rows:
 
     def _check_messages(self, start: int, stop: int) -> None:
         if self._messages.null_count and self._messages.slice(start, stop - start).null_count:
-            raise InvalidArgumentError("column 'message' holds null; a step has to give such rows a disposition instead")
+            raise InvalidArgumentError(
+                "column 'message' holds null; a step has to give such rows a disposition instead"
+            )
 
     def _disposed(self, start: int, stop: int) -> tuple[list[int], list[tuple[int, Disposition]]]:
         """The rows that are sent, and the others."""

@@ -110,7 +110,9 @@ class LeaseOffset:
             poll = select.poll()
             poll.register(channel.fileno(), select.POLLIN)
             poll.poll(left * 1000)
-        raise ConnectionLostError(f"the control server at {address} does not answer; it belongs to the run of this query")
+        raise ConnectionLostError(
+            f"the control server at {address} does not answer; it belongs to the run of this query"
+        )
 
     def _hang_up(self) -> None:
         if self._channel is not None:

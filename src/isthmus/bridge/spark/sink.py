@@ -51,12 +51,13 @@ class SinkMixin:
 
 
 def _faults_of(schema: StructType) -> list[Fault]:
-    faults = []
     given = {field.name: field.dataType for field in schema.fields}
-    for name, kind in _REQUIRED.items():
-        if name not in given:
-            hint = "a step has to pass it on as it is"
-            faults.append(Fault(f"isthmus write: the rows have lost their column '{name}'", hint))
+    hint = "a step has to pass it on as it is"
+    faults = [
+        Fault(f"isthmus write: the rows have lost their column '{name}'", hint)
+        for name in _REQUIRED
+        if name not in given
+    ]
     for name, kind in given.items():
         wanted = (_REQUIRED | _OPTIONAL).get(name)
         if wanted is None:

@@ -61,7 +61,9 @@ class IsthmusDataSource(SinkMixin, DataSource):
         return DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        raise InvalidArgumentError("isthmus reads streams only: write spark.readStream; format('servicebus') can browse an entity")
+        raise InvalidArgumentError(
+            "isthmus reads streams only: write spark.readStream; format('servicebus') can browse an entity"
+        )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         if not to_arrow_schema(schema, timezone="UTC").equals(SCHEMA):
