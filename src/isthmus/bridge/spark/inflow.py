@@ -36,8 +36,13 @@ class RowSink(Protocol):
         data: bytes,
         offsets: list[int],
         disposed: Sequence[tuple[int, Disposition]] = (),
+        *,
+        is_last: bool = True,
     ) -> None:
-        """Messages of one handle; `disposed` are positions that get a disposition at their source instead."""
+        """Messages of one handle; `disposed` are positions that get a disposition at their source instead.
+
+        `is_last`: nothing more comes at once.
+        """
         ...
 
     def flush(self, number: int) -> None:
@@ -62,7 +67,7 @@ class Inflow:
         rows = _Rows(batch)
         for start, stop, route in rows.runs():
             if route > FILLER_ROUTE:
-                self._sink.hand_over(route, *rows.cut(start, stop))
+                self._sink.hand_over(route, *rows.cut(start, stop), is_last=stop == batch.num_rows)
             elif route == FLUSH_ROUTE:
                 for number in rows.positions[start:stop].tolist():
                     self._sink.flush(number)

@@ -18,6 +18,7 @@ from isthmus.errors import InvalidArgumentError
 class Sink:
     def __init__(self) -> None:
         self.calls: list[Any] = []
+        self.woken = 0
 
     def hand_over(
         self,
@@ -26,7 +27,10 @@ class Sink:
         data: bytes,
         offsets: list[int],
         disposed: Sequence[tuple[int, Disposition]] = (),
+        *,
+        is_last: bool = True,
     ) -> None:
+        self.woken += is_last
         assert isinstance(data, bytes)
         messages = [data[first:last] for first, last in pairwise(offsets)]
         assert offsets[0] == 0
@@ -142,3 +146,9 @@ def test_rows_that_nothing_can_be_done_with_fail_the_query_i2(batch: pa.RecordBa
 
 def test_a_null_in_a_flush_rows_message_is_not_looked_at_i3() -> None:
     assert taken(table([1, -1], [1, 2], [b"a", None])) == [(1, range(1, 2), [b"a"]), ("flush", 2)]
+
+
+def test_a_sink_is_woken_once_for_each_batch_of_several_routes() -> None:
+    sink = Sink()
+    Inflow(sink).take(table([1, 2, 3], [1, 1, 1]))
+    assert sink.woken == 1

@@ -63,7 +63,9 @@ class Host:
     def start(self) -> None:
         self.calls.append("start")
 
-    def hand_over(self, handle: int, positions: Any, data: bytes, offsets: Any, disposed: Any = ()) -> None:
+    def hand_over(
+        self, handle: int, positions: Any, data: bytes, offsets: Any, disposed: Any = (), *, is_last: bool = True
+    ) -> None:
         self.calls.append((handle, list(positions)))
 
     def flush(self, number: int) -> None:
