@@ -15,7 +15,8 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,7 +104,7 @@ class ReaderRoutes:
             else:
                 self._feed(before, e.Planned(plan), now)
             return
-        counts = before.lease.counts if before is not None else None
+        counts = before.lease.messages.counts if before is not None else None
         fence = self._claims.fence(spec.claim, now)
         lease = RouteLease(spec, fence, self._budget, lambda: next(self._handles), counts)
         route = self._by_name[spec.name] = _Route(spec, lease)
@@ -218,7 +219,7 @@ class ReaderRoutes:
         if self.has_steps:
             self._flushes.append((number, dict(rows)))
 
-    def claims_opened(self, claims: Set[str], now: float) -> None:
+    def claims_opened(self, claims: AbstractSet[str], now: float) -> None:
         """The driver has confirmed claims that were not."""
         if claims:
             for route in [route for route in self._by_name.values() if route.spec.claim in claims]:
