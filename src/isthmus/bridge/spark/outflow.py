@@ -9,6 +9,7 @@ Invariants:
     I2. Few messages go in one batch with the flush row that pushes them: each batch costs as much as some hundred rows.
     I3. Messages of one handle keep their order; those of one batch stand together by handle, so that the sink takes few runs.
     I4. Every message is followed by a flush row, and the reader is told of each flush before it goes.
+    I5. Nothing goes on once the lease has failed: what is held here was given back to its source.
 """
 
 from __future__ import annotations
@@ -97,12 +98,12 @@ class Outflow:
                 if held.rows >= MAX_BATCH_ROWS or held.nbytes >= len(self._padding):
                     yield from self._push(batch_of(self._counted()))
                 continue
+            if isinstance(item, LeaseEnd) and item.error is not None:
+                raise item.error
             if unflushed:
                 yield from self._flush()
                 flushed_at, unflushed = self._clock(), 0
             if isinstance(item, LeaseEnd):
-                if item.error is not None:
-                    raise item.error
                 return
 
     def _counted(self) -> Sequence[Run]:
