@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -42,8 +42,8 @@ class RowSource(Protocol):
         """What comes next; None if nothing came until then (monotonic seconds)."""
         ...
 
-    def note_flush(self, number: int, rows: dict[int, int]) -> None:
-        """Flush row `number` goes now, behind so many rows of each handle."""
+    def note_flush(self, number: int, rows: Mapping[int, int]) -> None:
+        """Flush row `number` goes now, behind so many rows of each handle; the mapping changes later."""
         ...
 
 
@@ -117,7 +117,7 @@ class Outflow:
         runs = self._counted()
         number = self._flushes
         self._flushes += 1
-        self._source.note_flush(number, dict(self._yielded))
+        self._source.note_flush(number, self._yielded)
         yield from self._push(batch_of(runs, number, self._padding))
         if self._file is None:
             for _ in range(_UNAIDED_FLUSHES - 1):
@@ -141,7 +141,7 @@ class _Held:
         self.nbytes += sum(map(len, rows.payloads))
         self._runs.setdefault(rows.handle, []).append(rows)
 
-    def take(self) -> list[Run]:
+    def take(self) -> Sequence[Run]:
         """All of them; none stay."""
         taken = [run for runs in self._runs.values() for run in runs]
         self._runs = {}

@@ -34,7 +34,7 @@ class Script:
         return item
 
     def note_flush(self, number: int, rows: dict[int, int]) -> None:
-        self.flushes.append((number, rows))
+        self.flushes.append((number, dict(rows)))
 
 
 class File:
