@@ -128,10 +128,11 @@ def _filled(folder: Path, messages: int) -> Iterator[tuple[NamespaceProcess, Nam
 
 @contextmanager
 def child_process(
-    command: Sequence[str], source: NamespaceProcess, target: NamespaceProcess, log: Path
+    command: Sequence[str], source: NamespaceProcess, target: NamespaceProcess, log: Path, **variables: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has both namespaces in its environment, and ends when its standard input closes."""
+    """A process that has both namespaces, and further variables, in its environment, and ends when its standard input closes."""
     environment = {**os.environ, "BENCH_SOURCE": source.connection_string, "BENCH_TARGET": target.connection_string}
+    environment |= variables
     with log.open("wb") as errors:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors

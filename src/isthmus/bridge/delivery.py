@@ -26,6 +26,7 @@ Invariants:
         source. When it has taken nothing for `timeout_seconds`, the machine fails.
     I5. A flush row is answered after everything handed over before it is finished.
     I6. Of an envelope that is refused for one message only that message is set aside; the others are sent again, each alone.
+    I7. What is sent again goes in no envelope that the machine chose by itself; those are for credit that is short (`envelope`).
 """
 
 from __future__ import annotations
@@ -55,10 +56,11 @@ from isthmus.bridge.delivery_event import (
     Tick,
 )
 from isthmus.bridge.delivery_settings import DeliveryCounts, DeliverySettings
+from isthmus.bridge.envelope import EnvelopeChoice
 from isthmus.bridge.in_flight import Answered
 from isthmus.bridge.index_set import IndexSet
 from isthmus.bridge.outbox import Outbox, Run
-from isthmus.bridge.packing import pack
+from isthmus.bridge.packing import pack, sends
 from isthmus.bridge.recovery import Recovery
 from isthmus.bridge.refusal import Refusal, RefusalAccount, RefusalKind
 from isthmus.bridge.target_link import TargetLink
@@ -87,9 +89,10 @@ class Delivery:
         self._link = TargetLink(self.settings.window, 1 if self.settings.block_refused else self.settings.window)
         self._refusals = RefusalAccount(self.settings.set_aside_seconds)
         self._recovery = Recovery(self.settings.delay_seconds)
+        self._envelopes = EnvelopeChoice(self.settings)
         self._next = 0  # the first message that was never sent
         self._again = IndexSet()  # sent before, without an outcome, and not in flight
-        self._alone = IndexSet()  # from refused envelopes: to be sent each alone
+        self._alone = IndexSet()  # to be sent each alone, e.g. from refused envelopes
         self._held = ""
         self._handlers: dict[type, Callable[[Any, float, list[Effect]], None]] = {
             HandedOver: self._on_handed_over,
@@ -162,7 +165,10 @@ class Delivery:
         return effects
 
     def _on_handed_over(self, event: HandedOver, now: float, effects: list[Effect]) -> None:
+        start = self._outbox.end
         self._outbox.add(event.payloads, event.positions)
+        if event.is_alone and event.payloads:
+            self._alone.add(start, self._outbox.end)
         for position, disposition in event.disposed:
             self.counts.add(disposition.kind)
             effects.append(Dispose(position, disposition))
@@ -172,6 +178,7 @@ class Delivery:
 
     def _on_opened(self, event: Opened, now: float, effects: list[Effect]) -> None:
         self._link.opened(event.message_bytes)
+        self._envelopes.opened(event.envelope_messages)
         self._recovery.opening = False
         self._recovery.retry_at = now
 
@@ -206,6 +213,7 @@ class Delivery:
         stop = start + deliveries * size
         self.counts.completed += stop - start
         self._refusals.accept(start, stop, deliveries)
+        self._envelopes.accepted(start, stop)
         recovery = self._recovery
         if recovery.is_active:
             recovery.took(now)
@@ -231,6 +239,8 @@ class Delivery:
             recovery.took(now)
             return
         self._again.add(index, index + size)
+        if size > 1 and refusal.kind in _OF_THE_MESSAGE:
+            self._envelopes.refused(index, index + size)
         if refusal.kind is RefusalKind.MESSAGE and size > 1:
             self._alone.add(index, index + size)
             recovery.begin(now, None)
@@ -263,6 +273,7 @@ class Delivery:
         self.counts.add(disposition.kind)
         self.last_set_aside = f"message {position}: {text}"
         self._refusals.forget(index, index + 1)
+        self._envelopes.set_aside(index)
         effects.append(Dispose(position, disposition))
         self._finish(index, index + 1, effects)
 
@@ -295,7 +306,10 @@ class Delivery:
         if recovery.is_active and not self._recover(now, effects):
             return
         if link.is_open and self._next < self._outbox.end and not self.has_failed:
-            self._next = self._transmit(self._next, self._outbox.end, now, effects)
+            size = self._envelopes.told
+            if link.waits_for_credit:
+                size = self._envelopes.size(self.unsent, link.credit, link.flight.outstanding)
+            self._next = self._transmit(self._next, self._outbox.end, size, now, effects)
             if recovery.is_active:
                 self._recover(now, effects)
 
@@ -324,7 +338,7 @@ class Delivery:
         while self._again and link.room > 0 and not recovery.settling:
             start, stop = self._again.first()
             self._again.remove(start, stop)
-            reached = self._transmit(start, stop, now, effects)
+            reached = self._transmit(start, stop, self._envelopes.told, now, effects)
             self.counts.resent += reached - start
             if reached < stop:
                 self._again.add(reached, stop)
@@ -346,12 +360,14 @@ class Delivery:
         self._recovery.last_probe = index
         outstanding = self._link.flight.outstanding
         self._alone.add(index, index + 1)
-        self._transmit(index, index + 1, now, effects)
+        self._transmit(index, index + 1, 1, now, effects)
         if self._link.flight.outstanding > outstanding:
             self._recovery.probe = index
 
-    def _transmit(self, start: int, stop: int, now: float, effects: list[Effect]) -> int:
-        """Sends messages as far as there is room; the index behind the last that was sent, or is too large to be."""
+    def _transmit(self, start: int, stop: int, size: int, now: float, effects: list[Effect]) -> int:
+        """Sends messages, at most `size` in a delivery, as far as there is room; the index behind the last that was sent, or is too
+        large to be.
+        """
         link = self._link
         too_large: list[int] = []
         for run, low, high in self._outbox.parts(start, stop):
@@ -361,38 +377,28 @@ class Delivery:
             limit = link.message_bytes
             count = min(high - low, room)
             part = run.payloads if count == len(run.payloads) else run.payloads[low : low + count]
-            if self.settings.envelope_messages < 2 and (not limit or max(map(len, part)) <= limit):
+            if size < 2 and (not limit or max(map(len, part)) <= limit):
                 link.sent(run.start + low, count)
                 effects.append(Send(part))
                 start = run.start + low + count
             else:
-                start, found = self._pack(run, low, high, effects)
+                start, found = self._pack(run, low, min(high, low + link.message_room), size, effects)
                 too_large += found
             if start < run.start + high:
                 break
         for index in too_large:
-            size = len(self._outbox.payload(index))
-            text = f"The message has {size} bytes; the limit is {link.message_bytes} bytes."
+            text = f"The message has {len(self._outbox.payload(index))} bytes; the limit is {link.message_bytes} bytes."
             refusal = Refusal(RefusalKind.MESSAGE, "", text, "MessageTooLarge")
             self._refuse(index, 1, refusal, now, effects)
         return start
 
-    def _pack(self, run: Run, low: int, high: int, effects: list[Effect]) -> tuple[int, list[int]]:
+    def _pack(self, run: Run, low: int, high: int, size: int, effects: list[Effect]) -> tuple[int, list[int]]:
         """Sends a run in envelopes and single messages: (index behind the last, messages that are too large)."""
         link = self._link
-        packed = pack(run, low, high, link.room, self.settings, link.message_bytes, self._alone)
-        singles: list[bytes] = []
+        packed = pack(run, low, high, link.room, size, self.settings, link.message_bytes, self._alone)
         for offset, count in packed.deliveries:
             link.sent(run.start + offset, 1, count)
-            if count == 1:
-                singles.append(run.payloads[offset])
-                continue
-            if singles:
-                effects.append(Send(singles))
-                singles = []
-            effects.append(Send(run.payloads[offset : offset + count], True))
-        if singles:
-            effects.append(Send(singles))
+        effects += sends(run, packed.deliveries)
         return run.start + packed.stop, [run.start + offset for offset in packed.too_large]
 
     # ---- back-pressure

@@ -49,11 +49,14 @@ class Disposition(NamedTuple):
 
 
 class HandedOver(NamedTuple):
-    """Messages to send, in the order of the source, and rows that get another disposition instead."""
+    """Messages to send, in the order of the source, and rows that get another disposition instead. `is_alone`: none of them may go
+    into an envelope.
+    """
 
     payloads: Sequence[bytes]
     positions: Sequence[int] | None
     disposed: Sequence[tuple[int | None, Disposition]] = ()
+    is_alone: bool = False
 
 
 class Flush(NamedTuple):
@@ -63,9 +66,12 @@ class Flush(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The target is connected; `message_bytes` is the largest message that it takes, 0 where it told no limit."""
+    """The target is connected; `message_bytes` is the largest message that it takes, 0 where it told no limit. In one envelope it
+    takes `envelope_messages`; below 2, the machine makes none that it is not told to make.
+    """
 
     message_bytes: int = 0
+    envelope_messages: int = 0
 
 
 class Granted(NamedTuple):

@@ -21,7 +21,8 @@ class DeliverySettings:
 
     Attributes:
         window: messages in flight at most.
-        envelope_messages: messages in one delivery at most; below 2 each goes alone.
+        envelope_messages: messages in one delivery at most: 1, each goes alone; 0, as many as the credit makes necessary
+            (`isthmus.bridge.envelope`).
         envelope_bytes: size of an envelope at most.
         overhead_bytes: what an envelope adds to each message.
         block_refused: whether a message that is refused for itself blocks its route; otherwise it is set aside.

@@ -4,7 +4,7 @@ What it is: the map from the connection's ordinals, which begin at 0 with each c
 carries: one, or several consecutive ones in an envelope. What it is not: the messages (`outbox`).
 
 Invariants:
-    I1. `outstanding` counts the deliveries that were sent and have no outcome.
+    I1. `outstanding` counts the deliveries that were sent and have no outcome, `messages` what they carry.
     I2. Every ordinal leads to the messages with which it was sent, in whatever order outcomes come.
 """
 
@@ -45,7 +45,7 @@ class InFlight:
     """The deliveries of one connection."""
 
     def __init__(self) -> None:
-        self.outstanding = 0
+        self.outstanding = self.messages = 0
         self._next = 0
         self._flights: deque[_Flight] = deque()
 
@@ -59,6 +59,7 @@ class InFlight:
             self._flights.append(_Flight(self._next, first, count, size))
         self._next += count
         self.outstanding += count
+        self.messages += count * size
 
     def answered(self, first: int, last: int) -> list[Answered]:
         """The messages of ordinals first to last, which have an outcome now and had none before."""
@@ -72,6 +73,7 @@ class InFlight:
             count = min(last + 1 - first, flight.count - offset)
             flight.open -= count
             self.outstanding -= count
+            self.messages -= count * flight.size
             first += count
             while flights and not flights[0].open:
                 flights.popleft()
@@ -81,4 +83,4 @@ class InFlight:
     def clear(self) -> None:
         """The connection is gone: no outcome comes any more, and ordinals begin again."""
         self._flights.clear()
-        self.outstanding = self._next = 0
+        self.outstanding = self.messages = self._next = 0

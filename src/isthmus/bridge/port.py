@@ -164,12 +164,14 @@ TargetEvent = Opened | Granted | Outcome | Lost
 
 class Copies(NamedTuple):
     """Messages made ready for a target: `rows` are the indexes of `payloads` in what was given, None where none is missing;
-    `disposed` are the others, by index, with what becomes of them at their source.
+    `disposed` are the others, by index, with what becomes of them at their source. `is_alone`: the target would treat some of them
+    differently in one envelope, e.g. as their keys place them.
     """
 
     payloads: Sequence[bytes]
     disposed: Sequence[tuple[int, Disposition]] = ()
     rows: Sequence[int] | None = None
+    is_alone: bool = False
 
 
 class Target(Protocol):

@@ -43,7 +43,7 @@ class RouteSpec:
         window: messages that may be delivered and not settled.
         window_bytes: their bytes; one message alone may be larger.
         in_flight: messages that may be sent and not acknowledged.
-        envelope_messages: messages in one delivery at most; below 2 each goes alone.
+        envelope_messages: messages in one delivery at most: 1, each goes alone; 0, as many as the credit makes necessary.
         block_refused: whether a message that the target refuses for itself blocks the route; otherwise it is dead-lettered.
         target_seconds: how long the target may take nothing before the route gives everything back and begins again.
         steps: names of the custom steps that its rows go through.

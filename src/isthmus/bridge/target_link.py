@@ -5,6 +5,7 @@ not: the connection itself.
 
 Invariants:
     I1. No more deliveries are in flight than `limit`, which is 1 after a refusal and grows by what is accepted.
+    I2. No more messages are in flight than the window.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ class TargetLink:
     """The connection of one target.
 
     Args:
-        window: deliveries in flight at most.
-        limit: the same at first; it grows as after a refusal.
+        window: messages in flight at most.
+        limit: deliveries in flight at first; it grows as after a refusal.
 
     Attributes:
         is_open: whether it stands.
@@ -40,7 +41,18 @@ class TargetLink:
     @property
     def room(self) -> int:
         """How many deliveries may be sent now."""
-        return min(self.credit, self.limit - self.flight.outstanding) if self.is_open else 0
+        flight = self.flight
+        return min(self.credit, self.limit - flight.outstanding, self._window - flight.messages) if self.is_open else 0
+
+    @property
+    def message_room(self) -> int:
+        """How many messages may be sent now, if they are few enough deliveries."""
+        return self._window - self.flight.messages
+
+    @property
+    def waits_for_credit(self) -> bool:
+        """Whether nothing but credit bounds how many deliveries may be sent."""
+        return self.limit - self.flight.outstanding >= self.credit
 
     def opened(self, message_bytes: int) -> None:
         """The target is connected; credit follows."""

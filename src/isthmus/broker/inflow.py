@@ -63,8 +63,11 @@ class Inflow(ABC):
 
     destinations: tuple[str, ...] = ()
 
-    def __init__(self, link: Link, path: str, taker: Refusing, account: Callable[[int], None]) -> None:
+    def __init__(
+        self, link: Link, path: str, taker: Refusing, account: Callable[[int], None], credit: int = CREDIT
+    ) -> None:
         self.link = link
+        self._credit = credit
         self.path = path
         self._taker = taker
         self._account = account
@@ -90,7 +93,7 @@ class Inflow(ABC):
 
     def open(self) -> None:
         """Grant the first credit."""
-        self.link.grant(CREDIT)
+        self.link.grant(self._credit)
 
     def check_open(self) -> None:
         """Refuse where the link cannot go on.
@@ -119,8 +122,8 @@ class Inflow(ABC):
 
     def top_up(self) -> None:
         """Grant credit again, once half of it is used up."""
-        if self.link.credit <= CREDIT // 2:
-            self.link.grant(CREDIT)
+        if self.link.credit <= self._credit // 2:
+            self.link.grant(self._credit)
 
     def statistics(self) -> dict[str, int]:
         """Deliveries accepted and rejected so far."""

@@ -64,6 +64,7 @@ class Intake(Inflow):
         large: what takes large messages; None reads them like all others.
         account_large: told of bytes of large messages that wait for the disk, as `account` is of the others'.
         batch_limit: how many messages an envelope may have; None for any number.
+        credit: deliveries that the client may send ahead of what is read.
         takes_copies: whether what comes are a route's copies, which bear duplicate keys.
     """
 
@@ -78,9 +79,10 @@ class Intake(Inflow):
         account_large: Callable[[int], None] = lambda size: None,
         *,
         batch_limit: int | None = None,
+        credit: int = CREDIT,
         takes_copies: bool = False,
     ) -> None:
-        super().__init__(link, path, destination, account)
+        super().__init__(link, path, destination, account, credit)
         self._takes_copies = takes_copies
         self._destination = destination
         self._transactions = transactions

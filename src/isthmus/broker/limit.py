@@ -36,6 +36,7 @@ class ConnectionLimits:
         token_deadline_ms: time for a new connection to show a valid token.
         max_messages_per_batch: in one envelope to a queue or topic. The service tells of no such limit, but refuses more
             than some 4,500 in its standard tier and 15,885 in its premium one (Azure/azure-service-bus issue 397).
+        sender_credit: deliveries that a sending link may have ahead of what the namespace has read.
         max_partial_bytes: of messages whose last frame has not come, all connections together.
     """
 
@@ -47,6 +48,7 @@ class ConnectionLimits:
     event_hub_link_idle_timeout_ms: int = 1_800_000
     token_deadline_ms: int = 20_000
     max_messages_per_batch: int = 15_885
+    sender_credit: int = 2_000
     max_partial_bytes: int = 268_435_456
 
 
@@ -115,6 +117,7 @@ LIMITS: dict[str, Setting] = {
                 maximum=365 * _DAY_MS, example="30m", description="The same for links to event hubs."),
         _duration("token_deadline", "Time for a new connection to show a valid token.", 1000),
         _number("max_messages_per_batch", "Messages in one batch to a queue or topic."),
+        _number("sender_credit", "Deliveries that a client may send to a queue or topic ahead of what the namespace has read."),
         _number("max_partial_bytes", "Messages whose last frame has not come, all connections together.", 1 << 20,
                 2**40),
     )

@@ -449,6 +449,7 @@ class Peer:
                 desk,
                 self._account_large,
                 batch_limit=self._limits.max_messages_per_batch,
+                credit=self._limits.sender_credit,
                 takes_copies=takes_copies,
             )
             if onward is not None:

@@ -34,6 +34,7 @@ Options = Annotated[
     ),
 ]
 PEERS = ("shovel", "sdk-loop")
+LONGEST_ROUND_TRIP_MS = 2000
 
 
 def register(app: typer.Typer) -> None:
@@ -43,6 +44,7 @@ def register(app: typer.Typer) -> None:
     bench.command("bridge")(bridge)
     bench.command("table")(table)
     bench.command("latency")(latency)
+    bench.command("rtt")(rtt)
     bench.command("large")(large)
     bench.command("all")(everything)
     app.add_typer(bench, name="bench")
@@ -99,6 +101,33 @@ def latency(
         result = _result(
             "latency", folder, measure_latency(folder / "latency", rate, seconds, routes=routes, options=option or [])
         )
+    _tell(result, as_json)
+
+
+def rtt(
+    messages: Messages = 200_000,
+    delays: Annotated[
+        str, typer.Option(help="Round trips to the target in ms, split by commas; the first is compared with.")
+    ] = "0,10,50,100,200",
+    credit: Annotated[
+        int, typer.Option(min=1, help="Deliveries that the target grants; the service grants 1,000.")
+    ] = 1000,
+    alone: Annotated[bool, typer.Option("--alone", help="Also with each message in a delivery of its own.")] = False,
+    rate: Annotated[float, typer.Option(min=0.1, help="Messages per second of the load whose time is taken.")] = 500,
+    seconds: Annotated[float, typer.Option(min=0, help="How long that load lasts; 0 leaves it out.")] = 10,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """The rate through Spark to a target that is far away, by the round trip."""
+    require("spark", "isthmus bench")
+    from isthmus.bench.distance import measure_round_trips
+
+    trips = _round_trips(delays)
+    with _folder(data) as folder:
+        measured = measure_round_trips(
+            folder / "rtt", messages, trips, credit=credit, alone=alone, rate=rate, seconds=seconds
+        )
+        result = _result("rtt", folder, measured)
     _tell(result, as_json)
 
 
@@ -194,6 +223,19 @@ def _peers(text: str) -> list[str]:
     if unknown:
         raise typer.BadParameter(f"unknown: {', '.join(unknown)}; known: {', '.join(PEERS)}", param_hint="--peers")
     return names
+
+
+def _round_trips(text: str) -> list[float]:
+    try:
+        found = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        found = []
+    if not found or min(found) < 0 or len(set(found)) < len(found) or max(found) > LONGEST_ROUND_TRIP_MS:
+        raise typer.BadParameter(
+            f"'{text}' is no list of different round trips from 0 to {LONGEST_ROUND_TRIP_MS} ms, e.g. 0,10,100",
+            param_hint="--delays",
+        )
+    return found
 
 
 @contextmanager

@@ -20,6 +20,7 @@ __all__ = [
     "OFFSET",
     "ORIGIN",
     "OWN_PROPERTIES",
+    "PARTITION_KEY",
     "RULE_NAME",
     "SEQUENCE",
     "SEQUENCE_NUMBER",
@@ -30,6 +31,7 @@ SEQUENCE_NUMBER = "x-opt-sequence-number"
 ENQUEUE_SEQUENCE = "x-opt-enqueue-sequence-number"
 ENQUEUED_TIME = "x-opt-enqueued-time"
 LOCK_TOKEN = "x-opt-lock-token"
+PARTITION_KEY = "x-opt-partition-key"
 
 BROKER_ANNOTATIONS = frozenset(
     {

@@ -230,7 +230,7 @@ class TargetHandle:
             disposed = [*disposed, *refused]  # type: ignore[list-item]  # positions are None only where nothing is settled
         if copies.rows is not None and positions is not None:
             positions = [positions[row] for row in copies.rows]
-        return self._tell(HandedOver(copies.payloads, positions, disposed), now)
+        return self._tell(HandedOver(copies.payloads, positions, disposed, copies.is_alone), now)
 
     def _source_ms(self, now: float) -> int:
         offset_ms = self.clock_offset_ms

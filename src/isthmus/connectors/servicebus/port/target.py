@@ -27,12 +27,17 @@ from isthmus.connectors.servicebus.splice import Mark, Splicer
 from isthmus.connectors.servicebus.target import may_pass, refusal_of
 from isthmus.errors import InvalidArgumentError, IsthmusError, OperationTimeoutError
 from isthmus.message import DUPLICATE_KEYS
+from isthmus.message import name as names
 from isthmus.transport import Client
 from isthmus.transport.sender import envelope
 
 __all__ = ["CREDIT_SECONDS", "ServiceBusTarget"]
 
 CREDIT_SECONDS = 30.0
+# More would save little more credit, and be more to send again where one is refused; the service takes thousands.
+ENVELOPE_MESSAGES = 200
+# Of an envelope a partitioned entity, or an event hub, looks at the envelope's key or at that of its first message.
+_PARTITION_KEY = names.PARTITION_KEY.encode()
 
 
 class ServiceBusTarget(End):
@@ -99,11 +104,12 @@ class ServiceBusTarget(End):
             return Copies(())
         copies, held = self._splicer.copy_all(data, list(offsets), now_ms)
         self._has_work = self._has_work or bool(copies)
+        is_alone = _PARTITION_KEY in data
         if not held:
-            return Copies(copies)
+            return Copies(copies, is_alone=is_alone)
         disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in held]
         gone = {each.row for each in held}
-        return Copies(copies, disposed, [row for row in range(len(offsets) - 1) if row not in gone])
+        return Copies(copies, disposed, [row for row in range(len(offsets) - 1) if row not in gone], is_alone)
 
     def send(self, send: Send) -> None:
         """Queues deliveries; where the connection is lost nothing happens, and `poll` tells of it."""
@@ -138,7 +144,7 @@ class ServiceBusTarget(End):
             return
         self.attached()
         self._credit = 0
-        events.append(Opened(sender.max_message_bytes))
+        events.append(Opened(sender.max_message_bytes, ENVELOPE_MESSAGES))
 
     def _splicer_for(self, namespace_id: str, offered: frozenset[str]) -> Splicer:
         options = self.options

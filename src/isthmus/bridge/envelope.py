@@ -1,0 +1,76 @@
+"""How many messages a delivery machine puts into one delivery.
+
+What it is: the choice between messages each alone and envelopes, by what the route is told, what its target takes, and how much
+credit is left. A target grants credit for deliveries, e.g. 1,000; it comes back a round trip later. Far away it is
+credit, and not work, that a route waits for: then envelopes carry more with the same credit. What it is not: which messages go
+together (`packing`), or what becomes of an envelope that is refused (`delivery`).
+
+Invariants:
+    I1. A route that is told how many messages to put into an envelope does that, whatever the credit.
+    I2. While more than half of the credit is left and what waits needs less than half of the rest, each message goes alone.
+    I3. A target that does not say that it takes envelopes gets none by itself; neither does one that has refused an envelope and
+        then accepted each of its messages alone.
+"""
+
+from __future__ import annotations
+
+from isthmus.bridge.delivery_settings import DeliverySettings
+
+__all__ = ["EnvelopeChoice"]
+
+
+class EnvelopeChoice:
+    """The choice of one route.
+
+    Args:
+        settings: how the route sends.
+    """
+
+    def __init__(self, settings: DeliverySettings) -> None:
+        self.told = settings.envelope_messages
+        """What the route is told: 0 leaves it to the machine, 1 is each alone."""
+        self._most = 0
+        self._refused: tuple[int, int] | None = (
+            None  # an envelope that was refused, and is sent again message by message
+        )
+        self._accepted = 0  # how many messages of it have been accepted alone
+        self._is_of_no_use = False
+
+    def opened(self, most: int) -> None:
+        """The target is connected; in one envelope it takes so many messages."""
+        self._most = most
+
+    def size(self, unsent: int, credit: int, in_flight: int) -> int:
+        """How many messages go into each delivery now; 0 or 1: each goes alone.
+
+        Args:
+            unsent: messages to send.
+            credit: deliveries that may be sent.
+            in_flight: deliveries without an outcome, whose credit comes back.
+        """
+        if self.told or self._most < 2 or self._is_of_no_use or credit < 1:
+            return self.told
+        half_of_all = (credit + in_flight) // 2
+        half_of_rest = max(1, credit // 2)
+        return min(self._most, max(-(-half_of_all // credit), -(-unsent // half_of_rest)))
+
+    # ---- whether the target takes them
+
+    def refused(self, start: int, stop: int) -> None:
+        """An envelope of the messages from start up to stop was refused, perhaps for one of them."""
+        if self._refused is None:
+            self._refused, self._accepted = (start, stop), 0
+
+    def accepted(self, start: int, stop: int) -> None:
+        """Messages were accepted."""
+        if self._refused is None:
+            return
+        first, behind = self._refused
+        self._accepted += max(0, min(stop, behind) - max(start, first))
+        if self._accepted == behind - first:
+            self._refused, self._is_of_no_use = None, True
+
+    def set_aside(self, index: int) -> None:
+        """A message was refused for itself: so was its envelope."""
+        if self._refused is not None and self._refused[0] <= index < self._refused[1]:
+            self._refused = None

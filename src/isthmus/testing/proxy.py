@@ -1,0 +1,226 @@
+"""A TCP proxy on this machine that is as slow and as unreliable as it is told to be.
+
+What it is: one thread that passes bytes both ways between its clients and one address, through a delay line for each direction
+(`delay_line`), and that can cut connections, refuse new ones, or let everything stall. What it is not: a model of packets: the
+connection itself stays TCP over loopback, so that no byte is lost or repeated within a connection.
+
+Invariants:
+    I1. What one end has sent before it ends its side reaches the other, unless the connection is cut.
+    I2. No more than `Weather.buffer_bytes` and one read are kept for a direction; then the sender's own TCP stops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from isthmus.testing.delay_line import DelayLine, Weather
+
+__all__ = ["Proxy", "Weather", "proxy"]
+
+READ_BYTES = 1 << 18
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends a reset
+_JOIN_SECONDS = 10.0
+
+
+class Proxy:
+    """A proxy before `host`:`port`; its methods may be called from any thread.
+
+    Args:
+        host: where it leads to.
+        port: where it leads to.
+
+    Attributes:
+        port: where it listens, on 127.0.0.1.
+        accepted: how many connections have been made through it.
+    """
+
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self._address = (host, port)
+        self._weather = (Weather(), Weather())
+        self._refuses = False
+        self._pairs: set[_Pair] = set()
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self._door.setblocking(False)
+        self.port: int = self._door.getsockname()[1]
+        self.accepted = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="isthmus-proxy", daemon=True)
+        self._thread.start()
+
+    # ---- for the test
+
+    def set_weather(self, there: Weather, back: Weather | None = None) -> None:
+        """Changes what connections are like, those that stand included; `back` is the direction to the client, by default the same."""
+        self._weather = (there, back or there)
+        self._call(lambda: [pair.set_weather(*self._weather) for pair in self._pairs])
+
+    def set_round_trip(self, seconds: float, **values: float) -> None:
+        """A round trip of so many seconds, half in each direction; further values of `Weather` for both."""
+        self.set_weather(Weather(delay_seconds=seconds / 2, **values))  # type: ignore[arg-type]  # buffer_bytes is a whole number
+
+    def cut(self) -> int:
+        """Resets all connections, losing what is under way; how many there were."""
+        return self._call(lambda: sum(pair.reset() for pair in tuple(self._pairs)))
+
+    def refuse(self, refuses: bool = True) -> None:
+        """Whether new connections are reset at once."""
+        self._refuses = refuses
+
+    @property
+    def connections(self) -> int:
+        """How many connections stand."""
+        return len(self._pairs)
+
+    def close(self) -> None:
+        """Ends it, and all connections."""
+        if self._thread.is_alive():
+            self.cut()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_JOIN_SECONDS)
+
+    # ---- the thread
+
+    def _call(self, what: Callable[[], object]) -> int:
+        done: list[object] = []
+        event = threading.Event()
+
+        def act() -> None:
+            done.append(what())
+            event.set()
+
+        self._loop.call_soon_threadsafe(act)
+        event.wait(_JOIN_SECONDS)
+        return done[0] if done and isinstance(done[0], int) else 0
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        accepting = self._loop.create_task(self._accept())
+        try:
+            self._loop.run_forever()
+        finally:
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, accepting, return_exceptions=True))
+            self._door.close()
+            self._loop.close()
+
+    async def _accept(self) -> None:
+        serving: set[asyncio.Task[None]] = set()
+        while True:
+            client, _ = await self._loop.sock_accept(self._door)
+            task = self._loop.create_task(self._serve(client))
+            serving.add(task)
+            task.add_done_callback(serving.discard)
+
+    async def _serve(self, client: socket.socket) -> None:
+        server = socket.socket()
+        for each in (client, server):
+            each.setblocking(False)
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        pair = _Pair(client, server, self._weather)
+        try:
+            if self._refuses:
+                raise ConnectionError("refused")
+            await self._loop.sock_connect(server, self._address)
+            self.accepted += 1
+            pair.set_weather(*self._weather)  # it may have changed meanwhile
+            self._pairs.add(pair)
+            await pair.pass_bytes()
+        except OSError:
+            pair.reset()
+        finally:
+            self._pairs.discard(pair)
+            client.close()
+            server.close()
+
+
+class _Pair:
+    """One connection: the client's socket and the one to the server."""
+
+    def __init__(self, client: socket.socket, server: socket.socket, weather: tuple[Weather, Weather]) -> None:
+        self._sockets = (client, server)
+        self._ways = (_Way(client, server, weather[0], 1), _Way(server, client, weather[1], 2))
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def set_weather(self, there: Weather, back: Weather) -> None:
+        for way, weather in zip(self._ways, (there, back), strict=True):
+            way.line.weather = weather
+            way.changed.set()
+
+    async def pass_bytes(self) -> None:
+        """Until both sides have ended, or one is lost."""
+        self._tasks = [asyncio.ensure_future(call()) for way in self._ways for call in (way.read, way.write)]
+        try:
+            await asyncio.gather(*self._tasks)
+        except asyncio.CancelledError:
+            raise OSError("the connection was cut") from None
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    def reset(self) -> int:
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        for task in self._tasks:
+            task.cancel()
+        return 1
+
+
+class _Way:
+    """One direction of a connection."""
+
+    def __init__(self, source: socket.socket, sink: socket.socket, weather: Weather, seed: int) -> None:
+        self.line = DelayLine(weather, seed)
+        self.changed = asyncio.Event()
+        self._source, self._sink = source, sink
+        self._taken = asyncio.Event()
+        self._has_ended = False
+
+    async def read(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            while not self.line.has_room:
+                self._taken.clear()
+                await self._taken.wait()
+            data = await loop.sock_recv(self._source, READ_BYTES)
+            if not data:
+                break
+            self.line.add(data, loop.time())
+            self.changed.set()
+        self._has_ended = True
+        self.changed.set()
+
+    async def write(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self.line or not self._has_ended:
+            self.changed.clear()
+            due = self.line.due()
+            wait = due - loop.time()
+            if wait > 0:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.changed.wait(), None if due == math.inf else wait)
+                continue
+            data = b"".join(self.line.take(loop.time()))
+            self._taken.set()
+            await loop.sock_sendall(self._sink, data)
+        with contextlib.suppress(OSError):
+            self._sink.shutdown(socket.SHUT_WR)
+
+
+@contextmanager
+def proxy(port: int, host: str = "127.0.0.1") -> Iterator[Proxy]:
+    """A proxy that lives as long as the `with` block."""
+    made = Proxy(port, host)
+    try:
+        yield made
+    finally:
+        made.close()
