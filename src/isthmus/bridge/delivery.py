@@ -146,7 +146,7 @@ class Delivery:
         """When a `Tick` is due though nothing happened; infinite where none is."""
         recovery = self._recovery
         if not recovery.is_active or self.has_failed:
-            return math.inf
+            return self._envelopes.held_until if self._link.is_open and not self.has_failed else math.inf
         due = recovery.took_at + self.settings.timeout_seconds
         return min(due, recovery.retry_at) if not recovery.settling and recovery.retry_at > now else due
 
@@ -306,9 +306,10 @@ class Delivery:
         if recovery.is_active and not self._recover(now, effects):
             return
         if link.is_open and self._next < self._outbox.end and not self.has_failed:
-            size = self._envelopes.told
-            if link.waits_for_credit:
-                size = self._envelopes.size(self.unsent, link.credit, link.flight.outstanding)
+            credit = link.credit if link.waits_for_credit else 0
+            size = self._envelopes.size(self.unsent, credit, link.flight.outstanding, now)
+            if self._envelopes.held_until < math.inf:
+                return
             self._next = self._transmit(self._next, self._outbox.end, size, now, effects)
             if recovery.is_active:
                 self._recover(now, effects)
@@ -370,7 +371,7 @@ class Delivery:
         """
         link = self._link
         too_large: list[int] = []
-        for run, low, high in self._outbox.parts(start, stop):
+        for run, low, high in self._outbox.parts(start, stop) if size < 2 else self._outbox.joined(start, stop):
             room = link.room
             if room <= 0 or (too_large and self.settings.block_refused):
                 break

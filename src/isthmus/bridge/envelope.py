@@ -8,15 +8,21 @@ together (`packing`), or what becomes of an envelope that is refused (`delivery`
 Invariants:
     I1. A route that is told how many messages to put into an envelope does that, whatever the credit.
     I2. While more than half of the credit is left and what waits needs less than half of the rest, each message goes alone.
-    I3. A target that does not say that it takes envelopes gets none by itself; neither does one that has refused an envelope and
+    I3. While less than half of the credit is left, messages that are too few for an envelope wait for more, `HOLD_SECONDS` at most.
+    I4. A target that does not say that it takes envelopes gets none by itself; neither does one that has refused an envelope and
         then accepted each of its messages alone.
 """
 
 from __future__ import annotations
 
+import math
+
 from isthmus.bridge.delivery_settings import DeliverySettings
 
-__all__ = ["EnvelopeChoice"]
+__all__ = ["HOLD_SECONDS", "EnvelopeChoice"]
+
+# At the rates at which credit is short, enough messages come within so little; and so many deliveries a second no credit is short of.
+HOLD_SECONDS = 0.002
 
 
 class EnvelopeChoice:
@@ -24,11 +30,15 @@ class EnvelopeChoice:
 
     Args:
         settings: how the route sends.
+
+    Attributes:
+        held_until: when what is held back goes, whatever comes; infinite where nothing is.
     """
 
     def __init__(self, settings: DeliverySettings) -> None:
         self.told = settings.envelope_messages
         """What the route is told: 0 leaves it to the machine, 1 is each alone."""
+        self.held_until = math.inf
         self._most = 0
         self._refused: tuple[int, int] | None = (
             None  # an envelope that was refused, and is sent again message by message
@@ -40,19 +50,32 @@ class EnvelopeChoice:
         """The target is connected; in one envelope it takes so many messages."""
         self._most = most
 
-    def size(self, unsent: int, credit: int, in_flight: int) -> int:
+    def size(self, unsent: int, credit: int, in_flight: int, now: float) -> int:
         """How many messages go into each delivery now; 0 or 1: each goes alone.
 
         Args:
             unsent: messages to send.
-            credit: deliveries that may be sent.
+            credit: deliveries that may be sent; 0 where it is not credit that bounds them.
             in_flight: deliveries without an outcome, whose credit comes back.
+            now: monotonic seconds.
+
+        Returns:
+            Of no meaning where the messages are to wait for others until `held_until`.
         """
+        until, self.held_until = self.held_until, math.inf
         if self.told or self._most < 2 or self._is_of_no_use or credit < 1:
             return self.told
-        half_of_all = (credit + in_flight) // 2
+        share = (credit + in_flight) / 2 / credit
         half_of_rest = max(1, credit // 2)
-        return min(self._most, max(-(-half_of_all // credit), -(-unsent // half_of_rest)))
+        # A target renews its credit when half of it is used up, say: what is left has to last that long. By the square, so that
+        # little of it is left over for messages alone.
+        wanted = min(self._most, math.ceil(share * share))
+        if unsent < wanted:
+            if now < until:
+                self.held_until = now + HOLD_SECONDS if until == math.inf else until
+                return wanted
+            return unsent
+        return max(wanted, min(self._most, -(-unsent // half_of_rest)))
 
     # ---- whether the target takes them
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from isthmus.bridge.index_set import IndexSet
 
@@ -86,6 +87,14 @@ class Outbox:
             start = behind
             at += 1
         return found
+
+    def joined(self, start: int, stop: int) -> list[tuple[Run, int, int]]:
+        """As `parts`, with one run for all, since an envelope may hold messages that were handed over at different times."""
+        parts = self.parts(start, stop)
+        if len(parts) < 2:
+            return parts
+        payloads = list(chain.from_iterable(run.payloads[low:high] for run, low, high in parts))
+        return [(Run(start, payloads, None), 0, len(payloads))]
 
     def position(self, index: int) -> int | None:
         """The source position of a message; None where it has none."""

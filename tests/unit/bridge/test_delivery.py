@@ -58,6 +58,7 @@ class Bench:
 
     Attributes:
         verdict: what the target says to a message at a time; None accepts.
+        takes: messages that the target takes in one envelope.
         stored: the numbers of the messages that the target took, in order.
         wire: deliveries that the target has not answered: (ordinal, numbers).
     """
@@ -66,6 +67,7 @@ class Bench:
     verdict: Verdict = lambda number, now: None
     credit: int = 1_000_000
     message_bytes: int = 0
+    takes: int = 0
     now: float = 0.0
     handed: int = 0
     stored: list[int] = field(default_factory=list)
@@ -89,6 +91,7 @@ class Bench:
                     self.ordinal += 1
                     self.credit -= 1
                 assert self.credit >= 0
+                assert sum(len(group) for _, group in self.wire) <= self.machine.settings.window
             elif isinstance(effect, Settle):
                 self.settled += [position - 1000 for position in effect.positions]
             elif isinstance(effect, Dispose):
@@ -111,7 +114,7 @@ class Bench:
         self.wants_open = False
         self.ordinal, self.credit = 0, credit
         self.wire.clear()
-        self.tell(Opened(self.message_bytes))
+        self.tell(Opened(self.message_bytes, self.takes))
         self.tell(Granted(credit))
         return self
 
@@ -534,6 +537,137 @@ def test_of_an_envelope_refused_without_a_reason_only_the_message_at_fault_is_se
     assert made.machine._alone.count == 0
 
 
+# ---- envelopes by the machine's own choice
+
+
+def short(verdict: Verdict = lambda number, now: None, takes: int = 200, **changes: object) -> Bench:
+    """A target with a credit of 10."""
+    return Bench(Delivery(DeliverySettings(**changes)), verdict, takes=takes).open(10)  # type: ignore[arg-type]
+
+
+def test_what_fits_half_of_the_credit_goes_alone_and_what_does_not_in_envelopes() -> None:
+    made = short()
+    made.hand_over(5)
+    assert [len(group) for group in made.sent] == [1] * 5
+    made.hand_over(40)
+    assert [len(group) for group in made.sent[5:]] == [20, 20]
+    made.answer_all()
+    assert made.stored == list(range(45))
+    assert made.unsettled == []
+
+
+def test_messages_that_waited_without_credit_go_together_however_they_came() -> None:
+    made = short()
+    made.hand_over(5)
+    for _ in range(3):
+        made.hand_over(400)
+    assert made.machine.credit == 0
+    while made.wire:
+        made.answer()
+    waiting = made.machine.unsent
+    made.credit = 2
+    made.tell(Granted(2))
+    assert max(len(group) for group in made.sent) == 200
+    made.credit = 100
+    made.tell(Granted(100))
+    made.answer_all()
+    assert made.stored == list(range(1205))
+    assert waiting > 0
+
+
+def test_a_target_that_is_not_known_to_take_envelopes_gets_none() -> None:
+    made = short(takes=0)
+    made.hand_over(40)
+    assert [len(group) for group in made.sent] == [1] * 10
+
+
+def test_a_route_that_is_told_to_send_each_alone_does() -> None:
+    made = short(envelope_messages=1)
+    made.hand_over(40)
+    assert [len(group) for group in made.sent] == [1] * 10
+
+
+def test_rows_that_have_to_go_alone_are_in_no_envelope() -> None:
+    made = short()
+    made.handed = 20
+    made.tell(HandedOver([message(n) for n in range(20)], list(range(1000, 1020)), is_alone=True))
+    assert [len(group) for group in made.sent] == [1] * 10
+
+
+def test_an_envelope_is_no_larger_than_the_link_lets_messages_be() -> None:
+    made = Bench(Delivery(), message_bytes=100, takes=200).open(10)
+    made.hand_over(40, size=20)
+    assert [len(group) for group in made.sent] == [3] * 10
+
+
+def test_messages_in_flight_are_bounded_by_the_window_however_they_go() -> None:
+    made = short(window=30)
+    made.hand_over(30)
+    made.hand_over(30)
+    assert sum(len(group) for _, group in made.wire) == 30
+    made.answer()
+    assert sum(len(group) for _, group in made.wire) <= 30
+
+
+def test_what_is_sent_again_goes_in_no_envelope_i7() -> None:
+    made = short()
+    made.hand_over(40)
+    made.lose()
+    made.now = 10.0
+    made.tell(Tick())
+    made.sent.clear()
+    made.open(10)
+    while made.machine.is_recovering:
+        assert {len(group) for group in made.sent} == {1}
+        made.answer()
+        if made.machine.credit == 0:
+            made.credit = 10
+            made.tell(Granted(10))
+    assert made.stored == list(range(40))
+
+
+def test_of_an_envelope_made_for_want_of_credit_only_the_message_at_fault_is_set_aside_i6() -> None:
+    made = short(lambda number, now: BAD if number == 17 else None)
+    made.hand_over(40)
+    made.credit = 100
+    made.tell(Granted(100))
+    made.answer_all()
+    assert list(made.disposed) == [17]
+    assert sorted(made.stored) == [n for n in range(40) if n != 17]
+
+
+def test_a_target_that_takes_no_envelopes_gets_each_message_alone_from_then_on() -> None:
+    made = short()
+    made.hand_over(40)
+    for ordinal, group in list(made.wire):
+        made.wire.popleft()
+        made.tell(Outcome(ordinal, ordinal, BAD if len(group) > 1 else None))
+    made.credit = 1000
+    made.tell(Granted(1000))
+    made.answer_all()
+    made.sent.clear()
+    made.credit = 10
+    made.tell(Granted(10))
+    made.hand_over(40)
+    assert [len(group) for group in made.sent] == [1] * 10
+    assert made.disposed == {}
+
+
+def test_what_is_held_back_goes_when_its_time_is_over() -> None:
+    made = short()
+    made.hand_over(5)
+    made.hand_over(4)
+    made.sent.clear()
+    made.hand_over(1)
+    due = made.machine.deadline(made.now)
+    assert (made.sent, made.machine.unsent) == ([], 1)
+    assert made.now < due < made.now + 0.01
+    made.now = due
+    made.tell(Tick())
+    assert made.sent == [[9]]
+    assert made.machine.deadline(made.now) == math.inf
+
+
 # ---- rows with another disposition, without positions
 
 
@@ -571,8 +705,8 @@ def test_room_is_what_the_window_leaves() -> None:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[DeliverySettings, dict[int, Refusal], list[tuple[str, int]]]:
-    """Settings, messages that are refused for ever, and what happens in which order."""
+def worlds(draw: st.DrawFn) -> tuple[DeliverySettings, int, dict[int, Refusal], list[tuple[str, int]]]:
+    """Settings, messages in one envelope that the target takes, messages that are refused for ever, and what happens in which order."""
     settings_ = DeliverySettings(
         window=draw(st.integers(1, 30)),
         envelope_messages=draw(st.sampled_from([0, 0, 3, 10])),
@@ -583,15 +717,20 @@ def worlds(draw: st.DrawFn) -> tuple[DeliverySettings, dict[int, Refusal], list[
     actions = st.sampled_from(
         ["hand", "answer", "answer", "answer", "lose", "open", "busy", "odd", "well", "wait", "credit"]
     )
-    return settings_, poison, draw(st.lists(st.tuples(actions, st.integers(1, 12)), max_size=80))
+    return (
+        settings_,
+        draw(st.sampled_from([0, 4, 200])),
+        poison,
+        draw(st.lists(st.tuples(actions, st.integers(1, 12)), max_size=80)),
+    )
 
 
 @settings(max_examples=150, deadline=None)
 @given(worlds())
 def test_nothing_is_lost_and_order_is_as_promised(
-    world: tuple[DeliverySettings, dict[int, Refusal], list[tuple[str, int]]],
+    world: tuple[DeliverySettings, int, dict[int, Refusal], list[tuple[str, int]]],
 ) -> None:
-    settings_, poison, actions = world
+    settings_, takes, poison, actions = world
     mood: list[Refusal | None] = [None]
     refused: set[int] = set()
     maybe_twice: set[int] = set()
@@ -603,7 +742,7 @@ def test_nothing_is_lost_and_order_is_as_promised(
             refused.add(number)
         return answer
 
-    made = Bench(Delivery(settings_), verdict).open(credit=5)
+    made = Bench(Delivery(settings_), verdict, takes=takes).open(credit=5)
     open_now, flushes, rows_before = True, 0, {}
     for action, amount in actions:
         if made.failed:
@@ -672,7 +811,7 @@ def test_nothing_is_lost_and_order_is_as_promised(
     # and never refused either.
     assert all(poison[number] for number in set(made.disposed))
     probes_possible &= not blocks
-    if not settings_.envelope_messages and not probes_possible:
+    if not settings_.envelope_messages and not takes and not probes_possible:
         first = list(dict.fromkeys(made.stored))
         kept = [number for number in first if number not in refused]
         assert kept == sorted(kept)

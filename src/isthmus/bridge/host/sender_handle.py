@@ -201,7 +201,7 @@ class TargetHandle:
             while self._rows and machine.room > 0:
                 if not self._hand_over(self._rows.take(), now):
                     return
-        if machine.is_recovering and not self._tell(Tick(), now):
+        if (machine.is_recovering or machine.deadline(now) <= now) and not self._tell(Tick(), now):
             return
         self.due = min(self._target.deadline(now), machine.deadline(now))
         if self._is_watched:
