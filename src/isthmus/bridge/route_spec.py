@@ -57,7 +57,7 @@ class RouteSpec:
     only_present: bool = False
     window: int = 16_000
     window_bytes: int = 64 << 20
-    in_flight: int = 8_000
+    in_flight: int = 12_000
     envelope_messages: int = 0
     block_refused: bool = False
     target_seconds: float = 30.0

@@ -230,7 +230,7 @@ def _round_trips(text: str) -> list[float]:
         found = [float(part) for part in text.split(",") if part.strip()]
     except ValueError:
         found = []
-    if not found or min(found) < 0 or len(set(found)) < len(found) or max(found) > LONGEST_ROUND_TRIP_MS:
+    if not found or len(set(found)) < len(found) or not all(0 <= each <= LONGEST_ROUND_TRIP_MS for each in found):
         raise typer.BadParameter(
             f"'{text}' is no list of different round trips from 0 to {LONGEST_ROUND_TRIP_MS} ms, e.g. 0,10,100",
             param_hint="--delays",

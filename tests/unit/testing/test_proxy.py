@@ -52,6 +52,11 @@ def dial(made: Proxy) -> socket.socket:
     return socket.create_connection(("127.0.0.1", made.port), TIMEOUT)
 
 
+def first_byte(made: Proxy) -> bytes:
+    with dial(made) as connection:
+        return connection.recv(1)
+
+
 def read(connection: socket.socket, size: int) -> bytes:
     found = b""
     while len(found) < size and (data := connection.recv(1 << 16)):
@@ -87,9 +92,8 @@ def test_a_connection_that_is_cut_is_reset_and_another_can_be_made(made: Proxy) 
 
 def test_new_connections_are_refused_while_told_so(made: Proxy) -> None:
     made.refuse()
-    with dial(made) as connection, pytest.raises(ConnectionResetError):
-        connection.sendall(b"a")
-        connection.recv(1)
+    with pytest.raises(ConnectionResetError):
+        first_byte(made)
     made.refuse(False)
     with dial(made) as connection:
         connection.sendall(b"a")

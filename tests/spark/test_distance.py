@@ -1,0 +1,27 @@
+"""`isthmus bench rtt`, with few messages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from isthmus.cli.app import create_app
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_command_tells_rates_times_and_ratios(tmp_path: Path) -> None:
+    words = ["bench", "rtt", "--messages", "1000", "--delays", "0,40", "--seconds", "1", "--rate", "50", "--json"]
+    done = CliRunner().invoke(create_app("bench"), [*words, "--alone", "--data", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.output.strip().splitlines()[-1])
+    assert (told["benchmark"], told["messages"], told["credit"]) == ("rtt", 1000, 1000)
+    near, far = told["by_round_trip_ms"]["0"], told["by_round_trip_ms"]["40"]
+    assert near["ratio"] == near["alone_ratio"] == 1.0
+    assert far["messages_per_second"] > 0
+    assert far["p50_ms"] >= 20  # half a round trip
+    assert far["alone_p50_ms"] >= 20
+    assert list(tmp_path.iterdir()) == []
