@@ -146,7 +146,8 @@ class Delivery:
         """When a `Tick` is due though nothing happened; infinite where none is."""
         recovery = self._recovery
         if not recovery.is_active or self.has_failed:
-            return self._envelopes.held_until if self._link.is_open and not self.has_failed else math.inf
+            is_held = self.unsent and self._link.is_open and not self.has_failed
+            return self._envelopes.held_until if is_held else math.inf
         due = recovery.took_at + self.settings.timeout_seconds
         return min(due, recovery.retry_at) if not recovery.settling and recovery.retry_at > now else due
 
@@ -240,7 +241,7 @@ class Delivery:
             return
         self._again.add(index, index + size)
         if size > 1 and refusal.kind in _OF_THE_MESSAGE:
-            self._envelopes.refused(index, index + size)
+            self._envelopes.refused(index, index + size, refusal.kind is RefusalKind.MESSAGE)
         if refusal.kind is RefusalKind.MESSAGE and size > 1:
             self._alone.add(index, index + size)
             recovery.begin(now, None)

@@ -23,6 +23,8 @@ __all__ = ["HOLD_SECONDS", "EnvelopeChoice"]
 
 # At the rates at which credit is short, enough messages come within so little; and so many deliveries a second no credit is short of.
 HOLD_SECONDS = 0.002
+# A refusal without a clear reason may pass by itself; so often it is the envelope.
+UNCLEAR_TIMES = 3
 
 
 class EnvelopeChoice:
@@ -40,11 +42,11 @@ class EnvelopeChoice:
         """What the route is told: 0 leaves it to the machine, 1 is each alone."""
         self.held_until = math.inf
         self._most = 0
-        self._refused: tuple[int, int] | None = (
-            None  # an envelope that was refused, and is sent again message by message
-        )
-        self._accepted = 0  # how many messages of it have been accepted alone
-        self._is_of_no_use = False
+        # An envelope that was refused and is sent again message by message, and how many of these have been accepted.
+        self._refused: tuple[int, int] | None = None
+        self._accepted = 0
+        self._is_certain = False
+        self._times = 0
 
     def opened(self, most: int) -> None:
         """The target is connected; in one envelope it takes so many messages."""
@@ -63,7 +65,7 @@ class EnvelopeChoice:
             Of no meaning where the messages are to wait for others until `held_until`.
         """
         until, self.held_until = self.held_until, math.inf
-        if self.told or self._most < 2 or self._is_of_no_use or credit < 1:
+        if self.told or self._most < 2 or self._times >= UNCLEAR_TIMES or credit < 1:
             return self.told
         share = (credit + in_flight) / 2 / credit
         half_of_rest = max(1, credit // 2)
@@ -79,10 +81,12 @@ class EnvelopeChoice:
 
     # ---- whether the target takes them
 
-    def refused(self, start: int, stop: int) -> None:
-        """An envelope of the messages from start up to stop was refused, perhaps for one of them."""
+    def refused(self, start: int, stop: int, is_certain: bool) -> None:
+        """An envelope of the messages from start up to stop was refused, perhaps for one of them; or, unless that is certain, for
+        a fault that passes.
+        """
         if self._refused is None:
-            self._refused, self._accepted = (start, stop), 0
+            self._refused, self._accepted, self._is_certain = (start, stop), 0, is_certain
 
     def accepted(self, start: int, stop: int) -> None:
         """Messages were accepted."""
@@ -91,7 +95,8 @@ class EnvelopeChoice:
         first, behind = self._refused
         self._accepted += max(0, min(stop, behind) - max(start, first))
         if self._accepted == behind - first:
-            self._refused, self._is_of_no_use = None, True
+            self._refused = None
+            self._times += UNCLEAR_TIMES if self._is_certain else 1
 
     def set_aside(self, index: int) -> None:
         """A message was refused for itself: so was its envelope."""

@@ -25,5 +25,5 @@ def test_round_trips_are_read() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "-1", "10,10", "99999", "nan"])
 def test_what_is_no_list_of_round_trips_is_refused(text: str) -> None:
-    with pytest.raises((typer.BadParameter, click.BadParameter), match="e.g. 0,10,100"):
+    with pytest.raises((typer.BadParameter, click.BadParameter), match=r"e\.g\. 0,10,100"):
         _round_trips(text)

@@ -668,6 +668,19 @@ def test_what_is_held_back_goes_when_its_time_is_over() -> None:
     assert made.machine.deadline(made.now) == math.inf
 
 
+def test_nothing_is_due_once_what_was_held_back_was_tried_ahead_of_another() -> None:
+    made = short(lambda number, now: ODD if number == 0 and now < 30.0 else None)
+    made.hand_over(5)
+    made.hand_over(4)
+    made.hand_over(1)
+    made.credit = 1_000_000
+    made.answer_all()
+    made.tell(Granted(1_000_000))
+    made.pass_time(40.0)
+    assert made.unsettled == []
+    assert made.machine.deadline(made.now) == math.inf
+
+
 # ---- rows with another disposition, without positions
 
 

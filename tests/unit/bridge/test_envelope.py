@@ -62,7 +62,7 @@ def test_a_target_that_does_not_say_that_it_takes_them_gets_none_i4(most: int) -
 
 def test_a_target_that_takes_each_message_of_a_refused_envelope_alone_gets_no_more_i4() -> None:
     made = choice()
-    made.refused(10, 15)
+    made.refused(10, 15, True)
     made.accepted(5, 13)
     assert made.size(500, 1, 999, 0.0) == 200
     made.accepted(13, 20)
@@ -71,8 +71,17 @@ def test_a_target_that_takes_each_message_of_a_refused_envelope_alone_gets_no_mo
 
 def test_an_envelope_that_was_refused_for_one_message_says_nothing_about_others() -> None:
     made = choice()
-    made.refused(10, 15)
+    made.refused(10, 15, True)
     made.set_aside(12)
     made.accepted(10, 12)
     made.accepted(13, 15)
     assert made.size(500, 1, 999, 0.0) == 200
+
+
+def test_a_refusal_that_may_pass_counts_when_it_comes_again_and_again() -> None:
+    made = choice()
+    for round_ in range(3):
+        assert made.size(500, 1, 999, 0.0) == 200
+        made.refused(round_ * 10, round_ * 10 + 5, False)
+        made.accepted(round_ * 10, round_ * 10 + 5)
+    assert made.size(500, 1, 999, 0.0) == 0
