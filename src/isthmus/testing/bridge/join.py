@@ -1,0 +1,294 @@
+"""Reader and sink of the shared engine in one process, without Spark.
+
+What it is: what Spark does for a query of one slot: a thread takes rows from the reader and hands them to the sink, with flush rows
+between them; when a lease ends, or one of its sides was killed, another begins with the next number. What it is not: Spark;
+rows are not serialised.
+
+Invariants:
+    I1. Rows come to the sink in the order in which the reader gave them.
+    I2. After `kill_reader` or `kill_sink` that side says nothing more to anybody: its ways are cut first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.host import channel as channels
+from isthmus.bridge.host.reader import LeaseEnd, LeaseName, ReaderHost, Rows
+from isthmus.bridge.host.sender import SenderHost
+from isthmus.bridge.port import Connector
+from isthmus.bridge.route_spec import RouteSpec
+from isthmus.errors import IsthmusError
+from isthmus.testing.bridge.proxy import Proxy
+
+__all__ = ["Join", "Keep", "Side"]
+
+_NUMBERS = itertools.count(1)
+_TAKE_SECONDS = 0.01
+_END_SECONDS = 20.0
+
+
+class Keep(NamedTuple):
+    """What a step makes of a row: kept, removed (`is_kept` false), or marked with a disposition."""
+
+    is_kept: bool = True
+    disposition: Disposition | None = None
+
+
+Step = Callable[[bytes], Keep]
+
+
+class Side(NamedTuple):
+    """What the connectors of one side of a lease are asked for, and how that side is killed."""
+
+    connector: Callable[[str], Connector]
+    kill: Callable[[], None]
+
+
+class Join:
+    """One query.
+
+    Args:
+        routes: what its leases carry, where there is no control.
+        sides: makes what a side of a new lease connects by.
+        control: address and token of the driver's control server; None: there is none.
+        step: a custom step.
+        lease_seconds: how long a lease lasts.
+        flush_seconds: how often a flush row is made.
+        restarts: whether another lease begins when one has ended.
+        name: of the query, for the control server.
+
+    Attributes:
+        ends: how leases ended: the reader's word, and the sink's error.
+    """
+
+    def __init__(
+        self,
+        routes: Sequence[RouteSpec],
+        sides: Callable[[], Side],
+        *,
+        control: tuple[str, str] | None = None,
+        step: Step | None = None,
+        lease_seconds: float = 3600.0,
+        flush_seconds: float = 0.02,
+        restarts: bool = True,
+        name: str = "",
+    ) -> None:
+        self.ends: list[tuple[str, IsthmusError | None]] = []
+        self._routes, self._sides, self._control = tuple(routes), sides, control
+        self._step = step
+        self._lease_seconds, self._flush_seconds, self._restarts = lease_seconds, flush_seconds, restarts
+        self._query = name or f"join-{next(_NUMBERS)}"
+        self._is_stopping = threading.Event()
+        self._lease: _Lease | None = None
+        self._thread = threading.Thread(target=self._run, name="join", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        if kind is None:
+            self.stop()
+        else:  # the test has failed: end it in whatever way
+            self._is_stopping.set()
+            self.kill()
+            self._thread.join(5)
+
+    # ---- for the test
+
+    def stop(self, why: str = "the test is over") -> None:
+        """Ends the lease in good order, and begins no other.
+
+        Raises:
+            AssertionError: it did not end in time.
+        """
+        self._is_stopping.set()
+        lease = self._lease
+        if lease is not None:
+            lease.reader.stop(why)
+        self._thread.join(_END_SECONDS)
+        assert not self._thread.is_alive(), "the lease did not end"
+
+    def wait_ended(self, seconds: float = _END_SECONDS) -> None:
+        """Waits until the last lease has ended; for joins that do not restart."""
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), "the lease did not end"
+
+    def kill_reader(self) -> None:
+        """Ends the reader's process without a word."""
+        if self._lease is not None:
+            self._lease.kill_reader()
+
+    def kill_sink(self) -> None:
+        """Ends the sink's process without a word."""
+        if self._lease is not None:
+            self._lease.kill_sink()
+
+    def kill(self) -> None:
+        """Both."""
+        self.kill_sink()
+        self.kill_reader()
+
+    @property
+    def leases(self) -> int:
+        """Leases that have ended."""
+        return len(self.ends)
+
+    # ---- Spark's part
+
+    def _run(self) -> None:
+        for number in itertools.count(1):
+            lease = _Lease(self, number)
+            self._lease = lease
+            if self._is_stopping.is_set():
+                lease.reader.stop("the test is over")
+            self.ends.append(lease.run())
+            if self._is_stopping.is_set() or not self._restarts:
+                return
+
+    def make_reader(
+        self, number: int, connector: Callable[[str], Connector], control: tuple[str, str] | None
+    ) -> ReaderHost:
+        """The reader of a lease."""
+        name = LeaseName(self._query, number, 0)
+        return ReaderHost(
+            channel=channels.channel_path("join", self._query, number),
+            lease=name,
+            control=control,
+            routes=() if control else self._routes,
+            lease_seconds=self._lease_seconds,
+            connectors=connector,
+        )
+
+    def sink_path_parts(self, number: int) -> tuple[object, ...]:
+        """What names the channel on the sink's side of the proxy."""
+        return "join-sink", self._query, number
+
+    def side(self) -> Side:
+        """The connectors of one side."""
+        return self._sides()
+
+    def control_way(self) -> tuple[Proxy | None, tuple[str, str] | None]:
+        """A way to the control server that can be cut."""
+        if self._control is None:
+            return None, None
+        address, token = self._control
+        host, _, port = address.rpartition(":")
+        listener = socket.create_server(("127.0.0.1", 0))
+        here = f"127.0.0.1:{listener.getsockname()[1]}"
+        return Proxy(listener, lambda: socket.create_connection((host, int(port)), 5)), (here, token)
+
+    def applied(self, payload: bytes) -> Keep:
+        """What the custom step makes of a row."""
+        return Keep() if self._step is None else self._step(payload)
+
+    @property
+    def flush_seconds(self) -> float:
+        """How often a flush row is made."""
+        return self._flush_seconds
+
+
+class _Lease:
+    """One lease: both hosts, and what passes rows between them."""
+
+    def __init__(self, join: Join, number: int) -> None:
+        self._join = join
+        self._reading, self._writing = join.side(), join.side()
+        self._control, control = join.control_way()
+        self.reader = join.make_reader(number, self._reading.connector, control)
+        self.reader.start()
+        path = channels.channel_path(*join.sink_path_parts(number))
+        far = channels.channel_path("join", join._query, number)
+        self._way = Proxy(channels.listen(path), lambda: channels.connect(far))
+        self.sender = SenderHost(channel=path, connectors=self._writing.connector)
+        self.sender.start()
+        self._rows: dict[int, int] = {}
+        self._flushes = 0
+        self.killed = ""
+
+    def kill_reader(self) -> None:
+        """Ends the reader without a word."""
+        self.killed = self.killed or "reader"
+        self._reading.kill()
+        self._way.cut()
+        if self._control is not None:
+            self._control.cut()
+
+    def kill_sink(self) -> None:
+        """Ends the sink without a word."""
+        self.killed = self.killed or "sink"
+        self._writing.kill()
+        self._way.cut()
+
+    def run(self) -> tuple[str, IsthmusError | None]:
+        """Passes rows until the lease ends: (the reader's word, the sink's error)."""
+        told, error = "", None
+        try:
+            told = self._pass_rows()
+            self.sender.finish()
+        except IsthmusError as failure:
+            error = failure
+            if self.killed != "sink":
+                self.sender.abort(failure)
+        told = told or self._reader_end()
+        self.reader.join(_END_SECONDS)
+        self._way.close()
+        if self._control is not None:
+            self._control.close()
+        return told, error
+
+    def _reader_end(self) -> str:
+        """The sink is gone: what the reader says to that, as Spark's reading thread sees it."""
+        deadline = time.monotonic() + _END_SECONDS
+        while self.killed != "reader" and time.monotonic() < deadline:
+            item = self.reader.take(time.monotonic() + _TAKE_SECONDS)
+            if isinstance(item, LeaseEnd):
+                return str(item.error or "")
+        return "killed"
+
+    def _pass_rows(self) -> str:
+        flush_at = math.inf
+        while True:
+            now = time.monotonic()
+            if self.killed == "reader":
+                return "killed"
+            if now >= flush_at:
+                flush_at = math.inf
+                self._flush()
+            item = self.reader.take(min(flush_at, now + _TAKE_SECONDS))
+            if isinstance(item, LeaseEnd):
+                self._flush()
+                return str(item.error or "")
+            if isinstance(item, Rows):
+                self._pass_on(item)
+                flush_at = min(flush_at, time.monotonic() + self._join.flush_seconds)
+
+    def _flush(self) -> None:
+        self._flushes += 1
+        self.reader.note_flush(self._flushes, dict(self._rows))
+        self.sender.flush(self._flushes)
+
+    def _pass_on(self, rows: Rows) -> None:
+        self._rows[rows.handle] = self._rows.get(rows.handle, 0) + len(rows.positions)
+        positions: list[int] = []
+        data: list[bytes] = []
+        offsets = [0]
+        disposed: list[tuple[int, Disposition]] = []
+        for position, payload in zip(rows.positions, rows.payloads, strict=True):
+            kept = self._join.applied(payload)
+            if kept.disposition is not None:
+                disposed.append((position, kept.disposition))
+            elif kept.is_kept:
+                positions.append(position)
+                data.append(payload)
+                offsets.append(offsets[-1] + len(payload))
+        if positions or disposed:
+            self.sender.hand_over(rows.handle, positions, b"".join(data), offsets, disposed)
