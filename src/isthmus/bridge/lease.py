@@ -319,21 +319,19 @@ class RouteLease:
             self._fail(event.text, event.is_fatal, now, effects)
 
     def _on_completed(self, event: e.Completed, now: float, effects: list[Effect]) -> None:
-        count = self._settle(event.first, event.last, None, now, effects)
+        count = sum(self._settle(first, last, None, effects) for first, last in event.runs)
         if count:
             self._trouble.moved()
             self._settled(count, now, effects)
 
     def _on_disposed(self, event: e.Disposed, now: float, effects: list[Effect]) -> None:
         disposition = event.disposition
-        count = self._settle(event.first, event.last, disposition, now, effects)
+        count = self._settle(event.first, event.last, disposition, effects)
         self.counts.disposed[disposition.kind] += count
         if count:
             self._settled(count, now, effects)
 
-    def _settle(
-        self, first: int, last: int, disposition: Disposition | None, now: float, effects: list[Effect]
-    ) -> int:
+    def _settle(self, first: int, last: int, disposition: Disposition | None, effects: list[Effect]) -> int:
         before = self._unsettled.settled
         effects.extend(e.Settle(low, high, disposition) for low, high in self._unsettled.settle(first, last))
         count = self._unsettled.settled - before
@@ -356,7 +354,7 @@ class RouteLease:
     def _look_for_removed(self, now: float, effects: list[Effect]) -> None:
         removed = self._rows.removed(self._unsettled) if self._rows is not None else []
         if removed:
-            count = sum(self._unsettled.count(first, last) for first, last in removed)
+            count = sum(last - first + 1 for first, last in removed)
             text = (
                 f"{count} messages from position {removed[0][0]} on did not come to the sink: the step "
                 f"'{', '.join(self.spec.steps)}' removes rows; mark them instead (columns disposition and reason). They have been "

@@ -59,10 +59,9 @@ class TargetReady(NamedTuple):
 
 
 class Completed(NamedTuple):
-    """The target has acknowledged the positions from `first` to `last`."""
+    """The target has acknowledged runs of positions: (first, last)."""
 
-    first: int
-    last: int
+    runs: Sequence[tuple[int, int]]
 
 
 class Disposed(NamedTuple):

@@ -43,19 +43,14 @@ class RowAccount:
         missing = self._yielded - self._came
         if missing <= 0:
             return []
-        parts, found, count = self._parts, [], 0
-        while parts and parts[0][0] <= self._yielded and not _outstanding(parts[0][1], unsettled):
-            parts.popleft()
+        parts, found, done = self._parts, list[Run](), 0
         for behind, runs in parts:
             if behind > self._yielded:
                 break  # a flush row goes behind whole parts, or what it cut is known at the next
-            for first, last in runs:
-                part = unsettled.count(first, last)
-                count += part
-                if part:
-                    found.append((first, last))
-        return found if count == missing else []
-
-
-def _outstanding(runs: list[Run], unsettled: UnsettledMap) -> int:
-    return sum(unsettled.count(first, last) for first, last in runs)
+            for run in runs:
+                found += unsettled.within(*run)
+            if not found:
+                done += 1
+        for _ in range(done):
+            parts.popleft()
+        return found if sum(last - first + 1 for first, last in found) == missing else []

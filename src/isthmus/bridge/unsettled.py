@@ -70,14 +70,17 @@ class UnsettledMap:
             self.outstanding_bytes += nbytes
         self.added += len(positions)
 
-    def count(self, first: int, last: int) -> int:
-        """How many positions from first to last are outstanding."""
-        found, runs = 0, self._runs
-        at = self._at(first)
+    def within(self, first: int, last: int) -> list[Run]:
+        """The positions from first to last that are outstanding, in runs."""
+        runs, at, found = self._runs, self._at(first), []
         while at < len(runs) and runs[at][0] <= last:
-            found += min(last, runs[at][1]) - max(first, runs[at][0]) + 1
+            found.append((max(first, runs[at][0]), min(last, runs[at][1])))
             at += 1
         return found
+
+    def count(self, first: int, last: int) -> int:
+        """How many positions from first to last are outstanding."""
+        return sum(end - start + 1 for start, end in self.within(first, last))
 
     def settle(self, first: int, last: int) -> list[Run]:
         """Takes positions first to last off the account; those that were outstanding, in runs."""

@@ -51,14 +51,19 @@ class ClaimBook:
         self._asked[self._number] = asked
         return self._number
 
-    def answer(self, number: int, claims: Mapping[str, float]) -> list[str]:
-        """The driver answered: the claims whose fence moved."""
+    def answer(self, number: int, claims: Mapping[str, float], now: float) -> dict[str, bool]:
+        """The driver answered: the claims whose fence moved, and whether it was closed before."""
         asked = self._asked.get(number)
         if asked is None:
-            return []
+            return {}
         self._asked = {each: questions for each, questions in self._asked.items() if each > number}
-        held = ((claim, question) for claim, question in asked.items() if claim in claims)
-        return [claim for claim, question in held if self._fences[claim].answer(question, float(claims[claim]))]
+        moved: dict[str, bool] = {}
+        for claim, question in asked.items():
+            fence = self._fences[claim]
+            was_closed = not fence.is_open(now)
+            if claim in claims and fence.answer(question, float(claims[claim])):
+                moved[claim] = was_closed
+        return moved
 
     def until_ns(self) -> dict[str, int]:
         """Until when the claims that were confirmed are held, monotonic."""

@@ -48,9 +48,9 @@ class SinkLine:
 
     @property
     def has_queued(self) -> bool:
-        """Whether anything waits to be written."""
+        """Whether the sink has not taken yet what it is to be told."""
         channel = self._channel
-        return bool(self._waiting) or (channel is not None and not channel.closed and channel.has_queued())
+        return channel is not None and not channel.closed and channel.has_queued()
 
     def descriptors(self) -> list[tuple[int, int]]:
         """What to poll."""
