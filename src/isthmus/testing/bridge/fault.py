@@ -22,8 +22,8 @@ __all__ = ["Faults", "Killed", "Step"]
 Verdict = Callable[[str], Refusal | None]
 
 
-class Killed(SystemExit):
-    """Raised in the I/O thread of a process that the test has killed; a thread ends by it without a word."""
+class Killed(Exception):  # noqa: N818 - what happened, not an error of anybody
+    """Raised in the I/O thread of a host that the test has killed: it ends, and what it says on its way reaches nobody."""
 
 
 class Step(enum.Enum):

@@ -265,7 +265,8 @@ class _Lease:
                 self._flush()
             item = self.reader.take(min(flush_at, now + _TAKE_SECONDS))
             if isinstance(item, LeaseEnd):
-                self._flush()
+                if self.killed != "reader":
+                    self._flush()
                 return str(item.error or "")
             if isinstance(item, Rows):
                 self._pass_on(item)
