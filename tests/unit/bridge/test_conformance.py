@@ -51,7 +51,7 @@ def _cases() -> Iterator[object]:
             yield pytest.param((source, target), name, id=f"{source}-{target}-{name}", marks=marks)
 
 
-@pytest.mark.parametrize(("pair", "name"), _cases(), indirect=["pair"])
+@pytest.mark.parametrize(("pair", "name"), list(_cases()), indirect=["pair"])
 def test_scenario(pair: MemoryPair, name: str) -> None:
     SCENARIOS[name].run(Bench(pair))
 

@@ -23,7 +23,7 @@ from isthmus.testing.bridge.pair import MemoryPair, Pair
 __all__ = ["Bench"]
 
 _BAD = Refusal(RefusalKind.MESSAGE, "argument-error", "malformed")
-_WAIT_SECONDS = 15.0
+_WAIT_SECONDS = 5.0
 _LOOK_SECONDS = 0.002
 
 

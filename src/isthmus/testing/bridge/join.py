@@ -32,7 +32,7 @@ __all__ = ["Join", "Keep", "Side"]
 
 _NUMBERS = itertools.count(1)
 _TAKE_SECONDS = 0.01
-_END_SECONDS = 20.0
+_END_SECONDS = 10.0
 
 
 class Keep(NamedTuple):
@@ -212,6 +212,7 @@ class _Lease:
         self.sender.start()
         self._rows: dict[int, int] = {}
         self._flushes = 0
+        self._told: str | None = None
         self.killed = ""
 
     def kill_reader(self) -> None:
@@ -230,47 +231,42 @@ class _Lease:
 
     def run(self) -> tuple[str, IsthmusError | None]:
         """Passes rows until the lease ends: (the reader's word, the sink's error)."""
-        told, error = "", None
+        error: IsthmusError | None = None
         try:
-            told = self._pass_rows()
+            self._pass_rows()
             self.sender.finish()
         except IsthmusError as failure:
             error = failure
             if self.killed != "sink":
                 self.sender.abort(failure)
-        told = told or self._reader_end()
+        while self._told is None:
+            self._take(time.monotonic() + _TAKE_SECONDS)
         self.reader.join(_END_SECONDS)
         self._way.close()
         if self._control is not None:
             self._control.close()
-        return told, error
+        return ("killed" if self.killed == "reader" else self._told), error
 
-    def _reader_end(self) -> str:
-        """The sink is gone: what the reader says to that, as Spark's reading thread sees it."""
-        deadline = time.monotonic() + _END_SECONDS
-        while self.killed != "reader" and time.monotonic() < deadline:
-            item = self.reader.take(time.monotonic() + _TAKE_SECONDS)
-            if isinstance(item, LeaseEnd):
-                return str(item.error or "")
-        return "killed"
-
-    def _pass_rows(self) -> str:
+    def _pass_rows(self) -> None:
         flush_at = math.inf
-        while True:
+        while self._told is None:
             now = time.monotonic()
-            if self.killed == "reader":
-                return "killed"
             if now >= flush_at:
                 flush_at = math.inf
                 self._flush()
-            item = self.reader.take(min(flush_at, now + _TAKE_SECONDS))
-            if isinstance(item, LeaseEnd):
-                if self.killed != "reader":
-                    self._flush()
-                return str(item.error or "")
-            if isinstance(item, Rows):
-                self._pass_on(item)
+            rows = self._take(min(flush_at, now + _TAKE_SECONDS))
+            if rows is not None:
+                self._pass_on(rows)
                 flush_at = min(flush_at, time.monotonic() + self._join.flush_seconds)
+        self._flush()
+
+    def _take(self, until: float) -> Rows | None:
+        """The next rows; what the reader says at its end is kept."""
+        item = self.reader.take(until)
+        if isinstance(item, LeaseEnd):
+            self._told = str(item.error or "")
+            return None
+        return item
 
     def _flush(self) -> None:
         self._flushes += 1

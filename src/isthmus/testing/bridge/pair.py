@@ -95,7 +95,8 @@ class MemoryPair:
         spec = {key: value for key, value in settings.items() if key in _SPEC_FIELDS}
         ends = []
         for side, kind in zip(("source", "target"), self._kinds, strict=True):
-            own = {key.removeprefix(f"{side}_"): settings[key] for key in settings if key.startswith(f"{side}_")}
+            of_entity = [key for key in settings if key.startswith(f"{side}_") and key not in spec]
+            own = {key.removeprefix(f"{side}_"): settings[key] for key in of_entity}
             entity = f"{name}.{side}"
             if kind == "log":
                 self.system.log(entity, **({"partitions": self._partitions} if side == "source" else {}) | own)

@@ -42,16 +42,17 @@ class Proxy:
     def cut(self) -> None:
         """Ends it; what is under way is lost."""
         with self._lock:
+            if self._is_cut:
+                return
             self._is_cut = True
             for each in self._pairs:
                 with contextlib.suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
-        self._wakes.send(b"x")
+            self._wakes.send(b"x")
 
     def close(self) -> None:
         """Cuts it and waits for its thread."""
-        if not self._is_cut:
-            self.cut()
+        self.cut()
         self._thread.join(5)
 
     def _run(self) -> None:

@@ -95,10 +95,10 @@ def source_lost_while_the_target_is_slow(bench: Bench) -> None:
 
 
 def _target_lost(bench: Bench, step: Step, *, may_double: bool, **settings: object) -> None:
-    route = bench.route(**settings)
+    route = bench.route(target_credit=10, **settings)
     faults = bench.target(route).faults
     faults.lose(step, after=5)
-    faults.lose(step, after=20)
+    faults.lose(step, after=7)
     faults.lose(step)
     bench.publish(route, 100)
     with bench.join(route):
@@ -134,7 +134,7 @@ def target_lost_after_an_outcome(bench: Bench) -> None:
 @scenario(SCRIPT)
 def target_lost_with_envelopes(bench: Bench) -> None:
     """The same where many messages share a delivery."""
-    _target_lost(bench, Step.BEFORE_STORE, may_double=False, envelope_messages=8)
+    _target_lost(bench, Step.BEFORE_STORE, may_double=False, envelope_messages=4)
 
 
 @scenario(SCRIPT)
