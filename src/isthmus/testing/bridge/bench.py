@@ -115,6 +115,18 @@ class Bench:
         for route in routes:
             self.wait(lambda route=route: not self.pair.left(route), f"{route.name}: the source to be empty")
 
+    def wait_settled(self, route: RouteSpec) -> int:
+        """Waits until the source is empty; how many messages were delivered and not settled at most, as far as was seen."""
+        peak = 0
+
+        def is_empty() -> bool:
+            nonlocal peak
+            peak = max(peak, self.source(route).locked)
+            return self.source(route).is_empty
+
+        self.wait(is_empty, f"{route.name}: the source to be empty")
+        return peak
+
     def wait_accepted(self, route: RouteSpec, count: int) -> None:
         """Waits until so many messages have arrived."""
         self.wait(lambda: len(self.pair.accepted(route)) >= count, f"{route.name}: {count} messages")

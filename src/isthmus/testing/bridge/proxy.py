@@ -13,12 +13,14 @@ import contextlib
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 __all__ = ["Proxy"]
 
 _BYTES = 1 << 16
+_DIAL_SECONDS = 5.0
 
 
 class Proxy:
@@ -76,7 +78,9 @@ class Proxy:
     def _accept(self) -> None:
         near, _ = self._listener.accept()
         near.setblocking(True)
-        far = self._dial()
+        deadline = time.monotonic() + _DIAL_SECONDS
+        while (far := self._dial()) is None and not self._is_cut and time.monotonic() < deadline:
+            time.sleep(0.002)  # the other side is about to listen
         with self._lock:
             if far is None or self._is_cut:
                 near.close()

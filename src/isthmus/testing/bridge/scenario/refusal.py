@@ -64,7 +64,7 @@ def a_lone_message_that_is_refused_waits_for_another(bench: Bench) -> None:
 @scenario(SCRIPT)
 def a_refused_message_blocks_where_that_is_wished(bench: Bench) -> None:
     """`block_refused`: nothing overtakes, nothing is set aside; when the message is accepted, all is in order."""
-    route = bench.route(block_refused=True, target_seconds=10.0)
+    route = bench.route(block_refused=True, in_flight=1, target_seconds=10.0)
     bench.target(route).faults.verdict = bench.refuses(route, 5, refusal=Refusal(RefusalKind.MESSAGE, "bad", "no"))
     bench.publish(route, 30)
     with bench.join(route):
