@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reader_peer import FakePeer, FakeSink, eventually
-from reader_source import FakeSystem
 
 from isthmus.bridge.frame import Kind, pack_flushed, pack_json, pack_numbers, unpack_json, unpack_numbers
 from isthmus.bridge.host import reader, reader_control
@@ -23,6 +21,8 @@ from isthmus.bridge.host.channel import Channel
 from isthmus.bridge.host.reader import LeaseEnd, LeaseName, ReaderHost, Rows
 from isthmus.bridge.port import SourceLost
 from isthmus.bridge.route_spec import End, RouteSpec
+from reader_peer import FakePeer, FakeSink, eventually
+from reader_source import FakeSystem
 
 
 def route(name: str, **settings: Any) -> RouteSpec:
@@ -488,3 +488,17 @@ def test_a_driver_that_cannot_be_reached_is_told_to_spark(system: FakeSystem, mo
         assert isinstance(end, LeaseEnd)
         assert "no driver" in str(end.error)
     assert pack_numbers(1)
+
+
+@pytest.mark.parametrize("has_driver", [False, True])
+def test_an_idle_lease_sleeps(make: Any, system: FakeSystem, monkeypatch: pytest.MonkeyPatch, has_driver: bool) -> None:
+    bed = assigned(make, route("a")) if has_driver else make(routes=[route("a")])
+    bed.open(1)
+    eventually(lambda: len(system.credits) == 1, "it runs")
+    waits: list[float] = []
+    wait = reader.PollSet.wait
+    monkeypatch.setattr(
+        reader.PollSet, "wait", lambda polled, wanted, seconds: waits.append(seconds) or wait(polled, wanted, seconds)
+    )
+    eventually(lambda: waits and waits[-1] > 0.9, "it waits for long")
+    assert len(waits) < 20
