@@ -6,7 +6,7 @@ Invariants:
     I1. Totals are the sums over everything ever reported, and never fall: a reader that leaves leaves its last counts.
     I2. A count that falls within a reader, against its promise, has begun again from 0 and adds to what was.
     I3. Where several readers carry a route at a time, what they have now is added up, and the rest is that of the newest.
-    I4. A route whose reader died is not shown as running.
+    I4. A route that nobody carries is not shown as running: it has ended, or is tried again.
 """
 
 from __future__ import annotations
@@ -40,18 +40,24 @@ class RouteTally:
         if reader >= self._last.get(slot, (0, report))[0]:
             self._last[slot] = (reader, report)
 
-    def leave(self, reader: int, slot: int, *, died: bool) -> None:
-        """A reader is gone: nothing of it is outstanding any more."""
-        report = self._live.pop(reader, None)
-        if report is None:
-            return
+    def take(self, reader: int, slot: int) -> None:
+        """A reader is told to carry the route: what another reported of it before no longer holds."""
+        _, before = self._last.get(slot, (0, RouteReport()))
+        self._last[slot] = (reader, RouteReport(set_aside=before.set_aside))
+
+    def leave(self, reader: int, slot: int, error: str) -> None:
+        """A reader is gone: nothing of it is outstanding any more. `error` is empty where the route is not to be carried on."""
+        report = self._live.pop(reader, RouteReport())
         for name in COUNTS:
             self._before[name] += getattr(report, name)
-        if self._last[slot][0] == reader:
-            left = replace(report, outstanding=0, head=0, window=0, lag_ms=0)
-            if died and report.state is not RouteState.ENDED:
-                left = replace(left, state=RouteState.RETRYING, error=report.error or DIED_TEXT)
-            self._last[slot] = (reader, left)
+        newest, last = self._last.get(slot, (reader, report))
+        if newest == reader:
+            has_ended = not error or last.state is RouteState.ENDED
+            self._last[slot] = (reader, _left(last, "" if has_ended else last.error or error))
+
+    def finish(self) -> None:
+        """Nobody carries the route any more."""
+        self._last = {slot: (reader, _left(report, "")) for slot, (reader, report) in self._last.items()}
 
     def total(self) -> RouteReport:
         """What the route has come to."""
@@ -76,3 +82,8 @@ class RouteTally:
             name: before + sum(getattr(report, name) for report in self._live.values())
             for name, before in self._before.items()
         }
+
+
+def _left(report: RouteReport, error: str) -> RouteReport:
+    state = RouteState.RETRYING if error else RouteState.ENDED
+    return replace(report, state=state, error=error, outstanding=0, head=0, window=0, lag_ms=0, paused="", blocked_by=0)
