@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from isthmus.bridge import lease, lease_state
+from isthmus.bridge import lease_state
 from isthmus.bridge.delivery_settings import DeliverySettings
 from isthmus.bridge.host import sender_handle
 from isthmus.testing.bridge.bench import Bench
@@ -29,7 +29,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_state, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(lease_state, "FATAL_SECONDS", 0.05)
     monkeypatch.setattr(lease_state, "REOPEN_SECONDS", 0.01)
-    monkeypatch.setattr(lease, "GIVE_BACK_SECONDS", 0.2)
+    monkeypatch.setattr(lease_state, "GIVE_BACK_SECONDS", 0.2)
     monkeypatch.setattr(sender_handle, "FIRST_DELAY_SECONDS", 0.01)
     monkeypatch.setattr(sender_handle, "LONGEST_DELAY_SECONDS", 0.05)
     monkeypatch.setattr(sender_handle, "DeliverySettings", partial(DeliverySettings, set_aside_seconds=0.1))

@@ -9,10 +9,14 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from isthmus.bridge.crash_search import Plan
+from isthmus.bridge.host.control_server import ControlServer
 from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.bridge.report import RouteReport
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.testing.bridge.entity import Entity
 from isthmus.testing.bridge.fault import Faults
@@ -23,8 +27,38 @@ from isthmus.testing.bridge.pair import MemoryPair, Pair
 __all__ = ["Bench"]
 
 _BAD = Refusal(RefusalKind.MESSAGE, "argument-error", "malformed")
+QUERY, TOKEN = "query", "a key of the tests"
 _WAIT_SECONDS = 5.0
 _LOOK_SECONDS = 0.002
+
+
+class Driver:
+    """The driver of a query: its control port, its claims, and its plans.
+
+    Attributes:
+        claims: seconds for which claims are held.
+        plans: by route.
+        deaths: what died, by query.
+    """
+
+    join: Join
+
+    def __init__(self, routes: Sequence[RouteSpec]) -> None:
+        self.claims: dict[str, float] = {}
+        self.plans: dict[str, Plan] = {}
+        self.deaths: list[dict[str, RouteReport]] = []
+        self.server = ControlServer(
+            TOKEN,
+            claim_seconds=lambda claim: self.claims.get(claim, 0.0),
+            plan_of=lambda name: self.plans.get(name, Plan()),
+            on_death=lambda query, reports: self.deaths.append(dict(reports)),
+        ).start()
+        self.query = self.server.query(QUERY)
+        self.query.assign(routes)
+
+    def report(self, route: RouteSpec) -> RouteReport:
+        """What is reported of a route."""
+        return self.query.reports().get(route.name) or RouteReport()
 
 
 class Bench:
@@ -61,6 +95,17 @@ class Bench:
     def join(self, *routes: RouteSpec, step: Step | None = None, **settings: Any) -> Join:
         """A query over the routes."""
         return Join(routes, self.pair.side, step=step, **settings)
+
+    @contextmanager
+    def driver(self, *routes: RouteSpec) -> Iterator[Driver]:
+        """A query over the routes, told what to carry by a driver's control port."""
+        driver = Driver(routes)
+        settings = {"control": (driver.server.address, TOKEN), "name": QUERY}
+        try:
+            with Join((), self.pair.side, **settings) as driver.join:  # type: ignore[arg-type]
+                yield driver
+        finally:
+            driver.server.close()
 
     # ---- the memory system
 

@@ -11,12 +11,14 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple, Self
 
 from isthmus.bridge.delivery_event import Disposition
@@ -26,7 +28,6 @@ from isthmus.bridge.host.sender import SenderHost
 from isthmus.bridge.port import Connector
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.errors import IsthmusError
-from isthmus.testing.bridge.proxy import Proxy
 
 __all__ = ["Join", "Keep", "Side"]
 
@@ -66,6 +67,7 @@ class Join:
         name: of the query, for the control server.
 
     Attributes:
+        restarts: see above.
         ends: how leases ended: the reader's word, and the sink's error.
     """
 
@@ -84,7 +86,7 @@ class Join:
         self.ends: list[tuple[str, IsthmusError | None]] = []
         self._routes, self._sides, self._control = tuple(routes), sides, control
         self._step = step
-        self._lease_seconds, self._flush_seconds, self._restarts = lease_seconds, flush_seconds, restarts
+        self._lease_seconds, self._flush_seconds, self.restarts = lease_seconds, flush_seconds, restarts
         self._query = name or f"join-{next(_NUMBERS)}"
         self._is_stopping = threading.Event()
         self._lease: _Lease | None = None
@@ -151,7 +153,7 @@ class Join:
             if self._is_stopping.is_set():
                 lease.reader.stop("the test is over")
             self.ends.append(lease.run())
-            if self._is_stopping.is_set() or not self._restarts:
+            if self._is_stopping.is_set() or not self.restarts:
                 return
 
     def make_reader(
@@ -168,23 +170,13 @@ class Join:
             connectors=connector,
         )
 
-    def sink_path_parts(self, number: int) -> tuple[object, ...]:
-        """What names the channel on the sink's side of the proxy."""
-        return "join-sink", self._query, number
+    def channel(self, number: int) -> Path:
+        """Where reader and sink of a lease meet."""
+        return channels.channel_path("join", self._query, number)
 
     def side(self) -> Side:
         """The connectors of one side."""
         return self._sides()
-
-    def control_way(self) -> tuple[Proxy | None, tuple[str, str] | None]:
-        """A way to the control server that can be cut."""
-        if self._control is None:
-            return None, None
-        address, token = self._control
-        host, _, port = address.rpartition(":")
-        listener = socket.create_server(("127.0.0.1", 0))
-        here = f"127.0.0.1:{listener.getsockname()[1]}"
-        return Proxy(listener, lambda: socket.create_connection((host, int(port)), 5)), (here, token)
 
     def applied(self, payload: bytes) -> Keep:
         """What the custom step makes of a row."""
@@ -196,18 +188,22 @@ class Join:
         return self._flush_seconds
 
 
+def _cut(channel: channels.Channel | None) -> None:
+    """Ends a connection as the system does when a process dies; what was written before is still read."""
+    if channel is not None:
+        with contextlib.suppress(OSError):
+            channel._sock.shutdown(socket.SHUT_RDWR)
+
+
 class _Lease:
     """One lease: both hosts, and what passes rows between them."""
 
     def __init__(self, join: Join, number: int) -> None:
         self._join = join
         self._reading, self._writing = join.side(), join.side()
-        self._control, control = join.control_way()
-        self.reader = join.make_reader(number, self._reading.connector, control)
+        path = join.channel(number)
+        self.reader = join.make_reader(number, path, self._reading.connector)
         self.reader.start()
-        path = channels.channel_path(*join.sink_path_parts(number))
-        far = channels.channel_path("join", join._query, number)
-        self._way = Proxy(channels.listen(path), lambda: channels.connect(far))
         self.sender = SenderHost(channel=path, connectors=self._writing.connector)
         self.sender.start()
         self._rows: dict[int, int] = {}
@@ -219,15 +215,19 @@ class _Lease:
         """Ends the reader without a word."""
         self.killed = self.killed or "reader"
         self._reading.kill()
-        self._way.cut()
-        if self._control is not None:
-            self._control.cut()
+        loop = self.reader._loop
+        if loop is not None:
+            _cut(loop._sink._channel)
+            if loop._driver is not None:
+                _cut(loop._driver._channel)
 
     def kill_sink(self) -> None:
         """Ends the sink without a word."""
         self.killed = self.killed or "sink"
         self._writing.kill()
-        self._way.cut()
+        link = self.sender._link
+        if link is not None:
+            _cut(link._channel)
 
     def run(self) -> tuple[str, IsthmusError | None]:
         """Passes rows until the lease ends: (the reader's word, the sink's error)."""
@@ -242,9 +242,6 @@ class _Lease:
         while self._told is None:
             self._take(time.monotonic() + _TAKE_SECONDS)
         self.reader.join(_END_SECONDS)
-        self._way.close()
-        if self._control is not None:
-            self._control.close()
         return ("killed" if self.killed == "reader" else self._told), error
 
     def _pass_rows(self) -> None:

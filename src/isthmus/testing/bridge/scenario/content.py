@@ -112,10 +112,10 @@ def a_message_is_delivered_twice_to_the_same_reader(bench: Bench) -> None:
     bench.check(route)
 
 
-@scenario(SCRIPT)
+@scenario(SCRIPT, Ability.DEDUPLICATES)
 def a_step_removes_a_row(bench: Bench) -> None:
     """The removed message is given back, not lost and not settled; once the step lets it pass, it arrives."""
-    route = bench.route(steps=("filter",))
+    route = bench.route(steps=("filter",), target_detects_duplicates=True)
     removes = {13}
 
     def step(payload: bytes) -> Keep:
