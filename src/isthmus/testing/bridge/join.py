@@ -156,16 +156,13 @@ class Join:
             if self._is_stopping.is_set() or not self.restarts:
                 return
 
-    def make_reader(
-        self, number: int, connector: Callable[[str], Connector], control: tuple[str, str] | None
-    ) -> ReaderHost:
+    def make_reader(self, number: int, channel: Path, connector: Callable[[str], Connector]) -> ReaderHost:
         """The reader of a lease."""
-        name = LeaseName(self._query, number, 0)
         return ReaderHost(
-            channel=channels.channel_path("join", self._query, number),
-            lease=name,
-            control=control,
-            routes=() if control else self._routes,
+            channel=channel,
+            lease=LeaseName(self._query, number, 0),
+            control=self._control,
+            routes=() if self._control else self._routes,
             lease_seconds=self._lease_seconds,
             connectors=connector,
         )
@@ -234,7 +231,10 @@ class _Lease:
         error: IsthmusError | None = None
         try:
             self._pass_rows()
-            self.sender.finish()
+            if self._told:  # Spark fails the task: the sink's input is broken off
+                self.sender.abort(RuntimeError(self._told))
+            else:
+                self.sender.finish()
         except IsthmusError as failure:
             error = failure
             if self.killed != "sink":
