@@ -176,7 +176,9 @@ class Bench:
         """Waits until so many messages have arrived."""
         self.wait(lambda: len(self.pair.accepted(route)) >= count, f"{route.name}: {count} messages")
 
-    def check(self, route: RouteSpec, *, may_double: bool = False, dead: Sequence[int] = (), ordered: bool = True) -> None:
+    def check(
+        self, route: RouteSpec, *, may_double: bool = False, dead: Sequence[int] = (), ordered: bool = True
+    ) -> None:
         """Nothing lost, nothing doubled, in order, nothing left.
 
         Args:

@@ -123,7 +123,9 @@ def a_step_removes_a_row(bench: Bench) -> None:
 
     bench.publish(route, 30)
     with bench.join(route, step=step):
-        bench.wait(lambda: bench.source(route).locked == 0 and bench.source(route).delivered >= 30, "it to be given back")
+        bench.wait(
+            lambda: bench.source(route).locked == 0 and bench.source(route).delivered >= 30, "it to be given back"
+        )
         assert f"{route.name}/13" in bench.source(route).left
         removes.clear()
         bench.wait_moved(route)
