@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from isthmus.bridge.crash_search import Plan
@@ -158,7 +159,10 @@ class Bench:
     def wait_moved(self, *routes: RouteSpec) -> None:
         """Waits until everything published is settled at the source."""
         for route in routes:
-            self.wait(lambda route=route: not self.pair.left(route), f"{route.name}: the source to be empty")
+            self.wait(partial(self._is_empty, route), f"{route.name}: the source to be empty")
+
+    def _is_empty(self, route: RouteSpec) -> bool:
+        return not self.pair.left(route)
 
     def wait_settled(self, route: RouteSpec) -> int:
         """Waits until the source is empty; how many messages were delivered and not settled at most, as far as was seen."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NoReturn
 
 from isthmus.testing.bridge.bench import Bench
@@ -12,6 +13,10 @@ from isthmus.testing.bridge.scenario.registry import scenario
 
 SCRIPT = Ability.SCRIPT
 LOCK_SECONDS = 0.25
+
+
+def _has_ended(join: Join, count: int) -> bool:
+    return join.leases >= count
 
 
 def _killed(bench: Bench, side: str, step: Step, *, detects: bool = False) -> None:
@@ -78,7 +83,7 @@ def both_are_killed_again_and_again(bench: Bench) -> None:
             bench.publish(route, 40)
             bench.wait_accepted(route, 40 * count - 20)
             join.kill()
-            bench.wait(lambda count=count: join.leases >= count, "the lease to fail")
+            bench.wait(partial(_has_ended, join, count), "the lease to fail")
         bench.publish(route, 40)
         bench.wait_moved(route)
     bench.check(route)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from isthmus.testing.bridge.bench import Bench
 from isthmus.testing.bridge.fault import Step
 from isthmus.testing.bridge.pair import Ability
@@ -94,7 +96,7 @@ def source_lost_while_the_target_is_slow(bench: Bench) -> None:
     bench.check(route)
 
 
-def _target_lost(bench: Bench, step: Step, *, may_double: bool, **settings: object) -> None:
+def _target_lost(bench: Bench, step: Step, *, may_double: bool, **settings: Any) -> None:
     route = bench.route(target_credit=10, **settings)
     faults = bench.target(route).faults
     faults.lose(step, after=5)
