@@ -15,7 +15,7 @@ import math
 import select
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from isthmus.bridge.port import Capabilities, SourcePool, TargetPool
@@ -34,14 +34,17 @@ KINDS = ("memory", "memory-log")
 class _MemoryPool:
     """What both pools have: the descriptor, and the keys that have something to tell."""
 
-    def __init__(self, system: System, is_dead: Callable[[], bool]) -> None:
-        self._system, self._is_dead = system, is_dead
+    def __init__(self, system: System, process: MemoryConnector) -> None:
+        self._system, self._process = system, process
         self._reading, self._writing = socket.socketpair()
         self._reading.setblocking(False)
         self._writing.setblocking(False)
         self._lock = threading.Lock()
         self._woken: dict[int, None] = {}
         self._is_closed = False
+
+    def _is_mute(self) -> bool:
+        return self._process.is_mute
 
     def wake(self, key: int) -> None:
         """Lets `service` name an end; callable from any thread."""
@@ -68,7 +71,7 @@ class _MemoryPool:
         return math.inf
 
     def service(self, ready: Mapping[int, int], now: float) -> Sequence[int]:
-        if self._is_dead():
+        if self._process.is_dead:
             raise Killed
         if self._reading.fileno() not in ready:
             return ()
@@ -80,7 +83,7 @@ class _MemoryPool:
         return woken
 
     def flush(self) -> None:
-        if self._is_dead():
+        if self._process.is_dead:
             raise Killed
 
     def close(self) -> None:
@@ -106,14 +109,14 @@ class MemorySourcePool(_MemoryPool):
     ) -> MemorySource:
         wake = partial(self.wake, key)
         name = _entity_of(options)
-        return MemorySource(self._system, name, wake, self._is_dead, ordered=ordered, only_present=only_present)
+        return MemorySource(self._system, name, wake, self._is_mute, ordered=ordered, only_present=only_present)
 
 
 class MemoryTargetPool(_MemoryPool):
     """A pool of targets."""
 
     def target(self, key: int, options: Mapping[str, str], *, origin_identity: str = "") -> MemoryTarget:
-        return MemoryTarget(self._system, _entity_of(options), partial(self.wake, key), self._is_dead)
+        return MemoryTarget(self._system, _entity_of(options), partial(self.wake, key), self._is_mute)
 
 
 class MemoryConnector:
@@ -125,6 +128,7 @@ class MemoryConnector:
 
     Attributes:
         is_dead: whether the process was killed.
+        is_mute: whether it does nothing any more.
     """
 
     def __init__(self, system: System, kind: str = "memory") -> None:
@@ -132,17 +136,18 @@ class MemoryConnector:
         is_log = kind == "memory-log"
         self.capabilities = Capabilities(is_log=is_log)
         self.is_dead = False
+        self.is_mute = False
         self._system = system
         self._pools: list[_MemoryPool] = []
 
     def sources(self) -> SourcePool:
-        pool = MemorySourcePool(self._system, lambda: self.is_dead)
+        pool = MemorySourcePool(self._system, self)
         self._pools.append(pool)
         self._system.closing.append(pool.close)
         return pool
 
     def targets(self) -> TargetPool:
-        pool = MemoryTargetPool(self._system, lambda: self.is_dead)
+        pool = MemoryTargetPool(self._system, self)
         self._pools.append(pool)
         self._system.closing.append(pool.close)
         return pool
@@ -150,8 +155,12 @@ class MemoryConnector:
     def refusal_of(self, error: Exception) -> Refusal:
         return Refusal(RefusalKind.UNCLEAR, type(error).__name__, str(error))
 
+    def mute(self) -> None:
+        """Nothing changes at the system by this connector any more, and nothing is told by it."""
+        self.is_mute = True
+
     def kill(self) -> None:
         """Ends the process of this connector as kill -9 does, as far as the system can see."""
-        self.is_dead = True
+        self.is_mute = self.is_dead = True
         for pool in self._pools:
             pool.rouse()

@@ -47,9 +47,12 @@ Step = Callable[[bytes], Keep]
 
 
 class Side(NamedTuple):
-    """What the connectors of one side of a lease are asked for, and how that side is killed."""
+    """What the connectors of one side of a lease are asked for, and how that side is killed: it does nothing any
+    more, then its ways are cut, then its thread ends.
+    """
 
     connector: Callable[[str], Connector]
+    mute: Callable[[], None]
     kill: Callable[[], None]
 
 
@@ -211,20 +214,22 @@ class _Lease:
     def kill_reader(self) -> None:
         """Ends the reader without a word."""
         self.killed = self.killed or "reader"
-        self._reading.kill()
+        self._reading.mute()
         loop = self.reader._loop
         if loop is not None:
             _cut(loop._sink._channel)
             if loop._driver is not None:
                 _cut(loop._driver._channel)
+        self._reading.kill()
 
     def kill_sink(self) -> None:
         """Ends the sink without a word."""
         self.killed = self.killed or "sink"
-        self._writing.kill()
+        self._writing.mute()
         link = self.sender._link
         if link is not None:
             _cut(link._channel)
+        self._writing.kill()
 
     def run(self) -> tuple[str, IsthmusError | None]:
         """Passes rows until the lease ends: (the reader's word, the sink's error)."""

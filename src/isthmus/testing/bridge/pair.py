@@ -134,12 +134,16 @@ class MemoryPair:
         for kind in ("memory", "memory-log"):
             made[kind] = MemoryConnector(self.system, kind)
 
+        def mute() -> None:
+            for each in made.values():
+                each.mute()
+
         def kill() -> None:
             for each in made.values():
                 each.kill()
 
         connector: Callable[[str], MemoryConnector] = made.__getitem__
-        return Side(connector, kill)
+        return Side(connector, mute, kill)
 
     def close(self) -> None:
         self.system.close()
