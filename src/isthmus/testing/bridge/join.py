@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import socket
 import threading
 import time
@@ -172,7 +173,7 @@ class Join:
 
     def channel(self, number: int) -> Path:
         """Where reader and sink of a lease meet."""
-        return channels.channel_path("join", self._query, number)
+        return channels.channel_path("join", os.getpid(), id(self), number)
 
     def side(self) -> Side:
         """The connectors of one side."""
