@@ -24,12 +24,13 @@ Sink to reader:
     STATS    JSON {"process", "routes": {handle: {counts of the delivery machine, "blocked_by", "last_set_aside"}}}
     ERROR    JSON {"error", "died"}: the sink as a whole failed; `died`: a step of the query did, or a worker was killed
     END      end of input; everything that came is settled, disposed of, or of closed handles
-Reader to driver (after the handshake of `isthmus.bridge.host.control`):
+Reader to driver (after the handshake of `isthmus.bridge.host.control_client`):
     LEASE    JSON {"query", "lease", "slot", "process"}: a lease begins; ASSIGN answers
     REPORT   JSON {"routes": {name: RouteReport}, "asked", "processes": [pid]}: what changed, once a second at most or at once where
              it matters; `asked` numbers a question for how long claims are held, 0: none
     DIED     JSON {"routes": [name]}: the sink went away without ERROR or END
     ENDED    JSON {"error"}: the lease is over; empty: in good order
+    LOOK     JSON {"query"}: whether a lease may start; asked by the part of the data source that runs beside the driver
 Driver to reader:
     ASSIGN   JSON {"routes": [RouteSpec], "plans": {name: Plan}, "lease_seconds"}: what to carry
     ADD      JSON RouteSpec, with "plan" beside its fields: carry this one too
@@ -37,6 +38,7 @@ Driver to reader:
     PLAN     JSON {"name", "window", "span", "set_aside", "deaths"} (`isthmus.bridge.crash_search`)
     GRANT    JSON {"asked", "claims": {claim: seconds}}: how much longer each claim is held
     STOP     text: end the lease in good order
+    LOOKED   JSON {"stopping": bool}: the answer to LOOK; while true no lease may start
 
 Invariants:
     I1. What is unpacked is what was packed.
@@ -91,12 +93,14 @@ class Kind(enum.IntEnum):
     REPORT = 33
     DIED = 34
     ENDED = 35
+    LOOK = 36
     ASSIGN = 48
     ADD = 49
     REMOVE = 50
     PLAN = 51
     GRANT = 52
     STOP = 53
+    LOOKED = 54
 
 
 def pack_json(told: Mapping[str, Any] | Sequence[Any]) -> bytes:

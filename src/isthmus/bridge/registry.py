@@ -19,7 +19,7 @@ from isthmus.errors import InvalidArgumentError
 __all__ = ["KINDS", "connector"]
 
 KINDS = {
-    "servicebus": "isthmus.connectors.servicebus.connector:CONNECTOR",
+    "servicebus": "isthmus.connectors.servicebus.port.connector:CONNECTOR",
     "kafka": "isthmus.connectors.kafka.connector:CONNECTOR",
 }
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import select
 import socket
 import ssl
@@ -88,20 +89,23 @@ class LinkOwner(Protocol):
 
 
 class _Grant:
-    """A token shown for one audience."""
+    """A token shown for one audience; `held_until`: when the token that it replaces expires, 0 where there is none."""
 
-    __slots__ = ("expires_at", "renew_at", "reply")
+    __slots__ = ("expires_at", "held_until", "is_refused", "renew_at", "reply")
 
-    def __init__(self, reply: Reply, expires_at: float, now: float) -> None:
+    def __init__(self, reply: Reply, expires_at: float, now: float, held_until: float = 0.0) -> None:
         self.reply = reply
         self.expires_at = expires_at
+        self.held_until = held_until
+        self.is_refused = False
         # Not at once: what cannot be renewed, a ready signature, is shown again before its end, but not without a pause.
         life = expires_at - now
         self.renew_at = max(now + 1.0, expires_at - max(life / 10, min(RENEWAL_SECONDS, life / 3)))
 
     def put_off(self, now: float) -> None:
-        """There is no new token now; this one is good for a while."""
-        self.renew_at = now + max(RENEWAL_RETRY_SECONDS, (self.expires_at - now) / 10)
+        """There is no new token now; the one that the peer has is good for a while."""
+        good_until = self.held_until if self.is_refused else self.expires_at
+        self.renew_at = now + max(RENEWAL_RETRY_SECONDS, (good_until - now) / 10)
 
 
 class Client:
@@ -111,6 +115,8 @@ class Client:
         endpoint: where to connect, and as whom.
         name: container id, shown in the peer's logs; made up where empty.
         idle_timeout_ms: the connection is given up when the peer was silent for twice as long.
+        shared: links of several owners share the connection: a token that the peer does not renew costs only the links
+            that it covers, which the peer ends; otherwise it ends the connection.
 
     Attributes:
         error: why the connection is of no use any more; None while it is.
@@ -118,8 +124,11 @@ class Client:
         namespace_id: what tells the peer's namespace from all others: what it says itself, or its host's name.
     """
 
-    def __init__(self, endpoint: Endpoint, *, name: str = "", idle_timeout_ms: int = 30_000) -> None:
+    def __init__(
+        self, endpoint: Endpoint, *, name: str = "", idle_timeout_ms: int = 30_000, shared: bool = False
+    ) -> None:
         self.endpoint = endpoint
+        self.shared = shared
         self.error: IsthmusError | None = None
         self.namespace_id = _place_of(endpoint)
         self.connection = Connection(
@@ -136,6 +145,7 @@ class Client:
         self._closing = False
         self._cbs: RequestLink | None = None
         self._grants: dict[str, _Grant] = {}
+        self._renewal_due = math.inf  # the earliest of the grants, in seconds since the epoch
         self._owners: dict[AmqpSession, LinkOwner] = {}
         self._want_write = False
 
@@ -178,6 +188,13 @@ class Client:
                 self.wait_until(lambda: False, timeout_seconds, "close")
         self.abandon()
 
+    def start_close(self) -> None:
+        """Queues the close behind what was sent; once the peer has answered, `error` is set. Then `abandon` it."""
+        if self._socket is not None and self.error is None and not self._closing:
+            self._closing = True
+            self.connection.close()
+            self._write()
+
     def abandon(self) -> None:
         """Closes the socket without a word."""
         if self._socket is not None:
@@ -204,11 +221,8 @@ class Client:
     def deadline(self) -> float | None:
         """When `service` is due though nothing happened, in monotonic seconds."""
         due = self.connection.deadline()
-        now = time.time()
-        # What has expired is renewed no more: the peer ends what it covered.
-        renewals = [grant.renew_at for grant in self._grants.values() if now < grant.expires_at]
-        if renewals:
-            renewal = min(renewals) - now + time.monotonic()
+        if self._renewal_due < math.inf:
+            renewal = self._renewal_due - time.time() + time.monotonic()
             due = renewal if due is None else min(due, renewal)
         return due
 
@@ -281,6 +295,11 @@ class Client:
         self._owners[amqp_session] = owner
         return amqp_session
 
+    def end(self, amqp_session: AmqpSession) -> None:
+        """Ends a session that `begin` gave; its owner is told nothing more of it."""
+        self._owners.pop(amqp_session, None)
+        amqp_session.end()
+
     def authorize(self, path: str, timeout_seconds: float = 30.0) -> None:
         """Shows a token for the entity at `path` and keeps it fresh; blocks.
 
@@ -290,19 +309,57 @@ class Client:
             OperationTimeoutError: no answer came in time.
             TokenError: the credential has no token.
         """
+        reply = self.start_authorize(path)
+        if reply is None:
+            return
+        self.wait_until(lambda: reply.done, timeout_seconds, f"'{path}': no answer to put-token")
+        self.finish_authorize(path, reply)
+
+    def start_authorize(self, path: str) -> Reply | None:
+        """Shows a token for the entity at `path` and keeps it fresh; the answer is for `finish_authorize`, once it is done.
+        None: nothing has to be shown.
+
+        Raises:
+            TokenError: the credential has no token.
+        """
         audience = self.endpoint.audience(path)
         grant = self._grants.get(audience)
-        if grant is None:
+        if grant is None or grant.reply.error is not None or grant.expires_at <= time.time():
             grant = self._put_token(audience)
-        if grant is None:
+        return None if grant is None else grant.reply
+
+    def finish_authorize(self, path: str, reply: Reply) -> None:
+        """Checks the answer of `start_authorize`.
+
+        Raises:
+            UnauthorizedError: the token was refused.
+            EntityNotFoundError: there is no such entity.
+            IsthmusError: another refusal, or the connection's error.
+        """
+        error = reply.error
+        if error is None:
             return
-        self.wait_until(lambda: grant.reply.done, timeout_seconds, f"'{path}': no answer to put-token")
-        if grant.reply.error is not None:
+        self._forget_grant(self.endpoint.audience(path), reply)
+        if isinstance(error, EntityNotFoundError):
+            raise EntityNotFoundError(path)
+        raise error if error.retryable else UnauthorizedError(f"'{path}': {error}")
+
+    def withdraw(self, path: str) -> None:
+        """The token for the entity at `path` is no longer kept fresh. No error if there is none."""
+        self._forget_grant(self.endpoint.audience(path))
+
+    def _forget_grant(self, audience: str, reply: Reply | None = None) -> None:
+        grant = self._grants.get(audience)
+        if grant is not None and (reply is None or grant.reply is reply):
             del self._grants[audience]
-            error = grant.reply.error
-            if isinstance(error, EntityNotFoundError):
-                raise EntityNotFoundError(path)
-            raise error if error.retryable else UnauthorizedError(f"'{path}': {error}")
+            self._schedule_renewal()
+
+    def _schedule_renewal(self) -> None:
+        now = time.time()
+        # What has expired is renewed no more: the peer ends what it covered.
+        self._renewal_due = min(
+            (grant.renew_at for grant in self._grants.values() if now < grant.expires_at), default=math.inf
+        )
 
     def _put_token(self, audience: str) -> _Grant | None:
         now = time.time()
@@ -317,17 +374,36 @@ class Client:
             "name": audience,
             "expiration": Timestamp(int(token.expires_at * 1000)),
         }
-        grant = self._grants[audience] = _Grant(self._cbs.request(properties, token.text), token.expires_at, now)
+        reply = self._cbs.request(properties, token.text)
+        before = self._grants.get(audience)
+        held_until = 0.0 if before is None else before.held_until if before.is_refused else before.expires_at
+        grant = self._grants[audience] = _Grant(reply, token.expires_at, now, held_until)
+        self._renewal_due = min(self._renewal_due, grant.renew_at)
+        reply.when_done(lambda: self._on_token_answered(audience, reply))
         return grant
 
-    def _renew(self) -> None:
-        if not self._grants:
+    def _on_token_answered(self, audience: str, reply: Reply) -> None:
+        grant = self._grants.get(audience)
+        if grant is None or grant.reply is not reply or reply.error is None:
             return
         now = time.time()
+        if not self.shared:
+            self._renewal_due = 0.0  # `_renew` ends the connection
+        elif grant.held_until <= now:
+            self._forget_grant(audience)
+        else:
+            grant.is_refused = True
+            grant.put_off(now)
+            self._schedule_renewal()
+
+    def _renew(self) -> None:
+        now = time.time()
+        if now < self._renewal_due:
+            return
         for audience, grant in list(self._grants.items()):
             if not grant.reply.done:
                 continue
-            if grant.reply.error is not None:
+            if grant.reply.error is not None and not self.shared:
                 self._lost(grant.reply.error)
                 return
             if grant.renew_at <= now < grant.expires_at:
@@ -335,6 +411,7 @@ class Client:
                     self._put_token(audience)
                 except IsthmusError:
                     grant.put_off(now)
+        self._schedule_renewal()
 
     # ---- socket
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from isthmus.amqp.types import Array, Int, Long, UInt
-from isthmus.errors import MessageNotFoundError
+from isthmus.errors import IsthmusError, MessageNotFoundError
 from isthmus.transport.request import Reply, RequestLink
 
 if TYPE_CHECKING:
@@ -38,6 +38,11 @@ class Management:
         self.client = client
         self.path = path
         self._links = RequestLink(client, f"{path}/$management", path)
+
+    @property
+    def error(self) -> IsthmusError | None:
+        """Why the links are of no use any more; None while they are."""
+        return self._links.error
 
     def start(self, operation: str, body: dict[str, Any]) -> Reply:
         """Queues the request `com.microsoft:<operation>`."""

@@ -125,7 +125,7 @@ class Receiver:
     def close(self) -> None:
         """Detaches; locks that are held stay until they expire."""
         self.link.detach()
-        self._session.end()
+        self.client.end(self._session)
 
     # ---- called by the client
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from isthmus.amqp import codec, section
@@ -43,10 +44,11 @@ class Reply:
         error: why there is no answer, or what the peer refused; None where the status is below 400.
     """
 
-    __slots__ = ("body", "done", "error", "path", "status")
+    __slots__ = ("_callbacks", "body", "done", "error", "path", "status")
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._callbacks: tuple[Callable[[], None], ...] = ()
         self.done = False
         self.status = 0
         self.body: Any = None
@@ -55,7 +57,23 @@ class Reply:
     def fail(self, error: IsthmusError) -> None:
         """Ends the request without an answer."""
         if not self.done:
-            self.done, self.error = True, error
+            self.error = error
+            self._finish()
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Calls back once there is an answer, or it is certain that there is none; at once where that is so already. One
+        request may have several callbacks.
+        """
+        if self.done:
+            callback()
+        else:
+            self._callbacks += (callback,)
+
+    def _finish(self) -> None:
+        self.done = True
+        callbacks, self._callbacks = self._callbacks, ()
+        for callback in callbacks:
+            callback()
 
     def resolve(self, properties: dict[Any, Any], body: Any) -> None:
         """Takes over the answer."""
@@ -67,7 +85,7 @@ class Reply:
             condition = named.get("errorCondition", named.get("error-condition"))
             text = named.get("statusDescription", named.get("status-description"))
             self.error = error_from(condition, text, path=self.path, status=self.status)
-        self.done = True
+        self._finish()
 
 
 class RequestLink:
@@ -160,13 +178,14 @@ class RequestLink:
         """The links are gone."""
         if self.error is None:
             self.error = error
-        for reply in self._waiting.values():
-            reply.fail(self.error)
+        waiting = list(self._waiting.values())
         self._waiting.clear()
         self._unsent.clear()
         self._sent.clear()
+        for reply in waiting:
+            reply.fail(self.error)
 
     def close(self) -> None:
         """Ends the links."""
-        self._session.end()
+        self.client.end(self._session)
         self.on_lost(ProtocolError(f"'{self.node}': closed"))

@@ -209,7 +209,7 @@ class Sender:
     def close(self) -> None:
         """Detaches."""
         self.link.detach()
-        self._session.end()
+        self.client.end(self._session)
 
     # ---- called by the client
 

@@ -27,32 +27,27 @@ Frames, driver to reader:
              and what `isthmus.bridge.crash_search` plans: {"window", "span", "set_aside", "deaths"}
 
 Invariants:
-    I1. Writing never blocks: what the socket does not take waits here, in order (a sink that waits for the channel while
-        the reader waits for Spark would be a deadlock).
-    I2. Consecutive SETTLE runs are merged before they are sent.
-    I3. Only processes of the same user get in: the directory is 0700 and owned by this user, or nothing is opened.
-    I4. Only what nobody owns any more is swept away: who listens holds a lock on a file beside the socket from before it
-        binds, and the system takes that lock back however the process ends. Nobody is dialled to find out.
+    I1. Consecutive SETTLE runs are merged before they are sent.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
-import os
-import select
 import socket
-import stat
 import struct
-import tempfile
-import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from isthmus.errors import IsthmusError
+from isthmus.bridge.host import channel as generic
+from isthmus.bridge.host.channel import (
+    ChannelError,
+    Claim,
+    Listening,
+    channel_path,
+    connect,
+    listen,
+    private_directory,
+    sweep,
+)
 
 __all__ = [
     "ALIVE",
@@ -91,215 +86,34 @@ __all__ = [
 HELLO, SETTLE, DISPOSE, FLUSHED, HOLD, RESUME, ALIVE, STATS, ERROR, END, STOPPED, STOP, WINDOW, CLOCK, FENCE, GRANT = (
     range(1, 17)
 )
-_HEAD = struct.Struct("<BI")
 _PAIR = struct.Struct("<qq")
-_RECEIVE_BYTES = 1 << 16
-_SEND_BYTES = 1 << 16
-# Frames come from our own processes; one that claims more is a fault, not a message.
-_FRAME_LIMIT_BYTES = 1 << 24
-_LOCK_SUFFIX = ".lock"
-# A sweep holds a lock for as long as two files take to remove.
-_SWEEP_SECONDS = 0.2
+_KINDS = range(HELLO, GRANT + 1)
 
 
 COUNTS = ("completed", "dead_lettered", "discarded", "deferred", "abandoned", "resent")
 """What a sink counts, in the order in which FLUSHED tells it."""
 
 
-class ChannelError(IsthmusError):
-    """The control channel cannot be opened, or the other side does not keep to it."""
-
-    code = "control-channel"
-    retryable = True
-
-
-def private_directory() -> Path:
-    """A directory that only this user may enter, the same for all processes of this user on this machine.
-
-    Raises:
-        ChannelError: it exists and belongs to someone else, or others may enter it.
-    """
-    path = Path(tempfile.gettempdir()) / f"isthmus-{os.getuid()}"
-    path.mkdir(mode=0o700, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise ChannelError(f"{path} is not this user's alone; remove it, or set TMPDIR to a directory of your own")
-    return path
-
-
-def channel_path(*parts: object) -> Path:
-    """Where the channel of the task that `parts` name lies."""
-    name = hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:32]
-    return private_directory() / f"{name}.lease"
-
-
-class Claim:
-    """Says to `sweep` that the socket at `path` belongs to a living process; taken before the socket is bound.
-
-    Whoever held the name before is gone, since a name has one owner: a claim that its process forgot is replaced.
-
-    Args:
-        path: where the socket will be.
-
-    Raises:
-        ChannelError: the file beside it cannot be made.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = path.with_name(path.name + _LOCK_SUFFIX)
-        limit = time.monotonic() + _SWEEP_SECONDS
-        while True:
-            try:
-                self._fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except OSError as error:
-                raise _unusable(path, error) from None
-            if _locked(self._fd, self._lock):
-                return
-            os.close(self._fd)
-            if time.monotonic() > limit:
-                self._lock.unlink(missing_ok=True)
-            time.sleep(0.001)
-
-    def discard(self) -> None:
-        """Removes the socket, if it is still this claim's, and gives the claim up."""
-        if _same_file(self._fd, self._lock):
-            self._path.unlink(missing_ok=True)
-            self._lock.unlink(missing_ok=True)
-        self.close()
-
-    def close(self) -> None:
-        """Gives the claim up as the end of the process would."""
-        os.close(self._fd)
-
-
-def _locked(fd: int, lock: Path) -> bool:
-    """Locks an open file, unless somebody has it or it is no longer the one at `lock`."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return _same_file(fd, lock)
-
-
-def _same_file(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _unusable(path: Path, error: OSError) -> ChannelError:
-    return ChannelError(f"{path}: {error.strerror or error}; set TMPDIR to a directory with a shorter name")
-
-
-class Listening:
-    """A claimed socket that takes connections and never blocks; see `listen`."""
-
-    def __init__(self, sock: socket.socket, claim: Claim) -> None:
-        self._sock = sock
-        self._claim = claim
-
-    def fileno(self) -> int:
-        """The descriptor to poll."""
-        return self._sock.fileno()
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection.
-
-        Raises:
-            BlockingIOError: there is none.
-        """
-        return self._sock.accept()
-
-    def close(self) -> None:
-        """Closes as the end of the process would: the files stay for `sweep`."""
-        self._sock.close()
-        self._claim.close()
-
-    def discard(self) -> None:
-        """Closes, and removes the files."""
-        self._sock.close()
-        self._claim.discard()
-
-
-def listen(path: Path) -> Listening:
-    """The reader's end; whoever left a socket of that name is gone, since a task has one reader.
-
-    Raises:
-        ChannelError: no socket can be bound there.
-    """
-    claim = Claim(path)
-    path.unlink(missing_ok=True)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.bind(str(path))
-    except OSError as error:
-        sock.close()
-        claim.discard()
-        raise _unusable(path, error) from None
-    path.chmod(0o600)
-    sock.listen(4)
-    sock.setblocking(False)
-    return Listening(sock, claim)
-
-
-def sweep() -> None:
-    """Removes the sockets of processes that were killed: nobody holds the locks beside them any more."""
-    for lock in private_directory().glob(f"*{_LOCK_SUFFIX}"):
-        try:
-            fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            continue
-        with contextlib.closing(os.fdopen(fd, "rb")):
-            if _locked(fd, lock):
-                lock.with_name(lock.name.removesuffix(_LOCK_SUFFIX)).unlink(missing_ok=True)
-                lock.unlink(missing_ok=True)
-
-
 def dial(path: Path) -> Channel | None:
     """The sink's end; None while no reader listens."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.connect(str(path))
-    except OSError:
-        sock.close()
-        return None
-    return Channel(sock)
+    sock = connect(path)
+    return None if sock is None else Channel(sock)
 
 
-class Channel:
-    """One end of an open channel.
+class Channel(generic.Channel):
+    """One end of an open channel; see `isthmus.bridge.host.channel`.
 
     Args:
         sock: a connected stream socket.
-
-    Attributes:
-        closed: whether the other end is gone.
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        self.closed = False
-        self._sock = sock
-        self._sock.setblocking(False)
-        self._in = b""
-        self._out: deque[bytes] = deque()
+        super().__init__(sock, _KINDS)
         self._runs: list[list[int]] = []
-        self._unheard = False
-
-    def fileno(self) -> int:
-        """The descriptor to poll."""
-        return self._sock.fileno()
-
-    def interest(self) -> int:
-        """What to poll for."""
-        return select.POLLIN | (select.POLLOUT if self.has_queued() else 0)
-
-    # ---- writing
 
     def has_queued(self) -> bool:
         """Whether anything waits to be written."""
-        return bool(self._out or self._runs)
+        return bool(self._runs) or super().has_queued()
 
     def settle(self, first: int, last: int) -> None:
         """Queues the completion of sequence numbers first to last."""
@@ -321,80 +135,18 @@ class Channel:
     def send(self, kind: int, payload: bytes = b"") -> None:
         """Queues a frame behind everything queued so far."""
         self._pack_runs()
-        self._out.append(_HEAD.pack(kind, len(payload)) + payload)
+        super().send(kind, payload)
+
+    def flush(self) -> None:
+        """Writes what can be written without blocking."""
+        self._pack_runs()
+        super().flush()
 
     def _pack_runs(self) -> None:
         if self._runs:
             body = b"".join(_PAIR.pack(first, last) for first, last in self._runs)
-            self._out.append(_HEAD.pack(SETTLE, len(body)) + body)
             self._runs.clear()
-
-    def flush(self) -> None:
-        """Writes what can be written without blocking.
-
-        Where the other end is gone, what is queued is dropped, and `closed` is left to `receive`: the last word of the
-        other end may still wait to be read.
-        """
-        self._pack_runs()
-        if self._unheard:
-            self._out.clear()
-        while self._out and not self.closed:
-            data = self._out.popleft()
-            if self._out and len(data) < _SEND_BYTES:  # together: each write may wake the other end
-                data += b"".join(self._out)
-                self._out.clear()
-            try:
-                count = self._sock.send(data, socket.MSG_NOSIGNAL)
-            except BlockingIOError:
-                count = 0
-            except OSError:
-                self._unheard = True
-                self._out.clear()
-                return
-            if count < len(data):
-                self._out.appendleft(data[count:])
-                return
-
-    # ---- reading
-
-    def receive(self) -> list[tuple[int, bytes]]:
-        """The frames that have arrived; sets `closed` at the end of the stream.
-
-        Raises:
-            ChannelError: the bytes are no frames.
-        """
-        while not self.closed:
-            try:
-                data = self._sock.recv(_RECEIVE_BYTES)
-            except BlockingIOError:
-                break
-            except OSError:
-                self.closed = True
-                break
-            if not data:
-                self.closed = True
-                break
-            self._in += data
-            if len(data) < _RECEIVE_BYTES:
-                break
-        frames = []
-        at, end = 0, len(self._in)
-        while end - at >= _HEAD.size:
-            kind, size = _HEAD.unpack_from(self._in, at)
-            if size > _FRAME_LIMIT_BYTES or not HELLO <= kind <= GRANT:
-                raise ChannelError(f"frame of kind {kind} with {size} bytes")
-            if end - at - _HEAD.size < size:
-                break
-            at += _HEAD.size
-            frames.append((kind, self._in[at : at + size]))
-            at += size
-        self._in = self._in[at:]
-        return frames
-
-    def close(self) -> None:
-        """Closes this end."""
-        self.closed = True
-        self._sock.close()
+            super().send(SETTLE, body)
 
 
 def packed(number: int) -> bytes:

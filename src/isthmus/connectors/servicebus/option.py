@@ -21,7 +21,16 @@ from isthmus.connectors.servicebus.turn import FIRST, SECOND
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault
 
-__all__ = ["MODES", "REFUSED", "SETTLEMENTS", "SPARK_OPTIONS", "SinkOptions", "SourceOptions", "spec_of"]
+__all__ = [
+    "MODES",
+    "REFUSED",
+    "SETTLEMENTS",
+    "SPARK_OPTIONS",
+    "SinkOptions",
+    "SourceOptions",
+    "place_faults",
+    "spec_of",
+]
 
 MODES = ("raw", "decoded")
 MARK_VALUES = ("message-id", "number")
@@ -110,7 +119,8 @@ _TRANSPORT_TYPE = "`amqp` (TCP, port 5671, without TLS 5672) or `websockets` (po
 _CA_FILE = "Certificates to trust beside the system's."
 
 
-def _place_at_odds(options: SourceOptions | SinkOptions) -> Iterator[tuple[str, str]]:
+def place_faults(options: SourceOptions | SinkOptions) -> Iterator[tuple[str, str]]:
+    """What is wrong with where the options point to: (message, hint)."""
     if options.connection and options.host:
         yield "connection and host are both given", "write one of them"
     elif not options.connection and not options.host:
@@ -195,7 +205,7 @@ class SourceOptions(_Options):
     max_rows: int = _option("Batch read: at most so many messages; 0: all.", 0, minimum=0)
 
     def _at_odds(self) -> Iterator[tuple[str, str]]:
-        yield from _place_at_odds(self)
+        yield from place_faults(self)
         if self.ordered and self.partitions != 1:
             yield "partitions: an ordered read has one", "write ordered=false for more"
         if self.claimed and not self.control:
@@ -290,7 +300,7 @@ class SinkOptions(_Options):
     )
 
     def _at_odds(self) -> Iterator[tuple[str, str]]:
-        yield from _place_at_odds(self)
+        yield from place_faults(self)
         if self.origin and "/" not in self.origin:
             yield "origin has no alias", "write alias/entity"
         if bool(self.source_connection) != bool(self.source_entity):

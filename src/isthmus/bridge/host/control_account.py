@@ -1,0 +1,311 @@
+"""What the driver knows of one shared query: what it carries, who carries it, and what they reported.
+
+What it is: pure; messages of readers and wishes of the driver in, effects out. A reader is one connection that began a lease
+with LEASE. An ordered route is carried by the reader of slot 0, one whose order is not kept by the readers of all slots. What it is not:
+connections and threads (`control_server`).
+
+Invariants:
+    I1. Once stopping, every lease that begins gets nothing to carry and is asked to end.
+    I2. A lease that begins before the routes are known is answered when they are.
+    I3. A slot has one reader: a lease that begins on a slot asks the one before to end.
+    I4. A death counts once, and not where the reader was asked to end, had ended, or was cut off for what it sent.
+    I5. Each reader is told of each change of what it carries, in the order of the changes.
+    I6. An answer to a question names the claims of all routes that the reader has ever been told to carry: one that was removed still
+        ends under its claim.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from isthmus.bridge.frame import Kind, pack_json
+from isthmus.bridge.host.channel import ChannelError
+from isthmus.bridge.host.control_message import Died, Ended, Lease, Look, Message, Report
+from isthmus.bridge.host.control_tally import RouteTally
+from isthmus.bridge.report import RouteReport, RouteState
+from isthmus.bridge.route_spec import RouteSpec
+from isthmus.errors import InvalidArgumentError
+
+__all__ = ["Add", "Assign", "Death", "Effect", "Grant", "Plan", "QueryAccount", "Tell"]
+
+_ERRORS = 16
+
+
+class Assign(NamedTuple):
+    """Send ASSIGN with the plans of the routes."""
+
+    reader: int
+    routes: tuple[RouteSpec, ...]
+    lease_seconds: float
+
+
+class Add(NamedTuple):
+    """Send ADD with the plan of the route."""
+
+    reader: int
+    route: RouteSpec
+
+
+class Plan(NamedTuple):
+    """Send PLAN of the route."""
+
+    reader: int
+    name: str
+
+
+class Grant(NamedTuple):
+    """Send GRANT: for how long each claim is held now."""
+
+    reader: int
+    asked: int
+    claims: tuple[str, ...]
+
+
+class Tell(NamedTuple):
+    """Send a frame."""
+
+    reader: int
+    kind: Kind
+    payload: bytes
+
+
+class Death(NamedTuple):
+    """A process of the query died: what it had reported last."""
+
+    reports: Mapping[str, RouteReport]
+
+
+Effect = Assign | Add | Plan | Grant | Tell | Death
+
+
+class _Reader:
+    """One lease."""
+
+    def __init__(self, lease: Lease, is_local: bool) -> None:
+        self.lease = lease
+        self.is_local = is_local
+        self.processes = {lease.process}
+        self.is_assigned = False
+        self.carried: set[str] = set()  # every route that it was told to carry
+        self.claims: dict[str, None] = {}  # of those
+        self.reports: dict[str, RouteReport] = {}
+        self.is_leaving = False  # STOP is queued for it
+        self.is_asked_to_end = False  # STOP was sent
+        self.has_died = False
+        self.has_ended = False
+
+    def takes(self, route: RouteSpec) -> bool:
+        """Whether the route is one for it, which it carries from now on."""
+        if self.lease.slot and route.ordered:
+            return False
+        self.carried.add(route.name)
+        if route.claim:
+            self.claims[route.claim] = None
+        return True
+
+
+class QueryAccount:
+    """The account of one query.
+
+    Attributes:
+        name: of the query.
+        stopping: why its leases are to end; empty where they are not.
+        has_been_met: whether its data source ever looked, or a lease began.
+        errors: those that its last leases ended with, oldest first.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.stopping = ""
+        self.has_been_met = False
+        self.errors: deque[str] = deque(maxlen=_ERRORS)
+        self._routes: dict[str, RouteSpec] | None = None
+        self._lease_seconds = 0.0
+        self._readers: dict[int, _Reader] = {}
+        self._tallies: dict[str, RouteTally] = {}
+
+    # ---- what the driver asks
+
+    def reports(self) -> dict[str, RouteReport]:
+        """By route."""
+        return {name: tally.total() for name, tally in self._tallies.items()}
+
+    def is_busy(self) -> bool:
+        """Whether a lease is under way."""
+        return any(not reader.has_ended for reader in self._readers.values())
+
+    def processes(self) -> set[int]:
+        """Of leases under way on this machine."""
+        readers = (reader for reader in self._readers.values() if reader.is_local and not reader.has_ended)
+        return {process for reader in readers for process in reader.processes}
+
+    # ---- what the driver wants
+
+    def assign(self, routes: Sequence[RouteSpec], lease_seconds: float) -> list[Effect]:
+        """Carry exactly these from now on; a query that was stopped begins again.
+
+        Raises:
+            InvalidArgumentError: two routes have one name, or a route is carried already, otherwise than it is told now.
+        """
+        wanted = {route.name: route for route in routes}
+        if len(wanted) < len(routes):
+            raise InvalidArgumentError(f"query '{self.name}': two routes have one name")
+        before = self._routes or {}
+        for name, route in wanted.items():
+            self._refuse_change(before.get(name, route), route)
+        self.stopping, self._lease_seconds = "", lease_seconds
+        if self._routes is None:
+            self._routes = wanted
+            return self._assign_waiting()
+        effects: list[Effect] = []
+        for name in [name for name in before if name not in wanted]:
+            effects += self.remove(name, "it is no longer part of the query")
+        for name, route in wanted.items():
+            if name not in before:
+                effects += self.add(route)
+        return effects
+
+    def add(self, route: RouteSpec) -> list[Effect]:
+        """Carry this one too.
+
+        Raises:
+            InvalidArgumentError: it is carried already, otherwise than it is told now.
+        """
+        if self._routes is None:
+            self._routes = {}
+            return [*self._assign_waiting(), *self.add(route)]
+        known = self._routes.get(route.name)
+        self._refuse_change(known or route, route)
+        if known is not None:
+            return []
+        self._routes[route.name] = route
+        return [Add(number, route) for number, reader in self._staying() if reader.takes(route)]
+
+    def remove(self, name: str, why: str) -> list[Effect]:
+        """Carry it no longer."""
+        if self._routes is None or self._routes.pop(name, None) is None:
+            return []
+        payload = pack_json({"name": name, "why": why})
+        return [Tell(number, Kind.REMOVE, payload) for number, reader in self._staying() if name in reader.carried]
+
+    def plan(self, name: str) -> list[Effect]:
+        """Send the current plan of a route to whoever carries it."""
+        if self._routes is None or name not in self._routes:
+            return []
+        return [Plan(number, name) for number, reader in self._staying() if name in reader.carried]
+
+    def stop(self, why: str) -> list[Effect]:
+        """End every lease, and begin no other."""
+        self.stopping = why or "stop"
+        effects = self._assign_waiting()
+        for number, reader in self._readers.items():
+            effects += self._ask_to_end(number, reader, self.stopping)
+        return effects
+
+    # ---- what readers say
+
+    def on_message(self, number: int, message: Message, *, is_local: bool = False) -> list[Effect]:
+        """A message of connection `number`; numbers ascend.
+
+        Raises:
+            ChannelError: it has no place here.
+        """
+        if isinstance(message, Look):
+            self.has_been_met = True
+            return [Tell(number, Kind.LOOKED, pack_json({"stopping": bool(self.stopping)}))]
+        reader = self._readers.get(number)
+        if isinstance(message, Lease):
+            if reader is not None:
+                raise ChannelError("a second lease on one connection")
+            return self._on_lease(number, _Reader(message, is_local))
+        if reader is None:
+            raise ChannelError("a report before the lease began")
+        match message:
+            case Report():
+                return self._on_report(number, reader, message)
+            case Died():
+                names = reader.reports if message.routes is None else message.routes
+                return self._on_death(reader, names)
+            case Ended():
+                reader.has_ended = True
+                if message.error:
+                    self.errors.append(message.error)
+        return []
+
+    def on_stop_sent(self, number: int) -> None:
+        """STOP is on its way to a reader: whatever ends it from now on is no death."""
+        if number in self._readers:
+            self._readers[number].is_asked_to_end = True
+
+    def on_closed(self, number: int, *, is_cut_off: bool = False) -> list[Effect]:
+        """A connection is gone."""
+        reader = self._readers.pop(number, None)
+        if reader is None:
+            return []
+        unexpected = not (reader.has_ended or is_cut_off)
+        effects = self._on_death(reader, reader.reports) if unexpected else []
+        died = not (reader.has_ended or self.stopping)
+        for name in reader.reports:
+            self._tallies[name].leave(number, reader.lease.slot, died=died)
+        return effects
+
+    def _on_lease(self, number: int, reader: _Reader) -> list[Effect]:
+        self.has_been_met = True
+        effects: list[Effect] = []
+        for other, each in self._readers.items():
+            if each.lease.slot == reader.lease.slot:
+                effects += self._ask_to_end(other, each, "another process has begun a lease in its place")
+        self._readers[number] = reader
+        if self._routes is not None or self.stopping:
+            effects += self._assign_waiting()
+        if self.stopping:
+            effects += self._ask_to_end(number, reader, self.stopping)
+        return effects
+
+    def _on_report(self, number: int, reader: _Reader, report: Report) -> list[Effect]:
+        if report.processes:
+            reader.processes = {reader.lease.process, *report.processes}
+        for name, each in report.routes.items():
+            reader.reports[name] = each
+            self._tallies.setdefault(name, RouteTally()).report(number, reader.lease.slot, each)
+        if not report.asked:
+            return []
+        return [Grant(number, report.asked, tuple(reader.claims))]
+
+    def _on_death(self, reader: _Reader, names: Iterable[str]) -> list[Effect]:
+        if reader.has_died or reader.is_asked_to_end:
+            return []
+        reader.has_died = True
+        found = {name: reader.reports[name] for name in names if name in reader.reports}
+        return [Death({name: each for name, each in found.items() if each.state is not RouteState.ENDED})]
+
+    # ---- who is told what
+
+    def _staying(self) -> list[tuple[int, _Reader]]:
+        readers = self._readers.items()
+        return [
+            (number, each) for number, each in readers if each.is_assigned and not (each.is_leaving or each.has_ended)
+        ]
+
+    def _assign_waiting(self) -> list[Effect]:
+        effects: list[Effect] = []
+        for number, reader in self._readers.items():
+            if not reader.is_assigned:
+                routes = () if self.stopping or self._routes is None else tuple(self._routes.values())
+                reader.is_assigned = True
+                effects.append(Assign(number, tuple(filter(reader.takes, routes)), self._lease_seconds))
+        return effects
+
+    def _ask_to_end(self, number: int, reader: _Reader, why: str) -> list[Effect]:
+        if reader.is_leaving or reader.has_ended:
+            return []
+        reader.is_leaving = True
+        return [Tell(number, Kind.STOP, why.encode())]
+
+    def _refuse_change(self, known: RouteSpec, route: RouteSpec) -> None:
+        if known != route:
+            raise InvalidArgumentError(
+                f"query '{self.name}' carries route '{route.name}' already, otherwise than it is told now; remove it first"
+            )

@@ -1,0 +1,42 @@
+"""The descriptors that a loop polls.
+
+What it is: a poll object that is told only of changes, since most descriptors stay from one iteration to the next. What it is not: the
+loop.
+
+Invariants:
+    I1. A descriptor that was closed and opened again under the same number is polled: whoever closes one drops it here first, or it
+        is no longer asked for in one iteration at least.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+from collections.abc import Iterable
+
+__all__ = ["PollSet"]
+
+
+class PollSet:
+    """What is polled now."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._events: dict[int, int] = {}
+
+    def wait(self, wanted: Iterable[tuple[int, int]], seconds: float) -> dict[int, int]:
+        """The descriptors that are ready within some time, with their events.
+
+        Args:
+            wanted: descriptors and events; all others are forgotten.
+            seconds: how long to wait at most.
+        """
+        events = dict(wanted)
+        for fd in self._events.keys() - events.keys():
+            with contextlib.suppress(KeyError):
+                self._poll.unregister(fd)
+        for fd, mask in events.items():
+            if self._events.get(fd) != mask:
+                self._poll.register(fd, mask)
+        self._events = events
+        return dict(self._poll.poll(max(0.0, seconds) * 1000))

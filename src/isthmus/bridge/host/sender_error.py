@@ -1,0 +1,64 @@
+"""Why the sink of a lease failed.
+
+What it is: the errors that `SenderHost` raises, or tells the reader of a route. What it is not: the refusals of a target, which are
+its connector's.
+"""
+
+from __future__ import annotations
+
+from isthmus.errors import IsthmusError, OutcomeUnknownError
+
+__all__ = ["ClaimUnconfirmedError", "RowRefusedError", "SenderFaultError", "SourceGoneError", "TargetUnavailableError"]
+
+
+class SourceGoneError(IsthmusError):
+    """The reader of this task ended without saying that the lease was over."""
+
+    code = "source-gone"
+    retryable = True
+
+
+class SenderFaultError(IsthmusError):
+    """The sink met a fault of its own, or was stopped by one of the query."""
+
+    code = "sink-fault"
+    retryable = True
+
+
+class TargetUnavailableError(OutcomeUnknownError):
+    """The target refused for good, or took nothing for longer than the route waits."""
+
+    code = "target-unavailable"
+
+
+class ClaimUnconfirmedError(IsthmusError):
+    """The driver did not confirm in time that the route's claim is held: another run may hold it soon."""
+
+    code = "claim-unconfirmed"
+    retryable = True
+
+    def __init__(self, route: str = "", claim: str = "") -> None:
+        super().__init__("", route=route, claim=claim)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"'{a.get('route')}': the driver has not confirmed in time that it holds the claim '{a.get('claim')}'; it is frozen, "
+            "gone, or cannot reach the namespace of the claim. Nothing is sent until it does"
+        )
+
+
+class RowRefusedError(IsthmusError):
+    """A row cannot be sent, and this sink has no source to give it to."""
+
+    code = "row-refused"
+
+    def __init__(self, route: str = "", disposition: str = "", reason: str = "", description: str = "") -> None:
+        super().__init__("", route=route, disposition=disposition, reason=reason, description=description)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"'{a.get('route')}': a row has the disposition {a.get('disposition')} ({a.get('reason')}: {a.get('description')}), and "
+            "there is no source to give it to"
+        )

@@ -1,0 +1,494 @@
+"""The reader's side of one route: what its source may send, and what becomes of what it sent.
+
+What it is: a machine without I/O. It says when to open the source and the target, how much credit to grant, what to hand on, what to
+settle and what to give back. `on(event, now)` returns effects; a run of many messages is one event. What it is not: a connection
+(`port`), the sink's machine (`delivery`), or the reader's process, which carries many routes (`host.reader`).
+
+An opening. The source is opened; then the sink is told to open the target under a new handle; credit is granted when that is ready. An
+opening fails when the sink gives the target up, the source can never be read, a step of the query removes rows, or the claim is not
+confirmed: everything that is not settled is given back, both ends are closed, and another opening begins later. A source that is
+merely lost is opened again within the opening: what the sink has is settled over the next connection.
+
+The end of a route, in order: credit is taken back; what still comes is handed on; everything outstanding is settled; the sink is told
+that the handle is over; the source is closed. A target that takes nothing, or a source that is lost, is not waited for: the rest is
+given back.
+
+Invariants:
+    I1. A position is settled at the source only after the sink said so, or as the driver planned for one that killed workers.
+    I2. Whatever was delivered and is not settled is given back when an opening ends, for whatever reason.
+    I3. No credit is held before the target is ready, while it is paused, while the claim is not confirmed, or after the end began.
+    I4. Nothing is handed on, and nothing is settled, for a handle after `CloseTarget`.
+    I5. With a window of at most TOLD_WINDOW the driver is told of each message before it is handed on.
+    I6. A position that comes again while it is outstanding is not handed on again: the sink still has it.
+    I7. Every opening has a handle of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from isthmus.bridge import lease_event as e
+from isthmus.bridge.byte_budget import ByteBudget
+from isthmus.bridge.crash_search import SET_ASIDE_REASON, Plan
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.fence import Fence
+from isthmus.bridge.lease_event import Effect, Event
+from isthmus.bridge.lease_state import EndState, LeaseCounts, Phase, SourceState, Trouble
+from isthmus.bridge.message_age import age_ms
+from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost, SourceOpened
+from isthmus.bridge.report import RouteReport, RouteState
+from isthmus.bridge.route_spec import RouteSpec
+from isthmus.bridge.row_account import RowAccount
+from isthmus.bridge.source_flow import SourceFlow
+from isthmus.bridge.unsettled import UnsettledMap, runs_of
+
+__all__ = ["TOLD_WINDOW", "RouteLease"]
+
+# With a window so small the driver is told of each message before it is handed on: it may be the one that kills.
+TOLD_WINDOW = 8
+DRAIN_SECONDS = 5.0
+# How long the end of a route waits for a target that is paused, or a source that is lost.
+GIVE_BACK_SECONDS = 3.0
+# How long it waits for settlements that have stopped coming.
+CLOSING_SECONDS = 20.0
+# For so long the age of the message that came last is reported.
+LAG_SECONDS = 2.0
+UNCONFIRMED = (
+    "the driver has not confirmed in time that it holds the claim of the task; it is frozen, gone, or cannot reach the namespace of "
+    "the claim. Nothing is moved until it does"
+)
+
+
+class RouteLease:
+    """The lease machine of one route.
+
+    Args:
+        spec: how the route is carried.
+        fence: of the route's claim; one that requires none is always open.
+        budget: bytes of all routes of the process.
+        new_handle: gives the next free handle.
+        counts: where the route was carried before in this lease, what was counted then.
+
+    Attributes:
+        handle: of the current opening; 0 while there is none.
+        has_ended: whether the route is over; events change nothing after it.
+    """
+
+    def __init__(
+        self,
+        spec: RouteSpec,
+        fence: Fence,
+        budget: ByteBudget,
+        new_handle: Callable[[], int],
+        counts: LeaseCounts | None = None,
+    ) -> None:
+        self.spec = spec
+        self.counts = counts or LeaseCounts()
+        self.handle = 0
+        self._fence = fence
+        self._budget = budget
+        self._counted_bytes = 0
+        self._new_handle = new_handle
+        self._phase = Phase.NEW
+        self._unsettled = UnsettledMap()
+        self._rows = RowAccount() if spec.steps else None
+        self._flow = SourceFlow(spec.window, spec.window_bytes, budget)
+        self._source = SourceState()
+        self._trouble = Trouble()
+        self._end = EndState()
+        self._plan = Plan()
+        self._paused = ""
+        self._last_came: tuple[float, bytes] = (-math.inf, b"")
+        self._handlers: dict[type, Callable[[Any, float, list[Effect]], None]] = {
+            e.Begin: self._on_begin,
+            SourceOpened: self._on_source_opened,
+            Arrived: self._on_arrived,
+            Drained: lambda event, now, effects: self._flow.drained(),
+            Blocked: self._on_blocked,
+            Exhausted: self._on_exhausted,
+            SourceLost: self._on_source_lost,
+            e.TargetReady: self._on_target_ready,
+            e.Completed: self._on_completed,
+            e.Disposed: self._on_disposed,
+            e.TargetPaused: self._on_target_paused,
+            e.TargetResumed: self._on_target_resumed,
+            e.TargetFailed: self._on_failed,
+            e.Fault: self._on_failed,
+            e.Flushed: self._on_flushed,
+            e.Statistics: self._on_statistics,
+            e.Planned: self._on_planned,
+            e.End: self._on_end,
+            e.Abort: self._on_abort,
+            e.Tick: lambda event, now, effects: None,
+        }
+
+    # ---- what the host asks
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the route is over; events change nothing after it."""
+        return self._phase is Phase.ENDED
+
+    @property
+    def outstanding(self) -> int:
+        """Messages delivered and not settled."""
+        return self._unsettled.outstanding
+
+    def deadline(self, now: float) -> float:
+        """When a `Tick` is due though nothing happened; infinite where none is."""
+        if self._phase is Phase.ENDED:
+            return math.inf
+        due = self._trouble.retry_at if self._phase is Phase.WAITING and self._is_confirmed(now) else math.inf
+        due = min(due, self._source.reopen_at)
+        if self.handle and self._fence.required and self._fence.until > now:
+            due = min(due, self._fence.until)
+        if self._end.is_begun:
+            drain_by = self._end.begun_at + DRAIN_SECONDS
+            due = min(due, self._gives_back_at(), drain_by if drain_by > now else math.inf)
+        return due
+
+    def report(self, now: float, clock_offset_ms: int | None = None) -> RouteReport:
+        """How the route stands; `clock_offset_ms` as its source tells it."""
+        counts, unsettled, phase = self.counts, self._unsettled, self._phase
+        came_at, payload = self._last_came
+        lag_ms = 0
+        if payload and clock_offset_ms is not None and now - came_at < LAG_SECONDS:
+            lag_ms = age_ms(payload, int(came_at * 1000) + clock_offset_ms)
+        retry_at = min(self._trouble.retry_at, self._source.reopen_at) if phase is not Phase.ENDED else math.inf
+        return RouteReport(
+            state=self._state(now),
+            settled=counts.settled,
+            moved=counts.moved,
+            dead_lettered=counts.disposed["dead-letter"],
+            discarded=counts.disposed["complete"],
+            resent=counts.resent,
+            outstanding=unsettled.outstanding,
+            head=unsettled.first or 0,
+            window=self._flow.window.limit,
+            lag_ms=lag_ms,
+            received_bytes=counts.received_bytes,
+            paused=self._paused or ("" if self._is_confirmed(now) else UNCONFIRMED),
+            blocked_by=self._source.blocked_by,
+            error=self._trouble.text or self._source.lost,
+            retry_in_seconds=round(max(0.0, retry_at - now), 3) if retry_at < math.inf else 0.0,
+            set_aside=tuple(counts.set_aside),
+            is_exhausted=self._end.is_complete,
+        )
+
+    def _state(self, now: float) -> RouteState:
+        if self._phase is Phase.ENDED:
+            return RouteState.ENDED
+        if self._end.is_begun:
+            return RouteState.ENDING
+        if not self._is_confirmed(now):
+            return RouteState.PAUSED
+        if self._phase is Phase.WAITING or self._source.lost:
+            return RouteState.RETRYING
+        if self._phase is not Phase.RUNNING:
+            return RouteState.OPENING
+        return RouteState.PAUSED if self._paused else RouteState.RUNNING
+
+    def _is_confirmed(self, now: float) -> bool:
+        return not self._fence.required or self._fence.is_open(now)
+
+    # ---- events
+
+    def on(self, event: Event, now: float) -> list[Effect]:
+        """Takes an event; what to do, in order."""
+        effects: list[Effect] = []
+        if self._phase is Phase.ENDED:
+            return effects
+        self._check_claim(now, effects)
+        self._handlers[type(event)](event, now, effects)
+        self._count_bytes()
+        self._advance(now, effects)
+        self._count_bytes()
+        return effects
+
+    def _count_bytes(self) -> None:
+        nbytes = self._unsettled.outstanding_bytes
+        self._budget.used += nbytes - self._counted_bytes
+        self._counted_bytes = nbytes
+
+    def _on_begin(self, event: e.Begin, now: float, effects: list[Effect]) -> None:
+        if self._phase is Phase.NEW:
+            self._open(effects)
+
+    def _on_source_opened(self, event: SourceOpened, now: float, effects: list[Effect]) -> None:
+        source = self._source
+        if not source.is_made:
+            return
+        if source.identity and event.identity and source.identity != event.identity:
+            # The same address, another namespace: its positions are others.
+            text = f"the source is another namespace now: '{event.identity}', before '{source.identity}'"
+            self._fail(text, False, now, effects)
+            return
+        source.is_open, source.identity, source.lost, source.reopen_at = True, event.identity, "", math.inf
+        self._flow.reset()
+        if not source.is_told:
+            source.is_told = True
+            self._phase = Phase.CONNECTING
+            effects.append(e.OpenTarget(self.handle, event.identity))
+            effects.append(e.Window(self.handle, self._flow.window.limit))
+
+    def _on_arrived(self, event: Arrived, now: float, effects: list[Effect]) -> None:
+        positions, payloads = event
+        if not payloads:
+            return
+        if not self.handle:
+            return  # the source is closed: they come again
+        sizes = list(map(len, payloads))
+        nbytes = sum(sizes)
+        has_room = self._flow.take(len(sizes), nbytes, self._unsettled)
+        if self._phase is not Phase.RUNNING or not has_room or not self._is_confirmed(now):
+            self._give_back(positions, effects)
+            return
+        self._source.backoff.reset()
+        self._last_came = now, payloads[-1]
+        if self._is_any_known(positions):
+            fresh = [at for at in range(len(sizes)) if self._is_fresh(positions[at], now, effects)]
+            if not fresh:
+                return
+            positions, payloads = [positions[at] for at in fresh], [payloads[at] for at in fresh]
+            sizes = [sizes[at] for at in fresh]
+            nbytes = sum(sizes)
+        self.counts.received_bytes += nbytes
+        self._flow.window.came(len(sizes), nbytes, max(sizes))
+        self._unsettled.add(positions, sizes)
+        if self._rows is not None:
+            self._rows.handed_on(positions)
+        if self._flow.window.limit <= TOLD_WINDOW:
+            effects.append(e.Report())
+        effects.append(e.HandOn(self.handle, positions, payloads))
+
+    def _is_any_known(self, positions: Sequence[int]) -> bool:
+        """Whether some of these are outstanding, or to be set aside."""
+        for low, high in runs_of(positions):
+            first, last = positions[low], positions[high - 1]
+            if first <= self._plan.set_aside <= last and self._plan.set_aside:
+                return True
+            if self._unsettled.count(first, last):
+                return True
+        return False
+
+    def _is_fresh(self, position: int, now: float, effects: list[Effect]) -> bool:
+        """Whether a position is to be handed on; dead-letters the one over which workers died."""
+        if position == self._plan.set_aside:
+            text = f"{self._plan.deaths} workers in a row died while this message alone was under way"
+            effects.append(e.Settle(position, position, Disposition("dead-letter", SET_ASIDE_REASON, text)))
+            if position not in self.counts.set_aside:
+                self.counts.settled += 1
+                self.counts.disposed["dead-letter"] += 1
+                self.counts.set_aside.append(position)
+            effects.append(e.Report())
+            return False
+        return not self._unsettled.count(position, position)
+
+    def _on_blocked(self, event: Blocked, now: float, effects: list[Effect]) -> None:
+        self._source.blocked_by = event.position
+
+    def _on_exhausted(self, event: Exhausted, now: float, effects: list[Effect]) -> None:
+        self._end.is_exhausted = self.spec.only_present
+
+    def _on_source_lost(self, event: SourceLost, now: float, effects: list[Effect]) -> None:
+        if not self.handle:
+            return
+        self._flow.reset()
+        if event.is_fatal:
+            self._fail(event.text, True, now, effects)
+        else:
+            self._source.lost_now(event.text, now)
+
+    def _on_target_ready(self, event: e.TargetReady, now: float, effects: list[Effect]) -> None:
+        if self._phase is Phase.CONNECTING:
+            self._phase = Phase.RUNNING
+            self._trouble.text = ""
+            effects.append(e.Report())  # who dies from now on may have been killed by a message
+
+    def _on_target_paused(self, event: e.TargetPaused, now: float, effects: list[Effect]) -> None:
+        self._paused = event.text or "the target takes nothing"
+
+    def _on_target_resumed(self, event: e.TargetResumed, now: float, effects: list[Effect]) -> None:
+        self._paused = ""
+        self._end.progress_at = now
+
+    def _on_failed(self, event: e.TargetFailed | e.Fault, now: float, effects: list[Effect]) -> None:
+        if self.handle:
+            self._fail(event.text, event.is_fatal, now, effects)
+
+    def _on_completed(self, event: e.Completed, now: float, effects: list[Effect]) -> None:
+        count = sum(self._settle(first, last, None, effects) for first, last in event.runs)
+        if count:
+            self._trouble.moved()
+            self._settled(count, now, effects)
+
+    def _on_disposed(self, event: e.Disposed, now: float, effects: list[Effect]) -> None:
+        disposition = event.disposition
+        count = self._settle(event.first, event.last, disposition, effects)
+        self.counts.disposed[disposition.kind] += count
+        if count:
+            self._settled(count, now, effects)
+
+    def _settle(self, first: int, last: int, disposition: Disposition | None, effects: list[Effect]) -> int:
+        before = self._unsettled.settled
+        effects.extend(e.Settle(low, high, disposition) for low, high in self._unsettled.settle(first, last))
+        count = self._unsettled.settled - before
+        self.counts.settled += count
+        return count
+
+    def _settled(self, count: int, now: float, effects: list[Effect]) -> None:
+        self._end.progress_at = now
+        if self._flow.window.settled(count):
+            self._window_changed(effects)
+        elif self._flow.window.limit <= TOLD_WINDOW:
+            effects.append(e.Report())
+        self._look_for_removed(now, effects)
+
+    def _on_flushed(self, event: e.Flushed, now: float, effects: list[Effect]) -> None:
+        if self._rows is not None:
+            self._rows.flushed(event.yielded, event.came)
+            self._look_for_removed(now, effects)
+
+    def _look_for_removed(self, now: float, effects: list[Effect]) -> None:
+        removed = self._rows.removed(self._unsettled) if self._rows is not None else []
+        if removed:
+            count = sum(last - first + 1 for first, last in removed)
+            text = (
+                f"{count} messages from position {removed[0][0]} on did not come to the sink: the step "
+                f"'{', '.join(self.spec.steps)}' removes rows; mark them instead (columns disposition and reason). They have been "
+                "given back to the source"
+            )
+            self._fail(text, True, now, effects)
+
+    def _on_statistics(self, event: e.Statistics, now: float, effects: list[Effect]) -> None:
+        self.counts.resent = max(self.counts.resent, self.counts.resent_before + event.resent)
+        # Blocked, and yet not paused: the sink needs another message to find out whose fault it is.
+        if event.blocked_by and not self._paused and self._flow.window.admit_another():
+            self._window_changed(effects)
+
+    def _on_planned(self, event: e.Planned, now: float, effects: list[Effect]) -> None:
+        if event.plan == self._plan:
+            return
+        self._plan = event.plan
+        if event.plan.window:
+            self._flow.window.narrow(event.plan.window, event.plan.span)
+            self._window_changed(effects)
+
+    def _window_changed(self, effects: list[Effect]) -> None:
+        if self._source.is_told:
+            effects.append(e.Window(self.handle, self._flow.window.limit))
+        effects.append(e.Report())
+
+    def _on_end(self, event: e.End, now: float, effects: list[Effect]) -> None:
+        if not self._end.is_begun:
+            self._end.begun_at = self._end.progress_at = now
+
+    def _on_abort(self, event: e.Abort, now: float, effects: list[Effect]) -> None:
+        self._trouble.text = event.text
+        self._finish(effects)
+
+    # ---- openings
+
+    def _open(self, effects: list[Effect]) -> None:
+        self.handle = self._new_handle()
+        self._source = SourceState(is_made=True)
+        self._end.is_exhausted = self._end.has_returned = False
+        self._rows = RowAccount() if self.spec.steps else None
+        self._trouble.retry_at = math.inf
+        self._paused = ""
+        self.counts.new_opening()
+        self._phase = Phase.OPENING
+        effects.append(e.OpenSource(self.handle))
+
+    def _close(self, effects: list[Effect]) -> int:
+        """Gives back what is not settled, and closes both ends; how many messages were given back."""
+        count = self._unsettled.outstanding
+        effects.extend(e.Release(first, last) for first, last in self._unsettled.clear())
+        if self._source.is_told:
+            effects.append(e.CloseTarget(self.handle))
+        if self._source.is_made:
+            effects.append(e.CloseSource())
+        self._source = SourceState()
+        self._flow.reset()
+        self._end.is_exhausted = False
+        self.handle = 0
+        return count
+
+    def _fail(self, text: str, is_fatal: bool, now: float, effects: list[Effect]) -> None:
+        """Ends this opening; the next one comes later, unless the route ends."""
+        self._close(effects)
+        self._paused = ""
+        self._phase = Phase.WAITING
+        self._trouble.failed_now(text, is_fatal, now)
+        effects.append(e.Report())
+
+    def _finish(self, effects: list[Effect]) -> int:
+        count = self._close(effects)
+        self._phase = Phase.ENDED
+        effects += (e.Report(), e.Ended())
+        return count
+
+    def _give_back(self, positions: Sequence[int], effects: list[Effect]) -> None:
+        self._end.has_returned = True
+        effects.extend(e.Release(positions[low], positions[high - 1]) for low, high in runs_of(positions))
+
+    def _check_claim(self, now: float, effects: list[Effect]) -> None:
+        """An opening ends with the claim; where the claim was never confirmed there is nothing to give back."""
+        if self.handle and self._fence.required and -math.inf < self._fence.until <= now:
+            self._close(effects)
+            self._phase = Phase.WAITING
+            self._trouble.retry_at = now  # as soon as it is confirmed again
+            effects.append(e.Report())
+
+    # ---- what is due
+
+    def _advance(self, now: float, effects: list[Effect]) -> None:
+        if self._phase is Phase.ENDED:
+            return
+        if self._end.is_begun:
+            self._advance_end(now, effects)
+        elif self._end.is_exhausted and not self._unsettled.outstanding:
+            self._exhausted(now, effects)
+        if self._phase is Phase.WAITING and now >= self._trouble.retry_at and self._is_confirmed(now):
+            self._open(effects)
+        if self._source.reopen_at <= now:
+            self._source.reopen_at = math.inf
+            effects.append(e.OpenSource(self.handle))
+        if self._phase is not Phase.RUNNING or not self._source.is_open:
+            return
+        if self._paused or self._end.is_begun or not self._is_confirmed(now):
+            self._flow.drain(effects)
+        else:
+            self._flow.refill(self._unsettled, effects)
+
+    def _exhausted(self, now: float, effects: list[Effect]) -> None:
+        if self._end.has_returned:
+            self._fail("messages were given back meanwhile; the route begins again", False, now, effects)
+        else:
+            self._end.is_complete = True
+            self._finish(effects)
+
+    def _advance_end(self, now: float, effects: list[Effect]) -> None:
+        source, end = self._source, self._end
+        if self._phase is Phase.RUNNING and source.is_open:
+            self._flow.drain(effects)
+            if not self._flow.is_quiet and now < end.begun_at + DRAIN_SECONDS:
+                return
+        if self._unsettled.outstanding and now < self._gives_back_at():
+            return
+        is_due_to_target = bool(self._paused or source.lost)
+        end.is_complete = end.is_exhausted and not end.has_returned and not self._unsettled.outstanding
+        count = self._finish(effects)
+        if count and not is_due_to_target:
+            self._trouble.text = f"{count} messages were not settled in time and have been given back"
+
+    def _gives_back_at(self) -> float:
+        """Until when the end waits for what is outstanding."""
+        end = self._end
+        if not self._unsettled.outstanding:
+            return math.inf
+        if self._paused or self._source.lost:
+            return end.begun_at + GIVE_BACK_SECONDS
+        return max(end.begun_at, end.progress_at) + CLOSING_SECONDS

@@ -1,0 +1,120 @@
+"""The parts of a lease machine's state.
+
+What it is: values that belong together, each with the decisions that need nothing else: what is wrong and when to try again, how far
+the end is, and what was counted. What it is not: the machine (`lease`).
+
+Invariants:
+    I1. Counts never fall.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from isthmus.bridge.backoff import Backoff
+
+__all__ = ["EndState", "LeaseCounts", "Phase", "SourceState", "Trouble"]
+
+# A target that failed: the first delay and the longest; longer where waiting alone does not help.
+RETRY_SECONDS, RETRY_LIMIT_SECONDS = 0.5, 30.0
+FATAL_SECONDS, FATAL_LIMIT_SECONDS = 5.0, 60.0
+# A source that was lost is opened again quickly: what is outstanding is locked for a while only.
+REOPEN_SECONDS, REOPEN_LIMIT_SECONDS = 0.1, 5.0
+
+
+class Phase(enum.Enum):
+    """How far an opening of a route is."""
+
+    NEW = "new"
+    OPENING = "opening"
+    """The source is being opened."""
+    CONNECTING = "connecting"
+    """The source is open; the sink opens the target."""
+    RUNNING = "running"
+    WAITING = "waiting"
+    """Nothing is open; the next opening comes later."""
+    ENDED = "ended"
+
+
+@dataclass(slots=True)
+class LeaseCounts:
+    """What a route has counted since the lease began, over all its openings."""
+
+    settled: int = 0
+    received_bytes: int = 0
+    disposed: Counter[str] = field(default_factory=Counter)
+    resent: int = 0
+    resent_before: int = 0
+    """In openings before this one."""
+    set_aside: list[int] = field(default_factory=list)
+
+    @property
+    def moved(self) -> int:
+        """Settled because the target acknowledged them."""
+        return self.settled - self.disposed.total()
+
+    def new_opening(self) -> None:
+        """The sink counts from 0 again."""
+        self.resent_before = self.resent
+
+
+@dataclass(slots=True)
+class Trouble:
+    """Why a route is not carried now, and when it is tried again."""
+
+    text: str = ""
+    retry_at: float = math.inf
+    failed: Backoff = field(default_factory=lambda: Backoff(RETRY_SECONDS, RETRY_LIMIT_SECONDS))
+    fatal: Backoff = field(default_factory=lambda: Backoff(FATAL_SECONDS, FATAL_LIMIT_SECONDS))
+
+    def failed_now(self, text: str, is_fatal: bool, now: float) -> None:
+        """An opening failed."""
+        self.text = text
+        self.retry_at = now + (self.fatal if is_fatal else self.failed).next()
+
+    def moved(self) -> None:
+        """A message has reached its target: the next failure is the first again."""
+        self.failed.reset()
+        self.fatal.reset()
+
+
+@dataclass(slots=True)
+class SourceState:
+    """The connection to the source, within one opening."""
+
+    is_made: bool = False
+    """Whether there is a source to close."""
+    is_open: bool = False
+    is_told: bool = False
+    """Whether the sink was told of the opening."""
+    identity: str = ""
+    lost: str = ""
+    reopen_at: float = math.inf
+    backoff: Backoff = field(default_factory=lambda: Backoff(REOPEN_SECONDS, REOPEN_LIMIT_SECONDS))
+    blocked_by: int = 0
+
+    def lost_now(self, text: str, now: float) -> None:
+        """The connection is gone."""
+        self.is_open, self.lost, self.blocked_by = False, text, 0
+        self.reopen_at = now + self.backoff.next()
+
+
+@dataclass(slots=True)
+class EndState:
+    """How far the end of a route is."""
+
+    begun_at: float = math.inf
+    progress_at: float = -math.inf
+    is_exhausted: bool = False
+    has_returned: bool = False
+    """Whether messages were given back within this opening, which the source gives again."""
+    is_complete: bool = False
+    """Whether everything that stood at the source at the beginning is settled."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the route ends."""
+        return self.begun_at < math.inf

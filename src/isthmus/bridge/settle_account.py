@@ -1,0 +1,198 @@
+"""What a sink has settled and not yet told the reader, over all routes of a lease.
+
+What it is: runs of positions by handle, dispositions, how many rows of each handle came, and when they are told. Several are told
+together: each frame wakes the reader, which writes what it settles at once. What it is not: the channel that carries the frames.
+
+Invariants:
+    I1. Every position that is settled or disposed of while its handle is known is told exactly once.
+    I2. Nothing waits longer than `TELL_SECONDS`, nor behind `TELL_MESSAGES` messages, nor while the window of its route is three
+        quarters full with messages whose settlement is not told: the source may be waiting for it.
+    I3. Work grows with what is settled and with the handles that it belongs to, not with the handles that are open.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.frame import Kind, pack_flushed, pack_json, pack_runs
+
+__all__ = ["TELL_MESSAGES", "TELL_SECONDS", "SettleAccount"]
+
+# The reader then writes what it settles to its disk or its connection at once, and what arrives there meanwhile waits less.
+TELL_SECONDS = 0.032
+# Unless there is so much of it that it is written together anyhow.
+TELL_MESSAGES = 50
+# A frame is at most 16 MiB, and a run takes 24 bytes, a disposition below 8 KiB.
+_FRAME_RUNS = 50_000
+_FRAME_DISPOSITIONS = 1_000
+_TEXT_CHARACTERS = 4_000
+
+T = TypeVar("T")
+
+
+class _Entry:
+    """One handle.
+
+    Attributes:
+        came: rows that came since it was opened.
+        told: those whose settlement or disposition was told.
+        untold: those that are settled or disposed of and not told.
+        waits_at: with so many rows that came and are not told of, the source may be waiting.
+        runs: [first, last] of what is settled and not told.
+    """
+
+    __slots__ = ("came", "runs", "told", "untold", "waits_at")
+
+    def __init__(self) -> None:
+        self.came = self.told = self.untold = 0
+        self.waits_at = sys.maxsize
+        self.runs: list[list[int]] = []
+
+    @property
+    def is_awaited(self) -> bool:
+        return self.untold > 0 and self.came - self.told >= self.waits_at
+
+
+class SettleAccount:
+    """The account of one sink."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, _Entry] = {}
+        self._untold: dict[int, _Entry] = {}
+        self._dispositions: list[dict[str, object]] = []
+        self._flushed: list[bytes] = []
+        self._count = 0
+        self._is_awaited = False
+        self._tell_at = -math.inf
+
+    # ---- handles
+
+    def open(self, handle: int) -> None:
+        """Rows of this handle may come."""
+        self._entries[handle] = _Entry()
+
+    def close(self, handle: int) -> None:
+        """Nothing of this handle is settled any more; what is not told is dropped."""
+        self._entries.pop(handle, None)
+        self._untold.pop(handle, None)
+
+    def set_window(self, handle: int, messages: int) -> None:
+        """So many messages may be outstanding."""
+        entry = self._entries.get(handle)
+        if entry is not None:
+            entry.waits_at = max(1, messages * 3 // 4)
+            self._is_awaited |= entry.is_awaited
+
+    # ---- what happens
+
+    def came(self, handle: int, rows: int) -> None:
+        """Rows of a handle came."""
+        entry = self._entries.get(handle)
+        if entry is not None:
+            entry.came += rows
+            if entry.untold and entry.is_awaited:
+                self._is_awaited = True
+
+    def settle(self, handle: int, positions: Sequence[int]) -> None:
+        """The target has acknowledged these positions."""
+        entry = self._note(handle, len(positions)) if positions else None
+        if entry is None:
+            return
+        runs = entry.runs
+        if isinstance(positions, range) and positions.step == 1:
+            if runs and runs[-1][1] + 1 == positions[0]:
+                runs[-1][1] = positions[-1]
+            else:
+                runs.append([positions[0], positions[-1]])
+            return
+        last = runs[-1] if runs else None
+        for position in positions:
+            if last is not None and last[1] + 1 == position:
+                last[1] = position
+            else:
+                last = [position, position]
+                runs.append(last)
+
+    def dispose(self, handle: int, position: int, disposition: Disposition) -> None:
+        """A position gets another disposition than acknowledged by the target."""
+        if self._note(handle, 1) is None:
+            return
+        kind, reason, description = (text[:_TEXT_CHARACTERS] for text in disposition)
+        last = self._dispositions[-1] if self._dispositions else {}
+        item = {"handle": handle, "disposition": kind, "reason": reason, "description": description}
+        if last.get("last") == position - 1 and all(last[name] == value for name, value in item.items()):
+            last["last"] = position
+        else:
+            self._dispositions.append({"first": position, "last": position, **item})
+
+    def flush(self, number: int) -> None:
+        """A flush row came: what came before it is told with the next settlements."""
+        self._flushed.append(pack_flushed(number, {handle: entry.came for handle, entry in self._entries.items()}))
+
+    def _note(self, handle: int, count: int) -> _Entry | None:
+        entry = self._entries.get(handle)
+        if entry is None:
+            return None
+        if not entry.untold:
+            self._untold[handle] = entry
+        entry.untold += count
+        self._count += count
+        if entry.is_awaited:
+            self._is_awaited = True
+        return entry
+
+    # ---- telling
+
+    @property
+    def has_untold(self) -> bool:
+        """Whether there is anything to tell."""
+        return bool(self._untold or self._dispositions or self._flushed)
+
+    def deadline(self) -> float:
+        """When to tell; infinite where there is nothing."""
+        if not self.has_untold:
+            return math.inf
+        return -math.inf if self._is_awaited or self._count >= TELL_MESSAGES else self._tell_at
+
+    def take(self, now: float) -> list[tuple[int, bytes]]:
+        """Everything that is not told, as frames; it counts as told from now on."""
+        runs = [(handle, first, last) for handle, entry in self._untold.items() for first, last in _merged(entry.runs)]
+        frames: list[tuple[int, bytes]] = [
+            *((Kind.SETTLE, pack_runs(part)) for part in _parts(runs, _FRAME_RUNS)),
+            *((Kind.DISPOSE, pack_json(part)) for part in _parts(self._dispositions, _FRAME_DISPOSITIONS)),
+            *((Kind.FLUSHED, payload) for payload in self._flushed),
+        ]
+        for entry in self._untold.values():
+            entry.told += entry.untold
+            entry.untold = 0
+            entry.runs = []
+        self._untold.clear()
+        self._dispositions.clear()
+        self._flushed.clear()
+        self._count = 0
+        self._is_awaited = False
+        self._tell_at = now + TELL_SECONDS
+        return frames
+
+
+def _merged(runs: list[list[int]]) -> list[list[int]]:
+    """Runs that follow each other as one: outcomes come out of order, and partitions interleave."""
+    if len(runs) < 2:
+        return runs
+    runs.sort()
+    merged = [runs[0]]
+    for run in runs[1:]:
+        if run[0] == merged[-1][1] + 1:
+            merged[-1][1] = run[1]
+        else:
+            merged.append(run)
+    return merged
+
+
+def _parts(items: list[T], count: int) -> Iterator[list[T]]:
+    """So many items at most, one part after the other."""
+    return (items[at : at + count] for at in range(0, len(items), count))

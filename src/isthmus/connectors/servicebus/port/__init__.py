@@ -1,0 +1,1 @@
+"""Service Bus as the ports of the bridge (`isthmus.bridge.port`)."""

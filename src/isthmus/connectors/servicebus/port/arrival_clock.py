@@ -1,0 +1,87 @@
+"""What the deliveries of a source tell of time: its broker's clock, and how long it locks.
+
+What it is: reads annotations of some deliveries for `SourceClock`, and learns the lock duration. What it is not: a clock.
+
+Invariants:
+    I1. The work does not grow with the rate of messages.
+    I2. Locks are renewed by the shorter of the told and the seen duration, and others' waited for by the longer: clocks may be
+        apart.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+from isthmus.bridge.source_clock import SourceClock
+from isthmus.connectors.servicebus.sequence import broker_times_of
+
+__all__ = ["ArrivalClock"]
+
+# The broker's clock is read from a delivery so often at most.
+CLOCK_SECONDS = 0.1
+# A message that comes to a link that has had credit for so long, and got nothing for a while, was enqueued just now.
+AWAITED_CREDIT_SECONDS = 1.0
+AWAITED_GAP_SECONDS = 0.05
+LOCK_SECONDS_UNKNOWN = 30.0
+
+
+class ArrivalClock:
+    """The clock of one source.
+
+    Args:
+        lock_seconds: the lock duration as told; 0: not told.
+
+    Attributes:
+        lock_seconds: the lock duration to renew by.
+        longest_seconds: the lock duration that others' locks may have.
+    """
+
+    def __init__(self, lock_seconds: float) -> None:
+        self.lock_seconds = lock_seconds or LOCK_SECONDS_UNKNOWN
+        self.longest_seconds = self.lock_seconds
+        self._told_seconds = lock_seconds
+        self._clock = SourceClock(lock_seconds)
+        self._read_at = -math.inf
+        self._credit_since = math.inf
+        self._came_at = 0.0
+
+    @property
+    def offset_ms(self) -> int | None:
+        """The broker's wall time minus monotonic time; None while nothing is known."""
+        return self._clock.offset_ms
+
+    def wall_ms(self, now: float) -> int:
+        """The broker's wall time; this machine's, while nothing has come."""
+        wall_ms = self._clock.wall_ms(now)
+        return _wall_ms() if wall_ms is None else wall_ms
+
+    def credit(self, credit: int, now: float) -> None:
+        """What credit the link has now."""
+        if not credit:
+            self._credit_since = math.inf
+        elif self._credit_since == math.inf:
+            self._credit_since = now
+
+    def learn(self, message: bytes) -> None:
+        """The first delivery of a link: how long it is locked."""
+        locked_until_ms = broker_times_of(message)[1]
+        if locked_until_ms:
+            seen = min(300.0, max(1.0, (locked_until_ms - _wall_ms()) / 1000))
+            self.lock_seconds = min(seen, self._told_seconds or seen)
+            self.longest_seconds = max(seen, self._told_seconds)
+
+    def read(self, payloads: Sequence[bytes], now: float) -> None:
+        """Deliveries came."""
+        awaited = now - self._credit_since >= AWAITED_CREDIT_SECONDS and now - self._came_at >= AWAITED_GAP_SECONDS
+        self._came_at = now
+        if now - self._read_at < CLOCK_SECONDS and not awaited:
+            return
+        self._read_at = now
+        enqueued_ms, locked_until_ms = broker_times_of(payloads[0] if awaited else payloads[-1])
+        self._clock.seen(now, _wall_ms(), enqueued_ms, locked_until_ms, awaited=awaited)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

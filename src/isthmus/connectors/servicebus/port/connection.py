@@ -1,0 +1,133 @@
+"""One connection that many routes share.
+
+What it is: the client of a namespace, from when it is dialed until it is lost or no longer used, and the ends that use it. What
+it is not: reconnecting; an end that is opened again gets another connection.
+
+Invariants:
+    I1. When the connection is lost, or cannot be made, each of its ends is told once.
+    I2. A token for a path is kept fresh as long as an end uses it, and no longer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import NamedTuple, Protocol
+
+from isthmus.connectors.servicebus.connect import endpoint_of
+from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
+from isthmus.connectors.servicebus.port.dialer import OPEN_SECONDS
+from isthmus.errors import IsthmusError
+from isthmus.transport import Client
+
+__all__ = ["Place", "SharedConnection", "User", "dial", "place_of"]
+
+
+class Place(NamedTuple):
+    """What tells one connection from another: how its options point to a namespace."""
+
+    connection: str
+    host: str
+    identity: str
+    ca_file: str
+    transport_type: str
+
+
+def place_of(options: SourceOptions | SinkOptions) -> Place:
+    """The place that options point to."""
+    return Place(options.connection, options.host, options.identity, options.ca_file, options.transport_type)
+
+
+def dial(options: SourceOptions | SinkOptions) -> Client:
+    """An open client; blocks.
+
+    Raises:
+        IsthmusError: the reference leads nowhere, or no connection could be made.
+    """
+    client = Client(endpoint_of(options), name=f"isthmus-bridge-{os.getpid()}", shared=True)
+    return client.open(OPEN_SECONDS)
+
+
+class User(Protocol):
+    """An end, as its connection sees it."""
+
+    path: str
+    sessions: int
+
+    def on_connected(self, client: Client) -> None:
+        """The connection is open."""
+
+    def on_disconnected(self, error: IsthmusError) -> None:
+        """It is lost, or could not be made."""
+
+
+class SharedConnection:
+    """A connection and who uses it.
+
+    Attributes:
+        place: where it leads.
+        client: None until it is open.
+        error: why it is of no use any more.
+        sessions: AMQP sessions that its users may begin.
+        idle_since: when the last user left, in monotonic seconds; 0 while it has users.
+        close_by: when it is closed without the peer's answer; 0 while it is not being closed.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.client: Client | None = None
+        self.error: IsthmusError | None = None
+        self.sessions = 0
+        self.idle_since = 0.0
+        self.close_by = 0.0
+        self._users: dict[User, None] = {}
+        self._paths: Counter[str] = Counter()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a new user may join."""
+        return self.error is None and not self.close_by
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it has users."""
+        return bool(self._users)
+
+    def join(self, user: User) -> None:
+        """A user more; it is told at once where the connection is open."""
+        self._users[user] = None
+        self._paths[user.path] += 1
+        self.sessions += user.sessions
+        self.idle_since = 0.0
+        if self.client is not None:
+            user.on_connected(self.client)
+
+    def leave(self, user: User, now: float) -> None:
+        """A user less. No error if it has left."""
+        if user not in self._users:
+            return
+        del self._users[user]
+        self.sessions -= user.sessions
+        self._paths[user.path] -= 1
+        if not self._paths[user.path]:
+            del self._paths[user.path]
+            if self.client is not None:
+                self.client.withdraw(user.path)
+        if not self._users:
+            self.idle_since = now
+
+    def adopt(self, client: Client) -> None:
+        """It is open."""
+        self.client = client
+        for user in list(self._users):
+            user.on_connected(client)
+
+    def lost(self, error: IsthmusError) -> None:
+        """It is lost, or could not be made."""
+        self.error = self.error or error
+        if self.client is not None:
+            self.client.abandon()
+        users = list(self._users)
+        self._users.clear()
+        for user in users:
+            user.on_disconnected(self.error)

@@ -1,0 +1,207 @@
+"""One route's end of a shared connection: the part that sources and targets have in common.
+
+What it is: the steps from `open` to a link that stands - connection, token, attach - each with a limit of time, and the one
+place where a fault of any of them is kept until the end is polled. What it is not: what goes over the link.
+
+Invariants:
+    I1. No step lasts longer than `STEP_SECONDS`.
+    I2. What belongs to an earlier opening changes nothing in a later one.
+    I3. A fault of this end's link touches no other end of the connection.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
+from isthmus.connectors.servicebus.port.connection import SharedConnection
+from isthmus.connectors.servicebus.port.pool import ConnectionPool
+from isthmus.errors import IsthmusError, OperationTimeoutError
+from isthmus.transport import Client, Receiver, Reply, Sender
+
+if TYPE_CHECKING:
+    from isthmus.amqp import Link, Transfers
+
+__all__ = ["STEP_SECONDS", "End", "MarkedReceiver", "MarkedSender", "Step"]
+
+STEP_SECONDS = 30.0
+
+
+class Step(enum.Enum):
+    """How far an opening is, by what it waits for."""
+
+    CLOSED = "nothing"
+    CONNECTING = "the connection"
+    AUTHORIZING = "the answer to put-token"
+    ATTACHING = "the answer to attach"
+    ATTACHED = "messages"
+
+
+class End:
+    """An end.
+
+    Args:
+        pool: what it belongs to.
+        key: what the pool's owner knows it by.
+        options: where it leads to.
+        sessions: AMQP sessions that it may begin.
+
+    Attributes:
+        path: the entity.
+        step: how far it is.
+        fault: why it is lost; the end is told of it when it is polled.
+        client: the connection, from when it is open.
+    """
+
+    def __init__(self, pool: ConnectionPool, key: int, options: SourceOptions | SinkOptions, sessions: int) -> None:
+        self.pool = pool
+        self.key = key
+        self.options = options
+        self.path = options.entity.strip("/")
+        self.sessions = sessions
+        self.step = Step.CLOSED
+        self.fault: IsthmusError | None = None
+        self.client: Client | None = None
+        self._connection: SharedConnection | None = None
+        self._step_by = math.inf
+
+    def open(self) -> None:
+        """Begins to connect. No error if it is open."""
+        if self.step is not Step.CLOSED:
+            return
+        self.fault = None
+        self._begin(Step.CONNECTING)
+        self._connection = self.pool.join(self, self.options)
+
+    def mark(self) -> None:
+        """It has something to tell."""
+        self.pool.mark(self.key)
+
+    def fail(self, error: IsthmusError) -> None:
+        """It is lost."""
+        if self.fault is None and self.step is not Step.CLOSED:
+            self.fault = error
+            self.mark()
+
+    def attach(self, client: Client) -> None:
+        """Begins the link.
+
+        Raises:
+            IsthmusError: the connection is lost.
+        """
+        raise NotImplementedError
+
+    def check_time(self, now: float) -> None:
+        """Fails a step that lasts too long."""
+        if now >= self._step_by:
+            self.fail(
+                OperationTimeoutError(
+                    f"'{self.path}': waited {STEP_SECONDS:g} s for {self.step.value}; look whether the namespace answers"
+                )
+            )
+
+    def step_deadline(self, now: float) -> float:
+        """When `check_time` has something to do."""
+        return now if self.fault is not None else self._step_by
+
+    def attached(self) -> None:
+        """The link stands."""
+        self.step, self._step_by = Step.ATTACHED, math.inf
+
+    def disconnect(self, now: float) -> None:
+        """Leaves the connection; the caller has ended what it began on it."""
+        connection, self._connection, self.client, self.fault = self._connection, None, None, None
+        self.step, self._step_by = Step.CLOSED, math.inf
+        if connection is not None:
+            connection.leave(self, now)
+
+    # ---- called by the connection
+
+    def on_connected(self, client: Client) -> None:
+        """The connection is open."""
+        if self.step is not Step.CONNECTING:
+            return
+        self.client = client
+        self._begin(Step.AUTHORIZING)
+        try:
+            reply = client.start_authorize(self.path)
+            if reply is None:
+                self._attach(client)
+            else:
+                reply.when_done(lambda: self._on_authorized(client, reply))
+        except IsthmusError as error:
+            self.fail(error)
+
+    def on_disconnected(self, error: IsthmusError) -> None:
+        """The connection is lost, or could not be made."""
+        self.fail(error)
+
+    def _on_authorized(self, client: Client, reply: Reply) -> None:
+        if self.step is not Step.AUTHORIZING or self.client is not client:
+            return
+        try:
+            client.finish_authorize(self.path, reply)
+            self._attach(client)
+        except IsthmusError as error:
+            self.fail(error)
+
+    def _attach(self, client: Client) -> None:
+        self._begin(Step.ATTACHING)
+        self.attach(client)
+
+    def _begin(self, step: Step) -> None:
+        self.step, self._step_by = step, time.monotonic() + STEP_SECONDS
+
+
+class _Marked:
+    """A link that marks its end when something comes, until it is closed."""
+
+    _mark: Callable[[], None]
+
+    def close(self) -> None:
+        self._mark = _nothing
+        super().close()  # type: ignore[misc]
+
+    def on_attached(self, link: Link) -> None:
+        super().on_attached(link)  # type: ignore[misc]
+        self._mark()
+
+    def on_credit(self, link: Link) -> None:
+        super().on_credit(link)  # type: ignore[misc]
+        self._mark()
+
+    def on_transfers(self, event: Transfers) -> None:
+        super().on_transfers(event)  # type: ignore[misc]
+        self._mark()
+
+    def on_disposed(self, first: int, last: int, state: Any) -> None:
+        super().on_disposed(first, last, state)  # type: ignore[misc]
+        self._mark()
+
+    def on_lost(self, error: IsthmusError) -> None:
+        super().on_lost(error)  # type: ignore[misc]
+        self._mark()
+
+
+class MarkedReceiver(_Marked, Receiver):
+    """A receiver that marks its end."""
+
+    def __init__(self, mark: Callable[[], None], client: Client, path: str) -> None:
+        self._mark = mark
+        super().__init__(client, path)
+
+
+class MarkedSender(_Marked, Sender):
+    """A sender that marks its end."""
+
+    def __init__(self, mark: Callable[[], None], client: Client, path: str, capabilities: tuple[str, ...]) -> None:
+        self._mark = mark
+        super().__init__(client, path, capabilities)
+
+
+def _nothing() -> None:
+    """Nobody is interested any more."""

@@ -1,0 +1,135 @@
+"""Looks at an entity that wait for nothing.
+
+What it is: the looks of `isthmus.connectors.servicebus.head` as steps: each asks for a page and goes on when it is given. What
+it is not: the asking (`peek`).
+
+Invariants:
+    I1. A look asks for one page at a time, and for none where what came decides.
+    I2. Deferred, scheduled and expired messages do not count as waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from isthmus.connectors.servicebus.head import FRAGMENT_BITS, Standing, standing
+
+__all__ = ["Look", "Page", "first_hole", "first_waiting", "last_sequences"]
+
+PAGE = 32
+_ACTIVE = 0
+
+
+class Page(NamedTuple):
+    """What a look asks for: messages from a sequence number on, at most so many."""
+
+    start: int
+    size: int
+
+
+T = TypeVar("T")
+Steps = Generator[Page, Sequence[bytes], T]
+
+
+class Look(Generic[T]):
+    """A look under way.
+
+    Attributes:
+        wanted: the page to ask for; None once there is a result.
+        result: what was found.
+    """
+
+    def __init__(self, steps: Steps[T]) -> None:
+        self.wanted: Page | None = None
+        self.result: T | None = None
+        self._steps = steps
+        try:
+            self.wanted = next(steps)
+        except StopIteration as end:
+            self.result = end.value
+
+    def answer(self, messages: Sequence[bytes]) -> None:
+        """The page that was wanted; no messages where none stand there."""
+        try:
+            self.wanted = self._steps.send(messages)
+        except StopIteration as end:
+            self.wanted, self.result = None, end.value
+
+
+def first_waiting(
+    now_ms: int, start: int, through: int, is_ours: Callable[[int], bool] = lambda sequence: False
+) -> Steps[Standing | None]:
+    """The first message that waits, or is locked by somebody else, from `start` up to `through`."""
+    while True:
+        page = [standing(message) for message in (yield Page(start, PAGE))]
+        for found in page:
+            if found.sequence > through:
+                return None
+            if found.state == _ACTIVE and not 0 < found.expires_at_ms <= now_ms and not is_ours(found.sequence):
+                return found
+        if len(page) < PAGE:
+            return None
+        start = page[-1].sequence + 1
+
+
+def first_hole(now_ms: int, before: int, sequences: Sequence[int]) -> Steps[Standing | None]:
+    """A message between those that came that somebody else holds (`head.first_hole`).
+
+    Args:
+        now_ms: wall time.
+        before: the highest sequence number that came before.
+        sequences: what came now.
+    """
+    if isinstance(sequences, range) and sequences[0] == before + 1:
+        return None
+    for sequence in sequences:
+        if sequence > before + 1 and sequence >> FRAGMENT_BITS == before >> FRAGMENT_BITS:
+            found = yield from first_waiting(now_ms, before + 1, sequence - 1)
+            if found is not None:
+                return found
+        before = max(before, sequence)
+    return None
+
+
+def last_sequences() -> Steps[dict[int, int]]:
+    """The last sequence number of each fragment; an ordinary entity has one, fragment 0."""
+    lasts: dict[int, int] = {}
+    start = 0
+    while True:
+        page = yield Page(start, 1)
+        if not page:
+            return lasts
+        first = standing(page[0]).sequence
+        fragment = first >> FRAGMENT_BITS
+        end = (fragment + 1) << FRAGMENT_BITS
+        lasts[fragment] = yield from _last(first, end)
+        start = end
+
+
+def _last(first: int, end: int) -> Steps[int]:
+    """The last sequence number below `end`, by doubling and halving from `first`, which stands."""
+    low, step = first, 1
+    while True:
+        found = yield from _next(low + step, end)
+        if not found:
+            break
+        low, step = found, 2 * step
+    high = low + step
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = yield from _next(middle, end)
+        if found:
+            low = found
+        else:
+            high = middle
+    return low
+
+
+def _next(start: int, end: int) -> Steps[int]:
+    """The first sequence number from `start` on that is below `end`; 0 if there is none."""
+    if start >= end:
+        return 0
+    page = yield Page(start, 1)
+    found = standing(page[0]).sequence if page else 0
+    return found if found < end else 0

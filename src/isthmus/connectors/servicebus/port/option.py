@@ -1,0 +1,80 @@
+"""The options of a source and a target on the ports.
+
+What it is: which options of a read and a write (`isthmus.connectors.servicebus.option`) count here, where the route's own
+description says the rest (window, order, envelopes, refusals). What it is not: another declaration of them.
+
+Invariants:
+    I1. Every option that is unknown or malformed is refused by name before anything connects, all at once.
+    I2. What only the Spark data source needs is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from isthmus.connectors.servicebus.option import SPARK_OPTIONS, SinkOptions, SourceOptions, place_faults, spec_of
+from isthmus.connectors.spec import Spec, parse_options
+from isthmus.errors import ConfigError, Fault
+
+__all__ = ["SOURCE", "TARGET", "read_source", "read_target"]
+
+_PLACE = ("connection", "host", "identity", "ca_file", "transport_type", "entity")
+_SOURCE = (*_PLACE, "lock_seconds")
+_TARGET = (
+    *_PLACE,
+    "origin",
+    "target",
+    "hop_budget",
+    "mark",
+    "mark_value",
+    "duplicates",
+    "trusts_provenance",
+)
+
+
+def _part(whole: Spec, title: str, names: tuple[str, ...]) -> Spec:
+    return Spec(title, whole.description, tuple(each for each in whole.settings if each.name in names))
+
+
+SOURCE = _part(spec_of(SourceOptions), "servicebus source", _SOURCE)
+TARGET = _part(spec_of(SinkOptions), "servicebus target", _TARGET)
+
+
+def read_source(options: Mapping[str, str]) -> SourceOptions:
+    """The options of a source.
+
+    Raises:
+        ConfigError: with a fault for each option that is unknown, malformed or missing.
+    """
+    values = _values(SOURCE, SourceOptions, options)
+    made = SourceOptions(**values)
+    _check(SOURCE, list(place_faults(made)))
+    return made
+
+
+def read_target(options: Mapping[str, str]) -> SinkOptions:
+    """The options of a target.
+
+    Raises:
+        ConfigError: with a fault for each option that is unknown, malformed or missing.
+    """
+    values = _values(TARGET, SinkOptions, options)
+    made = SinkOptions(**values)
+    faults = list(place_faults(made))
+    if made.origin and "/" not in made.origin:
+        faults.append(("origin has no alias", "write alias/entity"))
+    _check(TARGET, faults)
+    return made
+
+
+def _values(spec: Spec, whole: type[SourceOptions | SinkOptions], options: Mapping[str, str]) -> dict[str, Any]:
+    passed_over = tuple(name for name in spec_of(whole).names() if name not in spec.names())
+    values = parse_options(spec, options, ignore=SPARK_OPTIONS + passed_over)
+    values["connection"] = str(values["connection"])
+    return values
+
+
+def _check(spec: Spec, faults: list[tuple[str, str]]) -> None:
+    if faults:
+        raise ConfigError([Fault(f"{spec.name}: {message}", hint) for message, hint in faults])

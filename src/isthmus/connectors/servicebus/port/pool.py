@@ -1,0 +1,211 @@
+"""The connections of one process to Service Bus namespaces, and the ends that use them.
+
+What it is: the part of a pool that sources and targets have in common: which connection an end uses, the service of the sockets,
+and the account of the ends that have something to tell. What it is not: sources or targets.
+
+Invariants:
+    I1. Ends with the same place share a connection, up to `SESSIONS` AMQP sessions on each.
+    I2. The work of `service` and `flush` grows with what happened and with the number of connections, not with that of ends.
+    I3. Nothing here blocks but `close`, for at most `CLOSE_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
+from isthmus.connectors.servicebus.port.connection import Place, SharedConnection, User, dial, place_of
+from isthmus.connectors.servicebus.port.dialer import Dialer
+from isthmus.errors import ConnectionLostError
+
+__all__ = ["SESSIONS", "ConnectionPool", "Leaving"]
+
+# A namespace takes about 5,000 sessions on a connection, and what shares one waits for its neighbours.
+SESSIONS = 1000
+# A route that is opened again finds its connection, if that is soon.
+IDLE_SECONDS = 10.0
+CLOSE_SECONDS = 5.0
+
+
+class Leaving(Protocol):
+    """An end that is closed, and not done yet."""
+
+    leave_by: float
+
+    def leave(self, now: float) -> bool:
+        """Does what is left to do; whether that was all."""
+
+
+class ConnectionPool:
+    """What `SourcePool` and `TargetPool` have in common."""
+
+    def __init__(self) -> None:
+        self._dialer: Dialer[SharedConnection] = Dialer()
+        self._connections: dict[Place, list[SharedConnection]] = {}
+        self._marked: dict[int, None] = {}
+        self._leaving: deque[Leaving] = deque()  # in the order of `leave_by`
+        self._leaving_marked: dict[Leaving, None] = {}
+
+    # ---- for ends
+
+    def join(self, user: User, options: SourceOptions | SinkOptions) -> SharedConnection:
+        """The connection that an end uses; it tells the end when it is open."""
+        place = place_of(options)
+        known = self._connections.setdefault(place, [])
+        for connection in known:
+            if connection.is_usable and connection.sessions + user.sessions <= SESSIONS:
+                connection.join(user)
+                return connection
+        connection = SharedConnection(place)
+        known.append(connection)
+        connection.join(user)
+        self._dialer.dial(connection, partial(dial, options))
+        return connection
+
+    def mark(self, key: int) -> None:
+        """An end has something to tell."""
+        self._marked[key] = None
+
+    def unmark(self, key: int) -> None:
+        """An end has nothing to tell any more."""
+        self._marked.pop(key, None)
+
+    def add_leaving(self, end: Leaving) -> None:
+        """An end is closed, and not done yet."""
+        self._leaving.append(end)
+        self._leaving_marked[end] = None
+
+    def mark_leaving(self, end: Leaving) -> None:
+        """An end that is closed has something to do."""
+        self._leaving_marked[end] = None
+
+    # ---- the port
+
+    def descriptors(self) -> Sequence[tuple[int, int]]:
+        """What to poll."""
+        found = [(self._dialer.fileno(), select.POLLIN)]
+        for connection in self._all():
+            client = connection.client
+            if client is not None and client.error is None:
+                found.append((client.fileno(), client.interest()))
+        return found
+
+    def deadline(self, now: float) -> float:
+        """When `service` has something to do though no descriptor is ready."""
+        if self._marked or self._leaving_marked:
+            return now
+        due = self._leaving[0].leave_by if self._leaving else math.inf
+        for connection in self._all():
+            if connection.close_by:
+                due = min(due, connection.close_by)
+            elif connection.idle_since and connection.client is not None:
+                due = min(due, connection.idle_since + IDLE_SECONDS)
+            client = connection.client
+            if client is not None:
+                due = min(due, math.inf if client.error is None else now, client.deadline() or math.inf)
+        return due
+
+    def service(self, ready: Mapping[int, int], now: float) -> Sequence[int]:
+        """Reads and writes; the keys of the ends that have something to tell."""
+        if self._dialer.fileno() in ready:
+            self._adopt()
+        for connection in self._all():
+            client = connection.client
+            if client is None:
+                continue
+            if client.error is None and (client.fileno() in ready or now >= (client.deadline() or math.inf)):
+                client.service()
+            self._check(connection, now)
+        self._leave(now)
+        marked = list(self._marked)
+        self._marked.clear()
+        return marked
+
+    def flush(self) -> None:
+        """Writes what is queued, as far as the sockets take it."""
+        for connection in self._all():
+            if connection.client is not None:
+                connection.client.flush()
+
+    def close(self) -> None:
+        """Closes everything; waits until the namespaces have taken in what was sent before, for `CLOSE_SECONDS` at most."""
+        limit = time.monotonic() + CLOSE_SECONDS
+        self._dialer.close()
+        while self._leaving and time.monotonic() < limit:
+            self._wait(min(limit, self._leaving[0].leave_by))
+            self._leave(time.monotonic())
+        for client in (connection.client for connection in self._all()):
+            if client is not None:
+                client.start_close()
+        while any(c.client is not None and c.client.error is None for c in self._all()) and time.monotonic() < limit:
+            self._wait(limit)
+        for connection in self._all():
+            connection.lost(ConnectionLostError("the pool was closed"))
+        self._connections.clear()
+        self._marked.clear()
+
+    # ---- connections
+
+    def _all(self) -> list[SharedConnection]:
+        return [connection for known in self._connections.values() for connection in known]
+
+    def _adopt(self) -> None:
+        for connection, client, error in self._dialer.take():
+            if client is not None:
+                connection.adopt(client)
+            elif error is not None:
+                connection.lost(error)
+                self._forget(connection)
+
+    def _check(self, connection: SharedConnection, now: float) -> None:
+        client = connection.client
+        if client is None:
+            return
+        if client.error is not None:
+            connection.lost(client.error)
+        elif connection.is_used:
+            return
+        elif not connection.close_by and now >= connection.idle_since + IDLE_SECONDS:
+            client.start_close()
+            connection.close_by = now + CLOSE_SECONDS
+            return
+        elif connection.close_by and now >= connection.close_by:
+            connection.lost(ConnectionLostError("the connection was closed"))
+        else:
+            return
+        self._forget(connection)
+
+    def _forget(self, connection: SharedConnection) -> None:
+        known = self._connections[connection.place]
+        known.remove(connection)
+        if not known:
+            del self._connections[connection.place]
+
+    def _leave(self, now: float) -> None:
+        marked, self._leaving_marked = self._leaving_marked, {}
+        done = {end for end in marked if end.leave(now)}
+        while self._leaving and self._leaving[0].leave_by <= now:
+            end = self._leaving.popleft()
+            if end not in done:
+                end.leave(now)
+        if done:
+            self._leaving = deque(end for end in self._leaving if end not in done)
+
+    def _wait(self, until: float) -> None:
+        poll = select.poll()
+        clients = [c.client for c in self._all() if c.client is not None and c.client.error is None]
+        for client in clients:
+            client.flush()
+            if client.error is None:
+                poll.register(client.fileno(), client.interest())
+        now = time.monotonic()
+        due = now if self._leaving_marked else min([until, *(client.deadline() or math.inf for client in clients)])
+        poll.poll(max(0.0, due - now) * 1000)
+        for client in clients:
+            client.service()

@@ -1,0 +1,439 @@
+"""A source entity on the port.
+
+What it is: the link from one queue, subscription or dead-letter queue: credit, deliveries in their order, settlement, renewal
+of locks. What it is not: the decision what is settled or how much may be under way (`isthmus.bridge`).
+
+Credit. The owner's credit counts messages that it is given. Messages that go back because of the guard cost the link's credit
+and not the owner's: the link is granted again what is missing.
+
+Invariants:
+    I1. The link's credit never exceeds what the owner has granted and not been given.
+    I2. What a lost link delivered is renewed and settled by lock token once the source is open again.
+    I3. In an ordered source nothing is given while an earlier message is locked by a reader before this one.
+    I4. With `only_present` nothing is given that came after the first opening.
+    I5. What was never given goes back before the link is detached.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from isthmus.amqp.performative import Released
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
+from isthmus.connectors.servicebus.disposition import outcome_of
+from isthmus.connectors.servicebus.option import SourceOptions
+from isthmus.connectors.servicebus.port.arrival_clock import ArrivalClock
+from isthmus.connectors.servicebus.port.end import End, MarkedReceiver, Step
+from isthmus.connectors.servicebus.port.head_guard import GUARD_SECONDS, PROBE, HeadGuard, Run
+from isthmus.connectors.servicebus.port.node import Node
+from isthmus.connectors.servicebus.port.pool import ConnectionPool
+from isthmus.connectors.servicebus.port.present import Present
+from isthmus.connectors.servicebus.port.token_map import TokenMap
+from isthmus.connectors.servicebus.port.token_request import TokenRequests
+from isthmus.connectors.servicebus.sequence import UNREADABLE, sequences_of
+from isthmus.connectors.servicebus.target import may_pass
+from isthmus.errors import IsthmusError, ProtocolError
+from isthmus.transport import Client
+
+__all__ = ["LEAVE_SECONDS", "ServiceBusSource"]
+
+# How long a closed source waits for what is on its way, and for answers to settlements by lock token.
+LEAVE_SECONDS = 3.0
+_MASK32 = 0xFFFFFFFF
+
+
+class ServiceBusSource(End):
+    """One route's source.
+
+    Args:
+        pool: what it belongs to.
+        key: what the pool's owner knows it by.
+        options: where it leads to.
+        ordered: whether it waits for earlier messages that somebody else holds.
+        only_present: give only what stands when it is opened first.
+    """
+
+    def __init__(
+        self, pool: ConnectionPool, key: int, options: SourceOptions, *, ordered: bool, only_present: bool
+    ) -> None:
+        super().__init__(pool, key, options, sessions=2)
+        self.leave_by = math.inf
+        self._clock = ArrivalClock(options.lock_seconds)
+        self._tokens = TokenMap()
+        self._requests = TokenRequests(self.path, self.mark)
+        self._node = Node(self.path, self.mark)
+        self._guard = HeadGuard() if ordered else None
+        self._present = Present() if only_present else None
+        self._link = _LinkState()
+        self._credit = _Credit()
+        self._receiver: MarkedReceiver | None = None
+        self._blocked_by = 0
+
+    # ---- the port
+
+    @property
+    def clock_offset_ms(self) -> int | None:
+        """The wall time of the namespace minus monotonic time, in ms; None while it is not known."""
+        return self._clock.offset_ms
+
+    def poll(self, now: float) -> Sequence[SourceEvent]:
+        """What happened since the last call; renews locks that are due."""
+        events: list[SourceEvent] = []
+        self.check_time(now)
+        receiver = self._receiver
+        if receiver is not None:
+            try:
+                self._work(receiver, events, now)
+            except IsthmusError as error:
+                self.fail(error)
+        fault = self.fault or (receiver.error if receiver is not None else None)
+        if fault is not None:
+            self._lost(fault, events, now)
+        if self._credit.draining and self._is_drained():
+            events.append(Drained())
+            self._credit.drained()
+            self._refill(now)
+        return events
+
+    def deadline(self, now: float) -> float:
+        """When `poll` has something to do though the sockets are silent."""
+        due = self.step_deadline(now)
+        if self.step is Step.ATTACHED:
+            due = min(due, self._requests.deadline(), self._node.deadline())
+            if not self._requests.is_renewing:
+                due = min(due, self._tokens.renewal_due(self._clock.lock_seconds))
+            if (
+                self._guard is not None
+                and self._guard.retry_at
+                and self._receiver is not None
+                and self._receiver.drained
+            ):
+                due = min(due, self._guard.retry_at)
+            if self._present is not None:
+                due = min(due, self._present.deadline())
+        return due
+
+    def grant(self, credit: int) -> None:
+        """Sets the credit."""
+        self._credit.grant(credit)
+        self._refill(time.monotonic())
+
+    def drain(self) -> None:
+        """Takes the credit back."""
+        self._credit.drain()
+        if self.step is Step.ATTACHED and self._receiver is not None:
+            self._receiver.drain()
+        self.mark()
+
+    def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
+        """Settles delivered positions."""
+        state = None
+        if disposition is not None:
+            state = outcome_of(disposition.kind, disposition.reason, disposition.description)
+        self._settle(first, last, state)
+
+    def release(self, first: int, last: int) -> None:
+        """Gives delivered positions back."""
+        self._settle(first, last, Released())
+
+    def close(self) -> None:
+        """Ends it. What comes still goes back, in the background; so do settlements by lock token that have no answer yet."""
+        self.pool.unmark(self.key)
+        now = time.monotonic()
+        receiver = self._receiver
+        if receiver is None or receiver.error is not None or self.fault is not None or self.step is not Step.ATTACHED:
+            self._end_links()
+            self.disconnect(now)
+            return
+        self.leave_by = now + LEAVE_SECONDS
+        self._give_back(receiver)
+        if receiver.credit:
+            receiver.drain()
+        self.pool.add_leaving(self)
+
+    # ---- the end
+
+    def mark(self) -> None:
+        """It has something to tell, or to do."""
+        if self.leave_by < math.inf:
+            self.pool.mark_leaving(self)
+        else:
+            super().mark()
+
+    def leave(self, now: float) -> bool:
+        """Goes on with the end; whether it is done."""
+        receiver = self._receiver
+        if receiver is None:
+            return True
+        self._give_back(receiver)
+        try:
+            self._requests.advance(now, lambda: self._node.management(receiver.client))
+        except IsthmusError as error:
+            self.fault = self.fault or error
+        is_done = receiver.credit == 0 and self._requests.is_idle
+        if not is_done and now < self.leave_by and self.fault is None and receiver.error is None:
+            return False
+        self._end_links()
+        self.disconnect(now)
+        return True
+
+    def _give_back(self, receiver: MarkedReceiver) -> None:
+        if self._guard is not None:
+            self._guard.clear()
+            self._release_refused(receiver, self._guard)
+        for run in receiver.take():
+            receiver.dispose(run.first_id, run.first_id + len(run.tags) - 1, Released())
+
+    # ---- the link
+
+    def attach(self, client: Client) -> None:
+        """Begins the link."""
+        self._receiver = MarkedReceiver(self.mark, client, self.path)
+        self._link = _LinkState()
+
+    def _work(self, receiver: MarkedReceiver, events: list[SourceEvent], now: float) -> None:
+        client = receiver.client
+        is_sound = receiver.error is None and self.fault is None
+        if is_sound:
+            self._take_looks(now, client)
+            if self.step is Step.ATTACHING and receiver.attached and self._is_prepared(now):
+                self._opened(client, events, now)
+        if self.step is not Step.ATTACHED:
+            return
+        for run in receiver.take():
+            self._arrived(receiver, run.first_id, run.tags, run.payloads, now)
+        self._hand_on(receiver, events, now)
+        if not is_sound:
+            return
+        self._retry(receiver, now)
+        self._check_present(receiver, events, now)
+        self._tell_blocked(events)
+        self._renew(now)
+        self._requests.advance(now, lambda: self._node.management(client))
+        self._refill(now)
+
+    def _take_looks(self, now: float, client: Client) -> None:
+        guard, present = self._guard, self._present
+        for look in self._node.advance(now, client):
+            if guard is not None and look is guard.look:
+                guard.looked(now, self._clock.wall_ms(now))
+            elif present is not None:
+                present.looked(now)
+
+    def _is_prepared(self, now: float) -> bool:
+        look = self._present.begin(now) if self._present is not None else None
+        self._node.run(look)
+        return look is None
+
+    def _opened(self, client: Client, events: list[SourceEvent], now: float) -> None:
+        self.attached()
+        self._link = _LinkState(now)
+        if self._guard is not None:
+            self._guard.until = math.inf  # until the first delivery tells how long locks are
+        events.append(SourceOpened(client.namespace_id))
+
+    def _arrived(
+        self, receiver: MarkedReceiver, first_id: int, tokens: Sequence[bytes], payloads: Sequence[bytes], now: float
+    ) -> None:
+        try:
+            sequences = sequences_of(payloads)
+        except UNREADABLE as error:
+            raise ProtocolError(f"'{self.path}': a delivery cannot be read: {error}") from None
+        self._clock.read(payloads, now)
+        if not self._link.has_learned:
+            self._link.has_learned = True
+            self._clock.learn(payloads[0])
+            if self._guard is not None:
+                # By then every lock that a reader before this one left behind has expired.
+                self._guard.until = self._link.began + self._clock.longest_seconds + GUARD_SECONDS
+        run = Run(self._link.unwrapped(first_id), sequences, tokens, payloads)
+        for part in self._present_parts(receiver, run):
+            if self._guard is not None:
+                self._guard.take(part, now, self._clock.wall_ms(now))
+            else:
+                self._link.ready.append(part)
+
+    def _present_parts(self, receiver: MarkedReceiver, run: Run) -> list[Run]:
+        """What of a run belongs to what stood; the rest goes back."""
+        if self._present is None:
+            return [run]
+        belong = self._present.belong(run.sequences)
+        if isinstance(belong, bool):
+            if not belong:
+                self._release(receiver, run)
+            return [run] if belong else []
+        parts = []
+        for at, belongs in enumerate(belong):
+            if belongs:
+                parts.append(run.part(at, at + 1))
+            else:
+                self._release(receiver, run.part(at, at + 1))
+        return parts
+
+    def _hand_on(self, receiver: MarkedReceiver, events: list[SourceEvent], now: float) -> None:
+        guard = self._guard
+        ready = self._link.ready if guard is None else guard.ready
+        while ready:
+            run = ready.popleft()
+            self._tokens.add(run.sequences, run.first_id, run.tokens, now)
+            self._credit.given(len(run.tokens))
+            if self._present is not None:
+                self._present.given(run.sequences, now)
+            events.append(Arrived(run.sequences, run.payloads))
+        if guard is not None:
+            self._release_refused(receiver, guard)
+            if guard.retry_at and not self._link.is_retrying:
+                self._link.is_retrying = True
+                receiver.drain()
+            self._node.run(guard.look)
+        if self._present is not None and self._present.is_over and receiver.credit:
+            receiver.drain()
+
+    def _retry(self, receiver: MarkedReceiver, now: float) -> None:
+        """After a while, and when nothing is on its way any more, the guard looks again."""
+        guard = self._guard
+        if guard is not None and guard.retry_at and now >= guard.retry_at and receiver.drained:
+            self._link.is_retrying = False
+            guard.retry()
+
+    def _check_present(self, receiver: MarkedReceiver, events: list[SourceEvent], now: float) -> None:
+        present, guard = self._present, self._guard
+        if present is None or self._link.has_told_end:
+            return
+        if not present.is_over:
+            is_clear = guard is None or not (guard.kept or guard.retry_at)
+            is_idle = receiver.credit > 0 and not self._tokens.unsettled and is_clear and not self._credit.draining
+            self._node.run(present.check(now, self._clock.wall_ms(now), is_idle=is_idle))
+        if present.is_over:
+            self._link.has_told_end = True
+            events.append(Exhausted())
+
+    def _tell_blocked(self, events: list[SourceEvent]) -> None:
+        hole = self._guard.hole if self._guard is not None else None
+        blocked_by = hole.sequence if hole is not None else self._present.held if self._present is not None else 0
+        if blocked_by != self._blocked_by:
+            self._blocked_by = blocked_by
+            events.append(Blocked(blocked_by))
+
+    def _renew(self, now: float) -> None:
+        lock_seconds = self._clock.lock_seconds
+        if not self._requests.is_renewing and now >= self._tokens.renewal_due(lock_seconds):
+            self._requests.renew(self._tokens.renew(now, lock_seconds))
+
+    def _refill(self, now: float) -> None:
+        """Grants the link what the owner has granted and not been given."""
+        receiver, guard = self._receiver, self._guard
+        if receiver is None or self.step is not Step.ATTACHED or receiver.error is not None or self.fault is not None:
+            return
+        held_back = (guard is not None and guard.retry_at) or (self._present is not None and self._present.is_over)
+        if not held_back and not self._credit.draining:
+            under_way = sum(len(run.tags) for run in receiver.arrived) + (guard.kept if guard is not None else 0)
+            wanted = max(0, self._credit.left - under_way)
+            if guard is not None and guard.hole is not None:
+                wanted = min(wanted, PROBE)
+            if wanted != receiver.credit:
+                receiver.grant(wanted)
+        self._clock.credit(receiver.credit, now)
+
+    def _is_drained(self) -> bool:
+        receiver, guard = self._receiver, self._guard
+        if receiver is None or self.step is not Step.ATTACHED:
+            return True
+        return receiver.drained and not receiver.arrived and not (guard is not None and guard.kept)
+
+    # ---- settling
+
+    def _settle(self, first: int, last: int, state: Any) -> None:
+        on_link, by_token = self._tokens.take(first, last)
+        receiver = self._receiver
+        for span in on_link:
+            if receiver is not None and receiver.error is None and receiver.client.error is None:
+                receiver.dispose(span.delivery_id & _MASK32, span.last_id & _MASK32, state)
+            else:
+                self._requests.settle(span.tokens, state)
+        for span in by_token:
+            self._requests.settle(span.tokens, state)
+        if by_token:
+            self.mark()
+
+    def _release(self, receiver: MarkedReceiver, run: Run) -> None:
+        receiver.dispose(run.first_id & _MASK32, (run.first_id + len(run.tokens) - 1) & _MASK32, Released())
+
+    def _release_refused(self, receiver: MarkedReceiver, guard: HeadGuard) -> None:
+        while guard.refused:
+            self._release(receiver, guard.refused.popleft())
+
+    # ---- the end of a link
+
+    def _lost(self, error: IsthmusError, events: list[SourceEvent], now: float) -> None:
+        self._end_links()
+        self.disconnect(now)
+        self._tell_blocked(events)
+        if self._credit.draining:
+            events.append(Drained())
+        self._credit = _Credit()
+        events.append(SourceLost(str(error), not may_pass(error)))
+
+    def _end_links(self) -> None:
+        receiver, self._receiver = self._receiver, None
+        self._node.link_lost()
+        self._requests.link_lost()
+        self._tokens.link_lost()
+        if self._guard is not None:
+            self._guard.link_lost()
+        if self._present is not None:
+            self._present.link_lost()
+        if receiver is not None and receiver.client.error is None:
+            receiver.close()
+
+
+class _LinkState:
+    """What is known of the present link; `began`: when it was attached."""
+
+    def __init__(self, began: float = 0.0) -> None:
+        self.began = began
+        self.has_learned = False
+        self.has_told_end = False
+        self.is_retrying = False
+        self.ready: deque[Run] = deque()
+        self._last_id: int | None = None
+
+    def unwrapped(self, delivery_id: int) -> int:
+        """A delivery id that does not begin again at 2^32 (OASIS AMQP 1.0 2.8.8)."""
+        last = self._last_id
+        self._last_id = delivery_id if last is None else last + ((delivery_id - last) & _MASK32)
+        return self._last_id
+
+
+class _Credit:
+    """The owner's credit; `left`: granted and not given yet, `draining`: taken back, and `Drained` has not been told."""
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.draining = False
+        self._next = 0
+
+    def grant(self, credit: int) -> None:
+        """So many messages more, once what was taken back has been."""
+        if self.draining:
+            self._next = credit
+        else:
+            self.left = credit
+
+    def given(self, count: int) -> None:
+        """The owner was given messages."""
+        self.left = max(0, self.left - count)
+
+    def drain(self) -> None:
+        """The owner takes it back."""
+        self.draining = True
+        self._next = 0
+
+    def drained(self) -> None:
+        """Nothing more is on its way."""
+        self.draining, self.left, self._next = False, self._next, 0

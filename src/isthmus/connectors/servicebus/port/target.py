@@ -1,0 +1,193 @@
+"""A target entity on the port.
+
+What it is: the link to one queue or topic, the copies as that target takes them, and what it answers as events of the delivery
+machine. What it is not: what is sent when (`isthmus.bridge.delivery`).
+
+Invariants:
+    I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
+    I2. Copies are made for the namespace that answered first; another one is refused as long as this target lives.
+    I3. A target that stands and grants no credit for `CREDIT_SECONDS`, though something is to be sent, is lost.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+from isthmus.amqp import BATCH_FORMAT
+from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
+from isthmus.bridge.port import Copies, TargetEvent
+from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.servicebus.option import SinkOptions
+from isthmus.connectors.servicebus.outlet_error import TargetChangedError
+from isthmus.connectors.servicebus.port.end import End, MarkedSender, Step
+from isthmus.connectors.servicebus.port.pool import ConnectionPool
+from isthmus.connectors.servicebus.splice import Mark, Splicer
+from isthmus.connectors.servicebus.target import may_pass, refusal_of
+from isthmus.errors import InvalidArgumentError, IsthmusError, OperationTimeoutError
+from isthmus.message import DUPLICATE_KEYS
+from isthmus.transport import Client
+from isthmus.transport.sender import envelope
+
+__all__ = ["CREDIT_SECONDS", "ServiceBusTarget"]
+
+CREDIT_SECONDS = 30.0
+
+
+class ServiceBusTarget(End):
+    """One route's target.
+
+    Args:
+        pool: what it belongs to.
+        key: what the pool's owner knows it by.
+        options: where it leads to, and how copies are made.
+        origin_identity: of the namespace that the messages come from; empty where it is not known.
+    """
+
+    options: SinkOptions
+
+    def __init__(self, pool: ConnectionPool, key: int, options: SinkOptions, origin_identity: str) -> None:
+        super().__init__(pool, key, options, sessions=1)
+        self._origin_identity = origin_identity
+        # Sequence numbers tell messages of one namespace apart: without its identity they are no duplicate keys.
+        asks = bool(options.origin and origin_identity) and options.duplicates in ("auto", "origin")
+        self._capabilities = (DUPLICATE_KEYS,) if asks else ()
+        self._known: tuple[str, frozenset[str]] | None = None
+        self._splicer: Splicer | None = None
+        self._sender: MarkedSender | None = None
+        self._credit = 0
+        self._no_credit_since = math.inf
+        self._has_work = False  # copies have been made
+
+    # ---- the port
+
+    def poll(self, now: float) -> Sequence[TargetEvent]:
+        """What happened since the last call."""
+        events: list[TargetEvent] = []
+        sender = self._sender
+        self.check_time(now)
+        if sender is not None and self.fault is None:
+            if self.step is Step.ATTACHING and sender.attached and sender.error is None:
+                self._opened(sender, events, now)
+            if self.step is Step.ATTACHED:
+                self._granted(sender, events, now)
+                self._outcomes(sender, events)
+        elif sender is not None and self.step is Step.ATTACHED:
+            self._outcomes(sender, events)
+        error = self.fault or (sender.error if sender is not None else None)
+        if error is not None:
+            self._disconnect(now)
+            events.append(_lost(error))
+        return events
+
+    def deadline(self, now: float) -> float:
+        """When `poll` has something to do though the sockets are silent."""
+        return min(self.step_deadline(now), self._no_credit_since + CREDIT_SECONDS)
+
+    def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
+        """The copies of messages as this target takes them.
+
+        Raises:
+            InvalidArgumentError: the target has never been open.
+        """
+        if self._splicer is None:
+            raise InvalidArgumentError(
+                f"'{self.path}': copies are made for a target that has answered; wait for Opened"
+            )
+        if len(offsets) < 2:
+            return Copies(())
+        copies, held = self._splicer.copy_all(data, list(offsets), now_ms)
+        self._has_work = self._has_work or bool(copies)
+        if not held:
+            return Copies(copies)
+        disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in held]
+        gone = {each.row for each in held}
+        return Copies(copies, disposed, [row for row in range(len(offsets) - 1) if row not in gone])
+
+    def send(self, send: Send) -> None:
+        """Queues deliveries; where the connection is lost nothing happens, and `poll` tells of it."""
+        sender = self._sender
+        if sender is None or sender.error is not None or self.step is not Step.ATTACHED:
+            return
+        if send.is_envelope:
+            sender.send((envelope(send.payloads),), message_format=BATCH_FORMAT)
+            self._credit -= 1
+        else:
+            sender.send(send.payloads)
+            self._credit -= len(send.payloads)
+
+    def close(self) -> None:
+        """Ends it."""
+        self._disconnect(time.monotonic())
+        self.pool.unmark(self.key)
+
+    # ---- the link
+
+    def attach(self, client: Client) -> None:
+        """Begins the link."""
+        self._sender = MarkedSender(self.mark, client, self.path, self._capabilities)
+
+    def _opened(self, sender: MarkedSender, events: list[TargetEvent], now: float) -> None:
+        found = (sender.client.namespace_id, frozenset(filter(sender.offers, self._capabilities)))
+        if self._known is None:
+            self._known = found
+            self._splicer = self._splicer_for(*found)
+        elif self._known != found:
+            self.fail(TargetChangedError(f"'{self.path}': another namespace, or another version of it, answers now"))
+            return
+        self.attached()
+        self._credit = 0
+        events.append(Opened(sender.max_message_bytes))
+
+    def _splicer_for(self, namespace_id: str, offered: frozenset[str]) -> Splicer:
+        options = self.options
+        return Splicer(
+            options.origin,
+            options.target,
+            options.hop_budget,
+            origin_namespace=self._origin_identity if options.origin else "",
+            target_namespace=namespace_id,
+            entity=self.path,
+            mark=Mark(options.mark, is_number=options.mark_value == "number") if options.mark else None,
+            makes_message_ids=options.duplicates == "origin" and DUPLICATE_KEYS not in offered,
+            trusts=options.trusts_provenance,
+        )
+
+    def _granted(self, sender: MarkedSender, events: list[TargetEvent], now: float) -> None:
+        credit = sender.sendable
+        if credit != self._credit:
+            self._credit = credit
+            events.append(Granted(credit))
+        if credit or sender.outstanding or not self._has_work:
+            self._no_credit_since = math.inf
+        elif self._no_credit_since == math.inf:
+            self._no_credit_since = now
+        elif now >= self._no_credit_since + CREDIT_SECONDS:
+            self.fail(
+                OperationTimeoutError(f"'{self.path}': the target has granted no credit for {CREDIT_SECONDS:g} s")
+            )
+
+    def _outcomes(self, sender: MarkedSender, events: list[TargetEvent]) -> None:
+        outcomes = sender.outcomes
+        while outcomes:
+            first, last, error = outcomes.popleft()
+            if error is not None:
+                events.append(Outcome(first, last, refusal_of(error)))
+                continue
+            while outcomes and outcomes[0].first == last + 1 and outcomes[0].error is None:
+                last = outcomes.popleft().last
+            events.append(Outcome(first, last))
+
+    def _disconnect(self, now: float) -> None:
+        sender, self._sender = self._sender, None
+        if sender is not None and sender.client.error is None:
+            sender.close()
+        self._credit, self._no_credit_since = 0, math.inf
+        self.disconnect(now)
+
+
+def _lost(error: IsthmusError) -> Lost:
+    """What a connection that broke, or could not be made, is to the machine."""
+    kind = RefusalKind.UNKNOWN if may_pass(error) else RefusalKind.FATAL
+    return Lost(Refusal(kind, "", str(error)))

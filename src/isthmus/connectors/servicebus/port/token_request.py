@@ -1,0 +1,143 @@
+"""Requests by lock token over an entity's `$management` node, as many as there are, a few at a time.
+
+What it is: the queue of renewals and settlements by lock token, in requests of a few hundred tokens, that waits for nothing.
+What it is not: the account of what is locked (`token_map`).
+Spec: docs/explanation/protocol.md, Management.
+
+Invariants:
+    I1. A settlement stays in the queue until the source has answered it, whatever becomes of links and connections meanwhile.
+    I2. A lock that is lost is no error: its message comes again. Where one token of a request is refused for that, the others
+        are asked for again without it.
+    I3. While renewals are under way no others are queued.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from isthmus.connectors.servicebus.disposition import TOKEN_CHUNK, start_settling
+from isthmus.errors import IsthmusError, LockLostError, MessageNotFoundError, OperationTimeoutError
+from isthmus.transport import Management, Reply
+
+__all__ = ["TokenRequests"]
+
+UNDER_WAY = 4
+ANSWER_SECONDS = 30.0
+RETRY_SECONDS = 0.2
+
+
+class _Request(NamedTuple):
+    tokens: Sequence[bytes]
+    state: Any  # what becomes of the messages
+    is_renewal: bool
+
+
+class TokenRequests:
+    """The requests of one source.
+
+    Args:
+        path: the entity, for errors.
+        on_answer: called whenever `advance` has something to do.
+    """
+
+    def __init__(self, path: str, on_answer: Callable[[], None]) -> None:
+        self._path = path
+        self._on_answer = on_answer
+        self._queue: deque[_Request] = deque()
+        self._under_way: list[tuple[Reply, _Request, float]] = []
+        self._not_before = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is queued or under way."""
+        return not self._queue and not self._under_way
+
+    @property
+    def is_renewing(self) -> bool:
+        """Whether a renewal is queued or under way."""
+        return any(request.is_renewal for _, request, _ in self._under_way) or any(
+            request.is_renewal for request in self._queue
+        )
+
+    def settle(self, tokens: Sequence[bytes], state: Any) -> None:
+        """Queues settlements."""
+        self._add(tokens, state, is_renewal=False)
+
+    def renew(self, tokens: Sequence[bytes]) -> None:
+        """Queues renewals."""
+        self._add(tokens, None, is_renewal=True)
+
+    def _add(self, tokens: Sequence[bytes], state: Any, *, is_renewal: bool) -> None:
+        last = self._queue[-1] if self._queue else None
+        joins = last is not None and not is_renewal and not last.is_renewal and last.state == state
+        if last is not None and joins and len(last.tokens) + len(tokens) <= TOKEN_CHUNK:
+            self._queue[-1] = last._replace(tokens=[*last.tokens, *tokens])
+            return
+        for start in range(0, len(tokens), TOKEN_CHUNK):
+            self._queue.append(_Request(tokens[start : start + TOKEN_CHUNK], state, is_renewal))
+
+    def link_lost(self) -> None:
+        """The links are gone: what was under way is asked for again; renewals are asked for anew by the account."""
+        for _, request, _ in reversed(self._under_way):
+            self._queue.appendleft(request)
+        self._under_way.clear()
+        self._queue = deque(request for request in self._queue if not request.is_renewal)
+        self._not_before = 0.0
+
+    def deadline(self) -> float:
+        """When `advance` has something to do though no answer came."""
+        due = min((limit for _, _, limit in self._under_way), default=math.inf)
+        return min(due, self._not_before) if self._queue and len(self._under_way) < UNDER_WAY else due
+
+    def advance(self, now: float, management: Callable[[], Management]) -> None:
+        """Takes answers and asks for more.
+
+        Args:
+            now: monotonic seconds.
+            management: the node; called only where something is to be asked.
+
+        Raises:
+            IsthmusError: the source refused for good, or gave no answer.
+        """
+        if self._under_way:
+            self._take_answers(now)
+        while self._queue and len(self._under_way) < UNDER_WAY and now >= self._not_before:
+            node = management()
+            request = self._queue.popleft()
+            if request.is_renewal:
+                reply = node.start_renew(request.tokens)
+            else:
+                reply = start_settling(node, request.tokens, request.state)
+            self._under_way.append((reply, request, now + ANSWER_SECONDS))
+            reply.when_done(self._on_answer)
+
+    def _take_answers(self, now: float) -> None:
+        under_way, self._under_way = self._under_way, []
+        fault: IsthmusError | None = None
+        for reply, request, limit in under_way:
+            if not reply.done:
+                self._under_way.append((reply, request, limit))
+                if now >= limit:
+                    fault = fault or OperationTimeoutError(
+                        f"'{self._path}/$management': no answer within {ANSWER_SECONDS:g} s"
+                    )
+            elif reply.error is not None:
+                fault = self._refused(reply.error, request, now) or fault
+        if fault is not None:
+            raise fault
+
+    def _refused(self, error: IsthmusError, request: _Request, now: float) -> IsthmusError | None:
+        if isinstance(error, LockLostError | MessageNotFoundError):
+            count = len(request.tokens)
+            if count > 1:
+                for part in (request.tokens[count // 2 :], request.tokens[: count // 2]):
+                    self._queue.appendleft(request._replace(tokens=part))
+            return None
+        if error.retryable:
+            self._queue.appendleft(request)
+            self._not_before = now + RETRY_SECONDS
+            return None
+        return error

@@ -1,0 +1,518 @@
+"""The ports of the connector `servicebus` against real namespaces, driven by one small loop as a host drives them."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from isthmus.amqp import section
+from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
+from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost, SourceOpened
+from isthmus.bridge.refusal import RefusalKind
+from isthmus.bridge.registry import connector
+from isthmus.connectors.servicebus.connect import endpoint_of_string, open_client
+from isthmus.connectors.servicebus.connection_string import ConnectionString
+from isthmus.testing.namespace import NamespaceProcess, namespace
+from isthmus.transport import Management, Receiver, Sender
+
+ENTITIES = """
+limits: {min_lock_duration: 1s}
+queues:
+  a: {lock_duration: 30s, max_delivery_count: 100}
+  b: {}
+  renewed: {lock_duration: 3s, max_delivery_count: 100}
+  held: {lock_duration: 5s}
+  cut: {max_delivery_count: 100}
+  back: {max_delivery_count: 100}
+  present: {}
+  empty: {}
+  closed: {status: Disabled}
+topics:
+  flights:
+    subscriptions:
+      all: {max_delivery_count: 100}
+"""
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[NamespaceProcess]:
+    config = ENTITIES
+    with namespace(config=config) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _place(served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORT_TEST", served.connection_string)
+
+
+def client_of(served: NamespaceProcess, path: str) -> Any:
+    return open_client(endpoint_of_string(ConnectionString.parse(served.connection_string)), path, "test")
+
+
+def fill(served: NamespaceProcess, path: str, count: int, first: int = 0) -> None:
+    with client_of(served, path) as client:
+        bodies = [
+            section.encode_message(b"m%d" % n, properties={"message_id": f"m{n}"}) for n in range(first, first + count)
+        ]
+        Sender(client, path).wait_ready().send_all(bodies, batch=50)
+
+
+def standing(served: NamespaceProcess, path: str) -> list[str]:
+    """The message ids that stand at an entity."""
+    found: list[str] = []
+    with client_of(served, path) as client:
+        node, start = Management(client, path), 0
+        while page := node.peek(start, 250):
+            found += map(message_id, page)
+            start = (
+                section.decode_map(page[-1], section.locate(page[-1]).message_annotations)["x-opt-sequence-number"] + 1
+            )
+    return found
+
+
+def message_id(message: bytes) -> str:
+    return str(section.decode_properties(message, section.locate(message).properties)["message_id"])
+
+
+class Host:
+    """The loop: every event of every end goes to `on_event(key, event)`."""
+
+    def __init__(self) -> None:
+        kind = connector("servicebus")
+        self.sources, self.targets = kind.sources(), kind.targets()
+        self.ends: dict[int, Any] = {}
+        self.events: dict[int, list[Any]] = {}
+        self.handlers: dict[int, Callable[[Any], None]] = {}
+        self.polls = 0
+        self.longest = 0.0
+
+    def source(self, key: int, path: str, *, opens: bool = True, **options: Any) -> Any:
+        source = self.sources.source(key, {"connection": "env:PORT_TEST", "entity": path}, **options)
+        return self._add(key, source, opens)
+
+    def target(self, key: int, path: str, **options: str) -> Any:
+        return self._add(key, self.targets.target(key, {"connection": "env:PORT_TEST", "entity": path} | options))
+
+    def _add(self, key: int, end: Any, opens: bool = True) -> Any:
+        self.ends[key], self.events[key] = end, []
+        if opens:
+            end.open()
+        return end
+
+    def turn(self, until: float) -> None:
+        pools = (self.sources, self.targets)
+        now = time.monotonic()
+        due = min(until, *(pool.deadline(now) for pool in pools), *(end.deadline(now) for end in self.ends.values()))
+        poll = select.poll()
+        for pool in pools:
+            for descriptor, interest in pool.descriptors():
+                poll.register(descriptor, interest)
+        ready = dict(poll.poll(max(0.0, due - now) * 1000))
+        now = time.monotonic()
+        keys = {key for pool in pools for key in pool.service(ready, now)}
+        keys |= {key for key, end in self.ends.items() if end.deadline(now) <= now}
+        for key in sorted(keys):
+            self.polls += 1
+            for event in self.ends[key].poll(now):
+                self.events[key].append(event)
+                if key in self.handlers:
+                    self.handlers[key](event)
+        for pool in pools:
+            pool.flush()
+        self.longest = max(self.longest, time.monotonic() - now)
+
+    def run(self, condition: Callable[[], Any], seconds: float = 30.0) -> None:
+        until = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < until, {key: events[-5:] for key, events in self.events.items()}
+            self.turn(min(until, time.monotonic() + 0.5))
+
+    def told(self, key: int, kind: type) -> list[Any]:
+        return [event for event in self.events[key] if isinstance(event, kind)]
+
+    def ids(self, key: int) -> list[str]:
+        return [message_id(payload) for event in self.told(key, Arrived) for payload in event.payloads]
+
+    def close(self) -> None:
+        for end in self.ends.values():
+            end.close()
+        self.sources.close()
+        self.targets.close()
+
+
+@contextmanager
+def host() -> Iterator[Host]:
+    made = Host()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+class Route:
+    """Joins a source and a target: what the target accepts is settled; all that is not is sent again after a loss."""
+
+    def __init__(self, host: Host, key: int, source: str, target: str, window: int = 1000, **options: Any) -> None:
+        self.window = window
+        self.waiting: list[tuple[int, bytes]] = []
+        self.sent: list[tuple[int, bytes]] = []  # by ordinal
+        self.answered = 0
+        self.room = 0
+        self.settled: set[int] = set()
+        self.unsettled = 0
+        self.is_exhausted = False
+        self.reopen_at: dict[int, float] = {}
+        self.host, self.key = host, key
+        self.is_open = False
+        self.target = host.target(key + 100_000, target)
+        self.source = host.source(key, source, opens=False, **options)
+        host.handlers[key] = self.on_source
+        host.handlers[key + 100_000] = self.on_target
+
+    def on_source(self, event: Any) -> None:
+        if isinstance(event, SourceOpened):
+            self.source.grant(self.window)
+        elif isinstance(event, Arrived):
+            positions, payloads = list(event.positions), list(event.payloads)
+            offsets = [0]
+            for payload in payloads:
+                offsets.append(offsets[-1] + len(payload))
+            copies = self.target.copies(b"".join(payloads), offsets, int(time.time() * 1000))
+            assert copies.rows is None
+            self.waiting += zip(positions, copies.payloads, strict=True)
+            self.send()
+        elif isinstance(event, SourceLost):
+            self.reopen_at[0] = time.monotonic() + 0.2
+        elif isinstance(event, Exhausted):
+            self.is_exhausted = True
+
+    def on_target(self, event: Any) -> None:
+        if isinstance(event, Granted):
+            self.room = event.credit
+        elif isinstance(event, Outcome):
+            assert event.refusal is None, event
+            positions = [position for position, _ in self.sent[event.first : event.last + 1]]
+            for position in positions:
+                self.source.settle(position, position)
+            self.settled.update(positions)
+            self.answered = event.last + 1
+            self.source.grant(self.window)
+        elif isinstance(event, Opened):
+            if not self.is_open:
+                self.is_open = True
+                self.source.open()
+            again, self.sent, self.answered = self.sent[self.answered :], [], 0
+            self.waiting = again + self.waiting
+        elif isinstance(event, Lost):
+            self.room = 0
+            self.reopen_at[1] = time.monotonic() + 0.2
+        self.send()
+
+    def send(self) -> None:
+        count = min(self.room, len(self.waiting))
+        if count > 0:
+            part, self.waiting = self.waiting[:count], self.waiting[count:]
+            self.sent += part
+            self.room -= count
+            self.target.send(Send([payload for _, payload in part]))
+
+    def reopen(self) -> None:
+        now = time.monotonic()
+        for which, at in list(self.reopen_at.items()):
+            if now >= at:
+                del self.reopen_at[which]
+                (self.source, self.target)[which].open()
+
+
+def first_times(ids: list[str]) -> list[str]:
+    return list(dict.fromkeys(ids))
+
+
+def test_copies_in_order_and_settles(served: NamespaceProcess) -> None:
+    fill(served, "a", 5000)
+    with host() as loop:
+        route = Route(loop, 1, "a", "b")
+        loop.run(lambda: len(route.settled) >= 5000)
+        route.source.drain()
+        loop.run(lambda: loop.told(1, Drained))
+        assert loop.ids(1) == [f"m{n}" for n in range(5000)]
+        assert isinstance(loop.events[1][0], SourceOpened)
+        assert loop.events[1][0].identity
+        assert route.source.clock_offset_ms is not None
+    assert standing(served, "a") == []
+    assert standing(served, "b") == [f"m{n}" for n in range(5000)]
+
+
+def test_a_restart_in_the_middle_loses_nothing_and_keeps_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = "limits: {min_lock_duration: 1s}\nqueues:\n  a: {lock_duration: 4s, max_delivery_count: 100}\n  b: {}\n"
+    with namespace(config=config) as running:
+        monkeypatch.setenv("PORT_TEST", running.connection_string)
+        fill(running, "a", 5000)
+        with host() as loop:
+            route = Route(loop, 1, "a", "b")
+            loop.run(lambda: len(route.settled) >= 1500)
+            running.kill()
+            loop.run(lambda: loop.told(1, SourceLost) and loop.told(100_001, Lost))
+            running.start()
+
+            def done() -> bool:
+                route.reopen()
+                return len(route.settled) >= 5000
+
+            loop.run(done, 60)
+            assert not any(event.is_fatal for event in loop.told(1, SourceLost))
+        assert standing(running, "a") == []
+        assert first_times(standing(running, "b")) == [f"m{n}" for n in range(5000)]
+
+
+def cut(end: Any) -> None:
+    """Breaks the connection of an end; its locks live on at the namespace."""
+    with socket.socket(fileno=os.dup(end.client.fileno())) as sock:
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def test_positions_of_a_lost_link_are_settled_and_released_by_lock_token(served: NamespaceProcess) -> None:
+    fill(served, "cut", 900)
+    with host() as loop:
+        source = loop.source(1, "cut")
+        loop.run(lambda: loop.told(1, SourceOpened))
+        source.grant(900)
+        loop.run(lambda: len(loop.ids(1)) == 900)
+        source.settle(1, 10)
+        loop.turn(0)
+        cut(source)
+        loop.run(lambda: loop.told(1, SourceLost))
+        source.settle(11, 800)  # while it is away
+        source.open()
+        loop.run(lambda: len(loop.told(1, SourceOpened)) == 2)
+        source.release(891, 900)
+        source.grant(10)
+        loop.run(lambda: len(loop.ids(1)) == 910)
+        assert loop.ids(1)[-10:] == [f"m{n}" for n in range(890, 900)]
+        cut(source)
+        loop.run(lambda: len(loop.told(1, SourceLost)) == 2)
+        source.open()
+        source.settle(801, 900)
+        loop.run(lambda: standing(served, "cut") == [])
+
+
+def test_old_locks_are_renewed_and_old_positions_may_come_again(served: NamespaceProcess) -> None:
+    fill(served, "renewed", 500)
+    with host() as loop:
+        source = loop.source(1, "renewed")
+        loop.run(lambda: loop.told(1, SourceOpened))
+        source.grant(500)
+        loop.run(lambda: len(loop.ids(1)) == 500)
+        cut(source)
+        loop.run(lambda: loop.told(1, SourceLost))
+        source.open()
+        until = time.monotonic() + 4.5
+        loop.run(lambda: time.monotonic() > until)
+        source.grant(1000)
+        until = time.monotonic() + 0.5
+        loop.run(lambda: time.monotonic() > until)
+        assert len(loop.ids(1)) == 500  # a lock lasts 3 s
+        cut(source)
+        until = time.monotonic() + 4
+        loop.run(lambda: time.monotonic() > until)
+        source.open()
+        loop.run(lambda: len(loop.told(1, SourceOpened)) == 3)
+        source.grant(1000)
+        loop.run(lambda: len(loop.ids(1)) == 1000)
+        assert loop.ids(1)[500:] == [f"m{n}" for n in range(500)]
+        source.settle(0, 1 << 60)
+        loop.run(lambda: standing(served, "renewed") == [])
+
+
+def test_locks_are_renewed_as_long_as_messages_are_unsettled(served: NamespaceProcess) -> None:
+    fill(served, "renewed", 600)
+    with host() as loop:
+        source = loop.source(1, "renewed", ordered=False)
+        loop.run(lambda: loop.told(1, SourceOpened))
+        source.grant(600)
+        loop.run(lambda: len(loop.ids(1)) == 600)
+        until = time.monotonic() + 5
+        source.grant(10)
+        loop.run(lambda: time.monotonic() > until)
+        assert len(loop.ids(1)) == 600
+        before = loop.polls
+        assert before < 200
+        for event in loop.told(1, Arrived):
+            for position in event.positions:
+                source.settle(position, position)
+        loop.run(lambda: standing(served, "renewed") == [])
+
+
+def test_nothing_is_given_behind_a_message_that_a_dead_reader_holds(served: NamespaceProcess) -> None:
+    fill(served, "held", 100)
+    with client_of(served, "held") as dead:
+        reader = Receiver(dead, "held").wait_attached()
+        reader.grant(3)
+        dead.wait_until(lambda: reader.received == 3, 5, "three")
+        with host() as loop:
+            source = loop.source(1, "held")
+            loop.run(lambda: loop.told(1, SourceOpened))
+            source.grant(1000)
+            loop.run(lambda: loop.told(1, Blocked))
+            assert loop.told(1, Blocked)[0].position == 1
+            assert loop.ids(1) == []
+            loop.run(lambda: len(loop.ids(1)) >= 100)
+            assert loop.ids(1) == [f"m{n}" for n in range(100)]
+            assert loop.told(1, Blocked)[-1].position == 0
+            source.settle(1, 100)
+            loop.run(lambda: standing(served, "held") == [])
+
+
+def test_only_present_gives_what_stood_and_no_more(served: NamespaceProcess) -> None:
+    fill(served, "present", 300)
+    with host() as loop:
+        source = loop.source(1, "present", only_present=True)
+        empty = loop.source(2, "empty", only_present=True)
+        loop.run(lambda: loop.told(1, SourceOpened) and loop.told(2, SourceOpened))
+        fill(served, "present", 50, 300)
+        source.grant(1000)
+        empty.grant(1000)
+        loop.run(lambda: loop.told(1, Exhausted) and loop.told(2, Exhausted))
+        assert loop.ids(1) == [f"m{n}" for n in range(300)]
+        source.settle(1, 10_000)
+        source.drain()
+        loop.run(lambda: loop.told(1, Drained))
+        assert len(loop.told(1, Exhausted)) == len(loop.told(2, Exhausted)) == 1
+    assert standing(served, "present") == [f"m{n}" for n in range(300, 350)]
+
+
+def test_only_present_waits_for_what_somebody_else_holds(served: NamespaceProcess) -> None:
+    with client_of(served, "present") as other:
+        taker = Receiver(other, "present").wait_attached()
+        taker.grant(50)
+        other.wait_until(lambda: taker.received == 50, 5, "what the test before left")
+        with host() as loop:
+            source = loop.source(1, "present", only_present=True)
+            loop.run(lambda: loop.told(1, SourceOpened))
+            source.grant(1000)
+            loop.run(lambda: loop.told(1, Blocked))
+            assert not loop.told(1, Exhausted)
+            for run in taker.take():
+                taker.dispose(run.first_id, run.first_id + len(run.tags) - 1)
+            other.flush()
+            loop.run(lambda: loop.told(1, Exhausted))
+
+
+def test_an_entity_that_is_not_there_is_fatal_and_a_disabled_one_is_not(served: NamespaceProcess) -> None:
+    with host() as loop:
+        loop.source(1, "nowhere")
+        loop.source(2, "closed")
+        loop.target(3, "nowhere")
+        loop.target(4, "closed")
+        good = loop.source(5, "empty")
+        loop.run(lambda: all(loop.events[key] for key in range(1, 6)))
+        assert [loop.events[key][0].is_fatal for key in (1, 2)] == [True, False]
+        assert [loop.events[key][0].refusal.kind for key in (3, 4)] == [RefusalKind.FATAL, RefusalKind.UNKNOWN]
+        assert "nowhere" in loop.events[1][0].text
+        assert isinstance(loop.events[5][0], SourceOpened)  # a fault of one link is no other's
+        good.drain()
+        loop.run(lambda: loop.told(5, Drained))
+        assert not loop.told(5, SourceLost)
+
+
+def test_a_namespace_that_is_not_there_is_lost_not_fatal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "PORT_TEST",
+        "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=x;SharedAccessKey=eA==;UseDevelopmentEmulator=true;",
+    )
+    with host() as loop:
+        loop.source(1, "a")
+        loop.target(2, "a")
+        loop.run(lambda: loop.events[1] and loop.events[2])
+        assert isinstance(loop.events[1][0], SourceLost)
+        assert not loop.events[1][0].is_fatal
+        assert loop.events[2][0].refusal.kind is RefusalKind.UNKNOWN
+
+
+def test_two_hundred_routes_share_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 200
+    config = "queues:\n" + "".join(f"  s{n}: {{}}\n  t{n}: {{}}\n" for n in range(count))
+    with namespace(config=config) as running:
+        monkeypatch.setenv("PORT_TEST", running.connection_string)
+        with host() as loop:
+            routes = [Route(loop, n + 1, f"s{n}", f"t{n}", window=10) for n in range(count)]
+            loop.run(lambda: all(loop.told(n + 1, SourceOpened) for n in range(count)))
+            loop.run(lambda: all(loop.told(n + 100_001, Granted) for n in range(count)))
+            assert len(loop.sources.descriptors()) == len(loop.targets.descriptors()) == 2
+            before = loop.polls
+            fill(running, "s7", 5)
+            loop.run(lambda: len(routes[7].settled) == 5)
+            assert loop.polls - before < 60  # of the ends that had something to tell
+            for n in range(0, count, 10):
+                fill(running, f"s{n}", 5)
+            loop.run(lambda: all(len(routes[n].settled) == 5 for n in range(0, count, 10)))
+            assert not any(loop.told(n + 1, SourceLost) for n in range(count))
+            routes[7].source.close()
+            del loop.ends[8]
+            fill(running, "s8", 5)
+            loop.run(lambda: len(routes[8].settled) == 5)
+
+
+def test_a_subscription_and_its_dead_letters(served: NamespaceProcess) -> None:
+    from isthmus.bridge.delivery_event import Disposition
+
+    with host() as loop:
+        source = loop.source(1, "flights/Subscriptions/all")
+        dead = loop.source(2, "flights/Subscriptions/all/$deadletterqueue")
+        target = loop.target(3, "flights")
+        loop.run(lambda: loop.told(1, SourceOpened) and loop.told(2, SourceOpened) and loop.told(3, Granted))
+        target.send(Send([section.encode_message(b"x", properties={"message_id": f"m{n}"}) for n in range(4)], True))
+        source.grant(10)
+        dead.grant(10)
+        loop.run(lambda: len(loop.ids(1)) == 4 and loop.told(3, Outcome))
+        assert loop.told(3, Outcome) == [Outcome(0, 0, None)]
+        source.settle(1, 2)
+        source.settle(3, 3, Disposition("dead-letter", "Bad", "it is bad"))
+        source.settle(4, 4, Disposition("abandon"))
+        loop.run(lambda: len(loop.ids(1)) == 5 and loop.ids(2) == ["m2"])
+        assert loop.ids(1)[-1] == "m3"
+        source.release(4, 4)
+        loop.run(lambda: len(loop.ids(1)) == 6)
+        source.settle(4, 4)
+        dead.settle(1, 10)
+        loop.run(lambda: not standing(served, "flights/Subscriptions/all"))
+
+
+def test_what_a_target_refuses_is_an_outcome(served: NamespaceProcess) -> None:
+    with host() as loop:
+        target = loop.target(1, "b")
+        loop.run(lambda: loop.told(1, Granted))
+        limit = loop.told(1, Opened)[0].message_bytes
+        assert limit
+        target.send(Send([section.encode_message(b"small"), section.encode_message(bytes(limit + 1))]))
+        loop.run(
+            lambda: sum(event.last - event.first + 1 for event in loop.told(1, Outcome)) == 2 or loop.told(1, Lost)
+        )
+        refused = [event for event in loop.told(1, Outcome) if event.refusal is not None]
+        assert [event.refusal.kind for event in refused] == [RefusalKind.MESSAGE]
+
+
+def test_what_was_on_its_way_goes_back_when_a_source_is_closed(served: NamespaceProcess) -> None:
+    fill(served, "back", 500)
+    with host() as loop:
+        source = loop.source(1, "back")
+        loop.run(lambda: loop.told(1, SourceOpened))
+        source.grant(400)
+        loop.run(lambda: loop.ids(1))
+        source.release(0, 1 << 60)
+        source.close()
+        del loop.ends[1]
+        source = loop.source(2, "back")
+        loop.run(lambda: loop.told(2, SourceOpened))
+        source.grant(1000)
+        loop.run(lambda: len(loop.ids(2)) == 500, 8)  # much less than the lock duration
+        assert loop.ids(2) == [f"m{n}" for n in range(500)]
+        source.settle(0, 1 << 60)
