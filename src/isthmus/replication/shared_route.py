@@ -13,6 +13,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from isthmus.bridge.fence import CONFIRM_SECONDS
+from isthmus.bridge.lease import UNCONFIRMED
 from isthmus.bridge.report import RouteReport, RouteState
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.replication.shared_query import SharedQuery
@@ -52,6 +54,7 @@ class SharedRoute:
         self._clock = clock
         self._leave_by = 0.0  # not 0: it leaves its query for another
         self._error = ""
+        self._confirm_by = clock() + CONFIRM_SECONDS
         self._before = self._base = NO_COUNTS
         self._query = query
         self._enter(query)
@@ -77,7 +80,7 @@ class SharedRoute:
         report = self._report()
         error = self._told(report.error) if report.state is RouteState.RETRYING else ""
         return Sighting(
-            ready=report.state not in (RouteState.OPENING, RouteState.RETRYING),
+            ready=report.state not in (RouteState.OPENING, RouteState.RETRYING) and report.paused != UNCONFIRMED,
             counts=self._count(report),
             held=self._held(report),
             processes=tuple(sorted(self._query.control.processes())),
@@ -143,6 +146,9 @@ class SharedRoute:
         return self.spec.only_present and report.state is RouteState.ENDED and report.is_exhausted
 
     def _held(self, report: RouteReport) -> str:
+        if report.state is RouteState.PAUSED and report.paused == UNCONFIRMED:
+            # At first that is so for as long as the driver takes to answer.
+            return f"{self.spec.source.alias}: {UNCONFIRMED}" if self._clock() >= self._confirm_by else ""
         if report.state is RouteState.PAUSED and report.paused:
             return self._told(report.paused)
         if report.state is RouteState.RUNNING and report.blocked_by:

@@ -153,6 +153,7 @@ class _Slot:
     is_faulty: bool = False
     retry_seconds: float | None = None  # after which it begins again by itself, as last told
     settled_at_failure: int = 0
+    failing_since: float = 0.0  # by itself, without a message settled meanwhile
 
 
 class Supervisor:
@@ -332,12 +333,20 @@ class Supervisor:
             return False
         if before is not None and slot.retry_seconds <= before:
             return False  # the same failure, as it was told before
-        settled = slot.condition.counts.settled
-        if settled > slot.settled_at_failure:
+        now, settled = self.clock.monotonic(), slot.condition.counts.settled
+        if settled > slot.settled_at_failure or not slot.failures_in_a_row:
             slot.failures_in_a_row = 0
+            slot.failing_since = now
         slot.settled_at_failure = settled
         self._failed(slot, scrub(sighting.error), slot.retry_seconds)
+        if self.settings.available_now and now - slot.failing_since >= self._patience_seconds():
+            slot.given_up = True
         return slot.given_up
+
+    def _patience_seconds(self) -> float:
+        """How long a route of a run with an end fails by itself before it is given up: as long as one that is started again."""
+        first, limit = self.settings.retry_first_seconds, self.settings.retry_limit_seconds
+        return sum(0.75 * min(limit, first * 2.0**attempt) for attempt in range(self.settings.attempts_limit - 1))
 
     def _fail(self, slot: _Slot, error: str) -> None:
         now = self.clock.monotonic()
@@ -348,13 +357,16 @@ class Supervisor:
         slot.due_at = now + delay_seconds
         slot.retry_seconds = None
         self._failed(slot, scrub(error), delay_seconds)
+        if self.settings.available_now and slot.failures_in_a_row >= self.settings.attempts_limit:
+            slot.given_up = True
 
     def _failed(self, slot: _Slot, error: str, delay_seconds: float) -> None:
         slot.failures_in_a_row += 1
+        has_changed = error != slot.condition.last_error
         slot.condition.failed(self.clock.monotonic(), error, delay_seconds, _named(slot.route, error))
-        if self.settings.available_now and slot.failures_in_a_row >= self.settings.attempts_limit:
-            slot.given_up = True
-        log.warning("route %s failed: %s; next try in %.1f s", slot.route.name, error, delay_seconds)
+        # The same error is logged at failures 1, 2, 4, 8 ... in a row.
+        if has_changed or not slot.failures_in_a_row & (slot.failures_in_a_row - 1):
+            log.warning("route %s failed: %s; next try in %.1f s", slot.route.name, error, delay_seconds)
 
     # ---- ending
 

@@ -393,13 +393,14 @@ def test_a_route_that_begins_again_by_itself_is_told_like_one_that_is_started_ag
 
 
 def test_available_now_gives_up_a_route_that_goes_on_failing_by_itself() -> None:
-    bench = Bench(available_now=True, attempts_limit=3)
+    bench = Bench(available_now=True, attempts_limit=3, retry_first_seconds=4.0)
     bench.step()
     running = bench.started["a"][0]
-    for attempt in range(3):
+    for attempt in range(10):
+        assert not bench.supervisor.finished()
         running.seen = Sighting(error="no such entity", retry_in_seconds=5.0 + attempt)
-        bench.step()
-    assert bench.supervisor.finished()
+        bench.step(1.0)
+    assert bench.supervisor.finished()  # 3 and 6 s, which is how long two restarts wait
     assert bench.journal == ["drain a", "stop a"]
 
 
