@@ -160,6 +160,8 @@ def host() -> Iterator[Host]:
 class Route:
     """Joins a source and a target: what the target accepts is settled; all that is not is sent again after a loss."""
 
+    target_options: dict[str, str] = {}
+
     def __init__(self, host: Host, key: int, source: str, target: str, window: int = 1000, **options: Any) -> None:
         self.window = window
         self.waiting: list[tuple[int, bytes]] = []
@@ -172,7 +174,7 @@ class Route:
         self.reopen_at: dict[int, float] = {}
         self.host, self.key = host, key
         self.is_open = False
-        self.target = host.target(key + 100_000, target)
+        self.target = host.target(key + 100_000, target, **self.target_options)
         self.source = host.source(key, source, opens=False, **options)
         host.handlers[key] = self.on_source
         host.handlers[key + 100_000] = self.on_target

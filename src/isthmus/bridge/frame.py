@@ -32,7 +32,8 @@ Reader to driver (after the handshake of `isthmus.bridge.host.control_client`):
     ENDED    JSON {"error"}: the lease is over; empty: in good order
     LOOK     JSON {"query"}: whether a lease may start; asked by the part of the data source that runs beside the driver
 Driver to reader:
-    ASSIGN   JSON {"routes": [RouteSpec], "plans": {name: Plan}, "lease_seconds"}: what to carry
+    ASSIGN   JSON {"routes": [RouteSpec], "plans": {name: Plan}, "lease_seconds"}: what to carry; without "lease_seconds" the lease
+             lasts as long as the data source was told
     ADD      JSON RouteSpec, with "plan" beside its fields: carry this one too
     REMOVE   JSON {"name", "why"}: end it in good order, then report ENDED for it
     PLAN     JSON {"name", "window", "span", "set_aside", "deaths"} (`isthmus.bridge.crash_search`)

@@ -31,34 +31,24 @@ from typing import Any
 
 from isthmus.bridge import lease_event as e
 from isthmus.bridge.byte_budget import ByteBudget
-from isthmus.bridge.crash_search import SET_ASIDE_REASON, Plan
-from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.fence import Fence
 from isthmus.bridge.lease_event import Effect, Event
+from isthmus.bridge.lease_report import report_of
 from isthmus.bridge.lease_state import EndState, LeaseCounts, Phase, SourceState, Trouble
-from isthmus.bridge.message_age import age_ms
+from isthmus.bridge.message_account import MessageAccount
 from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost, SourceOpened
-from isthmus.bridge.report import RouteReport, RouteState
+from isthmus.bridge.report import RouteReport
 from isthmus.bridge.route_spec import RouteSpec
-from isthmus.bridge.row_account import RowAccount
 from isthmus.bridge.source_flow import SourceFlow
-from isthmus.bridge.unsettled import UnsettledMap, runs_of
+from isthmus.bridge.unsettled import runs_of
 
 __all__ = ["TOLD_WINDOW", "RouteLease"]
 
 # With a window so small the driver is told of each message before it is handed on: it may be the one that kills.
 TOLD_WINDOW = 8
 DRAIN_SECONDS = 5.0
-# How long the end of a route waits for a target that is paused, or a source that is lost.
-GIVE_BACK_SECONDS = 3.0
-# How long it waits for settlements that have stopped coming.
-CLOSING_SECONDS = 20.0
-# For so long the age of the message that came last is reported.
-LAG_SECONDS = 2.0
-UNCONFIRMED = (
-    "the driver has not confirmed in time that it holds the claim of the task; it is frozen, gone, or cannot reach the namespace of "
-    "the claim. Nothing is moved until it does"
-)
+# A source that does not answer a drain for so long is opened again.
+DRAIN_LIMIT_SECONDS = 30.0
 
 
 class RouteLease:
@@ -72,6 +62,7 @@ class RouteLease:
         counts: where the route was carried before in this lease, what was counted then.
 
     Attributes:
+        messages: what became of them.
         handle: of the current opening; 0 while there is none.
         has_ended: whether the route is over; events change nothing after it.
     """
@@ -85,22 +76,18 @@ class RouteLease:
         counts: LeaseCounts | None = None,
     ) -> None:
         self.spec = spec
-        self.counts = counts or LeaseCounts()
+        self.messages = MessageAccount(counts or LeaseCounts(), bool(spec.steps))
         self.handle = 0
         self._fence = fence
         self._budget = budget
         self._counted_bytes = 0
         self._new_handle = new_handle
         self._phase = Phase.NEW
-        self._unsettled = UnsettledMap()
-        self._rows = RowAccount() if spec.steps else None
         self._flow = SourceFlow(spec.window, spec.window_bytes, budget)
         self._source = SourceState()
         self._trouble = Trouble()
         self._end = EndState()
-        self._plan = Plan()
         self._paused = ""
-        self._last_came: tuple[float, bytes] = (-math.inf, b"")
         self._handlers: dict[type, Callable[[Any, float, list[Effect]], None]] = {
             e.Begin: self._on_begin,
             SourceOpened: self._on_source_opened,
@@ -134,7 +121,7 @@ class RouteLease:
     @property
     def outstanding(self) -> int:
         """Messages delivered and not settled."""
-        return self._unsettled.outstanding
+        return self.messages.unsettled.outstanding
 
     def deadline(self, now: float) -> float:
         """When a `Tick` is due though nothing happened; infinite where none is."""
@@ -144,51 +131,26 @@ class RouteLease:
         due = min(due, self._source.reopen_at)
         if self.handle and self._fence.required and self._fence.until > now:
             due = min(due, self._fence.until)
+        if self._flow.is_draining:
+            due = min(due, self._flow.drain_at + DRAIN_LIMIT_SECONDS)
         if self._end.is_begun:
-            drain_by = self._end.begun_at + DRAIN_SECONDS
-            due = min(due, self._gives_back_at(), drain_by if drain_by > now else math.inf)
+            due = min(due, max(self._drains_until(), self._waits_until()))
         return due
 
     def report(self, now: float, clock_offset_ms: int | None = None) -> RouteReport:
         """How the route stands; `clock_offset_ms` as its source tells it."""
-        counts, unsettled, phase = self.counts, self._unsettled, self._phase
-        came_at, payload = self._last_came
-        lag_ms = 0
-        if payload and clock_offset_ms is not None and now - came_at < LAG_SECONDS:
-            lag_ms = age_ms(payload, int(came_at * 1000) + clock_offset_ms)
-        retry_at = min(self._trouble.retry_at, self._source.reopen_at) if phase is not Phase.ENDED else math.inf
-        return RouteReport(
-            state=self._state(now),
-            settled=counts.settled,
-            moved=counts.moved,
-            dead_lettered=counts.disposed["dead-letter"],
-            discarded=counts.disposed["complete"],
-            resent=counts.resent,
-            outstanding=unsettled.outstanding,
-            head=unsettled.first or 0,
+        return report_of(
+            self._phase,
+            self.messages,
+            self._source,
+            self._trouble,
+            self._end,
             window=self._flow.window.limit,
-            lag_ms=lag_ms,
-            received_bytes=counts.received_bytes,
-            paused=self._paused or ("" if self._is_confirmed(now) else UNCONFIRMED),
-            blocked_by=self._source.blocked_by,
-            error=self._trouble.text or self._source.lost,
-            retry_in_seconds=round(max(0.0, retry_at - now), 3) if retry_at < math.inf else 0.0,
-            set_aside=tuple(counts.set_aside),
-            is_exhausted=self._end.is_complete,
+            paused=self._paused,
+            is_confirmed=self._is_confirmed(now),
+            now=now,
+            clock_offset_ms=clock_offset_ms,
         )
-
-    def _state(self, now: float) -> RouteState:
-        if self._phase is Phase.ENDED:
-            return RouteState.ENDED
-        if self._end.is_begun:
-            return RouteState.ENDING
-        if not self._is_confirmed(now):
-            return RouteState.PAUSED
-        if self._phase is Phase.WAITING or self._source.lost:
-            return RouteState.RETRYING
-        if self._phase is not Phase.RUNNING:
-            return RouteState.OPENING
-        return RouteState.PAUSED if self._paused else RouteState.RUNNING
 
     def _is_confirmed(self, now: float) -> bool:
         return not self._fence.required or self._fence.is_open(now)
@@ -208,7 +170,7 @@ class RouteLease:
         return effects
 
     def _count_bytes(self) -> None:
-        nbytes = self._unsettled.outstanding_bytes
+        nbytes = self.messages.unsettled.outstanding_bytes
         self._budget.used += nbytes - self._counted_bytes
         self._counted_bytes = nbytes
 
@@ -235,56 +197,22 @@ class RouteLease:
 
     def _on_arrived(self, event: Arrived, now: float, effects: list[Effect]) -> None:
         positions, payloads = event
-        if not payloads:
-            return
-        if not self.handle:
+        if not payloads or not self.handle:
             return  # the source is closed: they come again
-        sizes = list(map(len, payloads))
-        nbytes = sum(sizes)
-        has_room = self._flow.take(len(sizes), nbytes, self._unsettled)
+        sizes: Sequence[int] = list(map(len, payloads))
+        has_room = self._flow.take(len(sizes), sum(sizes), self.messages.unsettled)
         if self._phase is not Phase.RUNNING or not has_room or not self._is_confirmed(now):
-            self._give_back(positions, effects)
+            self._end.has_returned = True
+            effects.extend(e.Release(positions[low], positions[high - 1]) for low, high in runs_of(positions))
             return
         self._source.backoff.reset()
-        self._last_came = now, payloads[-1]
-        if self._is_any_known(positions):
-            fresh = [at for at in range(len(sizes)) if self._is_fresh(positions[at], now, effects)]
-            if not fresh:
-                return
-            positions, payloads = [positions[at] for at in fresh], [payloads[at] for at in fresh]
-            sizes = [sizes[at] for at in fresh]
-            nbytes = sum(sizes)
-        self.counts.received_bytes += nbytes
-        self._flow.window.came(len(sizes), nbytes, max(sizes))
-        self._unsettled.add(positions, sizes)
-        if self._rows is not None:
-            self._rows.handed_on(positions)
+        positions, payloads, sizes = self.messages.admit(positions, payloads, sizes, now, effects)
+        if not positions:
+            return
+        self._flow.window.came(len(sizes), sum(sizes), max(sizes))
         if self._flow.window.limit <= TOLD_WINDOW:
             effects.append(e.Report())
         effects.append(e.HandOn(self.handle, positions, payloads))
-
-    def _is_any_known(self, positions: Sequence[int]) -> bool:
-        """Whether some of these are outstanding, or to be set aside."""
-        for low, high in runs_of(positions):
-            first, last = positions[low], positions[high - 1]
-            if first <= self._plan.set_aside <= last and self._plan.set_aside:
-                return True
-            if self._unsettled.count(first, last):
-                return True
-        return False
-
-    def _is_fresh(self, position: int, now: float, effects: list[Effect]) -> bool:
-        """Whether a position is to be handed on; dead-letters the one over which workers died."""
-        if position == self._plan.set_aside:
-            text = f"{self._plan.deaths} workers in a row died while this message alone was under way"
-            effects.append(e.Settle(position, position, Disposition("dead-letter", SET_ASIDE_REASON, text)))
-            if position not in self.counts.set_aside:
-                self.counts.settled += 1
-                self.counts.disposed["dead-letter"] += 1
-                self.counts.set_aside.append(position)
-            effects.append(e.Report())
-            return False
-        return not self._unsettled.count(position, position)
 
     def _on_blocked(self, event: Blocked, now: float, effects: list[Effect]) -> None:
         self._source.blocked_by = event.position
@@ -304,7 +232,7 @@ class RouteLease:
     def _on_target_ready(self, event: e.TargetReady, now: float, effects: list[Effect]) -> None:
         if self._phase is Phase.CONNECTING:
             self._phase = Phase.RUNNING
-            self._trouble.text = ""
+            self._trouble.text = self._paused = ""
             effects.append(e.Report())  # who dies from now on may have been killed by a message
 
     def _on_target_paused(self, event: e.TargetPaused, now: float, effects: list[Effect]) -> None:
@@ -319,24 +247,15 @@ class RouteLease:
             self._fail(event.text, event.is_fatal, now, effects)
 
     def _on_completed(self, event: e.Completed, now: float, effects: list[Effect]) -> None:
-        count = sum(self._settle(first, last, None, effects) for first, last in event.runs)
+        count = self.messages.settle(event.runs, None, effects)
         if count:
             self._trouble.moved()
             self._settled(count, now, effects)
 
     def _on_disposed(self, event: e.Disposed, now: float, effects: list[Effect]) -> None:
-        disposition = event.disposition
-        count = self._settle(event.first, event.last, disposition, effects)
-        self.counts.disposed[disposition.kind] += count
+        count = self.messages.settle([(event.first, event.last)], event.disposition, effects)
         if count:
             self._settled(count, now, effects)
-
-    def _settle(self, first: int, last: int, disposition: Disposition | None, effects: list[Effect]) -> int:
-        before = self._unsettled.settled
-        effects.extend(e.Settle(low, high, disposition) for low, high in self._unsettled.settle(first, last))
-        count = self._unsettled.settled - before
-        self.counts.settled += count
-        return count
 
     def _settled(self, count: int, now: float, effects: list[Effect]) -> None:
         self._end.progress_at = now
@@ -347,31 +266,25 @@ class RouteLease:
         self._look_for_removed(now, effects)
 
     def _on_flushed(self, event: e.Flushed, now: float, effects: list[Effect]) -> None:
-        if self._rows is not None:
-            self._rows.flushed(event.yielded, event.came)
-            self._look_for_removed(now, effects)
+        self.messages.flushed(event.yielded, event.came)
+        self._look_for_removed(now, effects)
 
     def _look_for_removed(self, now: float, effects: list[Effect]) -> None:
-        removed = self._rows.removed(self._unsettled) if self._rows is not None else []
-        if removed:
-            count = sum(last - first + 1 for first, last in removed)
-            text = (
-                f"{count} messages from position {removed[0][0]} on did not come to the sink: the step "
-                f"'{', '.join(self.spec.steps)}' removes rows; mark them instead (columns disposition and reason). They have been "
-                "given back to the source"
-            )
+        text = self.messages.removed_text(self.spec.steps)
+        if text:
             self._fail(text, True, now, effects)
 
     def _on_statistics(self, event: e.Statistics, now: float, effects: list[Effect]) -> None:
-        self.counts.resent = max(self.counts.resent, self.counts.resent_before + event.resent)
+        counts = self.messages.counts
+        counts.resent = max(counts.resent, counts.resent_before + event.resent)
         # Blocked, and yet not paused: the sink needs another message to find out whose fault it is.
         if event.blocked_by and not self._paused and self._flow.window.admit_another():
             self._window_changed(effects)
 
     def _on_planned(self, event: e.Planned, now: float, effects: list[Effect]) -> None:
-        if event.plan == self._plan:
+        if event.plan == self.messages.plan:
             return
-        self._plan = event.plan
+        self.messages.plan = event.plan
         if event.plan.window:
             self._flow.window.narrow(event.plan.window, event.plan.span)
             self._window_changed(effects)
@@ -395,17 +308,15 @@ class RouteLease:
         self.handle = self._new_handle()
         self._source = SourceState(is_made=True)
         self._end.is_exhausted = self._end.has_returned = False
-        self._rows = RowAccount() if self.spec.steps else None
+        self.messages.new_opening()
         self._trouble.retry_at = math.inf
         self._paused = ""
-        self.counts.new_opening()
         self._phase = Phase.OPENING
         effects.append(e.OpenSource(self.handle))
 
     def _close(self, effects: list[Effect]) -> int:
         """Gives back what is not settled, and closes both ends; how many messages were given back."""
-        count = self._unsettled.outstanding
-        effects.extend(e.Release(first, last) for first, last in self._unsettled.clear())
+        count = self.messages.give_back(effects)
         if self._source.is_told:
             effects.append(e.CloseTarget(self.handle))
         if self._source.is_made:
@@ -430,10 +341,6 @@ class RouteLease:
         effects += (e.Report(), e.Ended())
         return count
 
-    def _give_back(self, positions: Sequence[int], effects: list[Effect]) -> None:
-        self._end.has_returned = True
-        effects.extend(e.Release(positions[low], positions[high - 1]) for low, high in runs_of(positions))
-
     def _check_claim(self, now: float, effects: list[Effect]) -> None:
         """An opening ends with the claim; where the claim was never confirmed there is nothing to give back."""
         if self.handle and self._fence.required and -math.inf < self._fence.until <= now:
@@ -449,8 +356,10 @@ class RouteLease:
             return
         if self._end.is_begun:
             self._advance_end(now, effects)
-        elif self._end.is_exhausted and not self._unsettled.outstanding:
+        elif self._end.is_exhausted and not self.messages.unsettled.outstanding and self._source.is_open:
             self._exhausted(now, effects)
+        if self._flow.is_draining and now >= self._flow.drain_at + DRAIN_LIMIT_SECONDS:
+            self._fail(f"the source did not answer within {DRAIN_LIMIT_SECONDS:g} s", False, now, effects)
         if self._phase is Phase.WAITING and now >= self._trouble.retry_at and self._is_confirmed(now):
             self._open(effects)
         if self._source.reopen_at <= now:
@@ -459,9 +368,9 @@ class RouteLease:
         if self._phase is not Phase.RUNNING or not self._source.is_open:
             return
         if self._paused or self._end.is_begun or not self._is_confirmed(now):
-            self._flow.drain(effects)
+            self._flow.drain(now, effects)
         else:
-            self._flow.refill(self._unsettled, effects)
+            self._flow.refill(self.messages.unsettled, now, effects)
 
     def _exhausted(self, now: float, effects: list[Effect]) -> None:
         if self._end.has_returned:
@@ -473,22 +382,21 @@ class RouteLease:
     def _advance_end(self, now: float, effects: list[Effect]) -> None:
         source, end = self._source, self._end
         if self._phase is Phase.RUNNING and source.is_open:
-            self._flow.drain(effects)
-            if not self._flow.is_quiet and now < end.begun_at + DRAIN_SECONDS:
-                return
-        if self._unsettled.outstanding and now < self._gives_back_at():
+            self._flow.drain(now, effects)
+        if now < max(self._drains_until(), self._waits_until()):
             return
         is_due_to_target = bool(self._paused or source.lost)
-        end.is_complete = end.is_exhausted and not end.has_returned and not self._unsettled.outstanding
+        end.is_complete = end.is_exhausted and not end.has_returned and not self.messages.unsettled.outstanding
         count = self._finish(effects)
         if count and not is_due_to_target:
             self._trouble.text = f"{count} messages were not settled in time and have been given back"
 
-    def _gives_back_at(self) -> float:
-        """Until when the end waits for what is outstanding."""
-        end = self._end
-        if not self._unsettled.outstanding:
-            return math.inf
-        if self._paused or self._source.lost:
-            return end.begun_at + GIVE_BACK_SECONDS
-        return max(end.begun_at, end.progress_at) + CLOSING_SECONDS
+    def _drains_until(self) -> float:
+        """Until when the end waits for what is still on its way from the source."""
+        is_quiet = self._phase is not Phase.RUNNING or not self._source.is_open or self._flow.is_quiet
+        return -math.inf if is_quiet else self._end.begun_at + DRAIN_SECONDS
+
+    def _waits_until(self) -> float:
+        """Until when the end waits for what is outstanding, and for a source that has to be told what was settled."""
+        is_untold = bool(self._source.lost) and self._source.is_told
+        return self._end.waits_until(self.messages.unsettled.outstanding, is_untold, bool(self._paused))

@@ -16,13 +16,17 @@ from dataclasses import dataclass, field
 
 from isthmus.bridge.backoff import Backoff
 
-__all__ = ["EndState", "LeaseCounts", "Phase", "SourceState", "Trouble"]
+__all__ = ["CLOSING_SECONDS", "GIVE_BACK_SECONDS", "EndState", "LeaseCounts", "Phase", "SourceState", "Trouble"]
 
 # A target that failed: the first delay and the longest; longer where waiting alone does not help.
 RETRY_SECONDS, RETRY_LIMIT_SECONDS = 0.5, 30.0
 FATAL_SECONDS, FATAL_LIMIT_SECONDS = 5.0, 60.0
 # A source that was lost is opened again quickly: what is outstanding is locked for a while only.
 REOPEN_SECONDS, REOPEN_LIMIT_SECONDS = 0.1, 5.0
+# How long the end of a route waits for a target that is paused, or a source that is lost.
+GIVE_BACK_SECONDS = 3.0
+# How long it waits for settlements that have stopped coming.
+CLOSING_SECONDS = 20.0
 
 
 class Phase(enum.Enum):
@@ -118,3 +122,15 @@ class EndState:
     def is_begun(self) -> bool:
         """Whether the route ends."""
         return self.begun_at < math.inf
+
+    def waits_until(self, outstanding: int, is_untold: bool, is_paused: bool) -> float:
+        """Until when it waits for what is outstanding.
+
+        Args:
+            outstanding: messages delivered and not settled.
+            is_untold: whether the source is lost, so that it may not know what was settled.
+            is_paused: whether the target takes nothing.
+        """
+        if is_untold or (is_paused and outstanding):
+            return self.begun_at + GIVE_BACK_SECONDS
+        return max(self.begun_at, self.progress_at) + CLOSING_SECONDS if outstanding else -math.inf

@@ -7,7 +7,8 @@ Invariants:
     I1. Every position that is settled or disposed of while its handle is known is told exactly once.
     I2. Nothing waits longer than `TELL_SECONDS`, nor behind `TELL_MESSAGES` messages, nor while the window of its route is three
         quarters full with messages whose settlement is not told: the source may be waiting for it.
-    I3. Work grows with what is settled and with the handles that it belongs to, not with the handles that are open.
+    I3. A flush row is told with the rows that came before it; of several that come before they are told, the last.
+    I4. Work grows with what is settled and with the handles that it belongs to, not with the handles that are open.
 """
 
 from __future__ import annotations
@@ -52,10 +53,6 @@ class _Entry:
         self.waits_at = sys.maxsize
         self.runs: list[list[int]] = []
 
-    @property
-    def is_awaited(self) -> bool:
-        return self.untold > 0 and self.came - self.told >= self.waits_at
-
 
 class SettleAccount:
     """The account of one sink."""
@@ -64,8 +61,11 @@ class SettleAccount:
         self._entries: dict[int, _Entry] = {}
         self._untold: dict[int, _Entry] = {}
         self._dispositions: list[dict[str, object]] = []
-        self._flushed: list[bytes] = []
+        self._moved: dict[int, int] = {}  # rows by handle, where any came since the last flush row
+        self._flushed: dict[int, int] = {}  # rows by handle before the last flush row
+        self._flush_number: int | None = None
         self._count = 0
+        self._waiting: set[int] = set()  # handles whose source may be waiting
         self._is_awaited = False
         self._tell_at = -math.inf
 
@@ -74,18 +74,20 @@ class SettleAccount:
     def open(self, handle: int) -> None:
         """Rows of this handle may come."""
         self._entries[handle] = _Entry()
+        self._moved[handle] = 0
 
     def close(self, handle: int) -> None:
         """Nothing of this handle is settled any more; what is not told is dropped."""
-        self._entries.pop(handle, None)
-        self._untold.pop(handle, None)
+        for account in (self._entries, self._untold, self._moved, self._flushed):
+            account.pop(handle, None)
+        self._waiting.discard(handle)
 
     def set_window(self, handle: int, messages: int) -> None:
         """So many messages may be outstanding."""
         entry = self._entries.get(handle)
         if entry is not None:
             entry.waits_at = max(1, messages * 3 // 4)
-            self._is_awaited |= entry.is_awaited
+            self._check(handle, entry)
 
     # ---- what happens
 
@@ -94,8 +96,8 @@ class SettleAccount:
         entry = self._entries.get(handle)
         if entry is not None:
             entry.came += rows
-            if entry.untold and entry.is_awaited:
-                self._is_awaited = True
+            self._moved[handle] = entry.came
+            self._check(handle, entry)
 
     def settle(self, handle: int, positions: Sequence[int]) -> None:
         """The target has acknowledged these positions."""
@@ -130,8 +132,10 @@ class SettleAccount:
             self._dispositions.append({"first": position, "last": position, **item})
 
     def flush(self, number: int) -> None:
-        """A flush row came: what came before it is told with the next settlements."""
-        self._flushed.append(pack_flushed(number, {handle: entry.came for handle, entry in self._entries.items()}))
+        """A flush row came: what came before it is told with the next settlements, unless another comes before that."""
+        self._flushed.update(self._moved)
+        self._moved.clear()
+        self._flush_number = number
 
     def _note(self, handle: int, count: int) -> _Entry | None:
         entry = self._entries.get(handle)
@@ -141,16 +145,28 @@ class SettleAccount:
             self._untold[handle] = entry
         entry.untold += count
         self._count += count
-        if entry.is_awaited:
-            self._is_awaited = True
+        self._is_awaited |= handle in self._waiting
         return entry
+
+    def _check(self, handle: int, entry: _Entry) -> None:
+        """Notes whether the source of a handle may be waiting."""
+        if entry.came - entry.told >= entry.waits_at:
+            self._waiting.add(handle)
+            self._is_awaited |= entry.untold > 0
+        elif self._waiting:
+            self._waiting.discard(handle)
 
     # ---- telling
 
     @property
     def has_untold(self) -> bool:
         """Whether there is anything to tell."""
-        return bool(self._untold or self._dispositions or self._flushed)
+        return bool(self._untold or self._dispositions or self._flush_number is not None)
+
+    @property
+    def is_source_waiting(self) -> bool:
+        """Whether the window of any route is so full that its source may be waiting."""
+        return bool(self._waiting)
 
     def deadline(self) -> float:
         """When to tell; infinite where there is nothing."""
@@ -164,15 +180,17 @@ class SettleAccount:
         frames: list[tuple[int, bytes]] = [
             *((Kind.SETTLE, pack_runs(part)) for part in _parts(runs, _FRAME_RUNS)),
             *((Kind.DISPOSE, pack_json(part)) for part in _parts(self._dispositions, _FRAME_DISPOSITIONS)),
-            *((Kind.FLUSHED, payload) for payload in self._flushed),
         ]
-        for entry in self._untold.values():
+        if self._flush_number is not None:
+            frames.append((Kind.FLUSHED, pack_flushed(self._flush_number, self._flushed)))
+            self._flush_number = None
+        for handle, entry in self._untold.items():
             entry.told += entry.untold
             entry.untold = 0
             entry.runs = []
+            self._check(handle, entry)
         self._untold.clear()
         self._dispositions.clear()
-        self._flushed.clear()
         self._count = 0
         self._is_awaited = False
         self._tell_at = now + TELL_SECONDS

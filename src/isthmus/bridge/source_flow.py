@@ -36,12 +36,14 @@ class SourceFlow:
         window: how many messages may be under way.
         left: credit that was granted and not used.
         is_draining: whether the answer to a drain is missing.
+        drain_at: since when.
     """
 
     def __init__(self, messages: int, nbytes: int, budget: ByteBudget) -> None:
         self.window = CreditWindow(messages, nbytes)
         self.left = 0
         self.is_draining = False
+        self.drain_at = 0.0
         self._nbytes = nbytes
         self._budget = budget
         self._is_returning = False
@@ -71,20 +73,21 @@ class SourceFlow:
         self._is_returning = over and not alone and bool(unsettled.outstanding)
         return not self._is_returning
 
-    def drain(self, effects: list[Effect]) -> None:
+    def drain(self, now: float, effects: list[Effect]) -> None:
         """Takes back what credit there is."""
         if self.left and not self.is_draining:
             self.is_draining = True
+            self.drain_at = now
             effects.append(Drain())
 
-    def refill(self, unsettled: UnsettledMap, effects: list[Effect]) -> None:
+    def refill(self, unsettled: UnsettledMap, now: float, effects: list[Effect]) -> None:
         """Grants what there is room for."""
         if self.is_draining:
             return
         window, outstanding, nbytes = self.window, unsettled.outstanding, unsettled.outstanding_bytes
         window.nbytes = min(self._nbytes, self._budget.share)
         if outstanding + self.left > window.limit or window.is_full(outstanding, nbytes, 0) or self._is_returning:
-            self.drain(effects)
+            self.drain(now, effects)
             self._is_returning = self._is_returning and self.is_draining
             return
         wanted = window.credit(outstanding, nbytes)

@@ -10,7 +10,7 @@ from isthmus.bridge.crash_search import SET_ASIDE_REASON, Plan
 from isthmus.bridge.credit_window import FIRST_MESSAGES
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.fence import Fence
-from isthmus.bridge.lease import CLOSING_SECONDS, DRAIN_SECONDS, GIVE_BACK_SECONDS, RouteLease
+from isthmus.bridge.lease import DRAIN_SECONDS, RouteLease
 from isthmus.bridge.lease_event import (
     Abort,
     Begin,
@@ -41,6 +41,7 @@ from isthmus.bridge.lease_event import (
     Tick,
     Window,
 )
+from isthmus.bridge.lease_state import CLOSING_SECONDS, GIVE_BACK_SECONDS
 from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.report import RouteState
 from isthmus.bridge.route_spec import End as RouteEnd
@@ -511,6 +512,35 @@ def test_a_route_whose_source_is_lost_gives_back_the_rest_when_it_ends() -> None
     assert Ended() in route.at(GIVE_BACK_SECONDS)
 
 
+def test_the_end_waits_for_a_lost_source_to_tell_it_what_was_settled() -> None:
+    route = running()
+    route.arrive(1)
+    route.on(SourceLost("reset"))
+    route.on(Completed([(1, 1)]))
+    assert not of(Ended, route.on(End()))
+    assert route.at(0.1) == [OpenSource(1)]
+    assert route.on(SourceOpened("ns")) == [CloseTarget(1), CloseSource(), Report(), Ended()]
+
+
+def test_what_is_present_is_not_complete_before_a_lost_source_was_told() -> None:
+    route = running(only_present=True)
+    route.arrive(1)
+    route.on(Exhausted())
+    route.on(SourceLost("reset"))
+    assert not of(Ended, route.on(Completed([(1, 1)])))
+    route.at(0.1)
+    assert Ended() in route.on(SourceOpened("ns"))
+
+
+def test_a_source_that_never_answers_a_drain_is_opened_again() -> None:
+    route = running()
+    route.on(TargetPaused("busy"))
+    route.on(TargetResumed())
+    assert route.lease.deadline(0.0) == 30.0
+    assert CloseSource() in route.at(30.0)
+    assert route.report.state is RouteState.RETRYING
+
+
 def test_settlements_that_stop_coming_end_the_waiting() -> None:
     route = running()
     route.arrive(1, 2)
@@ -631,5 +661,5 @@ def test_a_route_that_is_carried_again_goes_on_counting() -> None:
     route.arrive(1)
     route.on(Completed([(1, 1)]))
     spec = route.lease.spec
-    again = RouteLease(spec, Fence(False, 0.0), ByteBudget(), lambda: 9, route.lease.counts)
+    again = RouteLease(spec, Fence(False, 0.0), ByteBudget(), lambda: 9, route.lease.messages.counts)
     assert again.report(0.0).settled == 1

@@ -1,7 +1,7 @@
 """What the driver knows of one shared query: what it carries, who carries it, and what they reported.
 
 What it is: pure; messages of readers and wishes of the driver in, effects out. A reader is one connection that began a lease
-with LEASE. An ordered route is carried by the reader of slot 0, one whose order is not kept by the readers of all slots. What it is not:
+with LEASE; its counts begin at 0. An ordered route is carried by the reader of slot 0, one whose order is not kept by the readers of all slots. What it is not:
 connections and threads (`control_server`).
 
 Invariants:
@@ -10,7 +10,8 @@ Invariants:
     I3. A slot has one reader: a lease that begins on a slot asks the one before to end.
     I4. A death counts once, and not where the reader was asked to end, had ended, or was cut off for what it sent.
     I5. Each reader is told of each change of what it carries, in the order of the changes.
-    I6. An answer to a question names the claims of all routes that the reader has ever been told to carry: one that was removed still
+    I6. A route that was removed is reported as ended once nobody carries it, whatever became of its readers.
+    I7. An answer to a question names the claims of all routes that the reader has ever been told to carry: one that was removed still
         ends under its claim.
 """
 
@@ -18,12 +19,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from isthmus.bridge.frame import Kind, pack_json
 from isthmus.bridge.host.channel import ChannelError
 from isthmus.bridge.host.control_message import Died, Ended, Lease, Look, Message, Report
-from isthmus.bridge.host.control_tally import RouteTally
+from isthmus.bridge.host.control_tally import DIED_TEXT, RouteTally
 from isthmus.bridge.report import RouteReport, RouteState
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.errors import InvalidArgumentError
@@ -72,7 +74,7 @@ class Tell(NamedTuple):
 
 
 class Death(NamedTuple):
-    """A process of the query died: what it had reported last."""
+    """A process of the query died: what it had reported last, with counts as in `QueryAccount.reports`."""
 
     reports: Mapping[str, RouteReport]
 
@@ -95,15 +97,11 @@ class _Reader:
         self.is_asked_to_end = False  # STOP was sent
         self.has_died = False
         self.has_ended = False
+        self.error = ""  # that it ended with
 
     def takes(self, route: RouteSpec) -> bool:
-        """Whether the route is one for it, which it carries from now on."""
-        if self.lease.slot and route.ordered:
-            return False
-        self.carried.add(route.name)
-        if route.claim:
-            self.claims[route.claim] = None
-        return True
+        """Whether the route is one for it."""
+        return not (self.lease.slot and route.ordered)
 
 
 class QueryAccount:
@@ -181,13 +179,17 @@ class QueryAccount:
         if known is not None:
             return []
         self._routes[route.name] = route
-        return [Add(number, route) for number, reader in self._staying() if reader.takes(route)]
+        return [Add(number, route) for number, reader in self._staying() if self._take(number, reader, route)]
 
     def remove(self, name: str, why: str) -> list[Effect]:
         """Carry it no longer."""
         if self._routes is None or self._routes.pop(name, None) is None:
             return []
         payload = pack_json({"name": name, "why": why})
+        if name in self._tallies and not any(
+            name in each.carried and not each.has_ended for each in self._readers.values()
+        ):
+            self._tallies[name].finish()
         return [Tell(number, Kind.REMOVE, payload) for number, reader in self._staying() if name in reader.carried]
 
     def plan(self, name: str) -> list[Effect]:
@@ -229,7 +231,7 @@ class QueryAccount:
                 names = reader.reports if message.routes is None else message.routes
                 return self._on_death(reader, names)
             case Ended():
-                reader.has_ended = True
+                reader.has_ended, reader.error = True, message.error
                 if message.error:
                     self.errors.append(message.error)
         return []
@@ -246,9 +248,10 @@ class QueryAccount:
             return []
         unexpected = not (reader.has_ended or is_cut_off)
         effects = self._on_death(reader, reader.reports) if unexpected else []
-        died = not (reader.has_ended or self.stopping)
-        for name in reader.reports:
-            self._tallies[name].leave(number, reader.lease.slot, died=died)
+        error = reader.error if reader.has_ended else DIED_TEXT
+        for name in reader.carried.union(reader.reports):
+            goes_on = not self.stopping and self._routes is not None and name in self._routes
+            self._tallies[name].leave(number, reader.lease.slot, error if goes_on else "")
         return effects
 
     def _on_lease(self, number: int, reader: _Reader) -> list[Effect]:
@@ -278,8 +281,9 @@ class QueryAccount:
         if reader.has_died or reader.is_asked_to_end:
             return []
         reader.has_died = True
-        found = {name: reader.reports[name] for name in names if name in reader.reports}
-        return [Death({name: each for name, each in found.items() if each.state is not RouteState.ENDED})]
+        found = ((name, reader.reports[name]) for name in names if name in reader.reports)
+        left = {name: each for name, each in found if each.state is not RouteState.ENDED}
+        return [Death({name: replace(each, **self._tallies[name].counts()) for name, each in left.items()})]
 
     # ---- who is told what
 
@@ -295,8 +299,19 @@ class QueryAccount:
             if not reader.is_assigned:
                 routes = () if self.stopping or self._routes is None else tuple(self._routes.values())
                 reader.is_assigned = True
-                effects.append(Assign(number, tuple(filter(reader.takes, routes)), self._lease_seconds))
+                taken = tuple(route for route in routes if self._take(number, reader, route))
+                effects.append(Assign(number, taken, self._lease_seconds))
         return effects
+
+    def _take(self, number: int, reader: _Reader, route: RouteSpec) -> bool:
+        """Whether a reader is to carry a route, which it does from now on."""
+        if not reader.takes(route):
+            return False
+        reader.carried.add(route.name)
+        if route.claim:
+            reader.claims[route.claim] = None
+        self._tallies.setdefault(route.name, RouteTally()).take(number, reader.lease.slot)
+        return True
 
     def _ask_to_end(self, number: int, reader: _Reader, why: str) -> list[Effect]:
         if reader.is_leaving or reader.has_ended:

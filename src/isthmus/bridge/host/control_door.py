@@ -172,8 +172,8 @@ class Door:
             who = f"{host}:{port}"
         except OSError:
             who = "a connection"
-        guest.sock.close()
         self._log(who, why, now)
+        guest.sock.close()
 
     def _log(self, who: str, why: str, now: float) -> None:
         if now < self._log_at:

@@ -174,12 +174,9 @@ class ControlLoop:
             if connection.query:
                 raise ChannelError("a second lease on one connection")
             connection.query = query
-        effects = self._queries.on_message(query, number, message, is_local=connection.is_local)
-        for effect in effects:
-            if isinstance(effect, Grant):
-                self._carry_out(query, effect)
-                connection.channel.flush()
-        self._queries.queue(query, [effect for effect in effects if not isinstance(effect, Grant)])
+        for grant in self._queries.on_message(query, number, message, is_local=connection.is_local):
+            self._carry_out(query, grant)
+            connection.channel.flush()
 
     def _on_stray(self, connection: _Connection, query: str, message: Message) -> None:
         """The query is none of this run: nothing of it may start."""
@@ -190,15 +187,14 @@ class ControlLoop:
             connection.channel.send(Kind.LOOKED, pack_json({"stopping": True}))
             return
         connection.is_stray = True
-        connection.channel.send(Kind.ASSIGN, pack_json({"routes": [], "plans": {}, "lease_seconds": 0.0}))
+        connection.channel.send(Kind.ASSIGN, pack_json({"routes": [], "plans": {}}))
         connection.channel.send(Kind.STOP, f"this run has no query '{query}'".encode())
 
     def _drop(self, number: int, *, is_cut_off: bool) -> None:
         connection = self._connections.pop(number)
         connection.channel.close()
         if connection.query:
-            effects = self._queries.on_closed(connection.query, number, is_cut_off=is_cut_off)
-            self._queries.queue(connection.query, effects)
+            self._queries.on_closed(connection.query, number, is_cut_off=is_cut_off)
 
     # ---- acting
 
@@ -214,8 +210,9 @@ class ControlLoop:
                 told: dict[str, Any] = {
                     "routes": [route.to_json() for route in routes],
                     "plans": {route.name: self._plan(route.name) for route in routes},
-                    "lease_seconds": lease_seconds,
                 }
+                if lease_seconds:
+                    told["lease_seconds"] = lease_seconds
                 connection.channel.send(Kind.ASSIGN, pack_json(told))
             case Add(_, route):
                 connection.channel.send(Kind.ADD, pack_json({**route.to_json(), "plan": self._plan(route.name)}))

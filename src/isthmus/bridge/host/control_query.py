@@ -5,7 +5,7 @@ which the driver uses one of them. What it is not: connections (`control_loop`).
 
 Invariants:
     I1. Nothing here blocks: the lock is held for what is computed, never for a callback or a socket.
-    I2. Effects are carried out in the order in which they were decided.
+    I2. Effects are carried out in the order in which they were decided: they are queued before the lock is released.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from isthmus.bridge.host.control_account import Effect, QueryAccount
+from isthmus.bridge.host.control_account import Effect, Grant, QueryAccount
 from isthmus.bridge.host.control_message import Message
 from isthmus.bridge.report import RouteReport
 from isthmus.bridge.route_spec import RouteSpec
@@ -51,28 +51,26 @@ class Queries:
 
     # ---- the thread
 
-    def on_message(self, name: str, number: int, message: Message, *, is_local: bool) -> list[Effect]:
-        """A message of a connection; what follows.
+    def on_message(self, name: str, number: int, message: Message, *, is_local: bool) -> list[Grant]:
+        """A message of a connection; the answers to give at once. All else that follows is left to `take`.
 
         Raises:
             ChannelError: it has no place here.
         """
         with self._lock:
-            return self._accounts[name].on_message(number, message, is_local=is_local)
+            effects = self._accounts[name].on_message(number, message, is_local=is_local)
+            self._effects.extend((name, effect) for effect in effects if not isinstance(effect, Grant))
+        return [effect for effect in effects if isinstance(effect, Grant)]
 
     def on_stop_sent(self, name: str, number: int) -> None:
         """STOP is on its way."""
         with self._lock:
             self._accounts[name].on_stop_sent(number)
 
-    def on_closed(self, name: str, number: int, *, is_cut_off: bool) -> list[Effect]:
-        """A connection is gone; what follows."""
+    def on_closed(self, name: str, number: int, *, is_cut_off: bool) -> None:
+        """A connection is gone; what follows is left to `take`."""
         with self._lock:
-            return self._accounts[name].on_closed(number, is_cut_off=is_cut_off)
-
-    def queue(self, name: str, effects: list[Effect]) -> None:
-        """Leaves effects to `take`."""
-        with self._lock:
+            effects = self._accounts[name].on_closed(number, is_cut_off=is_cut_off)
             self._effects.extend((name, effect) for effect in effects)
 
     def take(self) -> tuple[str, Effect] | None:

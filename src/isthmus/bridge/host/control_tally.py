@@ -6,12 +6,13 @@ Invariants:
     I1. Totals are the sums over everything ever reported, and never fall: a reader that leaves leaves its last counts.
     I2. A count that falls within a reader, against its promise, has begun again from 0 and adds to what was.
     I3. Where several readers carry a route at a time, what they have now is added up, and the rest is that of the newest.
-    I4. A route whose reader died is not shown as running.
+    I4. A route that nobody carries is not shown as running: it has ended, or is tried again.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from isthmus.bridge.host.control_message import COUNTS
 from isthmus.bridge.report import RouteReport, RouteState
@@ -39,18 +40,24 @@ class RouteTally:
         if reader >= self._last.get(slot, (0, report))[0]:
             self._last[slot] = (reader, report)
 
-    def leave(self, reader: int, slot: int, *, died: bool) -> None:
-        """A reader is gone: nothing of it is outstanding any more."""
-        report = self._live.pop(reader, None)
-        if report is None:
-            return
+    def take(self, reader: int, slot: int) -> None:
+        """A reader is told to carry the route: what another reported of it before no longer holds."""
+        _, before = self._last.get(slot, (0, RouteReport()))
+        self._last[slot] = (reader, RouteReport(set_aside=before.set_aside))
+
+    def leave(self, reader: int, slot: int, error: str) -> None:
+        """A reader is gone: nothing of it is outstanding any more. `error` is empty where the route is not to be carried on."""
+        report = self._live.pop(reader, RouteReport())
         for name in COUNTS:
             self._before[name] += getattr(report, name)
-        if self._last[slot][0] == reader:
-            left = replace(report, outstanding=0, head=0, window=0, lag_ms=0)
-            if died and report.state is not RouteState.ENDED:
-                left = replace(left, state=RouteState.RETRYING, error=report.error or DIED_TEXT)
-            self._last[slot] = (reader, left)
+        newest, last = self._last.get(slot, (reader, report))
+        if newest == reader:
+            has_ended = not error or last.state is RouteState.ENDED
+            self._last[slot] = (reader, _left(last, "" if has_ended else last.error or error))
+
+    def finish(self) -> None:
+        """Nobody carries the route any more."""
+        self._last = {slot: (reader, _left(report, "")) for slot, (reader, report) in self._last.items()}
 
     def total(self) -> RouteReport:
         """What the route has come to."""
@@ -58,10 +65,6 @@ class RouteTally:
             return RouteReport()
         _, newest = max(self._last.values(), key=lambda each: each[0])
         now = [report for _, report in self._last.values()]
-        counts = {
-            name: before + sum(getattr(report, name) for report in self._live.values())
-            for name, before in self._before.items()
-        }
         return replace(
             newest,
             outstanding=sum(report.outstanding for report in now),
@@ -70,5 +73,17 @@ class RouteTally:
             head=min((report.head for report in now if report.head), default=0),
             set_aside=tuple(dict.fromkeys(position for report in now for position in report.set_aside)),
             is_exhausted=all(report.is_exhausted for report in now),
-            **counts,
+            **self.counts(),
         )
+
+    def counts(self) -> dict[str, Any]:
+        """The totals, by the names of their fields."""
+        return {
+            name: before + sum(getattr(report, name) for report in self._live.values())
+            for name, before in self._before.items()
+        }
+
+
+def _left(report: RouteReport, error: str) -> RouteReport:
+    state = RouteState.RETRYING if error else RouteState.ENDED
+    return replace(report, state=state, error=error, outstanding=0, head=0, window=0, lag_ms=0, paused="", blocked_by=0)

@@ -196,7 +196,7 @@ class _Loop:
         ready = self._wait(now, self._due(now))
         now = time.monotonic()
         self.routes.service(ready, now)
-        for kind, payload in self._sink.receive(ready):
+        for kind, payload in self._sink.receive(ready, now):
             self._on_sink_frame(kind, payload, now)
         if self._driver is not None:
             for kind, payload in self._driver.receive(ready):
@@ -321,7 +321,7 @@ class _Loop:
         while is_left() and (now := time.monotonic()) < until:
             ready = self._wait(now, min(until, now + 0.1))
             self.routes.service(ready, time.monotonic())
-            self._sink.receive(ready)
+            self._sink.receive(ready, now)
             self.routes.flush()
             self._sink.flush()
 
@@ -334,7 +334,7 @@ class _Loop:
                 left = until - time.monotonic()
                 if left <= 0:
                     break
-                self._sink.receive(self._polled.wait(self._sink.descriptors(), left))
+                self._sink.receive(self._polled.wait(self._sink.descriptors(), left), time.monotonic())
         self._sink.close()
         if self._driver is not None:
             self._driver.close()

@@ -91,5 +91,7 @@ class DriverLine:
 
     def close(self) -> None:
         """Ends the connection so that what was written is read."""
-        if not self._channel.closed:
+        if self._channel.closed:
+            self._channel.close()
+        else:
             hang_up(self._channel, HANG_UP_SECONDS)

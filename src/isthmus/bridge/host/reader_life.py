@@ -21,8 +21,8 @@ __all__ = ["ReaderLife", "Verdict"]
 # A sink is a process that Spark starts with the reader.
 SINK_SECONDS = 60.0
 ASSIGN_SECONDS = 15.0
-# The first look at Spark's thread comes after so long, and every one after it.
-OWNER_SECONDS = 1.0
+# A sink says something every 2 s; five times that is silence.
+SILENCE_SECONDS = 10.0
 
 
 class Verdict(enum.Enum):
@@ -46,6 +46,7 @@ class _Sink(Protocol):
     has_come: bool
     is_gone: bool
     has_ended: bool
+    heard_at: float
 
 
 class _Driver(Protocol):
@@ -124,6 +125,8 @@ class ReaderLife:
         if sink.is_gone:
             self.has_sink_died = True
             return "the sink went away without a word"
+        if sink.has_come and now - sink.heard_at >= SILENCE_SECONDS:
+            return f"the sink has been silent for {SILENCE_SECONDS:g} s"
         if self.owner is not None and not self.owner.is_alive():
             return "the thread that takes rows is gone"
         if not sink.has_come and not self._is_abandoned and now - self._begun_at >= SINK_SECONDS:

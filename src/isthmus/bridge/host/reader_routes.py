@@ -104,7 +104,7 @@ class ReaderRoutes:
             else:
                 self._feed(before, e.Planned(plan), now)
             return
-        counts = before.lease.counts if before is not None else None
+        counts = before.lease.messages.counts if before is not None else None
         fence = self._claims.fence(spec.claim, now)
         lease = RouteLease(spec, fence, self._budget, lambda: next(self._handles), counts)
         route = self._by_name[spec.name] = _Route(spec, lease)

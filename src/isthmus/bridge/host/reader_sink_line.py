@@ -34,6 +34,7 @@ class SinkLine:
         is_gone: whether it has gone since.
         has_ended: whether it said END or ERROR, so that its going is no surprise.
         process: its process id; 0 until it has come.
+        heard_at: when something came of it last, monotonic seconds.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,6 +42,7 @@ class SinkLine:
         self.is_gone = False
         self.has_ended = False
         self.process = 0
+        self.heard_at = 0.0
         self._listener: Listening | None = listen(path)
         self._strangers: dict[int, Channel] = {}
         self._channel: Channel | None = None
@@ -73,7 +75,7 @@ class SinkLine:
         if self._channel is not None and not self._channel.closed:
             self._channel.flush()
 
-    def receive(self, ready: Mapping[int, int]) -> list[tuple[int, bytes]]:
+    def receive(self, ready: Mapping[int, int], now: float) -> list[tuple[int, bytes]]:
         """The frames that have come.
 
         Raises:
@@ -85,17 +87,18 @@ class SinkLine:
                 self._strangers[stranger.fileno()] = stranger
         received: list[tuple[int, bytes]] = []
         for fd in [fd for fd in self._strangers if fd in ready]:
-            received += self._greeted(fd)
+            received += self._greeted(fd, now)
         channel = self._channel
         if channel is not None and not channel.closed and channel.fileno() in ready:
             received += channel.receive()
+            self.heard_at = now
         if any(kind in {Kind.END, Kind.ERROR} for kind, _ in received):
             self.has_ended = True
         if channel is not None and channel.closed:
             self.is_gone = True
         return received
 
-    def _greeted(self, fd: int) -> list[tuple[int, bytes]]:
+    def _greeted(self, fd: int, now: float) -> list[tuple[int, bytes]]:
         stranger = self._strangers[fd]
         try:
             received = stranger.receive()
@@ -110,7 +113,7 @@ class SinkLine:
         del self._strangers[fd]
         told: dict[str, Any] = unpack_json(received[0][1])
         self.has_come, self.process = True, int(told.get("process", 0))
-        self._channel = stranger
+        self._channel, self.heard_at = stranger, now
         self.is_gone = stranger.closed
         waiting, self._waiting = self._waiting, []
         for kind, payload in waiting:

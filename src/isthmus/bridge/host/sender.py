@@ -36,6 +36,7 @@ from isthmus.bridge.host.sender_error import SenderFaultError, SourceGoneError
 from isthmus.bridge.host.sender_routes import SenderRoutes
 from isthmus.bridge.host.sender_rows import Part
 from isthmus.bridge.port import Connector
+from isthmus.bridge.read_pace import ReadPace
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.errors import InvalidArgumentError, IsthmusError
 
@@ -73,7 +74,8 @@ class SenderHost:
         self._input = _Input()
         self._ends = _Ends()
         self._statistics_at = -math.inf
-        self._poller = Poller()
+        self._poller, self._silent_poller = Poller(), Poller()
+        self._pace = ReadPace()
         self._thread = threading.Thread(target=self._run, name="isthmus-sender", daemon=True)
 
     # ---- for Spark's thread
@@ -158,15 +160,14 @@ class SenderHost:
 
     def _iterate(self) -> bool:
         """Waits until something is to be done, and does it; whether everything is done."""
+        ready = self._wait(time.monotonic())
         now = time.monotonic()
-        ready = self._poller.wait(self._descriptors(), self._due(now) - now)
-        now = time.monotonic()
-        if self._input.fileno() in ready:
-            self._input.woken()
         self._ends.raise_abort()
         is_last = self._ends.input_ended_at is not None
         # Before the frames: rows that came meanwhile may be of handles whose OPEN is not read yet.
         items = self._input.take()
+        if items:
+            self._pace.rows_came(now)
         if self._link is not None:
             self._take_frames(self._link, now)
         for number, part in items:
@@ -180,8 +181,31 @@ class SenderHost:
             raise self._no_reader.error
         return is_last and self._is_done(now)
 
-    def _descriptors(self) -> list[tuple[int, int]]:
-        descriptors = [(self._input.fileno(), select.POLLIN), *self._routes.pools.descriptors()]
+    def _wait(self, now: float) -> dict[int, int]:
+        """What is ready, once something is, or something is due."""
+        due = self._due(now)
+        unread_until = now if self._is_target_awaited() else self._pace.waits_until(now)
+        if unread_until > now:
+            ready = self._silent_poller.wait(self._descriptors(~select.POLLIN), min(due, unread_until) - now)
+            if self._input.fileno() not in ready and time.monotonic() < unread_until:
+                return ready
+            due = now
+        ready = self._poller.wait(self._descriptors(), due - now)
+        self._pace.has_read(time.monotonic())
+        if self._input.fileno() in ready:
+            self._input.woken()
+        return ready
+
+    def _is_target_awaited(self) -> bool:
+        """Whether what the targets tell has to be read at once."""
+        if self._routes.is_target_awaited or self._ends.input_ended_at is not None:
+            return True
+        return self._link is not None and self._link.account.is_source_waiting
+
+    def _descriptors(self, target_events: int = ~0) -> list[tuple[int, int]]:
+        """What to poll, of the targets only these events."""
+        descriptors = [(self._input.fileno(), select.POLLIN)]
+        descriptors += ((descriptor, events & target_events) for descriptor, events in self._routes.pools.descriptors())
         if self._link is not None:
             descriptors += self._link.descriptors()
         return descriptors

@@ -137,6 +137,12 @@ class TargetHandle:
         return bool(self._rows) or self.machine.unfinished > 0
 
     @property
+    def awaits_target(self) -> bool:
+        """Whether it can do nothing before the target has told something."""
+        machine = self.machine
+        return bool(self._rows) or machine.unsent > 0 or machine.is_recovering or not self._was_opened
+
+    @property
     def _is_watched(self) -> bool:
         """Whether the target owes something; while the machine sends again, it knows itself when to give up."""
         return (self.machine.unfinished > 0 or not self._was_opened) and not self.machine.is_recovering

@@ -47,6 +47,7 @@ class SenderRoutes:
         self._deadlines: Deadlines[int] = Deadlines()
         self._ready: dict[int, bool] = {}  # handles to step; whether their targets have something to tell
         self._changed: set[int] = set()
+        self._awaiting: set[int] = set()
         self._told: dict[int, dict[str, Any]] = {}
 
     # ---- routes
@@ -66,6 +67,7 @@ class SenderRoutes:
         if spec.claim:
             self._claims.setdefault(spec.claim, set()).add(number)
         self._ready[number] = True
+        self._awaiting.add(number)
         handle.open()
 
     def close(self, number: int) -> None:
@@ -107,6 +109,7 @@ class SenderRoutes:
         self._deadlines.forget(number)
         self._ready.pop(number, None)
         self._changed.discard(number)
+        self._awaiting.discard(number)
         self._told.pop(number, None)
 
     # ---- the loop
@@ -115,6 +118,11 @@ class SenderRoutes:
     def has_ready(self) -> bool:
         """Whether `step` has something to do at once."""
         return bool(self._ready)
+
+    @property
+    def is_target_awaited(self) -> bool:
+        """Whether any route can do nothing before its target has told something."""
+        return bool(self._awaiting)
 
     @property
     def is_busy(self) -> bool:
@@ -147,6 +155,7 @@ class SenderRoutes:
             else:
                 self._deadlines.set(number, handle.due)
                 self._changed.add(number)
+                (self._awaiting.add if handle.awaits_target else self._awaiting.discard)(number)
         self.pools.flush()
 
     def close_all(self, *, in_good_order: bool) -> None:

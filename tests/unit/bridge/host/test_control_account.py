@@ -114,7 +114,8 @@ def test_i4_a_death_counts_once_and_tells_what_was_reported_last() -> None:
     assert query.on_closed(1) == []
     begin(query, 2)
     report(query, 2, a=1)
-    assert query.on_closed(2) == [Death({"a": RouteReport(state=RouteState.RUNNING, settled=1, outstanding=1)})]
+    dead = RouteReport(state=RouteState.RUNNING, settled=4, outstanding=1)  # counts are those of all readers
+    assert query.on_closed(2) == [Death({"a": dead})]
     assert query.reports()["a"].settled == 4
 
 
@@ -178,7 +179,50 @@ def test_a_route_is_not_changed_under_way() -> None:
         query.assign([B, B], 60.0)
 
 
-def test_i6_an_answer_names_the_claims_of_all_that_a_reader_ever_carried() -> None:
+@pytest.mark.parametrize(
+    "order", ["removed, dies", "dies, removed", "dies, removed, begins", "never reported", "stopped"]
+)
+def test_i6_a_route_that_was_removed_has_ended_whatever_became_of_its_reader(order: str) -> None:
+    query = account(A, B)
+    begin(query, 1)
+    if order != "never reported":
+        report(query, 1, a=1)
+    if order.startswith("removed") or order == "never reported":
+        query.remove("a", "moved")
+        assert query.reports()["a"].state is not RouteState.ENDED
+    if order == "stopped":
+        query.stop("the run ends")
+    query.on_closed(1)
+    if order.startswith("dies"):
+        assert query.reports()["a"].state is RouteState.RETRYING
+        query.remove("a", "moved")
+    if order.endswith("begins"):
+        begin(query, 2)
+    assert query.reports()["a"].state is RouteState.ENDED
+
+
+def test_a_route_that_comes_back_has_not_ended_yet() -> None:
+    query = account(A)
+    begin(query, 1)
+    query.remove("a", "moved")
+    query.on_message(1, Report({"a": RouteReport(state=RouteState.ENDED, settled=3)}))
+    assert query.reports()["a"].state is RouteState.ENDED
+    query.add(A)
+    assert query.reports()["a"] == RouteReport(settled=3)
+    query.remove("a", "at once")
+    assert query.reports()["a"].state is RouteState.OPENING, "its reader has yet to say so"
+
+
+def test_a_lease_that_failed_is_told_as_the_error_of_its_routes() -> None:
+    query = account(A)
+    begin(query, 1)
+    report(query, 1, a=1)
+    query.on_message(1, Ended("the sink is gone"))
+    query.on_closed(1)
+    assert query.reports()["a"] == RouteReport(state=RouteState.RETRYING, settled=1, error="the sink is gone")
+
+
+def test_i7_an_answer_names_the_claims_of_all_that_a_reader_ever_carried() -> None:
     query = account(A, B, WIDE)
     begin(query, 1)
     begin(query, 2, slot=1)
