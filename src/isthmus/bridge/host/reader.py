@@ -110,10 +110,6 @@ class ReaderHost:
         except queue.Empty:
             return None
 
-    def has_items(self) -> bool:
-        """Whether `take` would return at once."""
-        return not self._items.empty()
-
     def note_flush(self, number: int, rows: Any) -> None:
         """Flush row `number` was pushed behind so many rows of each handle, counted since its opening."""
         if self._loop is not None:
@@ -205,7 +201,7 @@ class _Loop:
 
     def _due(self, now: float) -> float:
         due = min(self.routes.deadline(now), self._claims.ask_at, self._life.deadline(now), now + LONGEST_WAIT_SECONDS)
-        if self.routes.has_changed:
+        if self._driver is not None and self.routes.has_changed:
             due = min(due, self._reported_at + REPORT_SECONDS)
         return due
 

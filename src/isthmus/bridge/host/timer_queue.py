@@ -51,7 +51,3 @@ class TimerQueue(Generic[Key]):
             del self._due[key]
             found.append(key)
         return found
-
-    def discard(self, key: Key) -> None:
-        """Forgets a key."""
-        self._due.pop(key, None)

@@ -488,3 +488,17 @@ def test_a_driver_that_cannot_be_reached_is_told_to_spark(system: FakeSystem, mo
         assert isinstance(end, LeaseEnd)
         assert "no driver" in str(end.error)
     assert pack_numbers(1)
+
+
+@pytest.mark.parametrize("has_driver", [False, True])
+def test_an_idle_lease_sleeps(make: Any, system: FakeSystem, monkeypatch: pytest.MonkeyPatch, has_driver: bool) -> None:
+    bed = assigned(make, route("a")) if has_driver else make(routes=[route("a")])
+    bed.open(1)
+    eventually(lambda: len(system.credits) == 1, "it runs")
+    waits: list[float] = []
+    wait = reader.PollSet.wait
+    monkeypatch.setattr(
+        reader.PollSet, "wait", lambda polled, wanted, seconds: waits.append(seconds) or wait(polled, wanted, seconds)
+    )
+    eventually(lambda: waits and waits[-1] > 0.9, "it waits for long")
+    assert len(waits) < 20
