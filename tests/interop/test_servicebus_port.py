@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import random
 import select
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
+from azure.servicebus.management import ServiceBusAdministrationClient
 
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
@@ -31,6 +34,13 @@ queues:
   held: {lock_duration: 5s}
   cut: {max_delivery_count: 100}
   back: {max_delivery_count: 100}
+  bound: {}
+  torn-0: {lock_duration: 3s, max_delivery_count: 100}
+  sink-torn-0: {}
+  torn-0-05: {lock_duration: 3s, max_delivery_count: 100}
+  sink-torn-0-05: {}
+  torn-0-3: {lock_duration: 3s, max_delivery_count: 100}
+  sink-torn-0-3: {}
   present: {}
   empty: {}
   closed: {status: Disabled}
@@ -91,7 +101,7 @@ class Host:
         self.ends: dict[int, Any] = {}
         self.events: dict[int, list[Any]] = {}
         self.handlers: dict[int, Callable[[Any], None]] = {}
-        self.polls = 0
+        self.polls = self.turns = 0
         self.longest = 0.0
 
     def source(self, key: int, path: str, *, opens: bool = True, **options: Any) -> Any:
@@ -108,6 +118,7 @@ class Host:
         return end
 
     def turn(self, until: float) -> None:
+        self.turns += 1
         pools = (self.sources, self.targets)
         now = time.monotonic()
         due = min(until, *(pool.deadline(now) for pool in pools), *(end.deadline(now) for end in self.ends.values()))
@@ -160,7 +171,7 @@ def host() -> Iterator[Host]:
 class Route:
     """Joins a source and a target: what the target accepts is settled; all that is not is sent again after a loss."""
 
-    target_options: dict[str, str] = {}
+    target_options: ClassVar[dict[str, str]] = {}
 
     def __init__(self, host: Host, key: int, source: str, target: str, window: int = 1000, **options: Any) -> None:
         self.window = window
@@ -518,3 +529,99 @@ def test_what_was_on_its_way_goes_back_when_a_source_is_closed(served: Namespace
         loop.run(lambda: len(loop.ids(2)) == 500, 8)  # much less than the lock duration
         assert loop.ids(2) == [f"m{n}" for n in range(500)]
         source.settle(0, 1 << 60)
+
+
+def test_what_happens_to_one_entity_touches_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = "queues:\n  a: {}\n  b: {}\n  c: {}\n  d: {}\n"
+    with namespace(config=config) as running:
+        monkeypatch.setenv("PORT_TEST", running.connection_string)
+        with host() as loop:
+            gone, good = Route(loop, 1, "a", "b"), Route(loop, 2, "c", "d")
+            loop.run(lambda: loop.told(1, SourceOpened) and loop.told(2, SourceOpened))
+            with ServiceBusAdministrationClient.from_connection_string(
+                running.admin_connection_string, connection_verify=str(running.ca_file)
+            ) as admin:
+                admin.delete_queue("a")
+                loop.run(lambda: loop.told(1, SourceLost))
+                for _ in range(3):
+                    count = len(loop.told(1, SourceLost))
+                    gone.source.open()
+                    loop.run(lambda before=count: len(loop.told(1, SourceLost)) > before)  # type: ignore[misc]
+                assert loop.told(1, SourceLost)[-1].is_fatal
+                admin.create_queue("a")
+            gone.source.open()
+            fill(running, "a", 10)
+            fill(running, "c", 10)
+            loop.run(lambda: len(gone.settled) == len(good.settled) == 10)
+            assert not loop.told(2, SourceLost)
+            assert not loop.told(100_002, Lost)
+
+
+def test_another_namespace_at_the_target_is_fatal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = "queues:\n  a: {}\n"
+    with namespace(tmp_path / "one", config=config) as first:
+        monkeypatch.setenv("PORT_TEST", first.connection_string)
+        with host() as loop:
+            target = loop.target(1, "a")
+            loop.run(lambda: loop.told(1, Granted))
+            port = first.ports["amqp"]
+            first.stop()
+            loop.run(lambda: loop.told(1, Lost))
+            assert loop.told(1, Lost)[0].refusal.kind is RefusalKind.UNKNOWN
+            with namespace(tmp_path / "two", config=config, arguments=["--port", str(port)]) as second:
+                monkeypatch.setenv("PORT_TEST", second.connection_string)
+                target.open()
+                loop.run(lambda: len(loop.told(1, Lost)) == 2)
+                assert loop.told(1, Lost)[1].refusal.kind is RefusalKind.FATAL
+                assert "another namespace" in loop.told(1, Lost)[1].refusal.description
+
+
+def test_credit_is_a_bound_and_drain_an_end(served: NamespaceProcess) -> None:
+    fill(served, "bound", 300)
+    with host() as loop:
+        source = loop.source(1, "bound")
+        source.grant(7)  # before it is open
+        loop.run(lambda: len(loop.ids(1)) == 7)
+        source.grant(50)
+        source.drain()
+        source.grant(20)  # waits for Drained
+        loop.run(lambda: loop.told(1, Drained))
+        at = next(i for i, event in enumerate(loop.events[1]) if isinstance(event, Drained))
+        before = sum(len(event.positions) for event in loop.events[1][:at] if isinstance(event, Arrived))
+        assert before <= 57
+        loop.run(lambda: len(loop.ids(1)) == before + 20)
+        until = time.monotonic() + 0.5
+        loop.run(lambda: time.monotonic() > until)
+        assert loop.ids(1) == [f"m{n}" for n in range(before + 20)]
+        turns = loop.turns
+        until = time.monotonic() + 1
+        loop.run(lambda: time.monotonic() > until)
+        assert loop.turns - turns < 10  # an idle loop sleeps
+        source.release(0, 1 << 60)
+        source.drain()
+        loop.run(lambda: len(loop.told(1, Drained)) == 2)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.05, 0.3])
+def test_connections_that_break_again_and_again_lose_nothing(served: NamespaceProcess, seconds: float) -> None:
+    name = f"torn-{seconds:g}".replace(".", "-")
+    fill(served, name, 3000)
+    with host() as loop:
+        route = Route(loop, 1, name, "sink-" + name, window=400)
+        chance = random.Random(5)
+        breaks = 0
+        cut_at = time.monotonic() + 0.3
+
+        def done() -> bool:
+            nonlocal breaks, cut_at
+            route.reopen()
+            now = time.monotonic()
+            if breaks < 8 and now > cut_at and route.source.client is not None and route.target.client is not None:
+                breaks += 1
+                cut_at = now + seconds + chance.random() / 5
+                cut(chance.choice([route.source, route.target]))
+            return len(route.settled) >= 3000
+
+        loop.run(done, 60)
+        loop.run(lambda: standing(served, name) == [])
+    assert first_times(standing(served, "sink-" + name)) == [f"m{n}" for n in range(3000)]

@@ -5,22 +5,29 @@ it is not: reconnecting; an end that is opened again gets another connection.
 
 Invariants:
     I1. When the connection is lost, or cannot be made, each of its ends is told once.
-    I2. A token for a path is kept fresh as long as an end uses it, and no longer.
+    I2. No more sessions are used than the peer allows, and `SESSIONS`.
+    I3. A token for a path is kept fresh as long as an end uses it, and no longer.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from isthmus.connectors.servicebus.connect import endpoint_of
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
+from isthmus.connectors.servicebus.port.credential import BackgroundCredential
 from isthmus.connectors.servicebus.port.dialer import OPEN_SECONDS
-from isthmus.errors import IsthmusError
-from isthmus.transport import Client
+from isthmus.errors import ConnectionLostError, IsthmusError
+from isthmus.transport import Client, IdentityCredential
 
-__all__ = ["Place", "SharedConnection", "User", "dial", "place_of"]
+__all__ = ["SESSIONS", "Place", "SharedConnection", "User", "dial", "place_of"]
+
+
+# A namespace takes about 5,000 sessions on a connection, and what shares one waits for its neighbours.
+SESSIONS = 1000
 
 
 class Place(NamedTuple):
@@ -44,7 +51,12 @@ def dial(options: SourceOptions | SinkOptions) -> Client:
     Raises:
         IsthmusError: the reference leads nowhere, or no connection could be made.
     """
-    client = Client(endpoint_of(options), name=f"isthmus-bridge-{os.getpid()}", shared=True)
+    endpoint = endpoint_of(options)
+    if isinstance(endpoint.credential, IdentityCredential):
+        credential = BackgroundCredential(endpoint.credential)
+        credential.fetch()
+        endpoint = replace(endpoint, credential=credential)
+    client = Client(endpoint, name=f"isthmus-bridge-{os.getpid()}", shared=True)
     return client.open(OPEN_SECONDS)
 
 
@@ -83,10 +95,13 @@ class SharedConnection:
         self._users: dict[User, None] = {}
         self._paths: Counter[str] = Counter()
 
-    @property
-    def is_usable(self) -> bool:
-        """Whether a new user may join."""
-        return self.error is None and not self.close_by
+    def takes(self, sessions: int) -> bool:
+        """Whether a new user with so many sessions may join."""
+        return self.error is None and not self.close_by and self.sessions + sessions <= self._room()
+
+    def _room(self) -> int:
+        # One session is for tokens; channels count from 0.
+        return SESSIONS if self.client is None else min(SESSIONS, self.client.connection.channel_max)
 
     @property
     def is_used(self) -> bool:
@@ -120,7 +135,13 @@ class SharedConnection:
         """It is open."""
         self.client = client
         for user in list(self._users):
-            user.on_connected(client)
+            if self.sessions > self._room():
+                self.leave(user, 0.0)
+                user.on_disconnected(
+                    ConnectionLostError(f"'{user.path}': the namespace takes no more links here; try again")
+                )
+            else:
+                user.on_connected(client)
 
     def lost(self, error: IsthmusError) -> None:
         """It is lost, or could not be made."""

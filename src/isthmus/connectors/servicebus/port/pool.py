@@ -4,7 +4,7 @@ What it is: the part of a pool that sources and targets have in common: which co
 and the account of the ends that have something to tell. What it is not: sources or targets.
 
 Invariants:
-    I1. Ends with the same place share a connection, up to `SESSIONS` AMQP sessions on each.
+    I1. Ends with the same place share a connection, up to so many AMQP sessions on each as it takes.
     I2. The work of `service` and `flush` grows with what happened and with the number of connections, not with that of ends.
     I3. Nothing here blocks but `close`, for at most `CLOSE_SECONDS`.
 """
@@ -24,10 +24,8 @@ from isthmus.connectors.servicebus.port.connection import Place, SharedConnectio
 from isthmus.connectors.servicebus.port.dialer import Dialer
 from isthmus.errors import ConnectionLostError
 
-__all__ = ["SESSIONS", "ConnectionPool", "Leaving"]
+__all__ = ["ConnectionPool", "Leaving"]
 
-# A namespace takes about 5,000 sessions on a connection, and what shares one waits for its neighbours.
-SESSIONS = 1000
 # A route that is opened again finds its connection, if that is soon.
 IDLE_SECONDS = 10.0
 CLOSE_SECONDS = 5.0
@@ -59,7 +57,7 @@ class ConnectionPool:
         place = place_of(options)
         known = self._connections.setdefault(place, [])
         for connection in known:
-            if connection.is_usable and connection.sessions + user.sessions <= SESSIONS:
+            if connection.takes(user.sessions):
                 connection.join(user)
                 return connection
         connection = SharedConnection(place)

@@ -144,7 +144,7 @@ class ServiceBusSource(End):
     def close(self) -> None:
         """Ends it. What comes still goes back, in the background; so do settlements by lock token that have no answer yet."""
         self.pool.unmark(self.key)
-        now = time.monotonic()
+        now = self.leave_by = time.monotonic()
         receiver = self._receiver
         if receiver is None or receiver.error is not None or self.fault is not None or self.step is not Step.ATTACHED:
             self._end_links()
@@ -336,7 +336,7 @@ class ServiceBusSource(End):
             wanted = max(0, self._credit.left - under_way)
             if guard is not None and guard.hole is not None:
                 wanted = min(wanted, PROBE)
-            if wanted != receiver.credit:
+            if wanted > receiver.credit:  # less would cross with what is on its way; `drain` takes credit back
                 receiver.grant(wanted)
         self._clock.credit(receiver.credit, now)
 

@@ -1,0 +1,39 @@
+"""An entity that looks are served from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from isthmus.amqp import section
+from isthmus.amqp.types import Int, Long, Symbol
+from isthmus.connectors.servicebus.port.look import Look
+
+
+class Entity:
+    """Messages by sequence number; those of `deferred` do not wait."""
+
+    def __init__(self, sequences: Iterable[int], deferred: Iterable[int] = ()) -> None:
+        self.sequences = sorted(sequences)
+        self.deferred = set(deferred)
+        self.pages = 0
+
+    def serve(self, look: Look[Any]) -> Any:
+        while look.wanted is not None:
+            self.pages += 1
+            start, size = look.wanted
+            look.answer([self._message(n) for n in self.sequences if n >= start][:size])
+        return look.result
+
+    def _message(self, sequence: int) -> bytes:
+        annotations: dict[Any, Any] = {Symbol("x-opt-sequence-number"): Long(sequence)}
+        if sequence in self.deferred:
+            annotations[Symbol("x-opt-message-state")] = Int(1)
+        return section.encode_map_section(section.MESSAGE_ANNOTATIONS, annotations) + section.encode_message(b"x")
+
+
+@pytest.fixture(name="entity_of")
+def _entity_of() -> type[Entity]:
+    return Entity

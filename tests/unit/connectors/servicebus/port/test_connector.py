@@ -1,0 +1,162 @@
+"""The connector, its options and what connects in the background."""
+
+import select
+import threading
+import time
+
+import pytest
+
+from isthmus.bridge.delivery_event import Send
+from isthmus.bridge.port import SourceLost
+from isthmus.bridge.refusal import RefusalKind
+from isthmus.bridge.registry import connector
+from isthmus.connectors.servicebus.port.connection import SharedConnection, place_of
+from isthmus.connectors.servicebus.port.credential import BackgroundCredential
+from isthmus.connectors.servicebus.port.dialer import THREADS, Dialer
+from isthmus.connectors.servicebus.port.option import read_source, read_target
+from isthmus.errors import ConfigError, ConnectionLostError, InvalidArgumentError
+from isthmus.transport import Client, Token
+from isthmus.transport.credential import TokenError
+
+PLACE = {"connection": "env:NOT_THERE", "entity": "orders"}
+
+
+def test_every_wrong_option_is_named_at_once() -> None:
+    kind = connector("servicebus")
+    sources, targets = kind.sources(), kind.targets()
+    with pytest.raises(ConfigError) as caught:
+        sources.source(1, {"lock_seconds": "long", "colour": "red", "transport_type": "smoke"})
+    assert len(caught.value.faults) == 3
+    with pytest.raises(ConfigError) as caught:
+        targets.target(1, {"origin": "nowhere"})
+    assert len(caught.value.faults) == 3
+    sources.close()
+    targets.close()
+
+
+def test_what_only_the_data_source_needs_is_passed_over() -> None:
+    assert read_source(PLACE | {"mode": "raw", "settle": "sink", "ordered": "true", "control": "/x"}).entity == "orders"
+    made = read_target(
+        PLACE | {"origin": "east/orders", "origin_connection": "env:EAST", "refused": "block", "mark": "m"}
+    )
+    assert (made.origin, made.origin_connection, made.mark) == ("east/orders", "", "m")
+
+
+def test_copies_need_a_target_that_has_answered() -> None:
+    pool = connector("servicebus").targets()
+    target = pool.target(1, PLACE)
+    with pytest.raises(InvalidArgumentError, match="Opened"):
+        target.copies(b"", [0, 0], 0)
+    target.send(Send([b"x"]))
+    assert list(target.poll(0.0)) == []
+    pool.close()
+
+
+def test_a_reference_that_leads_nowhere_is_told_by_poll() -> None:
+    pool = connector("servicebus").sources()
+    source = pool.source(7, PLACE)
+    source.open()
+    (descriptor, _), *_ = pool.descriptors()
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    assert poll.poll(10_000)
+    assert pool.service({descriptor: select.POLLIN}, time.monotonic()) == [7]
+    (event,) = source.poll(time.monotonic())
+    assert isinstance(event, SourceLost)
+    assert "NOT_THERE" in event.text
+    assert list(source.poll(time.monotonic())) == []
+    source.open()
+    source.close()
+    assert list(pool.service({}, time.monotonic())) == []
+    pool.close()
+
+
+def test_refusals_of_foreign_errors_are_unclear() -> None:
+    kind = connector("servicebus")
+    assert kind.refusal_of(ValueError("x")).kind is RefusalKind.UNCLEAR
+    assert kind.refusal_of(ConnectionLostError("x")).kind is RefusalKind.BLOCKED
+
+
+def test_at_most_so_many_connections_are_made_at_a_time_i1() -> None:
+    dialer: Dialer[int] = Dialer()
+    lock, gate = threading.Lock(), threading.Event()
+    running, most = [0], [0]
+
+    def dial() -> Client:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        gate.wait(10)
+        with lock:
+            running[0] -= 1
+        raise ConnectionLostError("nobody there")
+
+    for number in range(3 * THREADS):
+        dialer.dial(number, dial)
+    gate.set()
+    found = []
+    poll = select.poll()
+    poll.register(dialer.fileno(), select.POLLIN)
+    while len(found) < 3 * THREADS:
+        assert poll.poll(10_000)
+        found += dialer.take()
+    assert sorted(result.owner for result in found) == list(range(3 * THREADS))
+    assert most[0] <= THREADS
+    dialer.close()
+
+
+class User:
+    def __init__(self, path: str, sessions: int = 2) -> None:
+        self.path = path
+        self.sessions = sessions
+        self.lost: list[str] = []
+
+    def on_connected(self, client: Client) -> None:
+        raise AssertionError("it never connects")
+
+    def on_disconnected(self, error: Exception) -> None:
+        self.lost.append(str(error))
+
+
+def test_each_user_of_a_connection_is_told_once_and_room_is_limited() -> None:
+    connection = SharedConnection(place_of(read_source(PLACE)))
+    users = [User("a") for _ in range(500)]
+    for user in users:
+        assert connection.takes(2)
+        connection.join(user)
+    assert not connection.takes(1)
+    connection.leave(users[0], 5.0)
+    connection.leave(users[0], 6.0)
+    assert connection.takes(2)
+    connection.lost(ConnectionLostError("gone"))
+    connection.lost(ConnectionLostError("gone again"))
+    assert users[0].lost == []
+    assert all(user.lost == ["gone"] for user in users[1:])
+    assert not connection.takes(1)
+
+
+class Identity:
+    def __init__(self) -> None:
+        self.asked = 0
+        self.gate = threading.Event()
+
+    def token(self, audience: str, now: float) -> Token:
+        self.asked += 1
+        if self.asked > 1:
+            self.gate.wait(10)
+        return Token(f"t{self.asked}", "jwt", time.time() + 1000)
+
+
+def test_tokens_of_an_identity_are_fetched_in_the_background() -> None:
+    inner = Identity()
+    credential = BackgroundCredential(inner)
+    credential.fetch()
+    now = time.time()
+    assert credential.token("sb://x/a", now) == credential.token("sb://x/b", now)
+    assert inner.asked == 1
+    late = credential.token("sb://x/a", now + 800)  # the next is on its way, and this one is good
+    assert late is not None
+    assert late.text == "t1"
+    with pytest.raises(TokenError):
+        credential.token("sb://x/a", now + 1001)
+    inner.gate.set()
