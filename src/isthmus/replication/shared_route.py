@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from isthmus.bridge.fence import CONFIRM_SECONDS
-from isthmus.bridge.lease import UNCONFIRMED
+from isthmus.bridge.lease_report import UNCONFIRMED
 from isthmus.bridge.report import RouteReport, RouteState
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.replication.shared_query import SharedQuery
