@@ -78,7 +78,9 @@ class SharedRoute:
     def sighting(self) -> Sighting:
         """What its reader reported last."""
         report = self._report()
-        error = self._told(report.error) if report.state is RouteState.RETRYING else ""
+        # A query whose lease has failed ends in a moment, and tells why.
+        retries = report.state is RouteState.RETRYING and self._query.control.busy()
+        error = self._told(report.error) if retries else ""
         return Sighting(
             ready=report.state not in (RouteState.OPENING, RouteState.RETRYING) and report.paused != UNCONFIRMED,
             counts=self._count(report),

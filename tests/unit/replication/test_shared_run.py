@@ -197,6 +197,8 @@ def test_a_pause_and_a_failure_are_told_with_the_namespace(bench: Bench) -> None
     seen = route.sighting()
     assert (seen.held, seen.error, seen.retry_in_seconds) == ("", "jfk (10.0.0.7:5671): gone", 4.0)
     bench.tick()
+    control.leases = False  # the query ends in a moment, and tells more
+    assert not route.sighting().error
     control.report("a", state=RouteState.RUNNING, error="", blocked_by=17)
     assert "message 17" in route.sighting().held
     assert route.sighting().processes == (41, 42)
