@@ -9,11 +9,11 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from isthmus.bridge.delivery_event import Disposition, Granted, Opened, Outcome, Send
+from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.frame import Kind, pack_json, pack_numbers, unpack_flushed, unpack_json, unpack_numbers, unpack_runs
 from isthmus.bridge.host.channel import Channel, listen
 from isthmus.bridge.port import Capabilities, Copies
@@ -38,7 +38,7 @@ class FakeTarget:
         self.events: deque[Any] = deque()
         self.sent = 0  # deliveries of the present connection
         self.opens = 0
-        self.is_closed = False
+        self.is_closed = self.is_lost = False
         self.clocks: list[int] = []
 
     def open(self) -> None:
@@ -48,6 +48,7 @@ class FakeTarget:
         if self.name in self.system.broken:
             raise ValueError("broken connector")
         self.sent = 0
+        self.is_lost = False
         self.tell(Opened(self.system.message_bytes), Granted(self.system.credit))
 
     def poll(self, now: float) -> Sequence[Any]:
@@ -77,7 +78,13 @@ class FakeTarget:
         with self.system.changed:
             self.system.received.setdefault(self.name, []).extend(send.payloads)
             self.system.changed.notify_all()
-        if self.system.acknowledges and self.name not in self.system.mute:
+        if self.is_lost:
+            return
+        if self.system.decide is not None:
+            told = self.system.decide(first, self.sent - 1)
+            self.is_lost = any(isinstance(event, Lost) for event in told)
+            self.tell(*told, *([] if self.is_lost else [Granted(self.system.credit)]))
+        elif self.system.acknowledges and self.name not in self.system.mute:
             self.tell(Outcome(first, self.sent - 1), Granted(self.system.credit))
 
     def close(self) -> None:
@@ -98,6 +105,7 @@ class FakeSystem:
     Attributes:
         received: payloads that were sent, by name of the entity.
         acknowledges: whether targets acknowledge at once.
+        decide: what a target tells of deliveries (first, last) instead.
         mute: entities that never acknowledge by themselves.
         silent: entities that never answer to `open`.
         broken: entities whose `open` raises.
@@ -111,6 +119,7 @@ class FakeSystem:
         self.received: dict[str, list[bytes]] = {}
         self.closed: list[int] = []
         self.acknowledges = True
+        self.decide: Callable[[int, int], Sequence[Any]] | None = None
         self.mute: set[str] = set()
         self.silent: set[str] = set()
         self.broken: set[str] = set()

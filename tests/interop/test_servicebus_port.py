@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import select
 import socket
 import time
@@ -625,3 +626,20 @@ def test_connections_that_break_again_and_again_lose_nothing(served: NamespacePr
         loop.run(done, 60)
         loop.run(lambda: standing(served, name) == [])
     assert first_times(standing(served, "sink-" + name)) == [f"m{n}" for n in range(3000)]
+
+
+def test_a_wrong_key_is_fatal_and_leaves_the_connection(
+    served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = re.sub("SharedAccessKey=[^;]*", "SharedAccessKey=d3Jvbmc=", served.connection_string)
+    monkeypatch.setenv("PORT_TEST", key)
+    with host() as loop:
+        source = loop.source(1, "a")
+        loop.run(lambda: loop.told(1, SourceLost))
+        assert loop.told(1, SourceLost)[0].is_fatal
+        assert "d3Jvbmc" not in loop.told(1, SourceLost)[0].text
+        before = loop.sources.descriptors()
+        source.open()
+        loop.run(lambda: len(loop.told(1, SourceLost)) == 2)
+        assert loop.told(1, SourceLost)[1].is_fatal
+        assert [descriptor for descriptor, _ in loop.sources.descriptors()] == [descriptor for descriptor, _ in before]

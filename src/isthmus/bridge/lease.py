@@ -64,7 +64,6 @@ class RouteLease:
     Attributes:
         messages: what became of them.
         handle: of the current opening; 0 while there is none.
-        has_ended: whether the route is over; events change nothing after it.
     """
 
     def __init__(
@@ -192,8 +191,7 @@ class RouteLease:
         if not source.is_told:
             source.is_told = True
             self._phase = Phase.CONNECTING
-            effects.append(e.OpenTarget(self.handle, event.identity))
-            effects.append(e.Window(self.handle, self._flow.window.limit))
+            effects += (e.OpenTarget(self.handle, event.identity), e.Window(self.handle, self._flow.window.limit))
 
     def _on_arrived(self, event: Arrived, now: float, effects: list[Effect]) -> None:
         positions, payloads = event

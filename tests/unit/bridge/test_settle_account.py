@@ -64,12 +64,12 @@ def test_a_source_that_may_be_waiting_is_told_at_once() -> None:  # I2
     account.settle(2, [0])
     assert account.deadline() == TELL_SECONDS
     account.came(1, 1)  # 6 of 8 are out, and one of them is settled and not told
-    assert account.is_source_waiting
+    assert [account.is_source_waiting] == [True]
     assert account.deadline() == -math.inf
     account.take(1.0)
-    assert not account.is_source_waiting
+    assert [account.is_source_waiting] == [False]
     account.set_window(1, 4)
-    assert account.is_source_waiting
+    assert [account.is_source_waiting] == [True]
     assert account.deadline() == math.inf
     account.dispose(1, 1, Disposition("defer"))
     assert account.deadline() == -math.inf

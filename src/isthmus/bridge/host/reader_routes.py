@@ -289,7 +289,8 @@ class ReaderRoutes:
             if type(event) is Arrived:
                 self._tell_clock(route)
             self._feed(route, event, now)
-        self._schedule(route, now)
+        if not events:
+            self._schedule(route, now)
 
     def _feed(self, route: _Route, event: e.Event, now: float) -> None:
         faults: list[Exception] = []

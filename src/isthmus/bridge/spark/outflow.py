@@ -9,13 +9,14 @@ Invariants:
     I2. Few messages go in one batch with the flush row that pushes them: each batch costs as much as some hundred rows.
     I3. Messages of one handle keep their order; those of one batch stand together by handle, so that the sink takes few runs.
     I4. Every message is followed by a flush row, and the reader is told of each flush before it goes.
+    I5. Nothing goes on once the lease has failed: what is held here was given back to its source.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -41,8 +42,8 @@ class RowSource(Protocol):
         """What comes next; None if nothing came until then (monotonic seconds)."""
         ...
 
-    def note_flush(self, number: int, rows: dict[int, int]) -> None:
-        """Flush row `number` goes now, behind so many rows of each handle."""
+    def note_flush(self, number: int, rows: Mapping[int, int]) -> None:
+        """Flush row `number` goes now, behind so many rows of each handle; the mapping changes later."""
         ...
 
 
@@ -97,12 +98,12 @@ class Outflow:
                 if held.rows >= MAX_BATCH_ROWS or held.nbytes >= len(self._padding):
                     yield from self._push(batch_of(self._counted()))
                 continue
+            if isinstance(item, LeaseEnd) and item.error is not None:
+                raise item.error
             if unflushed:
                 yield from self._flush()
                 flushed_at, unflushed = self._clock(), 0
             if isinstance(item, LeaseEnd):
-                if item.error is not None:
-                    raise item.error
                 return
 
     def _counted(self) -> Sequence[Run]:
@@ -116,7 +117,7 @@ class Outflow:
         runs = self._counted()
         number = self._flushes
         self._flushes += 1
-        self._source.note_flush(number, dict(self._yielded))
+        self._source.note_flush(number, self._yielded)
         yield from self._push(batch_of(runs, number, self._padding))
         if self._file is None:
             for _ in range(_UNAIDED_FLUSHES - 1):
@@ -140,7 +141,7 @@ class _Held:
         self.nbytes += sum(map(len, rows.payloads))
         self._runs.setdefault(rows.handle, []).append(rows)
 
-    def take(self) -> list[Run]:
+    def take(self) -> Sequence[Run]:
         """All of them; none stay."""
         taken = [run for runs in self._runs.values() for run in runs]
         self._runs = {}

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from isthmus.bridge.frame import Kind, pack_flushed, pack_json, pack_numbers, unpack_json, unpack_numbers
+from isthmus.bridge.frame import Kind, pack_flushed, pack_json, unpack_json, unpack_numbers
 from isthmus.bridge.host import reader, reader_control
 from isthmus.bridge.host.channel import Channel
 from isthmus.bridge.host.reader import LeaseEnd, LeaseName, ReaderHost, Rows
@@ -176,7 +176,6 @@ def test_a_lease_that_is_stopped_settles_all_and_tells_the_sink(make: Any, syste
     kinds = [kind for kind, _ in bed.sink.frames]
     assert kinds.index(Kind.CLOSE) < kinds.index(Kind.STOPPED)
     assert [(name, position) for name, position, _ in system.settled] == [("a", 1)]
-    assert not bed.path.exists() or True
     bed.sink.send(Kind.END)
     eventually(lambda: not bed.host._thread.is_alive(), "the thread ends")
     assert not bed.path.exists()
@@ -487,7 +486,6 @@ def test_a_driver_that_cannot_be_reached_is_told_to_spark(system: FakeSystem, mo
         end = host.take(time.monotonic() + 10)
         assert isinstance(end, LeaseEnd)
         assert "no driver" in str(end.error)
-    assert pack_numbers(1)
 
 
 @pytest.mark.parametrize("has_driver", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -259,6 +260,41 @@ def test_a_message_that_is_refused_for_itself_is_dead_lettered(bench: Bench) -> 
     assert (item["handle"], item["first"], item["last"]) == (1, 1, 1)
     assert (item["disposition"], item["reason"]) == ("dead-letter", "MessageTooLarge")
     assert sorted(bench.reader.wait_settled(1, 2)) == [0, 2]
+
+
+def test_targets_that_refuse_and_get_lost_at_random_get_everything(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.bridge.host.sender_handle.FIRST_DELAY_SECONDS", 0.0005)
+    chance = random.Random(7)
+
+    def decide(first: int, last: int) -> list[Any]:
+        told: list[Any] = []
+        for ordinal in range(first, last + 1):
+            kind = chance.random()
+            if kind < 0.01:
+                return [*told, Lost(AWAY)]
+            told.append(Outcome(ordinal, ordinal, BUSY if kind < 0.03 else None))
+        return told
+
+    bench.system.decide = decide
+    for handle in range(1, 6):
+        bench.reader.open(handle, spec(f"r{handle}", in_flight=20), waits=False)
+    bench.reader.wait(lambda: len(bench.reader.ready()) == 5)
+    for start in range(0, 200, 10):
+        for handle in range(1, 6):
+            bench.rows(handle, range(start, start + 10), is_last=handle == 5)
+    bench.reader.wait(
+        lambda: bench.reader.of(Kind.FAILED) or all(len(bench.reader.settled(each)) >= 200 for each in range(1, 6))
+    )
+    assert not bench.reader.failed()
+    for handle in range(1, 6):
+        assert sorted(bench.reader.settled(handle)) == list(range(200))
+        assert set(_numbers(bench.system.received[f"r{handle}"])) == set(range(200))
+    bench.stop()
+    bench.reader.wait_kind(Kind.END)
+    assert all(len(bench.reader.settled(handle)) == 200 for handle in range(1, 6))
+    assert not bench.reader.of(Kind.FAILED)
 
 
 # ---- dispositions

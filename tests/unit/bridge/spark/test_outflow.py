@@ -34,7 +34,7 @@ class Script:
         return item
 
     def note_flush(self, number: int, rows: dict[int, int]) -> None:
-        self.flushes.append((number, rows))
+        self.flushes.append((number, dict(rows)))
 
 
 class File:
@@ -115,6 +115,15 @@ def test_nothing_is_left_behind_at_the_end_i4() -> None:
 def test_what_the_lease_ended_with_is_raised() -> None:
     with pytest.raises(LeaseFailedError, match="the sink is gone"):
         batches(Script(LeaseEnd(LeaseFailedError("query 'q'", "the sink is gone"))))
+
+
+def test_messages_of_a_failed_lease_do_not_go_on_i5() -> None:
+    script = Script(rows(1, 1), LeaseEnd(LeaseFailedError("query 'q'", "the sink is gone")))
+    out = Outflow(script, flush_ms=3.0, padding_bytes=PADDING_BYTES, file=File(), clock=lambda: script.now).batches()
+    assert next(out)["route"].to_pylist() == [-1, 0]
+    with pytest.raises(LeaseFailedError):
+        next(out)
+    assert script.flushes == [(0, {})]
 
 
 def test_each_batch_is_flushed_out_of_the_workers_file() -> None:

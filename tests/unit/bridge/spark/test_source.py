@@ -90,7 +90,7 @@ class Host:
         return item
 
     def note_flush(self, number: int, rows: dict[int, int]) -> None:
-        self.calls.append((number, rows))
+        self.calls.append((number, dict(rows)))
 
     def stop(self, why: str) -> None:
         self.calls.append(why)

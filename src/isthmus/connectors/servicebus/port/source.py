@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +29,7 @@ from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.port.arrival_clock import ArrivalClock
 from isthmus.connectors.servicebus.port.end import End, MarkedReceiver, Step
 from isthmus.connectors.servicebus.port.head_guard import GUARD_SECONDS, PROBE, HeadGuard, Run
+from isthmus.connectors.servicebus.port.link_state import MASK32, LinkState, OwnerCredit
 from isthmus.connectors.servicebus.port.node import Node
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.port.present import Present
@@ -44,7 +44,6 @@ __all__ = ["LEAVE_SECONDS", "ServiceBusSource"]
 
 # How long a closed source waits for what is on its way, and for answers to settlements by lock token.
 LEAVE_SECONDS = 3.0
-_MASK32 = 0xFFFFFFFF
 
 
 class ServiceBusSource(End):
@@ -69,8 +68,8 @@ class ServiceBusSource(End):
         self._node = Node(self.path, self.mark)
         self._guard = HeadGuard() if ordered else None
         self._present = Present() if only_present else None
-        self._link = _LinkState()
-        self._credit = _Credit()
+        self._link = LinkState()
+        self._credit = OwnerCredit()
         self._receiver: MarkedReceiver | None = None
         self._blocked_by = 0
 
@@ -194,7 +193,7 @@ class ServiceBusSource(End):
     def attach(self, client: Client) -> None:
         """Begins the link."""
         self._receiver = MarkedReceiver(self.mark, client, self.path)
-        self._link = _LinkState()
+        self._link = LinkState()
 
     def _work(self, receiver: MarkedReceiver, events: list[SourceEvent], now: float) -> None:
         client = receiver.client
@@ -232,7 +231,7 @@ class ServiceBusSource(End):
 
     def _opened(self, client: Client, events: list[SourceEvent], now: float) -> None:
         self.attached()
-        self._link = _LinkState(now)
+        self._link = LinkState(now)
         if self._guard is not None:
             self._guard.until = math.inf  # until the first delivery tells how long locks are
         events.append(SourceOpened(client.namespace_id))
@@ -353,7 +352,7 @@ class ServiceBusSource(End):
         receiver = self._receiver
         for span in on_link:
             if receiver is not None and receiver.error is None and receiver.client.error is None:
-                receiver.dispose(span.delivery_id & _MASK32, span.last_id & _MASK32, state)
+                receiver.dispose(span.delivery_id & MASK32, span.last_id & MASK32, state)
             else:
                 self._requests.settle(span.tokens, state)
         for span in by_token:
@@ -362,7 +361,7 @@ class ServiceBusSource(End):
             self.mark()
 
     def _release(self, receiver: MarkedReceiver, run: Run) -> None:
-        receiver.dispose(run.first_id & _MASK32, (run.first_id + len(run.tokens) - 1) & _MASK32, Released())
+        receiver.dispose(run.first_id & MASK32, (run.first_id + len(run.tokens) - 1) & MASK32, Released())
 
     def _release_refused(self, receiver: MarkedReceiver, guard: HeadGuard) -> None:
         while guard.refused:
@@ -376,7 +375,7 @@ class ServiceBusSource(End):
         self._tell_blocked(events)
         if self._credit.draining:
             events.append(Drained())
-        self._credit = _Credit()
+        self._credit = OwnerCredit()
         events.append(SourceLost(str(error), not may_pass(error)))
 
     def _end_links(self) -> None:
@@ -390,50 +389,3 @@ class ServiceBusSource(End):
             self._present.link_lost()
         if receiver is not None and receiver.client.error is None:
             receiver.close()
-
-
-class _LinkState:
-    """What is known of the present link; `began`: when it was attached."""
-
-    def __init__(self, began: float = 0.0) -> None:
-        self.began = began
-        self.has_learned = False
-        self.has_told_end = False
-        self.is_retrying = False
-        self.ready: deque[Run] = deque()
-        self._last_id: int | None = None
-
-    def unwrapped(self, delivery_id: int) -> int:
-        """A delivery id that does not begin again at 2^32 (OASIS AMQP 1.0 2.8.8)."""
-        last = self._last_id
-        self._last_id = delivery_id if last is None else last + ((delivery_id - last) & _MASK32)
-        return self._last_id
-
-
-class _Credit:
-    """The owner's credit; `left`: granted and not given yet, `draining`: taken back, and `Drained` has not been told."""
-
-    def __init__(self) -> None:
-        self.left = 0
-        self.draining = False
-        self._next = 0
-
-    def grant(self, credit: int) -> None:
-        """So many messages more, once what was taken back has been."""
-        if self.draining:
-            self._next = credit
-        else:
-            self.left = credit
-
-    def given(self, count: int) -> None:
-        """The owner was given messages."""
-        self.left = max(0, self.left - count)
-
-    def drain(self) -> None:
-        """The owner takes it back."""
-        self.draining = True
-        self._next = 0
-
-    def drained(self) -> None:
-        """Nothing more is on its way."""
-        self.draining, self.left, self._next = False, self._next, 0
