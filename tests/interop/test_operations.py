@@ -29,6 +29,7 @@ queues:
   once: {requires_duplicate_detection: true}
   closed: {max_message_size_in_kilobytes: 1}
   short: {lock_duration: 4s}
+  brief: {lock_duration: 2s}
   sessions: {requires_session: true, lock_duration: 5s}
   spread: {enable_partitioning: true, lock_duration: 5s}
   spread-once: {enable_partitioning: true, requires_duplicate_detection: true}
@@ -292,6 +293,61 @@ def test_dead_letters_are_sent_again_without_their_death(operator):
     dead = operator.run("peek", "work", "--dead-letter")
     assert [row["application_properties"]["number"] for row in dead] == [0, 1, 2, 3]
     assert {row["dead_letter_reason"] for row in dead} == {"bad"}
+
+
+def test_a_resubmission_that_lasts_longer_than_a_lock_keeps_its_locks(operator, monkeypatch):
+    import isthmus.operations.resubmit as module
+
+    operator.send("brief", 5)
+    operator.bury("brief", 5)
+    deliver = module.deliver
+
+    def slow(*arguments, **named):
+        time.sleep(0.7)
+        return deliver(*arguments, **named)
+
+    monkeypatch.setattr(module, "_AT_ONCE", 1)
+    monkeypatch.setattr(module, "deliver", slow)
+    [done] = operator.run("resubmit", "brief", "--yes")
+    assert done | {"moved": 5, "refused": 0, "left": 0} == done
+    assert operator.count("brief/$DeadLetterQueue") == 0
+    assert operator.count("brief") == 5
+
+
+def test_a_dead_letter_whose_lock_was_lost_is_told_as_left(operator, monkeypatch):
+    """It was sent, and stands in the dead-letter queue as well."""
+    import isthmus.operations.resubmit as module
+
+    operator.send("brief", 3)
+    operator.bury("brief", 3)
+    deliver = module.deliver
+
+    def stuck(*arguments, **named):
+        time.sleep(2.5)
+        return deliver(*arguments, **named)
+
+    monkeypatch.setattr(module, "deliver", stuck)
+    [done] = operator.run("resubmit", "brief", "--yes", code=1)
+    assert done | {"moved": 0, "refused": 0, "left": 3} == done
+    assert operator.count("brief/$DeadLetterQueue") == 3
+    assert operator.count("brief") == 3
+
+
+def test_a_purge_counts_only_what_the_namespace_has_removed(operator, monkeypatch):
+    import isthmus.operations.sweep as module
+
+    operator.send("brief", 3)
+    dispose = module._dispose
+
+    def late(*arguments):
+        time.sleep(2.5)
+        dispose(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_dispose", late)
+        [done] = operator.run("purge", "brief", "--yes", code=1)
+    assert done | {"removed": 0, "left": 3} == done
+    assert operator.count("brief") == 3
 
 
 def test_dead_letters_of_a_subscription_go_to_the_topic_or_where_they_are_told(operator):

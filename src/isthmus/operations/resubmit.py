@@ -4,7 +4,8 @@ What it is: messages of a dead-letter queue go back to the queue or topic that t
 action if one is given, without reason and description of their death. What it is not: exactly once.
 
 Invariants:
-    I1. A message leaves the dead-letter queue only after its copy is acknowledged. Killed in between, both stand.
+    I1. A message leaves the dead-letter queue only after its copy is acknowledged. Killed in between, both stand; so they do
+        where the lock was lost in between, and the message counts as left.
     I2. A message that the target refuses stays where it is; the others go on.
     I3. The caller has asked `operations.detection` whether the copies may keep their MessageIds.
 """
@@ -35,9 +36,9 @@ class Resubmission(NamedTuple):
     """What was done.
 
     Attributes:
-        moved: acknowledged by the target and completed in the dead-letter queue.
+        moved: acknowledged by the target, and removed from the dead-letter queue as the namespace has confirmed.
         refused: by the target, or by the action; they stand where they stood.
-        left: locked elsewhere, or gone meanwhile.
+        left: locked elsewhere, gone meanwhile, or sent, but without the lock by which to remove it.
         first_refusal: why, of the first one; empty if none was.
     """
 
@@ -82,7 +83,7 @@ def resubmit(
     sender = Sender(client, destination).wait_ready()
     refusals: list[str] = []
 
-    def take(messages: Sequence[Taken]) -> list[Taken]:
+    def take(messages: Sequence[Taken], renew: Callable[[], None]) -> list[Taken]:
         done: list[Taken] = []
         for start in range(0, len(messages), _AT_ONCE):
             ready: list[Taken] = []
@@ -97,12 +98,13 @@ def resubmit(
                     parts = with_message_id(parts, uuid.uuid4().hex)
                 ready.append(each)
                 copies.append(sent_again(parts, alive=True))
-            for each, refusal in zip(ready, deliver(client, sender, copies), strict=True):
+            for each, refusal in zip(ready, deliver(client, sender, copies, renew), strict=True):
                 if refusal is None:
                     done.append(each)
                 else:
                     refusals.append(str(refusal))
             progress(len(messages[start : start + _AT_ONCE]))
+            renew()
         return done
 
     moved = sweep(client, source, wanted, take)

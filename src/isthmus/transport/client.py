@@ -26,7 +26,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from isthmus.amqp import (
     AmqpSession,
@@ -40,6 +40,7 @@ from isthmus.amqp import (
     LinkDetached,
     Opened,
     SaslRefused,
+    SentSettled,
     SessionEnded,
     Transfers,
 )
@@ -85,6 +86,13 @@ class LinkOwner(Protocol):
     def on_transfers(self, event: Transfers) -> None: ...
     def on_disposed(self, first: int, last: int, state: Any) -> None: ...
     def on_lost(self, error: IsthmusError) -> None: ...
+
+
+@runtime_checkable
+class SettledOwner(Protocol):
+    """What the client tells the owner of a link that receives and leaves the last word to the peer."""
+
+    def on_settled(self, first: int, last: int, state: Any) -> None: ...
 
 
 class _Grant:
@@ -419,6 +427,10 @@ class Client:
             elif isinstance(event, Opened):
                 self._opened = True
                 self.namespace_id = str((event.properties or {}).get(NAMESPACE_ID) or self.namespace_id)
+            elif isinstance(event, SentSettled):
+                owner = self._owners.get(event.amqp_session)
+                if isinstance(owner, SettledOwner) and isinstance(event.state, OUTCOMES):
+                    owner.on_settled(event.first, event.last, event.state)
             elif isinstance(event, SaslRefused):
                 self._lost(UnauthorizedError(f"{self.endpoint.host}:{self.endpoint.port}: {event.reason}"))
             elif isinstance(event, Closed):
