@@ -37,6 +37,7 @@ queues:
   middle: {forward_to: once}
   failing: {forward_dead_lettered_messages_to: once}
 topics:
+  moved: {subscriptions: {isthmus.moved.jfk: {}, audit: {}}}
   flights: {subscriptions: {all: {}}}
   routed: {subscriptions: {all: {}, on: {forward_to: entry}}}
 """
@@ -360,6 +361,19 @@ def test_dead_letters_of_a_subscription_go_to_the_topic_or_where_they_are_told(o
     [done] = operator.run("resubmit", "flights/Subscriptions/all", "--to", "other", "--yes")
     assert done["moved"] == 2
     assert [str(m) for m in operator.take("other", 2)] == ["2", "3"]
+
+
+def test_a_dead_letter_of_a_route_tells_under_which_number_it_had_entered(operator):
+    """`verify` takes it for no loss then."""
+    route = "isthmus.moved.jfk"
+    with operator.client.get_topic_sender("moved") as sender:
+        sender.send_messages([ServiceBusMessage(f"{n}", message_id=f"{n}") for n in range(3)])
+    operator.take("moved", 1, subscription_name=route)
+    operator.bury("moved", 2, subscription_name=route)
+    [done] = operator.run("resubmit", f"moved/Subscriptions/{route}", "--yes")
+    assert done | {"moved": 2, "left": 0} == done
+    rows = operator.run("peek", "moved/Subscriptions/audit", "--max", 0)
+    assert [row["application_properties"] for row in rows] == [{}, {}, {}, {"repl-resent": "2"}, {"repl-resent": "3"}]
 
 
 def test_what_the_target_refuses_stays_dead(operator):

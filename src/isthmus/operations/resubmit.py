@@ -7,7 +7,9 @@ Invariants:
     I1. A message leaves the dead-letter queue only after its copy is acknowledged. Killed in between, both stand; so they do
         where the lock was lost in between, and the message counts as left.
     I2. A message that the target refuses stays where it is; the others go on.
-    I3. The caller has asked `operations.detection` whether the copies may keep their MessageIds.
+    I3. A dead letter of a replication subscription tells under which number it had entered (`repl-resent`), so that
+        `isthmus verify` takes it for no loss.
+    I4. The caller has asked `operations.detection` whether the copies may keep their MessageIds.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from isthmus.entities.amend import with_message_id
+from isthmus.entities.amend import with_message_id, with_properties
 from isthmus.entities.record import Parts
 from isthmus.entities.run import RunSet
+from isthmus.message.name import ORIGIN, RESENT
 from isthmus.operations.deliver import deliver
 from isthmus.operations.look import Progress
-from isthmus.operations.message import sent_again
+from isthmus.operations.message import entered_as, sent_again
 from isthmus.operations.sweep import Taken, sweep
 from isthmus.rules import FilterError
 from isthmus.transport import Client, Sender
@@ -30,6 +33,8 @@ __all__ = ["DEAD_LETTER_SUFFIX", "Resubmission", "origin_of", "resubmit"]
 
 DEAD_LETTER_SUFFIX = "/$DeadLetterQueue"
 _AT_ONCE = 100
+# Names that begin so are those of routes' sources only (docs/reference/federation-file.md).
+_REPLICATION = "/subscriptions/isthmus."
 
 
 class Resubmission(NamedTuple):
@@ -82,6 +87,7 @@ def resubmit(
     count = wanted.count()
     sender = Sender(client, destination).wait_ready()
     refusals: list[str] = []
+    is_replicated = _REPLICATION in source.lower() and destination.lower() == origin_of(source).lower()
 
     def take(messages: Sequence[Taken], renew: Callable[[], None]) -> list[Taken]:
         done: list[Taken] = []
@@ -94,6 +100,9 @@ def resubmit(
                 except FilterError as error:
                     refusals.append(f"the action failed: {error}")
                     continue
+                if is_replicated and ORIGIN.encode() not in parts.rest:
+                    before = {RESENT: str(entered_as(each.payload))}
+                    parts = parts._replace(rest=with_properties(parts.rest, before))
                 if new_message_ids:
                     parts = with_message_id(parts, uuid.uuid4().hex)
                 ready.append(each)
