@@ -8,7 +8,9 @@ Spec: RocksDB's wiki, "WAL Recovery Modes".
 Invariants:
     I1. Only the end of the newest log may be torn: what a kill or a power cut leaves of a write that was not synced. It is
         cut off before RocksDB sees it, and the cut is synced.
-    I2. Damage with an intact record behind it, a torn log before the newest, a gap between logs, and a damaged or missing
+    I2. A log that is older than the manifest needs is RocksDB's to remove, whatever it holds: a kill may leave one, with a gap
+        behind it.
+    I3. Damage with an intact record behind it, a torn log before the newest, a gap between logs, and a damaged or missing
         table are refused, and the files are left as they are.
 """
 
@@ -26,6 +28,7 @@ import rocksdict
 
 from isthmus.errors import StoreError
 from isthmus.store.log_walk import LogWalk, walk
+from isthmus.store.manifest import oldest_log
 
 __all__ = ["damaged", "lock_folder", "open_database"]
 
@@ -112,6 +115,8 @@ def _check_logs(folder: Path) -> Path | None:
     """See that the logs follow on each other, and cut a torn end off; the newest that holds anything."""
     logs = sorted((file for file in folder.glob("*.log") if file.stem.isdigit()), key=lambda file: int(file.stem))
     try:
+        oldest = oldest_log(folder) if len(logs) > 1 else 0
+        logs = [file for file in logs if int(file.stem) >= oldest]
         walks = [(file, walked) for file in logs if (walked := _walk(file)).size]
     except OSError as error:
         raise _unusable(folder, f"{error.strerror or error}: '{error.filename}'") from error
