@@ -12,6 +12,7 @@ Invariants:
         behind it.
     I3. Damage with an intact record behind it, a torn log before the newest, a gap between logs, and a damaged or missing
         table are refused, and the files are left as they are.
+    I4. A log that was in use and is needed, and does not stand there any more, is damage: RocksDB would start without it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 import rocksdict
 
 from isthmus.errors import StoreError
+from isthmus.store.log_in_use import missing_log
 from isthmus.store.log_walk import LogWalk, walk
 from isthmus.store.manifest import oldest_log
 
@@ -117,9 +119,12 @@ def _check_logs(folder: Path) -> Path | None:
     try:
         oldest = oldest_log(folder) if len(logs) > 1 else 0
         logs = [file for file in logs if int(file.stem) >= oldest]
+        missing = missing_log(folder)
         walks = [(file, walked) for file in logs if (walked := _walk(file)).size]
     except OSError as error:
         raise _unusable(folder, f"{error.strerror or error}: '{error.filename}'") from error
+    if missing:
+        raise damaged(folder, f"log {missing} is missing, to which the last messages were written")
     while walks and walks[-1][1].first is None and not walks[-1][1].damage:
         _cut(walks.pop()[0], 0)  # nothing but a torn first record
     for place, (file, walked) in enumerate(walks):

@@ -193,6 +193,70 @@ def test_a_manifest_that_cannot_be_followed_makes_no_log_obsolete(tmp_path: Path
             assert oldest_log(tmp_path) == 0
 
 
+# ---- logs that somebody removes
+
+
+def fill(journal: RocksJournal, numbers: range) -> None:
+    for number in numbers:
+        batch = journal.batch()
+        batch.put(b"%06d" % number, b"x" * 100)
+        journal.write(batch)
+    journal.sync()
+
+
+def keys(journal: RocksJournal) -> list[bytes]:
+    return [key for key, _ in journal.scan(b"0", b"9")]
+
+
+def test_i4_a_log_that_was_removed_is_missed_at_the_start(generations: list[Path], tmp_path: Path) -> None:
+    for place, each in enumerate(generations):
+        left = tmp_path / f"left-{place}"
+        shutil.copytree(each, left)
+        [log] = left.glob("*.log")
+        log.unlink()
+        before = sorted(left.iterdir())
+        with pytest.raises(StoreError, match=rf"is damaged: log {log.name} is missing.*Restore a back-up"):
+            RocksJournal(left)
+        assert sorted(left.iterdir()) == before
+
+
+def test_i4_of_a_log_that_is_removed_while_it_is_written_nothing_synced_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = RocksJournal(tmp_path / "s")
+    fill(journal, range(10))
+    [log] = (tmp_path / "s").glob("*.log")
+    log.unlink()
+    fill(journal, range(10, 20))
+    shutil.copytree(tmp_path / "s", tmp_path / "left")
+    assert any(log.name in each for each in caplog.messages)
+    fill(journal, range(20, 30))
+    assert len(keys(journal)) == 30
+    shutil.copytree(tmp_path / "s", tmp_path / "later")
+    journal.close()
+    for name, count in (("left", 20), ("later", 30)):
+        again = RocksJournal(tmp_path / name)
+        assert len(keys(again)) == count
+        again.close()
+
+
+def test_i4_neither_a_flush_nor_a_copy_is_taken_for_a_removal(tmp_path: Path) -> None:
+    journal = RocksJournal(tmp_path / "s")
+    for run in range(4):
+        fill(journal, range(run * 10, run * 10 + 10))
+        journal.checkpoint(tmp_path / f"copy-{run}")  # flushes, so that the log changes
+        shutil.copytree(tmp_path / "s", tmp_path / f"left-{run}")
+        fill(journal, range(run * 10, run * 10 + 10))
+        if run == 2:
+            journal.reopen()
+    journal.close()
+    for run in range(4):
+        for name in ("copy", "left"):
+            again = RocksJournal(tmp_path / f"{name}-{run}")
+            assert len(keys(again)) == run * 10 + 10
+            again.close()
+
+
 def test_a_store_in_use_is_not_looked_at(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that is being written to may seem torn; cutting it would destroy it."""
     journal = RocksJournal(left)
