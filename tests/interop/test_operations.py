@@ -30,6 +30,8 @@ queues:
   closed: {max_message_size_in_kilobytes: 1}
   short: {lock_duration: 4s}
   brief: {lock_duration: 2s}
+  big: {max_message_size_in_kilobytes: 10240}
+  big-too: {max_message_size_in_kilobytes: 10240}
   sessions: {requires_session: true, lock_duration: 5s}
   spread: {enable_partitioning: true, lock_duration: 5s}
   spread-once: {enable_partitioning: true, requires_duplicate_detection: true}
@@ -499,6 +501,52 @@ def test_export_and_import_keep_every_part(operator, tmp_path):
     assert not (tmp_path / "work.messages.progress").exists()
     [refused] = operator.run("export", "work", file, code=2)
     assert "there already" in refused["error"]["message"]
+
+
+def test_large_scheduled_deferred_and_dead_messages_are_exported_and_imported(operator, tmp_path):
+    """What an import keeps: bodies of any size, when a message is due, why it died; what was deferred is active then."""
+    due = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    large = bytes(range(256)) * 20_000
+    with operator.client.get_queue_sender("big") as sender:
+        sender.send_messages(ServiceBusMessage("set aside", message_id="deferred"))
+        sender.send_messages(ServiceBusMessage("dead", message_id="dead", application_properties={"n": 1}))
+        sender.send_messages(ServiceBusMessage(large, message_id="large"))
+        sender.schedule_messages(ServiceBusMessage("later", message_id="later"), due)
+    with operator.client.get_queue_receiver("big") as receiver:
+        first, second = receive(receiver, 2)
+        receiver.defer_message(first)
+        receiver.dead_letter_message(second, reason="bad", error_description="no good")
+    living, dead = tmp_path / "living", tmp_path / "dead"
+    [done] = operator.run("export", "big", living, "--remove")
+    assert done | {"written": 3, "removed": 3, "left": 0} == done
+    [done] = operator.run("export", "big", dead, "--dead-letter", "--remove")
+    assert done | {"written": 1, "removed": 1, "left": 0} == done
+    assert (operator.count("big"), operator.count("big/$DeadLetterQueue")) == (0, 0)
+
+    [refused] = operator.run("import", living, "work", code=1)
+    assert f"; message 2 of '{living}'" in refused["error"]["message"]
+    assert refused["error"]["code"] == "message-too-large"
+    [done] = operator.run("import", living, "big-too")
+    assert done | {"sent": 3, "deferred": 1} == done
+    [done] = operator.run("import", dead, "big-too")
+    assert done | {"sent": 1, "deferred": 0} == done
+    rows = {row["message_id"]: row for row in operator.run("peek", "big-too", "--max", 0)}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "deferred": "active",
+        "large": "active",
+        "later": "scheduled",
+        "dead": "active",
+    }
+    assert rows["dead"]["application_properties"] == {
+        "n": 1,
+        "DeadLetterReason": "bad",
+        "DeadLetterErrorDescription": "no good",
+    }
+    with operator.client.get_queue_receiver("big-too") as receiver:
+        [later] = [each for each in receiver.peek_messages(max_message_count=10) if each.message_id == "later"]
+        assert later.scheduled_enqueue_time_utc == due
+    taken = {message.message_id: b"".join(message.body) for message in operator.take("big-too", 3)}
+    assert taken == {"deferred": b"set aside", "large": large, "dead": b"dead"}
 
 
 def test_export_with_removal_removes_what_is_in_the_file(operator, tmp_path):
