@@ -359,8 +359,8 @@ class Transaction:
         try:
             for check in self._conditions.values():
                 check()
-        except IsthmusError as error:
-            return error
+        except IsthmusError as lack:
+            return lack
         together: dict[Destination, list[Parts]] = {}
         for one in self._operations:
             if isinstance(one, _Send):

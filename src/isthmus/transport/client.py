@@ -26,7 +26,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
 from isthmus.amqp import (
     AmqpSession,
@@ -79,20 +79,16 @@ OUTCOMES = (Accepted, Rejected, Released, Modified)
 
 
 class LinkOwner(Protocol):
-    """What the client tells the owner of a link; `on_disposed` comes with a terminal state, or for settled deliveries."""
+    """What the client tells the owner of a link; `on_disposed` comes with a terminal state, or for settled deliveries.
+
+    An owner that has `on_settled(first, last, state)` is also told what the peer answers to its own dispositions.
+    """
 
     def on_attached(self, link: Link) -> None: ...
     def on_credit(self, link: Link) -> None: ...
     def on_transfers(self, event: Transfers) -> None: ...
     def on_disposed(self, first: int, last: int, state: Any) -> None: ...
     def on_lost(self, error: IsthmusError) -> None: ...
-
-
-@runtime_checkable
-class SettledOwner(Protocol):
-    """What the client tells the owner of a link that receives and leaves the last word to the peer."""
-
-    def on_settled(self, first: int, last: int, state: Any) -> None: ...
 
 
 class _Grant:
@@ -428,9 +424,9 @@ class Client:
                 self._opened = True
                 self.namespace_id = str((event.properties or {}).get(NAMESPACE_ID) or self.namespace_id)
             elif isinstance(event, SentSettled):
-                owner = self._owners.get(event.amqp_session)
-                if isinstance(owner, SettledOwner) and isinstance(event.state, OUTCOMES):
-                    owner.on_settled(event.first, event.last, event.state)
+                told = getattr(self._owners.get(event.amqp_session), "on_settled", None)
+                if told is not None and isinstance(event.state, OUTCOMES):
+                    told(event.first, event.last, event.state)
             elif isinstance(event, SaslRefused):
                 self._lost(UnauthorizedError(f"{self.endpoint.host}:{self.endpoint.port}: {event.reason}"))
             elif isinstance(event, Closed):
