@@ -36,13 +36,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["RouteQuery", "RouteSettings", "sink_options", "source_options", "start_route"]
+__all__ = ["WORKER_GONE", "RouteQuery", "RouteSettings", "sink_options", "source_options", "start_route"]
 
 FORMAT = "servicebus"
 # What a query's status says from the begin of a micro-batch to the commit of the sink (MicroBatchExecution).
 _PROCESSING = "Processing new data"
 # How long a lease may take to end after the route's other query has ended.
 FAREWELL_SECONDS = 10.0
+WORKER_GONE = (
+    "a Python worker of the route was killed, or crashed (out of memory?); messages that it had not settled come again once their "
+    "locks have expired"
+)
 # What Spark says where the process at the other end of a socket to a worker has ended.
 _WORKER_GONE = (
     "Python worker exited unexpectedly",
@@ -250,9 +254,6 @@ def cause_of(text: str) -> str:
     if named:
         return named[-1].partition(": ")[2]
     if any(word in text for word in _WORKER_GONE):
-        return (
-            "a Python worker of the route was killed, or crashed (out of memory?); messages that it had not settled come "
-            "again once their locks have expired"
-        )
+        return WORKER_GONE
     errors = [line for line in lines if "Error: " in line or "Exception: " in line]
     return (errors[-1] if errors else lines[0] if lines else "the query failed without a word")[:500]
