@@ -7,7 +7,8 @@ fourth of which are this page and imports: the accounts are modules of their own
 
 Order. Messages are first sent in the order in which they are handed over. A target that refuses nothing has them in that
 order, also over lost connections. Messages that were in flight behind a refused one may have been accepted, and then stand
-before it: at most as many as were in flight (`window`, and the target's credit). With a window of 1 that cannot happen.
+before it: at most as many as were in flight (`window`, and what the target's credit lets go, which in envelopes is more
+messages than credit). With a window of 1 that cannot happen.
 After a refusal one message is in flight until the refused one has passed; then twice as many after each round. Where refusals
 block, a machine begins in the same way, so that nothing overtakes what has blocked the lease before it.
 
