@@ -59,7 +59,12 @@ class Proxy:
     def set_weather(self, there: Weather, back: Weather | None = None) -> None:
         """Changes what connections are like, those that stand included; `back` is the direction to the client, by default the same."""
         self._weather = (there, back or there)
-        self._call(lambda: [pair.set_weather(*self._weather) for pair in self._pairs])
+
+        def change() -> None:
+            for pair in self._pairs:
+                pair.set_weather(*self._weather)
+
+        self._call(change)
 
     def set_round_trip(self, seconds: float, **values: float) -> None:
         """A round trip of so many seconds, half in each direction; further values of `Weather` for both."""
