@@ -20,19 +20,21 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
     "spark-1": (
         "tests/fault/test_batch_kill.py",
         "tests/fault/test_frozen_driver.py",
+        "tests/fault/test_lease_change_kill.py",
         "tests/fault/test_secret.py",
-        "tests/fault/test_turn_kill.py",
         "tests/spark/test_all_active.py",
         "tests/spark/test_rule_column.py",
         "tests/spark/test_servicebus_source.py",
     ),
     "spark-2": (
+        "tests/fault/test_many_routes.py",
         "tests/fault/test_poison.py",
         "tests/fault/test_route_kill.py",
         "tests/spark/test_batch_source.py",
         "tests/spark/test_counts.py",
         "tests/spark/test_identity.py",
         "tests/spark/test_java_choice.py",
+        "tests/spark/test_shared_query.py",
         "tests/spark/test_tutorial.py",
     ),
 }

@@ -1,6 +1,6 @@
 """A small federation for the length of a test: namespaces, a federation file, and runs of it, all real.
 
-What it is: namespaces in processes of their own (`isthmus.testing.namespace`), an all-active task between them that is
+What it is: namespaces in processes of their own (`isthmus.testing.namespace`), all-active tasks between them that are
 linted, planned and applied, `isthmus run` as a process that can be asked to end or be killed, publishing that counts what
 was acknowledged, and the reconciliation. What it is not: a fake.
 """
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -141,26 +141,34 @@ class RunProcess:
 
 
 class FederationProcess:
-    """Namespaces and an all-active task between them.
+    """Namespaces and all-active tasks between them.
 
     Args:
         folder: where all of it lives.
-        aliases: the members.
-        settings: further settings of the task, as lines of YAML.
+        aliases: the namespaces.
+        settings: further settings of every task, as lines of YAML.
+        tasks: members by task, which has a topic of its name; one between all namespaces if none is named.
 
     Attributes:
         namespaces: by alias.
         file: the federation file.
-        published: by alias, how many messages its namespace has acknowledged.
+        published: by alias, how many messages its namespace has acknowledged, of all topics.
     """
 
-    def __init__(self, folder: Path, aliases: Sequence[str] = ("ewr", "jfk"), settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        aliases: Sequence[str] = ("ewr", "jfk"),
+        settings: Sequence[str] = (),
+        tasks: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self.folder = folder
         self.namespaces = {alias: NamespaceProcess(folder / alias) for alias in aliases}
         self.file = folder / "isthmus.yaml"
         self.state = folder / "state"
         self.published = dict.fromkeys(aliases, 0)
         self._settings = tuple(settings)
+        self._tasks = tasks or {TASK: aliases}
         self._runs: list[RunProcess] = []
         self._federation: Federation | None = None
 
@@ -185,9 +193,11 @@ class FederationProcess:
             connection.write_text(json.dumps({"connection": namespace.connection_string}), encoding="utf-8")
             authority = namespace.ca_file.relative_to(self.folder)
             lines.append(f'  {alias}: {{connection: "file:{connection.name}#connection", ca_file: {authority}}}')
-        lines += ["tasks:", f"  {TASK}:", "    pattern: all-active", f"    topic: {TOPIC}"]
-        lines += [f"    members: [{', '.join(self.namespaces)}]", "    subscriptions: [audit]"]
-        lines += [f"    {line}" for line in self._settings]
+        lines += ["tasks:"]
+        for task, members in self._tasks.items():
+            lines += [f"  {task}:", "    pattern: all-active", f"    topic: {task}"]
+            lines += [f"    members: [{', '.join(members)}]", "    subscriptions: [audit]"]
+            lines += [f"    {line}" for line in self._settings]
         self.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         self._federation = load(self.file)
         with Administrations(self.federation) as administrations:
@@ -216,8 +226,8 @@ class FederationProcess:
         self._runs.append(run)
         return run
 
-    def publish(self, alias: str, count: int, body_bytes: int = 1000) -> None:
-        """Publish numbered messages to a member; returns once all are acknowledged.
+    def publish(self, alias: str, count: int, body_bytes: int = 1000, topic: str = TOPIC) -> None:
+        """Publish numbered messages to a task's member; returns once all are acknowledged.
 
         Raises:
             IsthmusError: the namespace refused, or is away.
@@ -231,8 +241,8 @@ class FederationProcess:
             )
             for number in range(first, first + count)
         ]
-        with Reach(self.federation) as reach, reach.open(Endpoint(alias, TOPIC)) as client:
-            sender = Sender(client, TOPIC).wait_ready()
+        with Reach(self.federation) as reach, reach.open(Endpoint(alias, topic)) as client:
+            sender = Sender(client, topic).wait_ready()
             for start in range(0, count, BATCH_MESSAGES):
                 chunk = messages[start : start + BATCH_MESSAGES]
                 sender.send_all(chunk, batch=BATCH_MESSAGES)
@@ -265,11 +275,11 @@ class FederationProcess:
                 raise WaitError(f"{left} messages still wait: {log}")
             time.sleep(0.3 if left else 0.0)
 
-    def verify(self) -> Reconciliation:
-        """The reconciliation of the task.
+    def verify(self, task: str = TASK) -> Reconciliation:
+        """The reconciliation of a task.
 
         Raises:
             IsthmusError: a namespace cannot be read.
         """
-        (result,) = verify(self.federation)
+        (result,) = verify(self.federation, task=task)
         return result

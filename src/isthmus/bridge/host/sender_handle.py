@@ -242,7 +242,7 @@ class TargetHandle:
         if now < self._took_at + seconds:
             return
         what = "gave no outcome" if self._was_opened else "did not answer"
-        self.fail(TargetUnavailableError(f"'{self.spec.name}': the target {what} for {seconds:g} s"))
+        self.fail(TargetUnavailableError(f"{self._where}: the target {what} for {seconds:g} s"))
 
     def _tell(self, event: Event, now: float) -> bool:
         """Gives the machine an event; whether the route goes on."""
@@ -285,4 +285,9 @@ class TargetHandle:
         refusal, seconds = effect
         after = f"took nothing for {seconds:g} s: " if seconds else ""
         is_fatal = not seconds and refusal.kind is RefusalKind.FATAL
-        self.fail(TargetUnavailableError(f"'{self.spec.name}': {after}{refusal}"), is_fatal)
+        self.fail(TargetUnavailableError(f"{self._where}: {after}{refusal}"), is_fatal)
+
+    @property
+    def _where(self) -> str:
+        """The end that fails, in the words of the federation; who is told knows the route."""
+        return self.spec.target.alias or f"'{self.spec.name}'"

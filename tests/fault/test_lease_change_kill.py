@@ -1,9 +1,8 @@
-"""What is killed with -9 while a route's two queries change turns comes back; nothing is lost, doubled or out of order.
+"""What is killed with -9 while one lease ends and the next one begins comes back; nothing is lost, doubled or out of order.
 
-Leases of two seconds, so that there is a change to aim at soon; the locks of the route's files tell which worker has the
-turn, which stands next, and when it means to change. Each round publishes until the change, kills one of those who take part
-in it at an instant from 100 ms before to 300 ms after, and waits until all is moved. The default run kills three of those
-that `run` outlives, the long one all and itself ten times each. Copies that a crash sends twice are known by their origin, and dropped.
+Leases of two seconds, so that there is a change to aim at soon. Spark's own account tells when a lease began (`offsets`) and
+ended (`commits` in the query's checkpoint). Each round publishes until the change, kills at an instant from 300 ms before the
+expected change to 500 ms after it, and waits until all is moved. The default run kills one of each kind, the long one twenty.
 """
 
 from __future__ import annotations
@@ -15,69 +14,61 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 import pytest
 
 from federation_check import check_moved
-from isthmus.connectors.servicebus.turn import FIRST, Turn
 from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach
 from isthmus.supervisor.watch import BacklogLook
 from isthmus.testing.federation import FederationProcess, RunProcess
-from isthmus.testing.namespace import NamespaceProcess
 from isthmus.topology.model import Route
 from isthmus.topology.route import routes
 
 pytestmark = pytest.mark.spark
 
-# The driver last, since its round takes longest: a new run waits for the claim of the dead one, and starts Spark.
-VICTIMS = ("holder", "next", "sink", "source", "target", "driver")
-ROUNDS = 10 * len(VICTIMS)
+# By kind, of which a round kills one. The engine last, since its round takes longest: a new run waits for the claim of the
+# dead one, and starts Spark.
+VICTIMS = {"worker": ("worker",), "namespace": ("source", "target"), "engine": ("driver", "java")}
+ROUNDS = 20 * len(VICTIMS)
 # A topic's default size is enough for so many.
-ROUNDS_OF_A_FEDERATION = 3 * len(VICTIMS)
+ROUNDS_OF_A_FEDERATION = 6 * len(VICTIMS)
 CHUNK = 200
+BURST = 1000  # just before a kill
 PAUSE_SECONDS = 0.25
 BODY_BYTES = 200
 UNSETTLED = 100
 LOOK_SECONDS = 0.02  # what a look at the source takes
-EARLIEST_SECONDS, LATEST_SECONDS = -0.1, 0.3
-SETTINGS = ("lock_duration: 5s",)
+EARLIEST_SECONDS, LATEST_SECONDS = -0.3, 0.5
+SETTINGS = ("lock_duration: 5s", "duplicate_detection: 1h")
 RUN = ("--json", "--retry-first", "1", "--retry-limit", "5", "--lease", "2")
 
 
-class Change(NamedTuple):
-    """A change of turns that is about to come: who takes part, and in how many seconds."""
+class LeaseWatch:
+    """Sees from outside when the shared query's leases begin and end: Spark writes a file at each."""
 
-    holder: int
-    next: int
-    seconds: float
+    def __init__(self, state: Path) -> None:
+        self._folder = state / "checkpoints" / "routes"
 
-
-class Watch:
-    """Sees whose turn it is on a route, from outside: the system tells who holds the locks."""
-
-    def __init__(self, state: Path, route: Route) -> None:
-        self._folder = state / "checkpoints" / route.name / "turns"
-
-    def change(self) -> Change | None:
-        """The change to come; None while none does."""
-        owners = lock_owners()
-        holder, following = (owners.get((self._folder / name).stat().st_ino, 0) for name in ("holder", "next"))
-        if not holder or not following:
+    def next_change(self) -> float | None:
+        """Seconds until the lease under way is expected to end; None where none is, or none has ended before."""
+        begins, ends = self._times("offsets"), self._times("commits")
+        newest = max(begins, default=-1)
+        # A lease that a kill broke off is repeated under its number: it seems long.
+        lengths = [ends[number] - begins[number] for number in sorted(ends.keys() & begins.keys())[-3:]]
+        if newest in ends or not lengths:
             return None
-        return Change(holder, following, Turn(self._folder, FIRST).remaining_seconds())
+        return begins[newest] + min(lengths) - time.time()
 
-
-def lock_owners() -> dict[int, int]:
-    """Who holds a file for itself alone, by the file's number."""
-    owners = {}
-    for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
-        words = line.split()
-        if words[1] == "FLOCK" and words[3] == "WRITE":
-            owners[int(words[5].rpartition(":")[2])] = int(words[4])
-    return owners
+    def _times(self, kind: str) -> dict[int, float]:
+        found = {}
+        with suppress(FileNotFoundError):
+            for file in (self._folder / kind).iterdir():
+                if file.name.isdecimal():
+                    with suppress(FileNotFoundError):
+                        found[int(file.name)] = file.stat().st_mtime
+        return found
 
 
 class Source:
@@ -97,7 +88,7 @@ class Source:
         def publish() -> None:
             while not over.is_set() and not unsure:
                 try:
-                    self._federation.publish(self._alias, CHUNK, BODY_BYTES)
+                    self._federation.publish(self._alias, BURST if self.hurry.is_set() else CHUNK, BODY_BYTES)
                 except IsthmusError as error:
                     unsure.append(error)
                 self.hurry.wait(PAUSE_SECONDS)
@@ -143,10 +134,11 @@ class Round:
             source.hurry.clear()
             if victim in ("source", "target"):
                 time.sleep(self.chance.uniform(0.0, 2.0))
-                self._namespace(victim).start()
+                self.federation.namespaces[self._alias(victim)].start()
                 began = time.monotonic()
-        if victim == "driver":
-            self.run.wait(30.0)
+        if victim in VICTIMS["engine"]:
+            code = self.run.wait(60.0)
+            assert code, "a run that has lost its Spark did not say so"
             self.run = self.federation.run(*RUN)
             began = time.monotonic()
             self.federation.publish(self.route.source.alias, CHUNK, BODY_BYTES)
@@ -160,54 +152,51 @@ class Round:
         return self.run
 
     def _strike(self, victim: str, source: Source, offset: float) -> None:
-        watch = Watch(self.federation.state, self.route)
+        watch = LeaseWatch(self.federation.state)
         with Reach(self.federation.federation) as reach:
             while True:
                 source.hurry.clear()
-                while (change := watch.change()) is None:
+                while (seconds := watch.next_change()) is None or seconds + offset < LOOK_SECONDS:
                     assert self.run.is_alive(), self.run.log()[-3000:]
-                    time.sleep(0.002)
-                at = time.monotonic() + change.seconds + offset
-                if (strike := self._aim(victim, change)) is None:
-                    continue
+                    time.sleep(0.005)
+                at = time.monotonic() + seconds + offset
+                time.sleep(max(0.0, at - 2 * LOOK_SECONDS - PAUSE_SECONDS - time.monotonic()))
                 source.hurry.set()
                 time.sleep(max(0.0, at - LOOK_SECONDS - time.monotonic()))
                 self.unsettled = source.waiting(reach)
                 time.sleep(max(0.0, at - time.monotonic()))
-                if self.unsettled >= UNSETTLED:
-                    with suppress(psutil.NoSuchProcess):  # it ended before: the next change will do
-                        strike()
-                        return
+                if self.unsettled >= UNSETTLED and self._kill_now(victim):
+                    return
 
-    def _aim(self, victim: str, change: Change) -> Callable[[], None] | None:
-        """What kills; None where there is nobody of that kind at the moment, or not any more."""
-        if victim in ("source", "target"):
-            return self._namespace(victim).kill
+    def _kill_now(self, victim: str) -> bool:
+        """Whether there was anybody of that kind at the moment."""
+        if victim in VICTIMS["namespace"]:
+            self.federation.namespaces[self._alias(victim)].kill()
+            return True
         if victim == "driver":
-            return psutil.Process(self.run.pid).kill
-        chosen = change.holder if victim == "holder" else change.next
-        if victim == "sink":
-            others = sorted(set(self.run.workers()) - set(change[:2]))
-            if not others:
-                return None
-            chosen = self.chance.choice(others)
-        with suppress(psutil.NoSuchProcess):
-            return psutil.Process(chosen).kill
-        return None
+            pids = [self.run.pid]
+        elif victim == "java":
+            pids = [each.pid for each in psutil.Process(self.run.pid).children() if each.name() == "java"]
+        else:
+            pids = self.run.workers()
+        with suppress(psutil.NoSuchProcess):  # it ended before: the next change will do
+            if pids:
+                psutil.Process(self.chance.choice(pids)).kill()
+                return True
+        return False
 
-    def _namespace(self, victim: str) -> NamespaceProcess:
-        end = self.route.source if victim == "source" else self.route.targets[0]
-        return self.federation.namespaces[end.alias]
+    def _alias(self, victim: str) -> str:
+        return (self.route.source if victim == "source" else self.route.target).alias
 
 
-def test_a_change_of_turns_survives_kills(
+def test_a_change_of_leases_survives_kills(
     tmp_path: Path, long_count: Callable[[int], int], counted: Callable[[str, str], None]
 ) -> None:
     seed = secrets.randbits(32)
     print(f"seed {seed}")
     chance = random.Random(seed)
     rounds = long_count(ROUNDS)
-    victims = [*chance.sample(VICTIMS[:-1], len(VICTIMS) - 1), VICTIMS[-1]]
+    kinds = list(VICTIMS.values())
     done: list[Round] = []
     try:
         for start in range(0, rounds, ROUNDS_OF_A_FEDERATION):
@@ -216,7 +205,7 @@ def test_a_change_of_turns_survives_kills(
                 run.wait_phase(("waiting", "moving"))
                 for number in range(start, min(rounds, start + ROUNDS_OF_A_FEDERATION)):
                     done.append(Round(federation, run, chance))
-                    run = done[-1].kill(victims[number % len(victims)])
+                    run = done[-1].kill(chance.choice(kinds[number % len(kinds)]))
                 check_moved(federation)
                 assert run.end() == 0
                 check_words(federation)
@@ -224,7 +213,7 @@ def test_a_change_of_turns_survives_kills(
         fewest = min((each.unsettled for each in done), default=0)
         longest = max((each.recovery_seconds for each in done), default=0.0)
         counted(
-            f"{rounds} kills at a change of turns",
+            f"{rounds} kills at a change of leases",
             f"{len(done)}, at least {fewest} unsettled, moved within {longest:.1f} s, seed {seed}",
         )
 
