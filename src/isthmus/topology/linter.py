@@ -15,6 +15,8 @@ from isthmus.topology.document import Document
 from isthmus.topology.model import Federation, NamespaceRef
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.reader import read_model
+from isthmus.topology.route import routes
+from isthmus.topology.spark import slots_needed, slots_warning
 
 __all__ = ["lint", "read", "warnings"]
 
@@ -54,6 +56,10 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
             )
         folded.setdefault(task.name.lower(), task.name)
         PATTERNS[task.pattern].check(task, federation, document)
+    if not document.faults:
+        warned = slots_warning(federation.spark, slots_needed(len(routes(federation))))
+        if warned is not None:
+            document.warn(federation.spark.place, *warned)
     return document, federation
 
 
