@@ -40,7 +40,12 @@ def daemon(folder: Path, name: str, *arguments: str) -> Iterator[Path]:
     log = folder / f"{name.rpartition('.')[2]}.log"
     command = [str(java.executable), *java.options, "-Xmx256m", "-XX:+UseSerialGC", f"-Djava.io.tmpdir={folder}"]
     command += ["-cp", str(Path(pyspark.__file__).parent / "jars" / "*"), name, "--host", "127.0.0.1", *arguments]
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(folder)}
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(folder),
+    }
     # Executors are started with the Java of JAVA_HOME, or with the worker's own.
     environment.pop("JAVA_HOME", None)
     with log.open("wb") as out:
