@@ -36,18 +36,17 @@ def free_port() -> int:
 @contextmanager
 def daemon(folder: Path, name: str, *arguments: str) -> Iterator[Path]:
     """A daemon of Spark's; its log."""
-    java = find_java()
+    spark_home = Path(pyspark.__file__).parent
     log = folder / f"{name.rpartition('.')[2]}.log"
-    command = [str(java.executable), *java.options, "-Xmx256m", "-XX:+UseSerialGC", f"-Djava.io.tmpdir={folder}"]
-    command += ["-cp", str(Path(pyspark.__file__).parent / "jars" / "*"), name, "--host", "127.0.0.1", *arguments]
+    command = [str(spark_home / "bin" / "spark-class"), name, "--host", "127.0.0.1", *arguments]
     environment = {
         **os.environ,
-        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        **find_java().environment,
+        "SPARK_HOME": str(spark_home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(folder),
+        "SPARK_DAEMON_MEMORY": "256m",
     }
-    # Executors are started with the Java of JAVA_HOME, or with the worker's own.
-    environment.pop("JAVA_HOME", None)
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=folder)
     try:
