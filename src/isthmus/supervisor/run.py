@@ -39,7 +39,7 @@ from isthmus.supervisor.watch import BacklogWatch
 from isthmus.topology.claim import CLAIM_LOCK_MS
 from isthmus.topology.model import Federation, Route
 from isthmus.topology.route import routes
-from isthmus.topology.spark import SparkSettings, slots_warning
+from isthmus.topology.spark import SparkSettings, control_warning, slots_warning
 
 __all__ = ["RunOptions", "TaskClaimedError", "run_federation"]
 
@@ -123,7 +123,7 @@ def run_federation(
     specs = {route.name: route_spec(route, federation, only_present=options.settings.available_now) for route in chosen}
     where = replace(federation.spark, master=options.master or federation.spark.master)
     slots = task_slots(specs)
-    _warn_of_slots(where, slots)
+    _warn_of_spark(where, slots)
     claims = ClaimKeeper([(route.task, route.source.alias) for route in chosen], reach.open).start()
     watch = BacklogWatch(chosen, lambda: Reach(federation, "isthmus-look"))
     try:
@@ -209,10 +209,10 @@ class _Run:
             (self._warned.add if each.warns else self._warned.discard)(key)
 
 
-def _warn_of_slots(spark: SparkSettings, needed: int) -> None:
-    warned = slots_warning(spark, needed)
-    if warned is not None:
-        log.warning("%s; %s", *warned)
+def _warn_of_spark(spark: SparkSettings, needed: int) -> None:
+    for warned in (slots_warning(spark, needed), control_warning(spark)):
+        if warned is not None:
+            log.warning("%s; %s", *warned)
 
 
 def _teller(federation: Federation, route: Route) -> Callable[[str], str]:

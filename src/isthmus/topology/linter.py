@@ -16,7 +16,7 @@ from isthmus.topology.model import Federation, NamespaceRef
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.reader import read_model
 from isthmus.topology.route import routes
-from isthmus.topology.spark import slots_needed, slots_warning
+from isthmus.topology.spark import control_warning, slots_needed, slots_warning
 
 __all__ = ["lint", "read", "warnings"]
 
@@ -57,9 +57,10 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
         folded.setdefault(task.name.lower(), task.name)
         PATTERNS[task.pattern].check(task, federation, document)
     if not document.faults:
-        warned = slots_warning(federation.spark, slots_needed(len(routes(federation))))
-        if warned is not None:
-            document.warn(federation.spark.place, *warned)
+        spark = federation.spark
+        for warned in (slots_warning(spark, slots_needed(len(routes(federation)))), control_warning(spark)):
+            if warned is not None:
+                document.warn(spark.place, *warned)
     return document, federation
 
 

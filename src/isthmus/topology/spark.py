@@ -25,6 +25,7 @@ __all__ = [
     "SPARK_SPEC",
     "ControlAddress",
     "SparkSettings",
+    "control_warning",
     "parse_master",
     "read_spark",
     "slots_needed",
@@ -98,6 +99,8 @@ _MASTER_SETTING = SPARK_SPEC.settings[0]
 _VALUE_SETTING = Setting(name="settings", kind=Kind.TEXT, description="", example="{spark.executor.memory: 2g}")
 _LOCAL = re.compile(r"local(?:\[(?P<cores>[1-9]\d{0,5}|\*)\])?")
 _REMOTE = re.compile(r"spark://[^\s/,]+:\d{1,5}(,[^\s/,]+:\d{1,5})*|yarn|k8s://\S+|local-cluster\[\d+,\s*\d+,\s*\d+\]")
+_LOOPBACK = re.compile(r"127(?:\.\d{1,3}){3}|localhost|::1")
+_HERE = re.compile(rf"spark://\[?({_LOOPBACK.pattern})\]?:\d+")
 _NAME = re.compile(r"spark\.[A-Za-z0-9_.-]+")
 # As `spark.redaction.regex` of the session, which also matches names that only mention such things.
 _SECRET = re.compile(r"(?i)(secret|password|token|credential|access[.]?key)$")
@@ -184,6 +187,17 @@ def slots_warning(spark: SparkSettings, needed: int) -> tuple[str, str] | None:
             gives = f"{what} gives {cores} task slot{'s' * (cores != 1)} and the run needs {needed}"
             return f"{gives}: a query that waits for a slot moves nothing", f"write {instead}"
     return None
+
+
+def control_warning(spark: SparkSettings) -> tuple[str, str] | None:
+    """What is wrong and what to write, where executors are elsewhere and the control port is on loopback; None otherwise."""
+    is_remote = bool(spark.master) and not spark.master.startswith("local") and not _HERE.match(spark.master)
+    if not is_remote or not _LOOPBACK.fullmatch(spark.control.reached_as):
+        return None
+    return (
+        f"executors of {spark.master} on other machines cannot reach the control port at {spark.control.reached_as}",
+        "write control: {host: …} with an address of this machine that they reach",
+    )
 
 
 def parse_master(text: str) -> str:

@@ -7,7 +7,15 @@ import pytest
 from isthmus.topology import lint, read
 from isthmus.topology.linter import warnings
 from isthmus.topology.setting import SettingError
-from isthmus.topology.spark import REFUSED, ControlAddress, SparkSettings, parse_master, slots_needed, slots_warning
+from isthmus.topology.spark import (
+    REFUSED,
+    ControlAddress,
+    SparkSettings,
+    control_warning,
+    parse_master,
+    slots_needed,
+    slots_warning,
+)
 
 HEAD = (
     "isthmus: 1\nnamespaces: {ewr: {connection: env:A}, jfk: {connection: env:B}}\n"
@@ -89,3 +97,28 @@ def test_lint_warns_where_the_slots_are_known_and_too_few() -> None:
 )
 def test_slots_are_counted_where_they_are_known(spark: SparkSettings, is_warned: bool) -> None:
     assert (slots_warning(spark, 5) is not None) == is_warned
+
+
+def test_lint_warns_of_a_control_port_that_executors_do_not_reach() -> None:
+    (warned,) = warnings(HEAD + "spark: {master: 'spark://m.example:7077'}\n")
+    assert (
+        warned.message
+        == "executors of spark://m.example:7077 on other machines cannot reach the control port at 127.0.0.1"
+    )
+    assert warnings(HEAD + "spark: {master: 'spark://m.example:7077', control: {host: 10.0.0.5}}\n") == []
+
+
+@pytest.mark.parametrize(
+    ("master", "is_warned"),
+    [
+        ("", False),
+        ("local[9]", False),
+        ("spark://127.0.0.1:7077", False),
+        ("spark://localhost:7077", False),
+        ("spark://127.0.0.1.example:7077", True),
+        ("yarn", True),
+        ("k8s://https://h:443", True),
+    ],
+)
+def test_a_loopback_control_port_is_right_for_this_machine_only(master: str, is_warned: bool) -> None:
+    assert (control_warning(SparkSettings(master)) is not None) == is_warned
