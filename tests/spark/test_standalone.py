@@ -17,13 +17,14 @@ import pytest
 from isthmus.replication.java import find_java
 from isthmus.testing.federation import FederationProcess
 
-pytestmark = pytest.mark.spark
+# Three Java virtual machines more than other tests: too slow for the default run.
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
 CORES = 5  # one query, two routes, two to spare
 MESSAGES = 200
-LONG_SECONDS = 180.0
+LONG_SECONDS = 300.0
 
 
 def free_port() -> int:

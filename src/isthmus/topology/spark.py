@@ -108,7 +108,7 @@ _WILDCARDS = ("0.0.0.0", "::")
 
 _REDACTED = "it keeps keys out of plans, logs and Spark's web page"
 REFUSED: Mapping[str, str] = {
-    "spark.master": "it is written as master:",
+    "spark.master": "the setting `master` says it",
     "spark.speculation": "a second copy of a running task would read and settle the queue of the first",
     "spark.task.maxFailures": "a lease that fails has to fail its query at once, so that the driver accounts for the death and "
     "starts the next lease",
