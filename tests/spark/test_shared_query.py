@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import secrets
+import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +15,8 @@ from pyspark.sql import SparkSession
 
 from isthmus.amqp import section
 from isthmus.bench.load import connect
+from isthmus.bridge.crash_search import Plan
+from isthmus.bridge.host.control_server import ControlServer
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.replication.spark_session import create_spark_session
 from isthmus.testing.namespace import NamespaceProcess, namespace
@@ -29,7 +34,16 @@ LOST = "lost"
 
 @pytest.fixture(name="spark", scope="module")
 def _spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = create_spark_session("test", routes=1, work_directory=tmp_path_factory.mktemp("spark"))
+    folder = tmp_path_factory.mktemp("spark")
+    (folder / "events").mkdir()
+    shown = {
+        "spark.ui.enabled": "true",
+        "spark.ui.port": "0",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": (folder / "events").as_uri(),
+        "spark.eventLog.compress": "false",
+    }
+    session = create_spark_session("test", routes=1, work_directory=folder, options=shown)
     yield session
     session.stop()
 
@@ -130,3 +144,41 @@ def test_twelve_routes_cross_in_order_and_a_failing_one_holds_up_nobody(
     assert [first[name] + second[name] for name in names] == [list(range(MESSAGES))] * ROUTES
     assert [standing(a, name) for name in names] == [0] * ROUTES
     assert receive(a, LOST, MESSAGES // 2) == list(range(MESSAGES // 2))
+
+
+def test_the_key_of_the_control_port_is_redacted_wherever_spark_shows_options(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    key = secrets.token_urlsafe(32)
+    began = threading.Event()
+
+    def plan_of(name: str) -> Plan:
+        began.set()
+        return Plan()
+
+    server = ControlServer(key, claim_seconds=lambda claim: 0.0, plan_of=plan_of, on_death=lambda *_: None).start()
+    lost = End("servicebus", "a", {"connection": "env:NOBODY_SET_THIS", "entity": "q"})
+    try:
+        control = server.query("keys")
+        control.assign([RouteSpec(name="r", source=lost, target=lost)])
+        options = {"query": "keys", "control": server.address, "control_token": key}
+        rows = spark.readStream.format("isthmus").options(**options).load()
+        query = rows.writeStream.format("isthmus").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        try:
+            assert began.wait(LONG_SECONDS)  # the lease had the key, unredacted
+            texts = {"plan": str(rows._jdf.queryExecution().toString())}  # as explain(extended=True) prints it
+            site = f"{spark.sparkContext.uiWebUrl}/api/v1/applications/{spark.sparkContext.applicationId}"
+            for page in ("environment", "sql?details=true&planDescription=true", "jobs"):
+                with urllib.request.urlopen(f"{site}/{page}", timeout=60) as answer:
+                    texts[page] = answer.read().decode()
+            control.stop("the test ends")
+        finally:
+            query.stop()
+    finally:
+        server.close()
+    events = Path(spark.sparkContext.getConf().get("spark.eventLog.dir", "").removeprefix("file://"))
+    files = [file for place in (events.parent, tmp_path) for file in place.rglob("*") if file.is_file()]
+    assert any(file.is_relative_to(events) and file.stat().st_size for file in files)
+    texts |= {str(file): file.read_text(errors="replace") for file in files}
+    assert "isthmus" in texts["plan"]
+    assert [where for where, text in texts.items() if key in text] == []

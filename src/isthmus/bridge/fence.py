@@ -2,7 +2,7 @@
 
 What it is: the reader asks the driver, over the control channel, for how long the claim is still held; each answer moves the
 fence on. When no answer comes (the driver is frozen, dead or cut off) the fence closes by itself: the reader grants no credit
-and hands nothing on, the sink sends nothing, and the lease fails. What it is not: the claim, which the driver keeps
+and hands nothing on, the sink sends nothing, and the route's opening ends. What it is not: the claim, which the driver keeps
 (`isthmus.supervisor.claim`); it asks nobody and reads no clock.
 
 Why two leases are never active at once. All times are of monotonic clocks, and only durations pass between processes, so

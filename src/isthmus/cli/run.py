@@ -15,8 +15,11 @@ from rich.console import Console
 from rich.live import Live
 
 from isthmus.cli.hang_up import HangUp
+from isthmus.errors import ConfigError, Fault
 from isthmus.extra import require
+from isthmus.topology.setting import SettingError
 from isthmus.topology.source import DEFAULT_FILE, load
+from isthmus.topology.spark import parse_master
 
 __all__ = ["register"]
 
@@ -44,6 +47,12 @@ def run(
         float, typer.Option(help="Seconds that the delay grows to, doubling each time.", min=0.1)
     ] = 300.0,
     lease: Annotated[float, typer.Option(help="Seconds that a lease lasts; 0: the default.", min=0.0)] = 0.0,
+    master: Annotated[
+        str,
+        typer.Option(
+            help="Spark's master, e.g. spark://host:7077; by default the file's, else this machine. See docs/how-to/run-on-a-cluster.md."
+        ),
+    ] = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a line for each change of a route's state, and one for the end.")
     ] = False,
@@ -66,6 +75,7 @@ def run(
             retry_first_seconds=retry_first, retry_limit_seconds=retry_limit, available_now=available_now
         ),
         lease_seconds=lease,
+        master=_checked_master(master),
     )
     _handle_signals(stop)
     hang_up = HangUp(stop.set)
@@ -80,6 +90,13 @@ def run(
         ended_well = run_federation(federation, options, stop, on_status=show, on_started=started)
     if not ended_well:
         raise typer.Exit(1)
+
+
+def _checked_master(text: str) -> str:
+    try:
+        return parse_master(text) if text else ""
+    except SettingError as wrong:
+        raise ConfigError([Fault(f"--master: {wrong.message}", wrong.hint)]) from None
 
 
 def _handle_signals(stop: threading.Event) -> None:

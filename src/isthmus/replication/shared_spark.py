@@ -4,14 +4,14 @@ What it is: how a group's query is made of its source, the custom steps and the 
 What it is not: which route is carried by which query (`isthmus.replication.shared_run`).
 
 Invariants:
-    I1. The key of the control port is made for the run, and written nowhere.
+    I1. The key of the control port is made for the run. Spark holds it as an option whose name it redacts wherever it shows options.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from isthmus.bridge.report import RouteReport
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.replication.shared_run import Group, SharedRun
 from isthmus.replication.transform import apply_steps, find_step
+from isthmus.topology.spark import SLOTS_PER_QUERY, ControlAddress, slots_needed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["SharedSettings", "open_shared_run", "task_slots"]
 
 FORMAT = "isthmus"
-# Readers of a query at once.
-SLOTS = 1
-# One for the driver's small jobs, one so that a query that starts again need not wait for the one before.
-SPARE_SLOTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +39,17 @@ class SharedSettings:
     Attributes:
         checkpoints: folder that holds each group's checkpoint folder.
         lease_seconds: a lease ends after so long; 0 leaves the source's default.
+        control: where the control port listens.
     """
 
     checkpoints: Path
     lease_seconds: float = 0.0
+    control: ControlAddress = field(default=ControlAddress())
 
 
 def task_slots(specs: Mapping[str, RouteSpec]) -> int:
     """How many task slots the routes need: those of each group's query, and one for each route that may be in quarantine."""
-    groups = {spec.steps for spec in specs.values()}
-    return len(groups) * SLOTS + len(specs) + SPARE_SLOTS
+    return slots_needed(len(specs), len({spec.steps for spec in specs.values()}))
 
 
 def open_shared_run(spark: SparkSession, settings: SharedSettings, claim_seconds: Callable[[str], float]) -> SharedRun:
@@ -68,13 +66,21 @@ def open_shared_run(spark: SparkSession, settings: SharedSettings, claim_seconds
     def listen(
         plan_of: Callable[[str], Plan], on_death: Callable[[str, Mapping[str, RouteReport]], None]
     ) -> ControlServer:
-        server = ControlServer(token, claim_seconds=claim_seconds, plan_of=plan_of, on_death=on_death).start()
+        server = ControlServer(
+            token,
+            host=settings.control.host,
+            port=settings.control.port,
+            advertised=settings.control.advertised,
+            claim_seconds=claim_seconds,
+            plan_of=plan_of,
+            on_death=on_death,
+        ).start()
         opened.append(server)
         return server
 
     def start(group: Group, name: str) -> StreamingQuery:
         steps = [find_step(step) for step in group.steps]
-        options = {"query": name, "control": opened[0].address, "control_token": token, "slots": str(SLOTS)}
+        options = {"query": name, "control": opened[0].address, "control_token": token, "slots": str(SLOTS_PER_QUERY)}
         if settings.lease_seconds:
             options["lease_seconds"] = str(settings.lease_seconds)
         return (

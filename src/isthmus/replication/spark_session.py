@@ -1,7 +1,8 @@
 """The Spark session that routes run in.
 
-What it is: one way to start Spark on this machine, set up for leases: a task slot per route and some to spare, workers
-that run this very interpreter, nothing listening beyond loopback, no web page, quiet. It knows no route.
+What it is: one way to start Spark, set up for leases. Unless the options say otherwise it runs on this machine, with a task slot per
+route and some to spare, workers that run this very interpreter, nothing listening beyond loopback, no web page, quiet. It knows no
+route.
 
 Invariants:
     I1. There are more task slots than leases: a running lease holds one (docs/explanation/lease.md), and a query that waits for
@@ -69,7 +70,8 @@ def create_spark_session(
         slots: task slots; 0: enough for those routes.
         work_directory: where Spark keeps its temporary files and its logs; made if absent. The caller removes it.
         driver_memory_mib: heap of the Java virtual machine.
-        options: further settings of Spark; they win over those set here.
+        options: further settings of Spark; they win over those set here, but that options of the Java virtual machine are added to
+            those that isthmus needs.
         java: the Java to use; by default the one that `find_java` finds.
 
     Raises:
@@ -117,6 +119,8 @@ def create_spark_session(
         "spark.sql.redaction.options.regex": _SECRET_NAMES,
         "spark.sql.redaction.string.regex": _SECRET_TEXTS,
     }
+    if added := settings.pop("spark.driver.extraJavaOptions", ""):
+        defaults["spark.driver.extraJavaOptions"] += f" {added}"
     builder = SparkSession.builder
     for key, value in {**defaults, **settings}.items():
         builder = builder.config(key, value)

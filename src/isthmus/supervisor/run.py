@@ -39,6 +39,7 @@ from isthmus.supervisor.watch import BacklogWatch
 from isthmus.topology.claim import CLAIM_LOCK_MS
 from isthmus.topology.model import Federation, Route
 from isthmus.topology.route import routes
+from isthmus.topology.spark import SparkSettings, control_warning, slots_warning
 
 __all__ = ["RunOptions", "TaskClaimedError", "run_federation"]
 
@@ -75,6 +76,7 @@ class RunOptions:
         task: run this task only; empty for all.
         settings: of the supervisor.
         lease_seconds: see `SharedSettings`.
+        master: of Spark; empty: the federation file's.
         spark_options: further settings of Spark.
     """
 
@@ -82,6 +84,7 @@ class RunOptions:
     task: str = ""
     settings: Settings = field(default_factory=Settings)
     lease_seconds: float = 0.0
+    master: str = ""
     spark_options: dict[str, str] = field(default_factory=dict)
 
 
@@ -118,6 +121,9 @@ def run_federation(
     run = _Run(options, on_status, fill)
     reach = Reach(federation, "isthmus-claim")
     specs = {route.name: route_spec(route, federation, only_present=options.settings.available_now) for route in chosen}
+    where = replace(federation.spark, master=options.master or federation.spark.master)
+    slots = task_slots(specs)
+    _warn_of_spark(where, slots)
     claims = ClaimKeeper([(route.task, route.source.alias) for route in chosen], reach.open).start()
     watch = BacklogWatch(chosen, lambda: Reach(federation, "isthmus-look"))
     try:
@@ -129,9 +135,9 @@ def run_federation(
         spark = create_spark_session(
             "isthmus",
             routes=len(chosen),
-            slots=task_slots(specs),
+            slots=slots,
             work_directory=options.folder,
-            options={"spark.task.maxFailures": "1", **options.spark_options},
+            options={"spark.task.maxFailures": "1", **where.options(), **options.spark_options},
         )
         try:
             if on_started is not None:
@@ -139,7 +145,7 @@ def run_federation(
             keys = {claim_key(route.task, route.source.alias): (route.task, route.source.alias) for route in chosen}
             carried = open_shared_run(
                 spark,
-                SharedSettings(options.folder / CHECKPOINTS, options.lease_seconds),
+                SharedSettings(options.folder / CHECKPOINTS, options.lease_seconds, where.control),
                 lambda key: claims.remaining_seconds(*keys[key]),
             )
             try:
@@ -201,6 +207,12 @@ class _Run:
             if each.warns and key not in self._warned:
                 log.warning("%s; publishers are refused when it is full", each.text())
             (self._warned.add if each.warns else self._warned.discard)(key)
+
+
+def _warn_of_spark(spark: SparkSettings, needed: int) -> None:
+    for warned in (slots_warning(spark, needed), control_warning(spark)):
+        if warned is not None:
+            log.warning("%s; %s", *warned)
 
 
 def _teller(federation: Federation, route: Route) -> Callable[[str], str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from isthmus.topology.document import Place
 from isthmus.topology.reference import SecretReference
+from isthmus.topology.spark import SparkSettings
 
 __all__ = ["Endpoint", "Federation", "NamespaceRef", "Route", "RouteOptions", "Task"]
 
@@ -158,12 +159,14 @@ class Federation:
         tasks: by name, in the file's order.
         file: the file's name as the operator gave it.
         version: of the file's format.
+        spark: where Spark runs.
     """
 
     namespaces: Mapping[str, NamespaceRef]
     tasks: Mapping[str, Task]
     file: str = ""
     version: int = 1
+    spark: SparkSettings = field(default=SparkSettings())
 
     def anchored(self, directory: Path) -> Federation:
         """The same with relative file paths put below `directory`."""

@@ -1,6 +1,6 @@
 """Text to federation.
 
-What it is: the top of the federation file (version, namespaces, tasks) read into the model, each part by its spec, with
+What it is: the top of the federation file (version, namespaces, tasks, spark) read into the model, each part by its spec, with
 every fault collected. What it is not: checks across parts (`isthmus.topology.linter`).
 """
 
@@ -12,6 +12,7 @@ from isthmus.topology.document import Document, Place, Values, compose, suggest
 from isthmus.topology.model import Federation, NamespaceRef, Task
 from isthmus.topology.pattern import PATTERNS, PLANNED
 from isthmus.topology.setting import Kind, Setting, SettingError, Spec
+from isthmus.topology.spark import read_spark
 
 __all__ = ["FILE_SPEC", "NAMESPACE_SPEC", "PATTERN_SETTING", "read_model"]
 
@@ -43,6 +44,12 @@ FILE_SPEC = Spec(
             required=True,
             description="Name → task.",
             example="{flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}}",
+        ),
+        Setting(
+            name="spark",
+            kind=Kind.MAPPING,
+            description="Where Spark runs, and its settings; by default on this machine.",
+            example="{master: spark://spark.example.com:7077}",
         ),
     ),
 )
@@ -136,7 +143,7 @@ def read_model(text: str, file: str) -> tuple[Document, Federation]:
         )
     namespaces, declared = _namespaces(top["namespaces"], document)
     tasks = _tasks(top["tasks"], namespaces, declared, document)
-    return document, Federation(namespaces, tasks, file)
+    return document, Federation(namespaces, tasks, file, spark=read_spark(top["spark"], document))
 
 
 def _namespaces(node: Any, document: Document) -> tuple[dict[str, NamespaceRef], set[str]]:

@@ -14,6 +14,7 @@ from isthmus.topology.pattern import PATTERNS, PLANNED
 from isthmus.topology.pattern.all_active import SUBSCRIPTION_SPEC
 from isthmus.topology.reader import FILE_SPEC, NAMESPACE_SPEC
 from isthmus.topology.setting import Kind, Setting, Spec
+from isthmus.topology.spark import CONTROL_SPEC, REFUSED, SPARK_SPEC
 
 __all__ = ["reference_page"]
 
@@ -57,6 +58,9 @@ def reference_page() -> str:
         + ".\n",
         *(_section(f"### pattern: {pattern.spec.name}", pattern.spec) for pattern in PATTERNS.values()),
         _section("#### subscriptions", SUBSCRIPTION_SPEC),
+        _section("## spark", SPARK_SPEC),
+        "Refused in `settings`:\n\n" + "\n".join(f"- `{name}`: {reason}." for name, reason in REFUSED.items()) + "\n",
+        _section("### control", CONTROL_SPEC),
     ]
     return "\n".join(parts)
 

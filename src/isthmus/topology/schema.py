@@ -15,6 +15,7 @@ from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.pattern.all_active import SUBSCRIPTION_SPEC
 from isthmus.topology.reader import FILE_SPEC, NAMESPACE_SPEC, VERSION
 from isthmus.topology.setting import Kind, Setting, Spec
+from isthmus.topology.spark import CONTROL_SPEC, REFUSED, SPARK_SPEC
 
 __all__ = ["federation_schema", "setting_schema", "spec_schema"]
 
@@ -43,6 +44,7 @@ def federation_schema() -> dict[str, Any]:
                 "description": _described(FILE_SPEC, "tasks"),
                 "additionalProperties": tasks[0] if len(tasks) == 1 else {"oneOf": tasks},
             },
+            "spark": _spark_schema(),
         },
         "patternProperties": {"^x-": {}},
         "additionalProperties": False,
@@ -103,6 +105,19 @@ def _kind_schema(setting: Setting) -> dict[str, Any]:
 
 def _namespace_schema() -> dict[str, Any]:
     return {**spec_schema(NAMESPACE_SPEC), "oneOf": [{"required": ["connection"]}, {"required": ["host"]}]}
+
+
+def _spark_schema() -> dict[str, Any]:
+    schema = spec_schema(SPARK_SPEC)
+    settings: dict[str, Any] = {
+        "type": "object",
+        "description": _described(SPARK_SPEC, "settings"),
+        "properties": dict.fromkeys(REFUSED, False),
+        "propertyNames": {"pattern": r"^spark\."},
+        "additionalProperties": {"type": ["string", "number", "boolean"]},
+    }
+    schema["properties"] |= {"settings": settings, "control": spec_schema(CONTROL_SPEC)}
+    return schema
 
 
 def _task_schema(spec: Spec) -> dict[str, Any]:

@@ -108,6 +108,23 @@ def test_run_tells_changes_and_the_end(
     assert (lines[-1]["state"], lines[-1]["moved"]) == ("ended", 5)
 
 
+def test_run_takes_the_master_of_spark(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def run(_: Federation, options: RunOptions, *more: Any, **callbacks: Any) -> bool:
+        seen.append(options.master)
+        return True
+
+    monkeypatch.setattr(run_module, "run_federation", run)
+    assert code_of("run", file, "--master", "spark://m:7077") == 0
+    assert seen == ["spark://m:7077"]
+
+
+def test_a_master_that_is_none_is_refused(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of("run", file, "--master", "http://m") == 2
+    assert "--master: master is no master URL of Spark; write local[N]" in capsys.readouterr().err
+
+
 def test_a_second_run_is_refused_with_who_holds_the_task(
     file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,268 @@
+"""Where Spark runs, as the federation file says it under `spark:`.
+
+What it is: the declaration of its settings, the values read from it, and how many task slots a run needs. What it is not: the session
+(`isthmus.replication.spark_session`).
+
+Masters: Apache Spark, "Submitting Applications", section Master URLs; settings: Apache Spark, "Spark Configuration".
+
+Invariants:
+    I1. A setting of Spark that would break what isthmus promises is refused by name, with the reason.
+    I2. A setting whose name tells that it holds a secret is refused: the file holds references only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from isthmus.topology.document import Document, Place
+from isthmus.topology.setting import Kind, Setting, SettingError, Spec
+
+__all__ = [
+    "CONTROL_SPEC",
+    "SPARK_SPEC",
+    "ControlAddress",
+    "SparkSettings",
+    "control_warning",
+    "parse_master",
+    "read_spark",
+    "slots_needed",
+    "slots_warning",
+]
+
+# Tasks that a query runs at once: its readers.
+SLOTS_PER_QUERY = 1
+# One for the driver's small jobs, one so that a query that starts again need not wait for the one before.
+SPARE_SLOTS = 2
+
+SPARK_SPEC = Spec(
+    "spark",
+    "Where Spark runs. Without it Spark runs on this machine, with as many task slots as the run needs.",
+    (
+        Setting(
+            name="master",
+            kind=Kind.TEXT,
+            description="Spark's master: `local[N]` for N task slots on this machine, `spark://host:port`, `yarn` or "
+            "`k8s://https://host:port`. `isthmus run --master` overrides it. See "
+            "[run on a cluster](../how-to/run-on-a-cluster.md).",
+            example="spark://spark.example.com:7077",
+        ),
+        Setting(
+            name="settings",
+            kind=Kind.MAPPING,
+            description="Settings of Spark by their full names. Those that isthmus needs itself are refused, and so are those "
+            "that hold secrets.",
+            example="{spark.executor.memory: 2g}",
+        ),
+        Setting(
+            name="control",
+            kind=Kind.MAPPING,
+            description="Where the readers reach `isthmus run`, when they run on other machines.",
+            example="{host: 10.0.0.5, port: 7420}",
+        ),
+    ),
+)
+
+CONTROL_SPEC = Spec(
+    "control",
+    "The control port of `isthmus run`. Without it the port is a free one of 127.0.0.1.",
+    (
+        Setting(
+            name="host",
+            kind=Kind.TEXT,
+            default="127.0.0.1",
+            description="The address that the port is bound to. It is also the driver's address for Spark (`spark.driver.host`, "
+            "`spark.driver.bindAddress`), where `settings` say nothing else.",
+            example="10.0.0.5",
+        ),
+        Setting(
+            name="port",
+            kind=Kind.INTEGER,
+            default=0,
+            minimum=0,
+            maximum=65535,
+            description="The port; 0: any that is free.",
+            example="7420",
+        ),
+        Setting(
+            name="advertised",
+            kind=Kind.TEXT,
+            description="The host that executors connect to, where it is not `host`; needed with `host: 0.0.0.0`.",
+            example="isthmus.example.com",
+        ),
+    ),
+)
+
+_MASTER_SETTING = SPARK_SPEC.settings[0]
+_VALUE_SETTING = Setting(name="settings", kind=Kind.TEXT, description="", example="{spark.executor.memory: 2g}")
+_LOCAL = re.compile(r"local(?:\[(?P<cores>[1-9]\d{0,5}|\*)\])?")
+_REMOTE = re.compile(r"spark://[^\s/,]+:\d{1,5}(,[^\s/,]+:\d{1,5})*|yarn|k8s://\S+|local-cluster\[\d+,\s*\d+,\s*\d+\]")
+_LOOPBACK = re.compile(r"127(?:\.\d{1,3}){3}|localhost|::1")
+_HERE = re.compile(rf"spark://\[?({_LOOPBACK.pattern})\]?:\d+")
+_NAME = re.compile(r"spark\.[A-Za-z0-9_.-]+")
+# As `spark.redaction.regex` of the session, which also matches names that only mention such things.
+_SECRET = re.compile(r"(?i)(secret|password|token|credential|access[.]?key)$")
+_WILDCARDS = ("0.0.0.0", "::")
+
+_REDACTED = "it keeps keys out of plans, logs and Spark's web page"
+REFUSED: Mapping[str, str] = {
+    "spark.master": "the setting `master` says it",
+    "spark.speculation": "a second copy of a running task would read and settle the queue of the first",
+    "spark.task.maxFailures": "a lease that fails has to fail its query at once, so that the driver accounts for the death and "
+    "starts the next lease",
+    "spark.task.cpus": "task slots are counted as one core each",
+    "spark.submit.deployMode": "the driver is the process of isthmus run",
+    "spark.python.daemon.module": "isthmus has its own, which imports everything once for all workers",
+    "spark.python.worker.module": "isthmus has its own daemon for workers",
+    "spark.redaction.regex": _REDACTED,
+    "spark.redaction.string.regex": _REDACTED,
+    "spark.sql.redaction.options.regex": _REDACTED,
+    "spark.sql.redaction.string.regex": _REDACTED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ControlAddress:
+    """Where the control port listens, and how executors reach it.
+
+    Attributes:
+        host: the address to listen on.
+        port: 0: any that is free.
+        advertised: the host that executors connect to; empty: `host`.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    advertised: str = ""
+
+    @property
+    def reached_as(self) -> str:
+        """The host that executors connect to."""
+        return self.advertised or self.host
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """Where Spark runs.
+
+    Attributes:
+        master: of Spark; empty: this machine, with the slots that the run needs.
+        settings: of Spark, by name.
+        control: of the run.
+        place: where the file says it.
+    """
+
+    master: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    control: ControlAddress = field(default=ControlAddress())
+    place: Place = field(default=Place(), compare=False, repr=False)
+
+    def options(self) -> dict[str, str]:
+        """What to start Spark with, beside what every run sets."""
+        options = {}
+        if self.control != ControlAddress():
+            options = {"spark.driver.host": self.control.reached_as, "spark.driver.bindAddress": self.control.host}
+        options |= self.settings
+        return options | ({"spark.master": self.master} if self.master else {})
+
+
+def slots_needed(routes: int, queries: int = 1) -> int:
+    """How many task slots a run needs: those of each query, and one for each route that may get a query of its own."""
+    return queries * SLOTS_PER_QUERY + routes + SPARE_SLOTS
+
+
+def slots_warning(spark: SparkSettings, needed: int) -> tuple[str, str] | None:
+    """What is wrong and what to write, where the cores are known and do not suffice; None otherwise."""
+    known = []
+    match = _LOCAL.fullmatch(spark.master)
+    if match and match["cores"] != "*":
+        known.append((f"master {spark.master}", int(match["cores"] or 1), f"local[{needed}]"))
+    cores_max = spark.settings.get("spark.cores.max", "")
+    if cores_max.isdecimal() and not match:
+        known.append(("spark.cores.max", int(cores_max), str(needed)))
+    for what, cores, instead in known:
+        if cores < needed:
+            gives = f"{what} gives {cores} task slot{'s' * (cores != 1)} and the run needs {needed}"
+            return f"{gives}: a query that waits for a slot moves nothing", f"write {instead}"
+    return None
+
+
+def control_warning(spark: SparkSettings) -> tuple[str, str] | None:
+    """What is wrong and what to write, where executors are elsewhere and the control port is on loopback; None otherwise."""
+    is_remote = bool(spark.master) and not spark.master.startswith("local") and not _HERE.match(spark.master)
+    if not is_remote or not _LOOPBACK.fullmatch(spark.control.reached_as):
+        return None
+    return (
+        f"executors of {spark.master} on other machines cannot reach the control port at {spark.control.reached_as}",
+        "write control: {host: …} with an address of this machine that they reach",
+    )
+
+
+def parse_master(text: str) -> str:
+    """A master that isthmus can use.
+
+    Raises:
+        SettingError: it is none.
+    """
+    master = text.strip()
+    if master.startswith("local[") and "," in master:
+        raise SettingError("master: isthmus sets how often a task may fail", "write local[N] without a second number")
+    if not _LOCAL.fullmatch(master) and not _REMOTE.fullmatch(master):
+        raise SettingError(
+            "master is no master URL of Spark", "write local[N], spark://host:port, yarn or k8s://https://host:port"
+        )
+    return master
+
+
+def read_spark(node: Any, document: Document) -> SparkSettings:
+    """The settings under `spark:`; faults go to the document."""
+    if node is None:
+        return SparkSettings()
+    values = document.settings(node, SPARK_SPEC, "spark")
+    master = values["master"] or ""
+    if master:
+        try:
+            master = parse_master(master)
+        except SettingError as wrong:
+            document.fault(values.at("master"), wrong.message, wrong.hint)
+            master = ""
+    settings = _settings(values["settings"], document)
+    return SparkSettings(master, settings, _control(values["control"], document), values.at("master"))
+
+
+def _control(node: Any, document: Document) -> ControlAddress:
+    if node is None:
+        return ControlAddress()
+    values = document.settings(node, CONTROL_SPEC, "control")
+    host, advertised = (values["host"] or "").strip(), (values["advertised"] or "").strip()
+    if host in _WILDCARDS and not advertised and "advertised" not in values.faulty:
+        document.fault(
+            values.at("host"),
+            f"no executor can connect to {host}",
+            "write advertised: with the host name of this machine as executors see it",
+        )
+    return ControlAddress(host, values["port"] or 0, advertised)
+
+
+def _settings(node: Any, document: Document) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, (key, value) in document.pairs(node, "settings").items():
+        place = document.place(key)
+        if name in REFUSED:
+            document.fault(place, f"{name} cannot be set: {REFUSED[name]}", "remove it")
+        elif not _NAME.fullmatch(name):
+            document.fault(place, f"{name!r} is no setting of Spark", "write its full name, e.g. spark.executor.memory")
+        elif _SECRET.search(name):
+            document.fault(
+                place,
+                f"{name} holds a secret",
+                "write it into spark-defaults.conf of the folder that the environment variable SPARK_CONF_DIR names",
+            )
+        else:
+            try:
+                found[name] = _VALUE_SETTING.parse(document.scalar(_VALUE_SETTING, value))
+            except SettingError as wrong:
+                document.fault(document.place(value), wrong.message.replace("settings", name, 1), wrong.hint)
+    return found
