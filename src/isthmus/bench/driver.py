@@ -1,22 +1,24 @@
 """The Spark side of a measurement: routes from queue to queue, in a process of its own.
 
-What it is: what a user of the data source would write, and nothing else: raw messages from `servicebus` to `servicebus`.
-Run as `python -m isthmus.bench.driver FOLDER ROUTES [OPTION=VALUE …]` with the connection strings in BENCH_SOURCE and
-BENCH_TARGET; route n goes from the queue `bench-n` of the one to that of the other. It prints `started` and ends when its
-standard input closes.
+What it is: one query of the data source `isthmus` that carries all routes, as `isthmus run` starts it, but without a driver's
+control port: the routes stand in its options. Run as `python -m isthmus.bench.driver FOLDER ROUTES [OPTION=VALUE …]` with the
+connection strings in BENCH_SOURCE and BENCH_TARGET; route n goes from the queue `bench-n` of the one to that of the other. It
+prints `started` and ends when its standard input closes.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.replication.spark_session import create_spark_session
-from isthmus.replication.turns import start_turns
 
-__all__ = ["queue_name", "run"]
+__all__ = ["queue_name", "route_of", "run", "split"]
+
+CHECKPOINT = "checkpoint"
 
 
 def queue_name(route: int) -> str:
@@ -24,31 +26,47 @@ def queue_name(route: int) -> str:
     return f"bench-{route}"
 
 
+def split(options: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Options for the session, whose names begin with `spark.`, and those for the source, of `NAME=VALUE` each."""
+    settings = dict(option.partition("=")[::2] for option in options)
+    spark = {name: value for name, value in settings.items() if name.startswith("spark.")}
+    return spark, {name: value for name, value in settings.items() if name not in spark}
+
+
+def route_of(queue: str) -> RouteSpec:
+    """The route of a queue, with the settings that a route of a federation has where its file says nothing."""
+    target: Mapping[str, str] = {
+        "connection": "env:BENCH_TARGET",
+        "entity": queue,
+        "origin": f"a/{queue}",
+        "target": "b",
+    }
+    return RouteSpec(
+        name=f"bench/{queue}",
+        source=End("servicebus", "a", {"connection": "env:BENCH_SOURCE", "entity": queue}),
+        target=End("servicebus", "b", target),
+    )
+
+
 def run(folder: Path, routes: int, options: Sequence[str]) -> None:
     """Move messages until standard input closes."""
-    settings = dict(option.partition("=")[::2] for option in options)
-    spark_settings = {name: value for name, value in settings.items() if name.startswith("spark.")}
-    source_settings = {name: value for name, value in settings.items() if not name.startswith("spark.")}
-    spark = create_spark_session("isthmus bench", routes=routes, work_directory=folder, options=spark_settings)
-    queries: list[Any] = []
-    for queue in map(queue_name, range(routes)):
-
-        def start(turn: Mapping[str, str], checkpoint: Path, queue: str = queue) -> Any:
-            stream = spark.readStream.format("servicebus").options(connection="env:BENCH_SOURCE", entity=queue)
-            return (
-                stream.options(**source_settings, **turn)
-                .load()
-                .writeStream.format("servicebus")
-                .options(connection="env:BENCH_TARGET", entity=queue, origin=f"a/{queue}", target="b")
-                .option("checkpointLocation", str(checkpoint))
-                .start()
-            )
-
-        queries += start_turns(folder / "checkpoint" / queue, start)
+    spark_settings, source_settings = split(options)
+    spark = create_spark_session("isthmus bench", routes=1, work_directory=folder, options=spark_settings)
+    carried = [route_of(queue_name(number)).to_json() for number in range(routes)]
+    query = (
+        spark.readStream.format("isthmus")
+        .options(routes=json.dumps(carried), **source_settings)
+        .load()
+        .writeStream.format("isthmus")
+        .option("checkpointLocation", str(folder / CHECKPOINT))
+        .start()
+    )
     print("started", flush=True)
     sys.stdin.read()
-    for query in queries:
-        query.stop()
+    error = query.exception()
+    if error is not None:
+        print(error, file=sys.stderr)
+    query.stop()
     spark.stop()
 
 

@@ -1,8 +1,8 @@
 """How long a message takes from its sender, through Spark, to its receiver.
 
-What it is: a paced load in one process, a receiver in this one, a route between two namespaces. The time runs from just
-before the send to the receipt, on one clock. Leases are made short enough that at least three end while it measures, and
-counted by what Spark has committed. Afterwards the routes fall idle a few times, and one message wakes each time.
+What it is: a paced load in one process, a receiver in this one, one query with its routes between two namespaces. The time runs
+from just before the send to the receipt, on one clock. Two runs: in the first no lease ends, and afterwards single messages come
+to a route that was idle; in the second, leases are short, and the longest time without an arrival is the pause at their ends.
 """
 
 from __future__ import annotations
@@ -11,31 +11,41 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from isthmus.bench.bridge import bench_namespaces, spark_routes
-from isthmus.bench.driver import queue_name
-from isthmus.bench.load import drain, fill, listen, stamp_of
-from isthmus.bench.process import Account, cpu_us_per_message
+from isthmus.bench.driver import CHECKPOINT, queue_name
+from isthmus.bench.load import listen, pace, stamp_of
+from isthmus.bench.process import Account, Usage, cpu_us_per_message
 from isthmus.errors import OperationTimeoutError
 from isthmus.testing.namespace import NamespaceProcess
 
-__all__ = ["measure_latency", "percentile"]
+__all__ = ["gaps_ms", "measure_latency", "percentile", "spark_usage"]
 
 # The virtual machine still compiles while the first messages pass.
 WARM_UP_SECONDS = 10.0
 _SPARE_SECONDS = 60.0
-# A lease ends up to a tenth later than asked; three whole ones and the rest of another fit the time.
-LEASES_IN_TIME = 3.4
-LONGEST_LEASE_SECONDS = 300.0
-IDLE_SECONDS = 1.0
+# How long routes may take to carry their first message.
+START_SECONDS = 300.0
+LEASE_OPTION = "lease_seconds"
+# Of the run with short leases.
+LEASE_SECONDS = 8.0
+LEASES_IN_RUN = 3.4
+IDLE_SECONDS = 2.0
 WAKES = 5
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
     """The value below which `share` (0 to 1) of an ascending sequence lies; 0 of an empty one."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
+
+
+def gaps_ms(arrivals: Sequence[float]) -> list[float]:
+    """The times between arrivals (seconds) that follow each other, ascending."""
+    return sorted((behind - before) * 1000 for before, behind in pairwise(arrivals))
 
 
 def measure_latency(
@@ -48,112 +58,191 @@ def measure_latency(
         rate: messages per second on each route.
         seconds: how long to measure, after a warm-up.
         routes: how many routes run at once.
-        options: `name=value` for the source (or `spark.…=value` for the session).
+        options: `name=value` for the source (or `spark.…=value` for the session); `lease_seconds` is that of the run with short
+            leases.
 
     Raises:
         OperationTimeoutError: if messages are missing a minute after the last was sent.
     """
     queues = [queue_name(route) for route in range(routes)]
-    total = int(rate * routes * (WARM_UP_SECONDS + seconds))
-    lease_seconds = min(LONGEST_LEASE_SECONDS, round(seconds / LEASES_IN_TIME, 1))
-    options = [f"lease_seconds={lease_seconds}", f"idle_seconds={IDLE_SECONDS}", *options]
-    leases = _Leases(folder)
-    with (
-        bench_namespaces(folder, routes) as (source, target),
-        spark_routes(source, target, folder, routes=routes, options=options) as driver,
-    ):
+    lease = [option for option in options if option.startswith(f"{LEASE_OPTION}=")]
+    others = [option for option in options if option not in lease]
+    lease_seconds = float(lease[-1].partition("=")[2]) if lease else LEASE_SECONDS
+    with bench_namespaces(folder, routes) as (source, target):
+        result = {"rate": rate, "routes": routes, "seconds": seconds}
+        result |= _without_lease_end(folder / "long", source, target, queues, rate, seconds, others)
+        result |= _with_lease_ends(folder / "short", source, target, queues, rate, lease_seconds, others)
+    return result
+
+
+def _without_lease_end(
+    folder: Path,
+    source: NamespaceProcess,
+    target: NamespaceProcess,
+    queues: Sequence[str],
+    rate: float,
+    seconds: float,
+    options: Sequence[str],
+) -> dict[str, object]:
+    folder.mkdir()
+    began = time.monotonic()
+    with spark_routes(source, target, folder, routes=len(queues), options=options) as driver:
         account = Account({"source": source.pid, "target": target.pid}, spark=driver.pid)
-        for queue in queues:  # Spark starts its workers for the first message; that is not what is measured
-            fill(source.connection_string, queue, 1, batches=False)
-            drain(target.connection_string, queue, 1)
-        load = subprocess.Popen(
-            [sys.executable, "-m", "isthmus.bench.load", str(rate), str(WARM_UP_SECONDS + seconds), *queues],
-            env={**os.environ, "BENCH_LOAD": source.connection_string},
-        )
-        limit = time.monotonic() + WARM_UP_SECONDS + seconds + _SPARE_SECONDS
-        begin = 0.0
-        before = account.read()
-        ended_before = 0
-        waits: list[float] = []
-        seen: set[int] = set()
-
-        def note(payload: bytes, now: float) -> None:
-            nonlocal before, begin, ended_before
-            sent, ordinal = stamp_of(payload)
-            seen.add(ordinal)
-            begin = begin or sent + WARM_UP_SECONDS
-            if sent < begin:
-                return
-            if not waits:
-                before, ended_before = account.read(), leases.ended()
-            waits.append((now - sent) * 1000)
-
-        def over() -> bool:
-            return len(seen) >= total or time.monotonic() > limit or load.poll() not in (None, 0)
-
-        listen(target.connection_string, queues, note, over)
-        after = account.read()
-        changes = leases.ended() - ended_before
-        load.wait()
-        if len(seen) < total:
-            raise OperationTimeoutError(f"{len(seen)} of {total} messages arrived in time")
-        wakes = [_wake(source, target, queues[0], leases) for _ in range(WAKES)]
-    waits.sort()
-    cost = cpu_us_per_message(before, after, len(waits))
+        _first_messages(source, target, queues)
+        start_seconds = time.monotonic() - began
+        flow = _flow(source, target, queues, rate, seconds, account)
+        wakes = sorted(_wake(source, target, queues[0]) for _ in range(WAKES))
+    waits = sorted(flow.waits_ms)
+    cost = cpu_us_per_message(flow.before, flow.after, len(waits))
     cpu_us = cost.pop("total")
-    spark = [usage for name, usage in after.items() if name not in account.trees]
+    each_second = rate * len(queues) / 1e6
     return {
-        "rate": rate,
-        "routes": routes,
-        "seconds": seconds,
-        "lease_changes": changes,
         "messages": len(waits),
         "p50_ms": round(percentile(waits, 0.5), 2),
         "p99_ms": round(percentile(waits, 0.99), 2),
         "p99_9_ms": round(percentile(waits, 0.999), 2),
         "max_ms": round(waits[-1], 2),
-        "idle_p50_ms": round(percentile(sorted(wakes), 0.5), 1),
-        "idle_max_ms": round(max(wakes), 1),
+        "idle_p50_ms": round(percentile(wakes, 0.5), 1),
+        "idle_max_ms": round(wakes[-1], 1),
+        "start_seconds": round(start_seconds, 1),
         "cpu_us_per_message": cpu_us,
         "cpu_us_by_process": cost,
-        "cpu_cores": round(cpu_us * rate * routes / 1e6, 3),
-        "resident_bytes": sum(usage.resident_bytes for usage in after.values()),
-        "processes": sum(usage.processes for usage in after.values()),
-        "spark_resident_bytes_per_route": sum(usage.resident_bytes for usage in spark) // routes,
-        "spark_shared_out_bytes_per_route": sum(usage.shared_out_bytes for usage in spark) // routes,
-        "spark_processes_per_route": round(sum(usage.processes for usage in spark) / routes, 1),
+        "cpu_cores": round(cpu_us * each_second, 3),
+        "spark_cores": round(sum(us for name, us in cost.items() if name not in account.trees) * each_second, 3),
+        "resident_bytes": sum(usage.resident_bytes for usage in flow.after.values()),
+        "processes": sum(usage.processes for usage in flow.after.values()),
+        **spark_usage(flow.after, account.trees, len(queues)),
     }
 
 
-class _Leases:
-    """Counts the leases of all routes, by the numbers under which Spark notes the begin and the end of each."""
+def spark_usage(usage: Mapping[str, Usage], others: Mapping[str, int], routes: int) -> dict[str, object]:
+    """Memory and processes of driver, Java and workers together.
 
-    def __init__(self, folder: Path) -> None:
-        self._checkpoints = folder / "checkpoint"
+    Args:
+        usage: of all groups of processes.
+        others: the groups that are none of them.
+        routes: how many routes they carry.
+    """
+    spark = {name: each for name, each in usage.items() if name not in others}
+    resident_bytes = sum(each.resident_bytes for each in spark.values())
+    shared_out_bytes = sum(each.shared_out_bytes for each in spark.values())
+    processes = sum(each.processes for each in spark.values())
+    return {
+        "spark_shared_out_bytes": shared_out_bytes,
+        "spark_shared_out_bytes_by_process": {name: each.shared_out_bytes for name, each in spark.items()},
+        "spark_processes": processes,
+        "spark_resident_bytes_per_route": resident_bytes // routes,
+        "spark_shared_out_bytes_per_route": shared_out_bytes // routes,
+        "spark_processes_per_route": round(processes / routes, 2),
+    }
 
-    def begun(self) -> int:
-        """How many leases have begun."""
-        return self._count("offsets")
 
-    def ended(self) -> int:
-        """How many leases have ended."""
-        return self._count("commits")
+def _with_lease_ends(
+    folder: Path,
+    source: NamespaceProcess,
+    target: NamespaceProcess,
+    queues: Sequence[str],
+    rate: float,
+    lease_seconds: float,
+    options: Sequence[str],
+) -> dict[str, object]:
+    folder.mkdir()
+    wanted = [*options, f"{LEASE_OPTION}={lease_seconds}"]
+    with spark_routes(source, target, folder, routes=len(queues), options=wanted) as driver:
+        account = Account({}, spark=driver.pid)
+        _first_messages(source, target, queues)
+        before = _leases_ended(folder)
+        flow = _flow(source, target, queues, rate, lease_seconds * LEASES_IN_RUN, account)
+        changes = _leases_ended(folder) - before
+    gaps = gaps_ms(flow.arrivals)
+    return {
+        "lease_seconds": lease_seconds,
+        "lease_changes": changes,
+        "lease_pause_ms": round(gaps[-1], 1) if gaps else 0.0,
+        "usual_gap_ms": round(percentile(gaps, 0.99), 1),
+    }
 
-    def _count(self, log: str) -> int:
-        numbers: dict[Path, int] = {}
-        for entry in self._checkpoints.glob(f"**/{log}/[0-9]*"):
-            if entry.name.isdigit():
-                numbers[entry.parent] = max(numbers.get(entry.parent, 0), int(entry.name) + 1)
-        return sum(numbers.values())
+
+@dataclass(slots=True)
+class _Flow:
+    """A paced load as it arrived, after the warm-up.
+
+    Attributes:
+        waits_ms: from send to receipt.
+        arrivals: when, in monotonic seconds.
+        before, after: what processes had used at the first and the last arrival.
+    """
+
+    waits_ms: list[float] = field(default_factory=list)
+    arrivals: list[float] = field(default_factory=list)
+    before: dict[str, Usage] = field(default_factory=dict)
+    after: dict[str, Usage] = field(default_factory=dict)
 
 
-def _wake(source: NamespaceProcess, target: NamespaceProcess, queue: str, leases: _Leases) -> float:
-    """Waits until no lease is under way, then sends one message; milliseconds until it arrives."""
+def _flow(
+    source: NamespaceProcess,
+    target: NamespaceProcess,
+    queues: Sequence[str],
+    rate: float,
+    seconds: float,
+    account: Account,
+) -> _Flow:
+    total = int(rate * len(queues) * (WARM_UP_SECONDS + seconds))
+    load = subprocess.Popen(
+        [sys.executable, "-m", "isthmus.bench.load", str(rate), str(WARM_UP_SECONDS + seconds), *queues],
+        env={**os.environ, "BENCH_LOAD": source.connection_string},
+    )
+    limit = time.monotonic() + WARM_UP_SECONDS + seconds + _SPARE_SECONDS
+    flow, seen, begin = _Flow(), set[int](), 0.0
+
+    def note(payload: bytes, now: float) -> None:
+        nonlocal begin
+        sent, ordinal = stamp_of(payload)
+        seen.add(ordinal)
+        begin = begin or sent + WARM_UP_SECONDS
+        if sent < begin:
+            return
+        if not flow.waits_ms:
+            flow.before = account.read()
+        flow.waits_ms.append((now - sent) * 1000)
+        flow.arrivals.append(now)
+
+    def over() -> bool:
+        return len(seen) >= total or time.monotonic() > limit or load.poll() not in (None, 0)
+
+    listen(target.connection_string, queues, note, over)
+    flow.after = account.read()
+    load.wait()
+    if len(seen) < total or not flow.waits_ms:
+        raise OperationTimeoutError(f"{len(seen)} of {total} messages arrived in time")
+    return flow
+
+
+def _first_messages(source: NamespaceProcess, target: NamespaceProcess, queues: Sequence[str]) -> None:
+    """Sends one message on each route and waits for it: Spark starts its workers meanwhile."""
+    pace(source.connection_string, queues, 1.0, 1.0)
+    limit = time.monotonic() + START_SECONDS
+    arrived = 0
+
+    def note(payload: bytes, now: float) -> None:
+        nonlocal arrived
+        arrived += 1
+
+    listen(target.connection_string, queues, note, lambda: arrived >= len(queues) or time.monotonic() > limit)
+    if arrived < len(queues):
+        raise OperationTimeoutError(f"{arrived} of {len(queues)} routes carried a message in {START_SECONDS:g} s")
+
+
+def _leases_ended(folder: Path) -> int:
+    """How many leases have ended, by the numbers under which Spark notes it."""
+    noted = [int(entry.name) for entry in (folder / CHECKPOINT / "commits").glob("[0-9]*") if entry.name.isdigit()]
+    return max(noted, default=-1) + 1
+
+
+def _wake(source: NamespaceProcess, target: NamespaceProcess, queue: str) -> float:
+    """Leaves the routes idle for a while, then sends one message; milliseconds until it arrives."""
+    time.sleep(IDLE_SECONDS)
     limit = time.monotonic() + _SPARE_SECONDS
-    while leases.begun() > leases.ended():
-        if time.monotonic() > limit:
-            raise OperationTimeoutError("the routes did not fall idle")
-        time.sleep(0.1)
     load = subprocess.Popen(
         [sys.executable, "-m", "isthmus.bench.load", "1", "1", queue],
         env={**os.environ, "BENCH_LOAD": source.connection_string},

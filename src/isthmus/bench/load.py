@@ -247,6 +247,8 @@ def _take(receivers: Sequence[Receiver]) -> list[bytes]:
         error = receiver.client.error or receiver.error
         if error is not None:
             raise error
+        if not receiver.arrived:
+            continue
         for run in receiver.take():
             receiver.dispose(run.first_id, run.first_id + len(run.payloads) - 1)
             taken += run.payloads
@@ -269,13 +271,12 @@ def pace(connection_string: str, queues: Sequence[str], rate: float, seconds: fl
         started, sent = time.monotonic(), 0
         while sent < total:
             due = min(total, int((time.monotonic() - started) * rate) + 1)
-            while sent < due and senders[sent % len(senders)].sendable:
-                senders[sent % len(senders)].send(mint.make(sent, 1))
+            while sent < due and (sender := senders[sent % len(senders)]).sendable:
+                sender.raise_refusal()
+                sender.send(mint.make(sent, 1))
                 sent += 1
             client.flush()
             client.service()
-            for sender in senders:
-                sender.raise_refusal()
             # Outcomes are read when the next message is due: a load that woke for each would take the processors from
             # what is measured.
             left = started + sent / rate - time.monotonic()

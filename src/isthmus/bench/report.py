@@ -16,6 +16,10 @@ from typing import Any
 __all__ = ["peer_ratios", "write_report"]
 
 _MIB = 2**20
+_LATENCY_HEAD = (
+    "| p50 ms | p99 ms | p99.9 ms | longest ms | messages | processor cores | Spark's MiB | idle p50 ms | idle longest ms "
+    "| pause at a lease's end ms | usual gap ms |"
+)
 
 
 def peer_ratios(rate: float, peers: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
@@ -126,14 +130,14 @@ def _namespace_lines(namespace: Mapping[str, Any]) -> list[str]:
 def _latency_lines(latency: Mapping[str, Any]) -> list[str]:
     row = (
         f"| {latency['p50_ms']} | {latency['p99_ms']} | {latency['p99_9_ms']} | {latency['max_ms']} "
-        f"| {latency['messages']:,} | {latency['lease_changes']} | {latency['cpu_cores']} "
-        f"| {latency['idle_p50_ms']} | {latency['idle_max_ms']} |"
+        f"| {latency['messages']:,} | {latency['cpu_cores']} | {latency['spark_shared_out_bytes'] / _MIB:,.0f} "
+        f"| {latency['idle_p50_ms']} | {latency['idle_max_ms']} | {latency['lease_pause_ms']} | {latency['usual_gap_ms']} |"
     )
     return [
         f"## Latency through Spark at {latency['rate']:g} messages/s",
         "",
-        "| p50 ms | p99 ms | p99.9 ms | longest ms | messages | lease changes | processor cores | idle p50 ms | idle longest ms |",
-        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        _LATENCY_HEAD,
+        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         row,
         "",
     ]

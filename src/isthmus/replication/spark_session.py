@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 from isthmus.connectors.servicebus.arrow_batch import ARROW_BATCH_BYTES, ARROW_BATCH_SETTING
 from isthmus.errors import InvalidArgumentError
 from isthmus.replication.java import Java, find_java
+from isthmus.replication.numpy_converter import spare_numpy
 from isthmus.replication.worker_environment import make_shareable
 
 __all__ = ["LOG_FILE", "STDERR_FILE", "create_spark_session"]
@@ -121,6 +122,7 @@ def create_spark_session(
     }
     if added := settings.pop("spark.driver.extraJavaOptions", ""):
         defaults["spark.driver.extraJavaOptions"] += f" {added}"
+    spare_numpy()
     builder = SparkSession.builder
     for key, value in {**defaults, **settings}.items():
         builder = builder.config(key, value)

@@ -45,6 +45,7 @@ _MEMTABLES = 4
 _CACHE_BYTES = 32 << 20
 _READ_AHEAD_BYTES = 1 << 20
 _BLOCK_BYTES = 32 << 10
+_MEMTABLE_FILTER_SHARE = 0.02
 # Room that a start needs beyond what its log holds.
 _SPARE_BYTES = 8 << 20
 
@@ -298,4 +299,7 @@ def _options(share: int) -> rocksdict.Options:
     blocks.set_cache_index_and_filter_blocks(True)
     blocks.set_bloom_filter(10, False)
     options.set_block_based_table_factory(blocks)
+    # Ids and keys of duplicate detection are asked for and rarely there: without a filter each memtable is searched for each.
+    options.set_memtable_prefix_bloom_ratio(_MEMTABLE_FILTER_SHARE)
+    options.set_memtable_whole_key_filtering(True)
     return options

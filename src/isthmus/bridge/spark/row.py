@@ -30,9 +30,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["DDL", "FILLER_ROUTE", "FLUSH_ROUTE", "SCHEMA", "Run", "batch_of", "flush_batch"]
+__all__ = ["FILLER_ROUTE", "FLUSH_ROUTE", "SCHEMA", "Run", "batch_of", "flush_batch"]
 
-DDL = "message binary, route int, position bigint"
 SCHEMA = pa.schema([("message", pa.binary()), ("route", pa.int32()), ("position", pa.int64())])
 FLUSH_ROUTE = -1
 FILLER_ROUTE = 0

@@ -15,22 +15,20 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
+from pyspark.sql.types import StructType
 
-from isthmus.bridge.host.sender import SenderHost
-from isthmus.bridge.spark.inflow import Inflow
+from isthmus.bridge.spark.column import OPTIONAL, REQUIRED
 from isthmus.bridge.spark.option import WRITE, parse
 from isthmus.bridge.spark.worker import share_interpreter, task_channel
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 
-__all__ = ["SinkMixin", "StreamWriter"]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-_REQUIRED = {"message": BinaryType(), "route": IntegerType(), "position": LongType()}
-_OPTIONAL = {"disposition": StringType(), "reason": StringType(), "description": StringType()}
+__all__ = ["SinkMixin", "StreamWriter"]
 
 
 class SinkMixin:
@@ -55,11 +53,11 @@ def _faults_of(schema: StructType) -> list[Fault]:
     hint = "a step has to pass it on as it is"
     faults = [
         Fault(f"isthmus write: the rows have lost their column '{name}'", hint)
-        for name in _REQUIRED
+        for name in REQUIRED
         if name not in given
     ]
     for name, kind in given.items():
-        wanted = (_REQUIRED | _OPTIONAL).get(name)
+        wanted = (REQUIRED | OPTIONAL).get(name)
         if wanted is None:
             hint = "drop it; the column 'message' holds the whole message"
             faults.append(Fault(f"isthmus write: nothing is written from column '{name}'", hint))
@@ -73,6 +71,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """A streaming write: one call of `write` is the sink's end of a lease."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        # Here, since the process in which Spark plans the write imports this module and needs none of it.
+        from isthmus.bridge.host.sender import SenderHost
+        from isthmus.bridge.spark.inflow import Inflow
+
         share_interpreter()
         host = SenderHost(channel=task_channel(), static=None)
         host.start()

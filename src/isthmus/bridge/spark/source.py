@@ -19,21 +19,16 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from isthmus.bridge.host.reader import ReaderHost
-from isthmus.bridge.host.reader_item import LeaseName
 from isthmus.bridge.route_spec import RouteSpec
+from isthmus.bridge.spark.column import DDL, is_own
 from isthmus.bridge.spark.lease_offset import LeaseOffset
 from isthmus.bridge.spark.option import ReadOptions
-from isthmus.bridge.spark.outflow import Outflow
-from isthmus.bridge.spark.row import DDL, SCHEMA
 from isthmus.bridge.spark.sink import SinkMixin
 from isthmus.bridge.spark.worker import (
     flush_row_bytes,
@@ -43,6 +38,9 @@ from isthmus.bridge.spark.worker import (
     task_channel,
 )
 from isthmus.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["IsthmusDataSource", "LeaseReader", "SlotPartition"]
 
@@ -66,7 +64,7 @@ class IsthmusDataSource(SinkMixin, DataSource):
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        if not to_arrow_schema(schema, timezone="UTC").equals(SCHEMA):
+        if not is_own(schema):
             raise InvalidArgumentError(
                 f"isthmus read: the schema {schema.simpleString()} is not {DDL}; remove .schema(...) and add or change columns "
                 "after load()"
@@ -134,6 +132,11 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _read(options: ReadOptions, partition: SlotPartition) -> Iterator[pa.RecordBatch]:
     """Rows as they arrive; returns when the lease has ended in good order."""
+    # Here, since the processes in which Spark plans import this module and need none of it.
+    from isthmus.bridge.host.reader import ReaderHost
+    from isthmus.bridge.host.reader_item import LeaseName
+    from isthmus.bridge.spark.outflow import Outflow
+
     padding_bytes = flush_row_bytes()
     channel = task_channel()
     if channel is None:

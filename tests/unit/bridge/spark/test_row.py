@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from isthmus.bridge.spark.row import DDL, FEW_ROWS, FILLER_ROUTE, FLUSH_ROUTE, SCHEMA, Run, batch_of, flush_batch
+from isthmus.bridge.spark.column import DDL
+from isthmus.bridge.spark.row import FEW_ROWS, FILLER_ROUTE, FLUSH_ROUTE, SCHEMA, Run, batch_of, flush_batch
 
 
 def run(handle: int, first: int, count: int) -> Run:

@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-import isthmus.bridge.spark.sink as sink_module
 from isthmus.bridge.spark.row import SCHEMA, batch_of
 from isthmus.bridge.spark.sink import StreamWriter
 from isthmus.bridge.spark.source import IsthmusDataSource
@@ -82,7 +81,7 @@ class Host:
 
 @pytest.fixture(name="_host")
 def _fake_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_module, "SenderHost", Host)
+    monkeypatch.setattr("isthmus.bridge.host.sender.SenderHost", Host)
     monkeypatch.setattr("sys.setswitchinterval", lambda _: None)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import isthmus.bridge.spark.source as source_module
 from isthmus.bridge.host.reader_item import LeaseEnd, LeaseFailedError, LeaseName, Rows
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.bridge.spark.arrow_batch import ARROW_BATCH_SETTING
+from isthmus.bridge.spark.column import DDL, is_own
 from isthmus.bridge.spark.option import ReadOptions
 from isthmus.bridge.spark.row import SCHEMA
 from isthmus.bridge.spark.source import IsthmusDataSource, LeaseReader, SlotPartition
@@ -102,7 +105,7 @@ class Host:
 @pytest.fixture(name="settings")
 def _settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> dict[str, str]:
     settings = {ARROW_BATCH_SETTING: "131072"}
-    monkeypatch.setattr(source_module, "ReaderHost", Host)
+    monkeypatch.setattr("isthmus.bridge.host.reader.ReaderHost", Host)
     monkeypatch.setattr(source_module, "task_channel", lambda: tmp_path / "channel")
     monkeypatch.setattr("isthmus.bridge.spark.worker.setting", settings.get)
     monkeypatch.setattr("sys.setswitchinterval", lambda _: None)
@@ -153,3 +156,20 @@ def test_a_session_that_would_hold_messages_back_is_refused_i2(settings: dict[st
 
 def test_position_has_the_type_of_the_schema() -> None:
     assert OWN["position"].dataType == LongType()
+
+
+def test_planning_loads_neither_numpy_nor_arrow() -> None:
+    """Spark plans in four Python processes, and each would hold them."""
+    program = (
+        "import sys, pyspark_isthmus; print([name for name in ('numpy', 'pyarrow', 'pandas') if name in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+def test_the_planned_schema_is_that_of_the_batches() -> None:
+    own = from_arrow_schema(SCHEMA)
+    assert is_own(own)
+    assert ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in own.fields) == DDL
+    assert not is_own(StructType([*own.fields, StructField("more", LongType())]))
+    assert not is_own(StructType([StructField(each.name, each.dataType, False) for each in own.fields]))
