@@ -111,6 +111,11 @@ class MessageAccount:
         effects.extend(Release(first, last) for first, last in self.unsettled.clear())
         return count
 
+    def return_unknown(self, positions: Sequence[int], effects: list[Effect]) -> None:
+        """Messages came for which there is no room: those go back that the sink does not have."""
+        unknown = [at for at in positions if not self.unsettled.within(at, at)]
+        effects.extend(Release(unknown[low], unknown[high - 1]) for low, high in runs_of(unknown))
+
     def flushed(self, yielded: int, came: int) -> None:
         """A flush row came to the sink, behind so many of the rows that were handed on."""
         if self._has_steps:

@@ -41,7 +41,7 @@ from isthmus.bridge.lease_event import (
     Tick,
     Window,
 )
-from isthmus.bridge.lease_state import CLOSING_SECONDS, GIVE_BACK_SECONDS
+from isthmus.bridge.lease_state import CLOSING_SECONDS, GIVE_BACK_SECONDS, OPEN_LIMIT_SECONDS
 from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.report import RouteState
 from isthmus.bridge.route_spec import End as RouteEnd
@@ -663,3 +663,40 @@ def test_a_route_that_is_carried_again_goes_on_counting() -> None:
     spec = route.lease.spec
     again = RouteLease(spec, Fence(False, 0.0), ByteBudget(), lambda: 9, route.lease.messages.counts)
     assert again.report(0.0).settled == 1
+
+
+def test_what_the_sink_has_is_kept_though_it_comes_again_when_there_is_no_room() -> None:
+    route = running(window_bytes=1000)
+    route.arrive(1, size=900)
+    route.on(SourceLost("gone"))
+    route.at(1.0)
+    route.on(SourceOpened("ns"))
+    effects = route.arrive(1, 2, size=900)
+    assert of(Release, effects) == [Release(2, 2)]
+    assert Settle(1, 1) in route.on(Completed([(1, 1)]))
+
+
+def test_a_source_that_never_answers_is_opened_again() -> None:
+    route = Route()
+    route.on(Begin())
+    assert route.lease.deadline(0.0) == OPEN_LIMIT_SECONDS
+    assert CloseSource() in route.at(OPEN_LIMIT_SECONDS)
+    assert route.report.state is RouteState.RETRYING
+    assert "did not answer" in route.report.error
+    assert OpenSource(2) in route.at(OPEN_LIMIT_SECONDS + 1.0)
+
+
+def test_a_lost_source_that_never_answers_is_opened_again_and_what_is_outstanding_given_back() -> None:
+    route = running()
+    route.arrive(1)
+    route.on(SourceLost("gone"))
+    route.at(1.0)
+    assert Release(1, 1) in route.at(1.0 + OPEN_LIMIT_SECONDS)
+    assert OpenSource(2) in route.at(2.0 + OPEN_LIMIT_SECONDS)
+
+
+def test_a_sink_that_never_says_what_became_of_a_target_is_told_of_another_opening() -> None:
+    route = Route()
+    route.on(Begin())
+    route.on(SourceOpened("ns"))
+    assert CloseTarget(1) in route.at(30.0 + OPEN_LIMIT_SECONDS)
