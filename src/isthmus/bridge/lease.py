@@ -43,7 +43,7 @@ from isthmus.bridge.source_flow import SourceFlow
 
 __all__ = ["TOLD_WINDOW", "RouteLease"]
 
-# With a window so small the driver is told of each message before it is handed on: it may be the one that kills.
+# I5: it may be the one that kills.
 TOLD_WINDOW = 8
 DRAIN_SECONDS = 5.0
 
@@ -183,6 +183,7 @@ class RouteLease:
             return
         source.opened(event.identity)
         self._flow.reset()
+        self.messages.memory.opened(event.identity, now)
         if not source.is_told:
             source.is_told = True
             self._phase = Phase.CONNECTING
@@ -219,6 +220,7 @@ class RouteLease:
         if not self.handle:
             return
         self._flow.reset()
+        self.messages.source_lost(event.is_fatal, now)
         if event.is_fatal:
             self._fail(event.text, True, now, effects)
         else:
@@ -243,13 +245,13 @@ class RouteLease:
             self._fail(event.text, event.is_fatal, now, effects)
 
     def _on_completed(self, event: e.Completed, now: float, effects: list[Effect]) -> None:
-        count = self.messages.settle(event.runs, None, effects)
+        count = self.messages.settle(event.runs, None, now, effects)
         if count:
             self._trouble.moved()
             self._settled(count, now, effects)
 
     def _on_disposed(self, event: e.Disposed, now: float, effects: list[Effect]) -> None:
-        count = self.messages.settle([(event.first, event.last)], event.disposition, effects)
+        count = self.messages.settle([(event.first, event.last)], event.disposition, now, effects)
         if count:
             self._settled(count, now, effects)
 
