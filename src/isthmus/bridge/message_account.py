@@ -6,7 +6,7 @@ it, and the counts. What it is not: the decisions about an opening or its end (`
 Invariants:
     I1. A position that comes again while it is outstanding is not handed on again: the sink still has it.
     I2. One that comes again after its target has acknowledged it is completed again, where its completion may have been lost.
-    I3. The position that the driver named is dead-lettered whenever it comes, and counted once.
+    I3. The position that the driver named is dead-lettered whenever it comes, but while it is outstanding, and counted once.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class MessageAccount:
 
     def _is_fresh(self, position: int, payload: bytes, now: float, effects: list[Effect]) -> bool:
         plan, counts = self.plan, self.counts
+        if self.unsettled.within(position, position):
+            return False
         if not plan.set_aside or position != plan.set_aside:
-            if self.unsettled.within(position, position):
-                return False
             is_again = self.memory.is_again(position, payload, now)
             if is_again:
                 effects.append(Settle(position, position))

@@ -810,3 +810,12 @@ def test_a_message_that_was_only_handed_on_is_handed_on_again_in_the_next_openin
     route.on(SourceOpened("ns"))
     route.on(TargetReady())
     assert handed_on(come(route, 1)) == [1]
+
+
+def test_a_message_that_the_sink_has_is_not_dead_lettered_because_a_plan_names_it() -> None:
+    route = running()
+    route.arrive(7)
+    route.on(Planned(Plan(set_aside=7, deaths=2)))
+    assert not of(Settle, route.arrive(7))
+    route.on(Completed([(7, 7)]))
+    assert (route.report.settled, route.report.moved, route.report.dead_lettered) == (1, 1, 0)
