@@ -34,21 +34,18 @@ from isthmus.bridge.byte_budget import ByteBudget
 from isthmus.bridge.fence import Fence
 from isthmus.bridge.lease_event import Effect, Event
 from isthmus.bridge.lease_report import report_of
-from isthmus.bridge.lease_state import EndState, LeaseCounts, Phase, SourceState, Trouble
+from isthmus.bridge.lease_state import OPEN_LIMIT_SECONDS, EndState, LeaseCounts, Phase, SourceState, Trouble
 from isthmus.bridge.message_account import MessageAccount
 from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.report import RouteReport
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.bridge.source_flow import SourceFlow
-from isthmus.bridge.unsettled import runs_of
 
 __all__ = ["TOLD_WINDOW", "RouteLease"]
 
-# With a window so small the driver is told of each message before it is handed on: it may be the one that kills.
+# I5: it may be the one that kills.
 TOLD_WINDOW = 8
 DRAIN_SECONDS = 5.0
-# A source that does not answer a drain for so long is opened again.
-DRAIN_LIMIT_SECONDS = 30.0
 
 
 class RouteLease:
@@ -127,11 +124,9 @@ class RouteLease:
         if self._phase is Phase.ENDED:
             return math.inf
         due = self._trouble.retry_at if self._phase is Phase.WAITING and self._is_confirmed(now) else math.inf
-        due = min(due, self._source.reopen_at)
+        due = min(due, self._source.reopen_at, self._source.open_by, self._flow.drain_by)
         if self.handle and self._fence.required and self._fence.until > now:
             due = min(due, self._fence.until)
-        if self._flow.is_draining:
-            due = min(due, self._flow.drain_at + DRAIN_LIMIT_SECONDS)
         if self._end.is_begun:
             due = min(due, max(self._drains_until(), self._waits_until()))
         return due
@@ -175,7 +170,7 @@ class RouteLease:
 
     def _on_begin(self, event: e.Begin, now: float, effects: list[Effect]) -> None:
         if self._phase is Phase.NEW:
-            self._open(effects)
+            self._open(now, effects)
 
     def _on_source_opened(self, event: SourceOpened, now: float, effects: list[Effect]) -> None:
         source = self._source
@@ -186,12 +181,15 @@ class RouteLease:
             text = f"the source is another namespace now: '{event.identity}', before '{source.identity}'"
             self._fail(text, False, now, effects)
             return
-        source.is_open, source.identity, source.lost, source.reopen_at = True, event.identity, "", math.inf
+        source.opened(event.identity)
         self._flow.reset()
+        self.messages.memory.opened(event.identity, now)
         if not source.is_told:
             source.is_told = True
             self._phase = Phase.CONNECTING
             effects += (e.OpenTarget(self.handle, event.identity), e.Window(self.handle, self._flow.window.limit))
+        if self._phase is Phase.CONNECTING:
+            source.open_by = now + self.spec.target_seconds + OPEN_LIMIT_SECONDS
 
     def _on_arrived(self, event: Arrived, now: float, effects: list[Effect]) -> None:
         positions, payloads = event
@@ -201,7 +199,7 @@ class RouteLease:
         has_room = self._flow.take(len(sizes), sum(sizes), self.messages.unsettled)
         if self._phase is not Phase.RUNNING or not has_room or not self._is_confirmed(now):
             self._end.has_returned = True
-            effects.extend(e.Release(positions[low], positions[high - 1]) for low, high in runs_of(positions))
+            self.messages.return_unknown(positions, effects)
             return
         self._source.backoff.reset()
         positions, payloads, sizes = self.messages.admit(positions, payloads, sizes, now, effects)
@@ -222,6 +220,7 @@ class RouteLease:
         if not self.handle:
             return
         self._flow.reset()
+        self.messages.source_lost(event.is_fatal, now)
         if event.is_fatal:
             self._fail(event.text, True, now, effects)
         else:
@@ -230,6 +229,7 @@ class RouteLease:
     def _on_target_ready(self, event: e.TargetReady, now: float, effects: list[Effect]) -> None:
         if self._phase is Phase.CONNECTING:
             self._phase = Phase.RUNNING
+            self._source.target_opened()
             self._trouble.text = self._paused = ""
             effects.append(e.Report())  # who dies from now on may have been killed by a message
 
@@ -245,13 +245,13 @@ class RouteLease:
             self._fail(event.text, event.is_fatal, now, effects)
 
     def _on_completed(self, event: e.Completed, now: float, effects: list[Effect]) -> None:
-        count = self.messages.settle(event.runs, None, effects)
+        count = self.messages.settle(event.runs, None, now, effects)
         if count:
             self._trouble.moved()
             self._settled(count, now, effects)
 
     def _on_disposed(self, event: e.Disposed, now: float, effects: list[Effect]) -> None:
-        count = self.messages.settle([(event.first, event.last)], event.disposition, effects)
+        count = self.messages.settle([(event.first, event.last)], event.disposition, now, effects)
         if count:
             self._settled(count, now, effects)
 
@@ -302,9 +302,9 @@ class RouteLease:
 
     # ---- openings
 
-    def _open(self, effects: list[Effect]) -> None:
+    def _open(self, now: float, effects: list[Effect]) -> None:
         self.handle = self._new_handle()
-        self._source = SourceState(is_made=True)
+        self._source = SourceState(is_made=True, open_by=now + OPEN_LIMIT_SECONDS)
         self._end.is_exhausted = self._end.has_returned = False
         self.messages.new_opening()
         self._trouble.retry_at = math.inf
@@ -356,12 +356,13 @@ class RouteLease:
             self._advance_end(now, effects)
         elif self._end.is_exhausted and not self.messages.unsettled.outstanding and self._source.is_open:
             self._exhausted(now, effects)
-        if self._flow.is_draining and now >= self._flow.drain_at + DRAIN_LIMIT_SECONDS:
-            self._fail(f"the source did not answer within {DRAIN_LIMIT_SECONDS:g} s", False, now, effects)
+        if min(self._source.open_by, self._flow.drain_by) <= now:
+            what = "sink said nothing of the target" if self._phase is Phase.CONNECTING else "source did not answer"
+            self._fail(f"the {what} in time", False, now, effects)
         if self._phase is Phase.WAITING and now >= self._trouble.retry_at and self._is_confirmed(now):
-            self._open(effects)
+            self._open(now, effects)
         if self._source.reopen_at <= now:
-            self._source.reopen_at = math.inf
+            self._source.reopen_at, self._source.open_by = math.inf, now + OPEN_LIMIT_SECONDS
             effects.append(e.OpenSource(self.handle))
         if self._phase is not Phase.RUNNING or not self._source.is_open:
             return

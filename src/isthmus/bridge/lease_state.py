@@ -16,13 +16,24 @@ from dataclasses import dataclass, field
 
 from isthmus.bridge.backoff import Backoff
 
-__all__ = ["CLOSING_SECONDS", "GIVE_BACK_SECONDS", "EndState", "LeaseCounts", "Phase", "SourceState", "Trouble"]
+__all__ = [
+    "CLOSING_SECONDS",
+    "GIVE_BACK_SECONDS",
+    "OPEN_LIMIT_SECONDS",
+    "EndState",
+    "LeaseCounts",
+    "Phase",
+    "SourceState",
+    "Trouble",
+]
 
 # A target that failed: the first delay and the longest; longer where waiting alone does not help.
 RETRY_SECONDS, RETRY_LIMIT_SECONDS = 0.5, 30.0
 FATAL_SECONDS, FATAL_LIMIT_SECONDS = 5.0, 60.0
 # A source that was lost is opened again quickly: what is outstanding is locked for a while only.
 REOPEN_SECONDS, REOPEN_LIMIT_SECONDS = 0.1, 5.0
+# A source that does not answer to `open` for so long is opened again. Connectors have limits of their own, which are shorter and tell more.
+OPEN_LIMIT_SECONDS = 120.0
 # How long the end of a route waits for a target that is paused, or a source that is lost.
 GIVE_BACK_SECONDS = 3.0
 # How long it waits for settlements that have stopped coming.
@@ -97,12 +108,25 @@ class SourceState:
     identity: str = ""
     lost: str = ""
     reopen_at: float = math.inf
+    open_by: float = math.inf
+    """When an answer to what was opened last is overdue."""
     backoff: Backoff = field(default_factory=lambda: Backoff(REOPEN_SECONDS, REOPEN_LIMIT_SECONDS))
     blocked_by: int = 0
+
+    def opened(self, identity: str) -> None:
+        """The source is connected."""
+        self.is_open, self.identity, self.lost = True, identity, ""
+        self.reopen_at = self.open_by = math.inf
+
+    def target_opened(self) -> None:
+        """The sink has opened the target; the source may be away by now."""
+        if self.is_open:
+            self.open_by = math.inf
 
     def lost_now(self, text: str, now: float) -> None:
         """The connection is gone."""
         self.is_open, self.lost, self.blocked_by = False, text, 0
+        self.open_by = math.inf
         self.reopen_at = now + self.backoff.next()
 
 

@@ -5,7 +5,8 @@ it, and the counts. What it is not: the decisions about an opening or its end (`
 
 Invariants:
     I1. A position that comes again while it is outstanding is not handed on again: the sink still has it.
-    I2. The position that the driver named is dead-lettered whenever it comes, and counted once.
+    I2. One that comes again after its target has acknowledged it is completed again, where its completion may have been lost.
+    I3. The position that the driver named is dead-lettered whenever it comes, but while it is outstanding, and counted once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from isthmus.bridge.lease_event import Effect, Release, Report, Settle
 from isthmus.bridge.lease_state import LeaseCounts
 from isthmus.bridge.message_age import age_ms
 from isthmus.bridge.row_account import RowAccount
+from isthmus.bridge.settled_memory import SettledMemory
 from isthmus.bridge.unsettled import Run, UnsettledMap, runs_of
 
 __all__ = ["MessageAccount"]
@@ -37,12 +39,14 @@ class MessageAccount:
     Attributes:
         unsettled: what is outstanding.
         plan: what the driver plans because workers died.
+        memory: what was completed, and may come again all the same.
     """
 
     def __init__(self, counts: LeaseCounts, has_steps: bool) -> None:
         self.counts = counts
         self.unsettled = UnsettledMap()
         self.plan = Plan()
+        self.memory = SettledMemory()
         self._has_steps = has_steps
         self._rows = RowAccount()
         self._last_came: tuple[float, bytes] = (-math.inf, b"")
@@ -62,8 +66,8 @@ class MessageAccount:
     ) -> tuple[Sequence[int], Sequence[bytes], Sequence[int]]:
         """Messages came: those to hand on, with their sizes, which are outstanding from now on."""
         self._last_came = now, payloads[-1]
-        if self._is_any_known(positions):
-            fresh = [at for at in range(len(sizes)) if self._is_fresh(positions[at], effects)]
+        if self._is_any_known(positions, now):
+            fresh = [at for at in range(len(sizes)) if self._is_fresh(positions[at], payloads[at], now, effects)]
             positions, payloads = [positions[at] for at in fresh], [payloads[at] for at in fresh]
             sizes = [sizes[at] for at in fresh]
         self.counts.received_bytes += sum(sizes)
@@ -72,19 +76,26 @@ class MessageAccount:
             self._rows.handed_on(positions)
         return positions, payloads, sizes
 
-    def _is_any_known(self, positions: Sequence[int]) -> bool:
-        """Whether some of these are outstanding, or to be set aside."""
+    def _is_any_known(self, positions: Sequence[int], now: float) -> bool:
+        """Whether some of these are outstanding, were completed, or are to be set aside."""
         set_aside = self.plan.set_aside
         for low, high in runs_of(positions):
             first, last = positions[low], positions[high - 1]
             if (set_aside and first <= set_aside <= last) or self.unsettled.within(first, last):
                 return True
+            if self.memory.is_known(first, last, now):
+                return True
         return False
 
-    def _is_fresh(self, position: int, effects: list[Effect]) -> bool:
+    def _is_fresh(self, position: int, payload: bytes, now: float, effects: list[Effect]) -> bool:
         plan, counts = self.plan, self.counts
+        if self.unsettled.within(position, position):
+            return False
         if not plan.set_aside or position != plan.set_aside:
-            return not self.unsettled.within(position, position)
+            is_again = self.memory.is_again(position, payload, now)
+            if is_again:
+                effects.append(Settle(position, position))
+            return not is_again
         text = f"{plan.deaths} workers in a row died while this message alone was under way"
         effects.append(Settle(position, position, Disposition("dead-letter", SET_ASIDE_REASON, text)))
         if position not in counts.set_aside:
@@ -94,22 +105,37 @@ class MessageAccount:
         effects.append(Report())
         return False
 
-    def settle(self, runs: Sequence[Run], disposition: Disposition | None, effects: list[Effect]) -> int:
+    def settle(self, runs: Sequence[Run], disposition: Disposition | None, now: float, effects: list[Effect]) -> int:
         """Settles what is outstanding of some positions; how many."""
         before = self.unsettled.settled
         for first, last in runs:
-            effects.extend(Settle(low, high, disposition) for low, high in self.unsettled.settle(first, last))
+            for low, high in self.unsettled.settle(first, last):
+                effects.append(Settle(low, high, disposition))
+                if disposition is None:
+                    self.memory.completed(low, high, now)
         count = self.unsettled.settled - before
         self.counts.settled += count
         if disposition is not None:
             self.counts.disposed[disposition.kind] += count
         return count
 
+    def source_lost(self, is_fatal: bool, now: float) -> None:
+        """The connection to the source is gone; where that is fatal, perhaps the entity is, too."""
+        if is_fatal:
+            self.memory.forget()
+        else:
+            self.memory.lost(now, self._last_came[1])
+
     def give_back(self, effects: list[Effect]) -> int:
         """Gives back everything that is outstanding; how many."""
         count = self.unsettled.outstanding
         effects.extend(Release(first, last) for first, last in self.unsettled.clear())
         return count
+
+    def return_unknown(self, positions: Sequence[int], effects: list[Effect]) -> None:
+        """Messages came for which there is no room: those go back that the sink does not have."""
+        unknown = [at for at in positions if not self.unsettled.within(at, at)]
+        effects.extend(Release(unknown[low], unknown[high - 1]) for low, high in runs_of(unknown))
 
     def flushed(self, yielded: int, came: int) -> None:
         """A flush row came to the sink, behind so many of the rows that were handed on."""

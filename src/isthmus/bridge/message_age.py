@@ -14,7 +14,7 @@ import struct
 from isthmus.amqp import codec, section
 from isthmus.amqp.codec import CodecError
 
-__all__ = ["age_ms"]
+__all__ = ["age_ms", "enqueued_ms"]
 
 _ENQUEUED = b"x-opt-enqueued-time"
 
@@ -28,11 +28,25 @@ def age_ms(message: bytes, wall_ms: int) -> int:
     return max(0, wall_ms - told_ms) if told_ms else 0
 
 
+def enqueued_ms(message: bytes) -> int:
+    """The wall time at which the source's system took an encoded message in; 0 where it does not tell."""
+    try:
+        return _enqueued_ms(message, section.locate(message))
+    except (CodecError, ValueError, IndexError, struct.error):
+        return 0
+
+
 def _told_ms(message: bytes) -> int:
     sections = section.locate(message)
+    found = _enqueued_ms(message, sections) or section.decode_properties(message, sections.properties).get(
+        "creation_time"
+    )
+    return found if isinstance(found, int) else 0
+
+
+def _enqueued_ms(message: bytes, sections: section.Sections) -> int:
     for key, value, _ in section.map_items(message, sections.message_annotations):
         if message[key + 2 : value] == _ENQUEUED:
             found = codec.decode(message, value)[0]
             return found if isinstance(found, int) else 0
-    found = section.decode_properties(message, sections.properties).get("creation_time")
-    return found if isinstance(found, int) else 0
+    return 0

@@ -16,12 +16,17 @@ Invariants:
 
 from __future__ import annotations
 
+import math
+
 from isthmus.bridge.byte_budget import ByteBudget
 from isthmus.bridge.credit_window import CreditWindow
 from isthmus.bridge.lease_event import Drain, Effect, Grant
 from isthmus.bridge.unsettled import UnsettledMap
 
 __all__ = ["SourceFlow"]
+
+# A source that does not answer a drain for so long is opened again.
+DRAIN_LIMIT_SECONDS = 30.0
 
 
 class SourceFlow:
@@ -36,14 +41,14 @@ class SourceFlow:
         window: how many messages may be under way.
         left: credit that was granted and not used.
         is_draining: whether the answer to a drain is missing.
-        drain_at: since when.
+        drain_by: when that answer is overdue; infinite where none is missing.
     """
 
     def __init__(self, messages: int, nbytes: int, budget: ByteBudget) -> None:
         self.window = CreditWindow(messages, nbytes)
         self.left = 0
         self.is_draining = False
-        self.drain_at = 0.0
+        self.drain_by = math.inf
         self._nbytes = nbytes
         self._budget = budget
         self._is_returning = False
@@ -56,6 +61,7 @@ class SourceFlow:
     def reset(self) -> None:
         """The connection is gone, and its credit with it."""
         self.left = 0
+        self.drain_by = math.inf
         self.is_draining = self._is_returning = False
 
     def drained(self) -> None:
@@ -77,7 +83,7 @@ class SourceFlow:
         """Takes back what credit there is."""
         if self.left and not self.is_draining:
             self.is_draining = True
-            self.drain_at = now
+            self.drain_by = now + DRAIN_LIMIT_SECONDS
             effects.append(Drain())
 
     def refill(self, unsettled: UnsettledMap, now: float, effects: list[Effect]) -> None:

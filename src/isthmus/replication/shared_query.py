@@ -34,6 +34,9 @@ __all__ = ["QueryControl", "SharedQuery"]
 FAREWELL_SECONDS = 10.0
 # What was looked up is good for so long: a round of the supervisor looks once for each route.
 LOOK_SECONDS = 0.1
+# A query whose worker died ends within so long; what ends it later is something else. A reader whose connection alone was cut is
+# taken for dead, and its query goes on.
+DEATH_SECONDS = 60.0
 _STEP_SECONDS = 0.05
 # What a query's status says from the begin of a micro-batch to the commit of the sink (MicroBatchExecution).
 _PROCESSING = "Processing new data"
@@ -88,9 +91,6 @@ class SharedQuery:
         start: starts the Spark query.
         on_reports: called with the query whenever its reports were looked up anew.
         clock: monotonic seconds.
-
-    Attributes:
-        has_died: whether one of its workers died.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class SharedQuery:
     ) -> None:
         self.name = name
         self.control = control
-        self.has_died = False
+        self._died_at = float("-inf")
         self._start = start
         self._on_reports = on_reports
         self._clock = clock
@@ -118,6 +118,10 @@ class SharedQuery:
     def routes(self) -> frozenset[str]:
         """The routes that it carries now."""
         return frozenset(self._routes)
+
+    def worker_died(self) -> None:
+        """One of its workers died."""
+        self._died_at = self._clock()
 
     def carry(self, spec: RouteSpec) -> None:
         """Carry a route; with the first one the query starts.
@@ -161,7 +165,7 @@ class SharedQuery:
                     error = self._query.exception()
                     ended = [text for text in self.control.ended_errors() if text]
                     told = cause_of(str(error)) if error is not None else ended[-1] if ended else ""
-                    self._failure = WORKER_GONE if self.has_died else told
+                    self._failure = WORKER_GONE if self._clock() < self._died_at + DEATH_SECONDS else told
                     return False
             self._active_until = now + LOOK_SECONDS
         return True

@@ -197,7 +197,8 @@ class SharedRun:
             query = next((each for each in self._queries.values() if each.name == name), None)
             if query is None:
                 return
-            routes, query.has_died = query.routes, True
+            routes = query.routes
+            query.worker_died()
             self._account(name, reports, routes)
             carried = {each: reports.get(each, RouteReport()) for each in routes}
             quarantined = self._quarantine.died(carried)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 
+from isthmus.amqp import section
+from isthmus.amqp.types import Symbol, Timestamp
 from isthmus.bridge.byte_budget import ByteBudget
 from isthmus.bridge.crash_search import SET_ASIDE_REASON, Plan
 from isthmus.bridge.credit_window import FIRST_MESSAGES
@@ -41,11 +43,12 @@ from isthmus.bridge.lease_event import (
     Tick,
     Window,
 )
-from isthmus.bridge.lease_state import CLOSING_SECONDS, GIVE_BACK_SECONDS
+from isthmus.bridge.lease_state import CLOSING_SECONDS, GIVE_BACK_SECONDS, OPEN_LIMIT_SECONDS
 from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost, SourceOpened
 from isthmus.bridge.report import RouteState
 from isthmus.bridge.route_spec import End as RouteEnd
 from isthmus.bridge.route_spec import RouteSpec
+from isthmus.bridge.settled_memory import KEPT_SECONDS, RECENT_SECONDS
 
 
 class Route:
@@ -663,3 +666,156 @@ def test_a_route_that_is_carried_again_goes_on_counting() -> None:
     spec = route.lease.spec
     again = RouteLease(spec, Fence(False, 0.0), ByteBudget(), lambda: 9, route.lease.messages.counts)
     assert again.report(0.0).settled == 1
+
+
+def test_what_the_sink_has_is_kept_though_it_comes_again_when_there_is_no_room() -> None:
+    route = running(window_bytes=1000)
+    route.arrive(1, size=900)
+    route.on(SourceLost("gone"))
+    route.at(1.0)
+    route.on(SourceOpened("ns"))
+    effects = route.arrive(1, 2, size=900)
+    assert of(Release, effects) == [Release(2, 2)]
+    assert Settle(1, 1) in route.on(Completed([(1, 1)]))
+
+
+def test_a_source_that_never_answers_is_opened_again() -> None:
+    route = Route()
+    route.on(Begin())
+    assert route.lease.deadline(0.0) == OPEN_LIMIT_SECONDS
+    assert CloseSource() in route.at(OPEN_LIMIT_SECONDS)
+    assert route.report.state is RouteState.RETRYING
+    assert "did not answer" in route.report.error
+    assert OpenSource(2) in route.at(OPEN_LIMIT_SECONDS + 1.0)
+
+
+def test_a_lost_source_that_never_answers_is_opened_again_and_what_is_outstanding_given_back() -> None:
+    route = running()
+    route.arrive(1)
+    route.on(SourceLost("gone"))
+    route.at(1.0)
+    assert Release(1, 1) in route.at(1.0 + OPEN_LIMIT_SECONDS)
+    assert OpenSource(2) in route.at(2.0 + OPEN_LIMIT_SECONDS)
+
+
+def test_a_sink_that_never_says_what_became_of_a_target_is_told_of_another_opening() -> None:
+    route = Route()
+    route.on(Begin())
+    route.on(SourceOpened("ns"))
+    assert CloseTarget(1) in route.at(30.0 + OPEN_LIMIT_SECONDS)
+
+
+# ---- what was completed, and may come again
+
+
+def come(route: Route, position: int, enqueued_ms: int = 1000) -> list[Effect]:
+    annotations = {Symbol("x-opt-enqueued-time"): Timestamp(enqueued_ms)}
+    payload = section.encode_map_section(section.MESSAGE_ANNOTATIONS, annotations) + section.encode_message(b"x")
+    return route.on(Arrived([position], [payload]))
+
+
+def back(route: Route, identity: str = "ns") -> None:
+    """The source is lost, and open again."""
+    route.on(SourceLost("gone"))
+    route.at(route.now + 1.0)
+    route.on(SourceOpened(identity))
+
+
+def test_what_was_completed_just_before_a_loss_is_completed_again_and_not_sent_again() -> None:
+    route = running()
+    come(route, 1)
+    route.on(Completed([(1, 1)]))
+    back(route)
+    effects = come(route, 1)
+    assert Settle(1, 1) in effects
+    assert not handed_on(effects)
+    assert route.report.settled == route.report.moved == 1
+    assert route.report.outstanding == 0
+
+
+def test_what_was_completed_while_the_source_was_away_is_completed_again() -> None:
+    route = running()
+    come(route, 1)
+    route.on(SourceLost("gone"))
+    route.at(60.0)
+    route.on(Completed([(1, 1)]))
+    route.on(SourceOpened("ns"))
+    assert Settle(1, 1) in come(route, 1)
+
+
+def test_it_is_completed_again_in_the_next_opening_too() -> None:
+    route = running()
+    come(route, 1)
+    route.on(Completed([(1, 1)]))
+    route.on(SourceLost("gone"))
+    route.on(TargetFailed("away"))
+    route.at(1.0)
+    route.on(SourceOpened("ns"))
+    route.on(TargetReady())
+    assert Settle(1, 1) in come(route, 1)
+
+
+def test_a_known_position_of_a_message_enqueued_later_is_another_message_and_so_are_all() -> None:
+    route = running()
+    for position in (1, 2):
+        come(route, position)
+        route.on(Completed([(position, position)]))
+    back(route)
+    assert handed_on(come(route, 1, 1001)) == [1]
+    assert handed_on(come(route, 2)) == [2]
+
+
+def test_what_was_completed_long_before_a_loss_or_came_back_long_after_it_is_handed_on() -> None:
+    route = running()
+    come(route, 1)
+    route.on(Completed([(1, 1)]))
+    route.at(RECENT_SECONDS + 1.0)
+    come(route, 2)
+    route.on(Completed([(2, 2)]))
+    back(route)
+    assert handed_on(come(route, 1)) == [1]
+    route.at(route.now + KEPT_SECONDS)
+    assert handed_on(come(route, 2)) == [2]
+
+
+def test_nothing_is_known_of_another_namespace_or_of_an_entity_that_was_gone() -> None:
+    for lost, identity in ((SourceLost("gone"), "other"), (SourceLost("no such entity", True), "ns")):
+        route = running()
+        come(route, 1)
+        route.on(Completed([(1, 1)]))
+        route.on(lost)
+        for later in (1.0, 10.0):
+            route.at(later)
+            route.on(SourceOpened(identity))
+        route.at(20.0)
+        route.on(SourceOpened(identity))
+        route.on(TargetReady())
+        assert handed_on(come(route, 1)) == [1]
+
+
+def test_a_message_that_does_not_tell_when_it_was_enqueued_is_handed_on_again() -> None:
+    route = running()
+    route.arrive(1)
+    route.on(Completed([(1, 1)]))
+    back(route)
+    assert handed_on(route.arrive(1)) == [1]
+
+
+def test_a_message_that_was_only_handed_on_is_handed_on_again_in_the_next_opening() -> None:
+    route = running()
+    come(route, 1)
+    route.on(SourceLost("gone"))
+    route.on(TargetFailed("away"))
+    route.at(1.0)
+    route.on(SourceOpened("ns"))
+    route.on(TargetReady())
+    assert handed_on(come(route, 1)) == [1]
+
+
+def test_a_message_that_the_sink_has_is_not_dead_lettered_because_a_plan_names_it() -> None:
+    route = running()
+    route.arrive(7)
+    route.on(Planned(Plan(set_aside=7, deaths=2)))
+    assert not of(Settle, route.arrive(7))
+    route.on(Completed([(7, 7)]))
+    assert (route.report.settled, route.report.moved, route.report.dead_lettered) == (1, 1, 0)

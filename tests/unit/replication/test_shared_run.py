@@ -301,3 +301,15 @@ def test_a_plan_that_changes_is_told_to_the_reader(bench: Bench) -> None:
     route.sighting()
     assert bench.controls["routes-2"].journal == ["plan a"]
     assert bench.plan_of("a") == Plan()
+
+
+def test_a_query_that_goes_on_after_a_death_does_not_end_with_that_later(bench: Bench) -> None:
+    """The control connection of a reader was cut, and nothing died."""
+    route = bench.run.start(spec("a"))
+    bench.controls["routes-1"].report("a", outstanding=1, head=5)
+    bench.on_death("routes-1", dict(bench.controls["routes-1"].found))
+    assert route.is_active()
+    bench.now += shared_query.DEATH_SECONDS
+    bench.queries["routes-1"].isActive, bench.queries["routes-1"].error = False, "the disk is full"
+    assert not route.is_active()
+    assert "the disk is full" in route.failure()

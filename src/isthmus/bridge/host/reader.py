@@ -122,7 +122,7 @@ class ReaderHost:
             self._wake_write.send(b"x")
 
     def join(self, seconds: float) -> None:
-        """Waits until the lease is over."""
+        """Waits until the lease is over, and the systems have taken in what was settled: this process may be killed then."""
         self._over.wait(seconds)
 
     # ---- the thread
@@ -145,6 +145,8 @@ class ReaderHost:
         except Exception as raised:  # noqa: BLE001 - the error that came first is told
             _LOG.warning("%s: giving back: %s: %s", self.name, type(raised).__name__, raised)
         self._items.put(LeaseEnd(error))
+        if loop is not None:
+            loop.routes.close()
         self._over.set()
         if loop is not None:
             loop.close(lingers=error is None)
@@ -322,8 +324,7 @@ class _Loop:
             self._sink.flush()
 
     def close(self, *, lingers: bool) -> None:
-        """Waits for the sink's END where that is to come, and closes everything."""
-        self.routes.close()
+        """Waits for the sink's END where that is to come, and closes what is left."""
         until = time.monotonic() + LINGER_SECONDS
         with contextlib.suppress(IsthmusError, OSError):
             while lingers and self._sink.has_come and not (self._sink.has_ended or self._sink.is_gone):

@@ -62,7 +62,8 @@ class _Told:
     """What an iteration leaves to be told."""
 
     rows: list[Rows] = field(default_factory=list)
-    changed: set[_Route] = field(default_factory=set)
+    changed: dict[_Route, None] = field(default_factory=dict)
+    """In the order in which they were made: of two with one name the newer is told."""
     urgent: bool = False
 
 
@@ -119,7 +120,7 @@ class ReaderRoutes:
         if route is not None:
             route.next_spec = None
             self._end(route, now)
-            self._told.changed.add(route)
+            self._told.changed[route] = None
 
     def plan(self, name: str, plan: Plan, now: float) -> None:
         """Takes what the driver plans for a route."""
@@ -200,7 +201,7 @@ class ReaderRoutes:
 
     def take_reports(self, now: float) -> dict[str, RouteReport]:
         """How the routes stand of which something has changed."""
-        changed, self._told.changed = self._told.changed, set()
+        changed, self._told.changed = self._told.changed, {}
         self._told.urgent = False
         return {route.spec.name: route.lease.report(now, _clock_ms(route)) for route in changed}
 
@@ -299,7 +300,7 @@ class ReaderRoutes:
                 self._carry_out(route, effect)
             except Exception as error:  # noqa: BLE001 - I2
                 faults.append(error)
-        self._told.changed.add(route)
+        self._told.changed[route] = None
         if faults:
             if route.lease.handle:
                 self._feed(route, _fault(faults[0]), now)

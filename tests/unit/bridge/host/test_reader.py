@@ -22,7 +22,7 @@ from isthmus.bridge.host.reader import LeaseEnd, LeaseName, ReaderHost, Rows
 from isthmus.bridge.port import SourceLost
 from isthmus.bridge.route_spec import End, RouteSpec
 from reader_peer import FakePeer, FakeSink, eventually
-from reader_source import FakeSystem
+from reader_source import FakePool, FakeSystem
 
 
 def route(name: str, **settings: Any) -> RouteSpec:
@@ -500,3 +500,21 @@ def test_an_idle_lease_sleeps(make: Any, system: FakeSystem, monkeypatch: pytest
     )
     eventually(lambda: waits and waits[-1] > 0.9, "it waits for long")
     assert len(waits) < 20
+
+
+def test_join_returns_after_the_systems_have_taken_in_what_was_settled(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed = make(routes=[route("a")], lease_seconds=0.0)
+    bed.open(1)
+    was_over: list[bool] = []
+    closes = FakePool.close
+
+    def close(pool: FakePool) -> None:
+        was_over.append(bed.host._over.is_set())
+        closes(pool)
+
+    monkeypatch.setattr(FakePool, "close", close)
+    assert bed.end() == LeaseEnd(None)
+    bed.host.join(10.0)
+    assert was_over == [False]

@@ -5,7 +5,8 @@ earlier message is locked by somebody else: a reader that died leaves its locks 
 behind them. What it is not: the looking, or the link.
 
 Invariants:
-    I1. While it guards, nothing goes on behind a message that waits at the source and has not come.
+    I1. While it guards, nothing goes on behind a message of its fragment that waits at the source and has not come; an ordinary
+        entity has one fragment.
     I2. Runs go on in the order in which they came.
     I3. It guards until every lock has expired that a reader before this one can have left behind.
 """
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from isthmus.connectors.servicebus.head import Standing
+from isthmus.connectors.servicebus.head import FRAGMENT_BITS, Standing
 from isthmus.connectors.servicebus.port.look import Look, first_hole
 
 __all__ = ["GUARD_SECONDS", "PROBE", "RETRY_SECONDS", "HeadGuard", "Run"]
@@ -46,7 +47,7 @@ class HeadGuard:
     """The guard of one source.
 
     Attributes:
-        handed_on: the highest sequence number that went on.
+        handed_on: the highest sequence number that went on, by fragment.
         until: when it ends to guard, in monotonic seconds; the owner sets it.
         ready: runs that go on; the owner takes them.
         refused: runs that go back; the owner takes them.
@@ -56,7 +57,7 @@ class HeadGuard:
     """
 
     def __init__(self) -> None:
-        self.handed_on = 0
+        self.handed_on: dict[int, int] = {}
         self.until = 0.0
         self.ready: deque[Run] = deque()
         self.refused: deque[Run] = deque()
@@ -132,6 +133,7 @@ class HeadGuard:
 
     def _hand_on(self, run: Run) -> None:
         sequences = run.sequences
-        highest = sequences[-1] if isinstance(sequences, range) else max(sequences)
-        self.handed_on = max(self.handed_on, highest)
+        for sequence in sequences[-1:] if isinstance(sequences, range) else sequences:
+            fragment = sequence >> FRAGMENT_BITS
+            self.handed_on[fragment] = max(self.handed_on.get(fragment, 0), sequence)
         self.ready.append(run)

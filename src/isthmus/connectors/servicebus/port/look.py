@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from isthmus.connectors.servicebus.head import FRAGMENT_BITS, Standing, standing
@@ -73,22 +73,23 @@ def first_waiting(
         start = page[-1].sequence + 1
 
 
-def first_hole(now_ms: int, before: int, sequences: Sequence[int]) -> Steps[Standing | None]:
-    """A message between those that came that somebody else holds (`head.first_hole`).
+def first_hole(now_ms: int, before: Mapping[int, int], sequences: Sequence[int]) -> Steps[Standing | None]:
+    """A message before or between those that came, in the same fragment, that somebody else holds.
 
     Args:
         now_ms: wall time.
-        before: the highest sequence number that came before.
-        sequences: what came now.
+        before: the highest sequence number that came before, by fragment.
+        sequences: what came now; a range is of one fragment.
     """
-    if isinstance(sequences, range) and sequences[0] == before + 1:
-        return None
-    for sequence in sequences:
-        if sequence > before + 1 and sequence >> FRAGMENT_BITS == before >> FRAGMENT_BITS:
-            found = yield from first_waiting(now_ms, before + 1, sequence - 1)
+    passed = dict(before)
+    for sequence in sequences[:1] if isinstance(sequences, range) else sequences:
+        fragment = sequence >> FRAGMENT_BITS
+        last = passed.get(fragment, fragment << FRAGMENT_BITS)
+        if sequence > last + 1:
+            found = yield from first_waiting(now_ms, last + 1, sequence - 1)
             if found is not None:
                 return found
-        before = max(before, sequence)
+        passed[fragment] = max(last, sequence)
     return None
 
 

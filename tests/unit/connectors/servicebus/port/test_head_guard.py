@@ -55,7 +55,7 @@ def test_runs_wait_for_a_look_and_keep_their_order_i2(guard: HeadGuard, entity_o
     look(guard, entity_of([5, 6, 7, 9]))
     assert given(guard) == [5, 6, 7, 9]
     assert guard.kept == 0
-    assert guard.handed_on == 9
+    assert guard.handed_on == {0: 9}
 
 
 def test_nothing_goes_on_behind_a_message_that_stands_i1(guard: HeadGuard, entity_of: Any) -> None:
@@ -79,6 +79,24 @@ def test_nothing_goes_on_behind_a_message_that_stands_i1(guard: HeadGuard, entit
     look(guard, entity_of([4, 5, 6, 7]), 4.0)
     assert given(guard) == [4, 5, 6, 7]
     assert guard.hole is None
+
+
+def test_fragments_are_guarded_each_for_itself_i1(guard: HeadGuard, entity_of: Any) -> None:
+    one, two = 1 << 48, 2 << 48
+    entity = entity_of([1, 2, 3, one + 1, one + 2, two + 1, two + 2])
+    guard.take(run(two + 1, two + 2), 1.0, 0)
+    guard.take(run(2, 3), 1.0, 0)  # 1 is locked by a reader before this one
+    look(guard, entity)
+    assert given(guard) == [two + 1, two + 2]
+    assert refused(guard) == [2, 3]
+    guard.retry()
+    guard.take(run(one + 2), 2.0, 0)  # and so is one + 1
+    look(guard, entity, 2.0)
+    assert refused(guard) == [one + 2]
+    guard.retry()
+    guard.take(run(1, 2, 3, one + 1, one + 2), 3.0, 0)
+    look(guard, entity, 3.0)
+    assert given(guard) == [1, 2, 3, one + 1, one + 2]
 
 
 def test_it_ends_when_old_locks_have_ended_i3(guard: HeadGuard) -> None:

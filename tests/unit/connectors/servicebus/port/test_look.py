@@ -7,14 +7,14 @@ from isthmus.connectors.servicebus.port.look import Look, first_hole, first_wait
 
 
 def test_no_page_where_what_came_decides_i1() -> None:
-    assert Look(first_hole(0, 6, range(7, 20))).wanted is None
+    assert Look(first_hole(0, {0: 6}, range(7, 20))).wanted is None
 
 
 def test_a_hole_is_found_behind_many_pages_and_deferred_ones_are_none_i2(entity_of: Any) -> None:
     entity = entity_of(range(1, 500), deferred=range(1, 300))
-    found = entity.serve(Look(first_hole(0, 0, [400])))
+    found = entity.serve(Look(first_hole(0, {}, [400])))
     assert found.sequence == 300
-    assert entity.serve(Look(first_hole(0, 0, [300]))) is None
+    assert entity.serve(Look(first_hole(0, {}, [300]))) is None
     assert entity.serve(Look(first_waiting(0, 0, 299))) is None
     assert entity.serve(Look(first_waiting(0, 0, 310, lambda sequence: sequence < 305))).sequence == 305
 
