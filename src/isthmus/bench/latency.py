@@ -70,7 +70,7 @@ def measure_latency(
     others = [option for option in options if option not in lease]
     lease_seconds = float(lease[-1].partition("=")[2]) if lease else LEASE_SECONDS
     with bench_namespaces(folder, routes) as (source, target):
-        result = {"rate": rate, "routes": routes, "seconds": seconds}
+        result: dict[str, object] = {"rate": rate, "routes": routes, "seconds": seconds}
         result |= _without_lease_end(folder / "long", source, target, queues, rate, seconds, others)
         result |= _with_lease_ends(folder / "short", source, target, queues, rate, lease_seconds, others)
     return result
