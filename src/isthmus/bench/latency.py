@@ -11,12 +11,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from isthmus.bench.bridge import bench_namespaces, spark_routes
+from isthmus.bench.bridge import bench_namespaces, raise_if_ended, spark_routes
 from isthmus.bench.driver import CHECKPOINT, queue_name
 from isthmus.bench.load import listen, pace, stamp_of
 from isthmus.bench.process import Account, Usage, cpu_us_per_message
@@ -69,7 +70,7 @@ def measure_latency(
     others = [option for option in options if option not in lease]
     lease_seconds = float(lease[-1].partition("=")[2]) if lease else LEASE_SECONDS
     with bench_namespaces(folder, routes) as (source, target):
-        result = {"rate": rate, "routes": routes, "seconds": seconds}
+        result: dict[str, object] = {"rate": rate, "routes": routes, "seconds": seconds}
         result |= _without_lease_end(folder / "long", source, target, queues, rate, seconds, others)
         result |= _with_lease_ends(folder / "short", source, target, queues, rate, lease_seconds, others)
     return result
@@ -88,7 +89,7 @@ def _without_lease_end(
     began = time.monotonic()
     with spark_routes(source, target, folder, routes=len(queues), options=options) as driver:
         account = Account({"source": source.pid, "target": target.pid}, spark=driver.pid)
-        _first_messages(source, target, queues)
+        _first_messages(source, target, queues, partial(raise_if_ended, driver, folder))
         start_seconds = time.monotonic() - began
         flow = _flow(source, target, queues, rate, seconds, account)
         wakes = sorted(_wake(source, target, queues[0]) for _ in range(WAKES))
@@ -150,7 +151,7 @@ def _with_lease_ends(
     wanted = [*options, f"{LEASE_OPTION}={lease_seconds}"]
     with spark_routes(source, target, folder, routes=len(queues), options=wanted) as driver:
         account = Account({}, spark=driver.pid)
-        _first_messages(source, target, queues)
+        _first_messages(source, target, queues, partial(raise_if_ended, driver, folder))
         before = _leases_ended(folder)
         flow = _flow(source, target, queues, rate, lease_seconds * LEASES_IN_RUN, account)
         changes = _leases_ended(folder) - before
@@ -218,8 +219,10 @@ def _flow(
     return flow
 
 
-def _first_messages(source: NamespaceProcess, target: NamespaceProcess, queues: Sequence[str]) -> None:
-    """Sends one message on each route and waits for it: Spark starts its workers meanwhile."""
+def _first_messages(
+    source: NamespaceProcess, target: NamespaceProcess, queues: Sequence[str], check: Callable[[], None]
+) -> None:
+    """Sends one message on each route and waits for it: Spark starts its workers meanwhile. `check` raises if it has ended."""
     pace(source.connection_string, queues, 1.0, 1.0)
     limit = time.monotonic() + START_SECONDS
     arrived = 0
@@ -228,7 +231,11 @@ def _first_messages(source: NamespaceProcess, target: NamespaceProcess, queues: 
         nonlocal arrived
         arrived += 1
 
-    listen(target.connection_string, queues, note, lambda: arrived >= len(queues) or time.monotonic() > limit)
+    def over() -> bool:
+        check()
+        return arrived >= len(queues) or time.monotonic() > limit
+
+    listen(target.connection_string, queues, note, over)
     if arrived < len(queues):
         raise OperationTimeoutError(f"{arrived} of {len(queues)} routes carried a message in {START_SECONDS:g} s")
 
