@@ -112,6 +112,8 @@ def _log_to_stderr() -> None:
     )
     logging.getLogger("isthmus").setLevel(logging.INFO)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    # A call that was under way when Java ended is logged at the root logger itself.
+    logging.getLogger().addFilter(lambda record: record.module != "java_gateway")
 
 
 class _Screen:

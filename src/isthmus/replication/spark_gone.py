@@ -34,9 +34,14 @@ def calling_spark() -> Iterator[None]:
     Raises:
         SparkGoneError: Spark's Java process has ended.
     """
-    from py4j.protocol import Py4JNetworkError
+    from py4j.protocol import Py4JError, Py4JNetworkError
 
     try:
         yield
     except (Py4JNetworkError, ConnectionError) as error:
+        raise SparkGoneError from error
+    except Py4JError as error:
+        # Java ended within the call: Py4J tells so by an error without a trace. Errors that Java answers have one.
+        if type(error) is not Py4JError or "Trace:" in str(error):
+            raise
         raise SparkGoneError from error
