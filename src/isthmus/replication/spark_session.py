@@ -121,7 +121,8 @@ def create_spark_session(
     with _environment(machine, _spark_home(temporary / "home")):
         session = builder.getOrCreate()
     _redirect_stderr(session, work_directory / STDERR_FILE)
-    make_shareable(session, "servicebus")
+    for data_source in ("isthmus", "servicebus"):
+        make_shareable(session, data_source)
     return session
 
 

@@ -19,6 +19,7 @@ import gc
 
 from pyspark.daemon import manager
 
+import isthmus.bridge.spark.source
 import isthmus.connectors.servicebus.sink
 import isthmus.connectors.servicebus.source  # noqa: F401 - for those who are forked
 

@@ -1,63 +1,18 @@
-"""How many bytes Spark gathers before it hands a batch to the next Python worker.
+"""The size of a flush row, for a read with settle=sink.
 
-What it is: the session's setting, as a task sees it, and the padding of a flush row that closes such a batch. What it is
-not: the flush rows (`outflow`).
-
-Invariants:
-    I1. A session in which no flush row of reasonable size closes a batch is refused with the setting to change: its rows
-        would wait in Spark until their lease ends.
+What it is: `isthmus.bridge.spark.arrow_batch`, with what a user of this data source can do instead of changing the session.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
-from isthmus.errors import InvalidArgumentError
+from isthmus.bridge.spark import arrow_batch
+from isthmus.bridge.spark.arrow_batch import ARROW_BATCH_BYTES, ARROW_BATCH_SETTING
 
 __all__ = ["ARROW_BATCH_BYTES", "ARROW_BATCH_SETTING", "padding_bytes"]
 
-ARROW_BATCH_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
-# What is best, and what isthmus's own session has. The larger, the less Python and Arrow work per message of many; the
-# smaller, the less is copied for a message that comes alone. With 1 KiB messages 64 KiB cost a fifth more in bulk than
-# 256 KiB, 128 KiB 4 % more; at 500 messages a second 128 KiB save Java a fourth of its work, 64 KiB a third (ADR 18).
-ARROW_BATCH_BYTES = 131_072
-LIMIT_BYTES = 4 << 20
-# Spark's own, where the session says nothing.
-DEFAULT_BYTES = 64 << 20
-# Java's stream to a worker is written when so much is in it, whatever batches are (spark.buffer.size).
-DEFAULT_BUFFER_BYTES = 65_536
-# A batch is closed by what is over its limit.
-_OVER_BYTES = 1024
-_SIZE = re.compile(r"([0-9]+)([bkmgtp]?)b?")
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
-
 
 def padding_bytes(setting: Callable[[str], str | None], buffer_bytes: str | None) -> int:
-    """How large a flush row has to be.
-
-    Args:
-        setting: tells a setting of the session by name, as it was written; None if it was not set.
-        buffer_bytes: what Spark tells its workers of `spark.buffer.size`; None if it does not.
-
-    Raises:
-        InvalidArgumentError: Spark gathers more than any flush row should have.
-    """
-    written = setting(ARROW_BATCH_SETTING)
-    limit = DEFAULT_BYTES if written is None else _bytes_of(written)
-    if limit > LIMIT_BYTES:
-        said = f"is {written}" if written is not None else f"is not set, and Spark's default is {DEFAULT_BYTES >> 20}m"
-        raise InvalidArgumentError(
-            f"{ARROW_BATCH_SETTING} {said}: Spark would hold messages back until so many bytes of them wait; set it to "
-            f"{ARROW_BATCH_BYTES} ({LIMIT_BYTES >> 20}m at most) in the session before the query starts, or read with "
-            "settle=commit"
-        )
-    return max(limit, int(buffer_bytes or DEFAULT_BUFFER_BYTES)) + _OVER_BYTES
-
-
-def _bytes_of(written: str) -> int:
-    """Bytes of a size as Spark's settings write it: `131072`, `128k`, `1mb`."""
-    match = _SIZE.fullmatch(written.strip().lower())
-    if match is None:  # Spark has refused it before, unless it knows more units than this
-        raise InvalidArgumentError(f"{ARROW_BATCH_SETTING} is '{written}'; write a number of bytes, or such as 128k")
-    return int(match[1]) * _UNITS[match[2]]
+    """How large a flush row has to be; see `isthmus.bridge.spark.arrow_batch.padding_bytes`."""
+    return arrow_batch.padding_bytes(setting, buffer_bytes, otherwise="read with settle=commit")

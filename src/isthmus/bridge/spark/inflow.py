@@ -1,0 +1,182 @@
+"""Messages on their way out of Spark.
+
+What it is: the taking apart of batches into runs of one route, flush rows in their places. The bytes of a run go on in one
+piece with their offsets, without a Python object per row. What it is not: Spark (`sink`), or the sending (`isthmus.bridge.host.sender`).
+
+Invariants:
+    I1. Rows are handed over in their order, whatever the order of routes in a batch.
+    I2. Every row of a route is handed over with its position, or the query fails; none is dropped.
+    I3. What a step wrote into a flush row is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.spark.row import FEW_ROWS, FILLER_ROUTE, FLUSH_ROUTE
+from isthmus.errors import InvalidArgumentError
+
+__all__ = ["DISPOSITIONS", "Inflow", "RowSink"]
+
+DISPOSITIONS = ("complete", "dead-letter", "defer", "abandon")
+
+
+class RowSink(Protocol):
+    """What takes messages: `isthmus.bridge.host.sender.SenderHost`."""
+
+    def hand_over(
+        self,
+        handle: int,
+        positions: Sequence[int],
+        data: bytes,
+        offsets: list[int],
+        disposed: Sequence[tuple[int, Disposition]] = (),
+        *,
+        is_last: bool = True,
+    ) -> None:
+        """Messages of one handle; `disposed` are positions that get a disposition at their source instead.
+
+        `is_last`: nothing more comes at once.
+        """
+        ...
+
+    def flush(self, number: int) -> None:
+        """Flush row `number` came."""
+        ...
+
+
+class Inflow:
+    """Takes batches apart."""
+
+    def __init__(self, sink: RowSink) -> None:
+        self._sink = sink
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Hands over the rows of one batch.
+
+        Raises:
+            InvalidArgumentError: a step of the query has made a row that nothing can be done with.
+        """
+        if not batch.num_rows:
+            return
+        rows = _Rows(batch)
+        for start, stop, route in rows.runs():
+            if route > FILLER_ROUTE:
+                self._sink.hand_over(route, *rows.cut(start, stop), is_last=stop == batch.num_rows)
+            elif route == FLUSH_ROUTE:
+                for number in rows.positions[start:stop].tolist():
+                    self._sink.flush(number)
+            elif route != FILLER_ROUTE:
+                raise InvalidArgumentError(
+                    f"column 'route' holds {route}, which is no route's handle; a step has to pass the column on as it is"
+                )
+
+
+class _Rows:
+    """The columns of a batch."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+        self.routes = self._integers("route")
+        self.positions = self._integers("position")
+        self._messages = batch.column("message")
+        _, offsets, self._data = self._messages.buffers()
+        width = np.int64 if self._messages.type == pa.large_binary() else np.int32
+        at = self._messages.offset
+        self._offsets = np.frombuffer(offsets, width)[at : at + batch.num_rows + 1]
+        self._has_dispositions = (
+            "disposition" in batch.schema.names and batch.column("disposition").null_count < batch.num_rows
+        )
+
+    def _integers(self, name: str) -> np.ndarray[Any, Any]:
+        column = self._batch.column(name)
+        if column.null_count:
+            raise InvalidArgumentError(
+                f"column '{name}' holds null, and without it a message cannot be settled; a step has to pass the column on as it is"
+            )
+        return np.asarray(column)
+
+    def runs(self) -> list[tuple[int, int, int]]:
+        """Rows of one route that follow each other: (first row, row behind the last, route)."""
+        routes = self.routes
+        count = len(routes)
+        if count <= FEW_ROWS:
+            values: list[int] = routes.tolist()
+            starts = [0, *(row for row in range(1, count) if values[row] != values[row - 1])]
+        else:
+            starts = [0, *(np.flatnonzero(routes[1:] != routes[:-1]) + 1).tolist()]
+        stops = [*starts[1:], count]
+        return [(start, stop, int(routes[start])) for start, stop in zip(starts, stops, strict=True)]
+
+    def cut(self, start: int, stop: int) -> tuple[Sequence[int], bytes, list[int], list[tuple[int, Disposition]]]:
+        """The rows of one run: positions, bytes, offsets of those that are sent, and the others with their disposition."""
+        positions = _joined(self.positions[start:stop])
+        disposed: list[tuple[int, Disposition]] = []
+        if self._has_dispositions:
+            stays, disposed = self._disposed(start, stop)
+            if disposed:
+                return self._picked(start, stays, disposed)
+        self._check_messages(start, stop)
+        offsets = self._offsets[start : stop + 1]
+        return positions, self._bytes(offsets), (offsets - offsets[0]).tolist(), disposed
+
+    def _bytes(self, offsets: np.ndarray[Any, Any]) -> bytes:
+        if self._data is None:
+            return b""
+        data: bytes = self._data[int(offsets[0]) : int(offsets[-1])].to_pybytes()
+        return data
+
+    def _check_messages(self, start: int, stop: int) -> None:
+        if self._messages.null_count and self._messages.slice(start, stop - start).null_count:
+            raise InvalidArgumentError(
+                "column 'message' holds null; a step has to give such rows a disposition instead"
+            )
+
+    def _disposed(self, start: int, stop: int) -> tuple[list[int], list[tuple[int, Disposition]]]:
+        """The rows that are sent, and the others."""
+        stays: list[int] = []
+        disposed: list[tuple[int, Disposition]] = []
+        columns = [self._cells(name, start, stop) for name in ("disposition", "reason", "description")]
+        for row, (kind, reason, description) in enumerate(zip(*columns, strict=True), start):
+            if kind is None:
+                stays.append(row)
+            elif kind in DISPOSITIONS:
+                disposition = Disposition(kind, str(reason or ""), str(description or ""))
+                disposed.append((int(self.positions[row]), disposition))
+            else:
+                raise InvalidArgumentError(
+                    f"column 'disposition' holds '{kind}'; write {', '.join(DISPOSITIONS)} or null"
+                )
+        return stays, disposed
+
+    def _cells(self, name: str, start: int, stop: int) -> list[Any]:
+        if name not in self._batch.schema.names:
+            return [None] * (stop - start)
+        cells: list[Any] = self._batch.column(name).slice(start, stop - start).to_pylist()
+        return cells
+
+    def _picked(
+        self, start: int, stays: list[int], disposed: list[tuple[int, Disposition]]
+    ) -> tuple[Sequence[int], bytes, list[int], list[tuple[int, Disposition]]]:
+        pieces: list[bytes] = []
+        offsets = [0]
+        for row in stays:
+            self._check_messages(row, row + 1)
+            pieces.append(self._bytes(self._offsets[row : row + 2]))
+            offsets.append(offsets[-1] + len(pieces[-1]))
+        return self.positions[stays].tolist() if stays else [], b"".join(pieces), offsets, disposed
+
+
+def _joined(positions: np.ndarray[Any, Any]) -> Sequence[int]:
+    """Positions as a range where they follow each other."""
+    first, count = int(positions[0]), len(positions)
+    run = range(first, first + count)
+    if count > FEW_ROWS:
+        return run if positions[-1] == run[-1] and bool((np.diff(positions) == 1).all()) else positions.tolist()
+    numbers: list[int] = positions.tolist()
+    return run if numbers == list(run) else numbers

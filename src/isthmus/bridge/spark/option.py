@@ -1,0 +1,158 @@
+"""The options of the data source `isthmus`.
+
+What it is: what `option(name, value)` may say to `format("isthmus")`, read once and pickled to the workers. What it is not: the options
+of a route's ends, which a connector declares.
+
+Invariants:
+    I1. Every option that is unknown or malformed is refused by name when the query is planned, all at once.
+    I2. `control_token` is in no text that this package makes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from isthmus.bridge.route_spec import RouteSpec
+from isthmus.errors import ConfigError, Fault
+from isthmus.topology.document import suggest
+from isthmus.topology.setting import Kind, Setting, SettingError, Spec
+
+__all__ = ["READ", "WRITE", "ReadOptions", "parse"]
+
+# What Spark itself puts among the options: load(path), start(path), queryName(name), where the query keeps its progress.
+SPARK_OPTIONS = ("path", "paths", "checkpointLocation", "queryName")
+
+READ = Spec(
+    "isthmus read",
+    "Options of a streaming read.",
+    (
+        Setting(
+            name="query",
+            kind=Kind.TEXT,
+            description="Name of the query, by which the driver knows its leases; needed with `control`.",
+            default="",
+        ),
+        Setting(
+            name="control",
+            kind=Kind.TEXT,
+            description="`host:port` of the driver's control server, which says what routes to carry.",
+            default="",
+            example="127.0.0.1:4040",
+        ),
+        Setting(
+            name="control_token",
+            kind=Kind.TEXT,
+            description="Key of the control server.",
+            default="",
+            secret=True,
+        ),
+        Setting(
+            name="routes",
+            kind=Kind.TEXT,
+            description="JSON list of the routes to carry, where there is no `control`.",
+            default="",
+        ),
+        Setting(
+            name="slots",
+            kind=Kind.INTEGER,
+            description="Readers at once; each is a task and carries some of the routes.",
+            default=1,
+            minimum=1,
+        ),
+        Setting(
+            name="flush_ms",
+            kind=Kind.NUMBER,
+            description="How old a row may get in Spark's buffers before it is pushed on.",
+            default=3.0,
+            minimum=0,
+        ),
+        Setting(
+            name="lease_seconds",
+            kind=Kind.NUMBER,
+            description="A lease ends after so long, and the next one begins.",
+            default=3600.0,
+            minimum=0.1,
+        ),
+    ),
+)
+WRITE = Spec("isthmus write", "A write has no options: each route says where its messages go.", ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """Options of a read, parsed; see `READ`."""
+
+    query: str = ""
+    control: str = ""
+    control_token: str = field(default="", repr=False)
+    routes: tuple[RouteSpec, ...] = ()
+    slots: int = 1
+    flush_ms: float = 3.0
+    lease_seconds: float = 3600.0
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> ReadOptions:
+        """From Spark's options.
+
+        Raises:
+            ConfigError: with a fault for each option that is unknown, malformed, missing, or at odds with another.
+        """
+        values, faults = parse(READ, options)
+        try:
+            values["routes"] = _routes(values["routes"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            faults.append(Fault(f"isthmus read: routes is no JSON list of routes ({error})", "write routes=[{...}]"))
+            values["routes"] = ()
+        made = cls(**values)
+        faults += [Fault(f"isthmus read: {message}", hint) for message, hint in made._at_odds()]
+        if faults:
+            raise ConfigError(faults)
+        return made
+
+    @property
+    def address(self) -> tuple[str, str] | None:
+        """Address and key of the control server; None where there is none."""
+        return (self.control, self.control_token) if self.control else None
+
+    def _at_odds(self) -> list[tuple[str, str]]:
+        found = []
+        if self.control and self.routes:
+            found.append(("control and routes are both given", "write one of them"))
+        if not self.control and not self.routes:
+            found.append(("neither control nor routes is given", "write control, control_token and query, or routes"))
+        if self.control and not (self.control_token and self.query):
+            found.append(("control is given without control_token or query", "write all three"))
+        if len({route.name for route in self.routes}) < len(self.routes):
+            found.append(("two routes have the same name", "name each differently"))
+        return found
+
+
+def _routes(text: str) -> tuple[RouteSpec, ...]:
+    return tuple(RouteSpec.from_json(route) for route in json.loads(text)) if text else ()
+
+
+def parse(spec: Spec, options: Mapping[str, str]) -> tuple[dict[str, Any], list[Fault]]:
+    """The values of options by name, with defaults for those that are not given, and what is wrong."""
+    settings = {_folded(setting.name): setting for setting in spec.settings}
+    ignored = {_folded(name) for name in SPARK_OPTIONS}
+    values: dict[str, Any] = {setting.name: setting.default for setting in spec.settings}
+    faults: list[Fault] = []
+    for key, text in options.items():
+        setting = settings.get(_folded(key))
+        if setting is None:
+            if _folded(key) not in ignored:
+                hint = suggest(key, [one.name for one in spec.settings]) or "remove it"
+                faults.append(Fault(f"{spec.name} has no option {key!r}", hint))
+            continue
+        try:
+            values[setting.name] = setting.parse(text) if text else setting.default
+        except SettingError as wrong:
+            faults.append(Fault(f"{spec.name}: {wrong.message}", wrong.hint))
+    return values, faults
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("_", "")

@@ -1,0 +1,149 @@
+"""Messages on their way into Spark.
+
+What it is: which messages go into one batch, and the flush rows that push them through the buffers of Spark and of its
+Python worker. What it is not: Spark (`source`, `worker`), or the rows' columns (`row`).
+
+Invariants:
+    I1. Nothing waits here or in Python's buffers longer than `flush_ms` and what `FLUSH_DELAY_LIMIT_SECONDS` adds, but where
+        rows push each other on.
+    I2. Few messages go in one batch with the flush row that pushes them: each batch costs as much as some hundred rows.
+    I3. Messages of one handle keep their order; those of one batch stand together by handle, so that the sink takes few runs.
+    I4. Every message is followed by a flush row, and the reader is told of each flush before it goes.
+    I5. Nothing goes on once the lease has failed: what is held here was given back to its source.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from isthmus.bridge.host.reader_item import LeaseEnd, Rows
+from isthmus.bridge.spark.row import Run, batch_of, flush_batch
+
+__all__ = ["Outflow", "RowSource"]
+
+# 400 rows since the last flush put off the next by 20 ms: at that rate batches fill by themselves in less, and flush rows
+# of their size would double what goes through Spark.
+FLUSH_DELAY_SECONDS_PER_ROW = 50e-6
+FLUSH_DELAY_LIMIT_SECONDS = 0.020
+MAX_BATCH_ROWS = 2000
+# How many flush rows push where the worker's file cannot be flushed: what stays in its 64 KiB is less than one of them.
+_UNAIDED_FLUSHES = 2
+
+
+class RowSource(Protocol):
+    """What gives messages: `isthmus.bridge.host.reader.ReaderHost`."""
+
+    def take(self, until: float) -> Rows | LeaseEnd | None:
+        """What comes next; None if nothing came until then (monotonic seconds)."""
+        ...
+
+    def note_flush(self, number: int, rows: Mapping[int, int]) -> None:
+        """Flush row `number` goes now, behind so many rows of each handle; the mapping changes later."""
+        ...
+
+
+class Outflow:
+    """Makes the batches of one lease.
+
+    Args:
+        source: what gives messages.
+        flush_ms: the least time between two flushes.
+        padding_bytes: how large a flush row is (`arrow_batch.padding_bytes`).
+        file: the worker's output file (`worker.output_file`); None where there is none to flush: more flush rows push then.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        source: RowSource,
+        *,
+        flush_ms: float,
+        padding_bytes: int,
+        file: Any = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._spacing = flush_ms / 1000
+        self._padding = bytes(padding_bytes)
+        self._file = file
+        self._clock = clock
+        self._yielded: dict[int, int] = {}
+        self._flushes = 0
+        self._held = _Held()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Batches as messages arrive, until the lease is over.
+
+        The first is a flush row alone: Spark starts the sink's worker when the first rows come, which connects from then on.
+
+        Raises:
+            IsthmusError: what the lease ended with.
+        """
+        yield from self._flush()
+        held, unflushed = self._held, 0
+        flushed_at = due = -math.inf
+        while True:
+            item = self._source.take(due if unflushed else math.inf)
+            if isinstance(item, Rows):
+                held.add(item)
+                unflushed += len(item.positions)
+                # Many rows push each other on, so that flushing them may wait longer.
+                delay = min(FLUSH_DELAY_LIMIT_SECONDS, unflushed * FLUSH_DELAY_SECONDS_PER_ROW)
+                due = flushed_at + self._spacing + delay
+                if held.rows >= MAX_BATCH_ROWS or held.nbytes >= len(self._padding):
+                    yield from self._push(batch_of(self._counted()))
+                continue
+            if isinstance(item, LeaseEnd) and item.error is not None:
+                raise item.error
+            if unflushed:
+                yield from self._flush()
+                flushed_at, unflushed = self._clock(), 0
+            if isinstance(item, LeaseEnd):
+                return
+
+    def _counted(self) -> Sequence[Run]:
+        """What is held, as yielded."""
+        runs = self._held.take()
+        for handle, positions, _ in runs:
+            self._yielded[handle] = self._yielded.get(handle, 0) + len(positions)
+        return runs
+
+    def _flush(self) -> Iterator[pa.RecordBatch]:
+        runs = self._counted()
+        number = self._flushes
+        self._flushes += 1
+        self._source.note_flush(number, self._yielded)
+        yield from self._push(batch_of(runs, number, self._padding))
+        if self._file is None:
+            for _ in range(_UNAIDED_FLUSHES - 1):
+                yield flush_batch(number, self._padding)
+
+    def _push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        yield batch
+        if self._file is not None:  # Spark has written the batch to it when it asks for the next
+            self._file.flush()
+
+
+class _Held:
+    """Messages that go into the next batch, by handle."""
+
+    def __init__(self) -> None:
+        self.rows = self.nbytes = 0
+        self._runs: dict[int, list[Rows]] = {}
+
+    def add(self, rows: Rows) -> None:
+        self.rows += len(rows.positions)
+        self.nbytes += sum(map(len, rows.payloads))
+        self._runs.setdefault(rows.handle, []).append(rows)
+
+    def take(self) -> Sequence[Run]:
+        """All of them; none stay."""
+        taken = [run for runs in self._runs.values() for run in runs]
+        self._runs = {}
+        self.rows = self.nbytes = 0
+        return taken

@@ -1,0 +1,139 @@
+"""Messages on their way into Spark: which rows go together, and when they are pushed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from isthmus.bridge.host.reader_item import LeaseEnd, LeaseFailedError, Rows
+from isthmus.bridge.spark.outflow import MAX_BATCH_ROWS, Outflow
+
+TIME = "nothing came until the time given"
+PADDING_BYTES = 4096
+FIRST = [("flush", 0)]
+
+
+class Script:
+    """A source whose items are known beforehand; the clock stands still but when it waits."""
+
+    def __init__(self, *items: Any) -> None:
+        self.items = list(items)
+        self.flushes: list[tuple[int, dict[int, int]]] = []
+        self.waits: list[float] = []
+        self.now = 0.0
+
+    def take(self, until: float) -> Any:
+        item = self.items.pop(0)
+        if item == TIME:
+            assert until < math.inf, "nothing was left to push"
+            self.waits.append(until - self.now)
+            self.now = max(self.now, until)
+            return None
+        return item
+
+    def note_flush(self, number: int, rows: dict[int, int]) -> None:
+        self.flushes.append((number, dict(rows)))
+
+
+class File:
+    def __init__(self) -> None:
+        self.flushes = 0
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+def rows(handle: int, first: int, count: int = 1, size: int = 10) -> Rows:
+    return Rows(handle, range(first, first + count), [b"m" * size] * count)
+
+
+def batches(script: Script, file: Any = None, flush_ms: float = 3.0) -> list[list[tuple[Any, int]]]:
+    """What each batch holds: (handle, position), flush rows as ("flush", number); fillers are left out."""
+    out = Outflow(script, flush_ms=flush_ms, padding_bytes=PADDING_BYTES, file=file or File(), clock=lambda: script.now)
+    made = []
+    for batch in out.batches():
+        pairs = zip(batch.column("route").to_pylist(), batch.column("position").to_pylist(), strict=True)
+        made.append([("flush" if route < 0 else route, position) for route, position in pairs if route])
+    return made
+
+
+END = LeaseEnd(None)
+
+
+def test_the_first_batch_is_a_flush_row_that_starts_the_sink() -> None:
+    script = Script(END)
+    assert batches(script) == [FIRST]
+    assert script.flushes == [(0, {})]
+
+
+def test_a_row_that_comes_alone_is_pushed_at_once_in_the_same_batch_i1_i2() -> None:
+    script = Script(rows(1, 7), TIME, END)
+    assert batches(script) == [FIRST, [(1, 7), ("flush", 1)]]
+    assert script.waits == [-math.inf]
+    assert script.flushes[1:] == [(1, {1: 1})]
+
+
+def test_rows_that_come_soon_after_a_push_wait_for_the_next_together_i1() -> None:
+    script = Script(rows(1, 7), TIME, rows(1, 8), rows(2, 1), TIME, END)
+    assert batches(script) == [FIRST, [(1, 7), ("flush", 1)], [(1, 8), (2, 1), ("flush", 2)]]
+    assert 0.003 <= script.waits[1] < 0.004
+    assert script.flushes[2:] == [(2, {1: 2, 2: 1})]
+
+
+def test_rows_of_one_handle_stand_together_and_keep_their_order_i3() -> None:
+    script = Script(rows(1, 1), rows(2, 1), rows(1, 2), rows(3, 1), rows(2, 2), rows(1, 3, 2), TIME, END)
+    ((*made,),) = batches(script)[1:]
+    assert made == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (3, 1), ("flush", 1)]
+
+
+def test_many_rows_put_a_flush_off_by_so_long_at_most_i1() -> None:
+    script = Script(rows(1, 1), TIME, rows(1, 2, 1000, 1), TIME, END)
+    batches(script)
+    assert script.waits[1] == pytest.approx(0.023)
+
+
+def test_what_fills_a_batch_goes_at_once_and_is_flushed_in_its_time_i4() -> None:
+    script = Script(rows(1, 1, MAX_BATCH_ROWS, 1), rows(1, 9000), TIME, END)
+    filled, rest = batches(script)[1:]
+    assert filled == [(1, n) for n in range(1, MAX_BATCH_ROWS + 1)]
+    assert rest == [(1, 9000), ("flush", 1)]
+    assert script.flushes[1:] == [(1, {1: MAX_BATCH_ROWS + 1})]
+
+
+def test_a_batch_is_full_by_bytes_too() -> None:
+    script = Script(rows(1, 1, 1, PADDING_BYTES), TIME, END)
+    assert batches(script)[1:] == [[(1, 1)], [("flush", 1)]]
+
+
+def test_nothing_is_left_behind_at_the_end_i4() -> None:
+    script = Script(rows(1, 1), END)
+    assert batches(script)[1:] == [[(1, 1), ("flush", 1)]]
+
+
+def test_what_the_lease_ended_with_is_raised() -> None:
+    with pytest.raises(LeaseFailedError, match="the sink is gone"):
+        batches(Script(LeaseEnd(LeaseFailedError("query 'q'", "the sink is gone"))))
+
+
+def test_messages_of_a_failed_lease_do_not_go_on_i5() -> None:
+    script = Script(rows(1, 1), LeaseEnd(LeaseFailedError("query 'q'", "the sink is gone")))
+    out = Outflow(script, flush_ms=3.0, padding_bytes=PADDING_BYTES, file=File(), clock=lambda: script.now).batches()
+    assert next(out)["route"].to_pylist() == [-1, 0]
+    with pytest.raises(LeaseFailedError):
+        next(out)
+    assert script.flushes == [(0, {})]
+
+
+def test_each_batch_is_flushed_out_of_the_workers_file() -> None:
+    file = File()
+    made = batches(Script(rows(1, 1), TIME, rows(1, 2, MAX_BATCH_ROWS), TIME, END), file)
+    assert file.flushes == len(made)
+
+
+def test_where_there_is_no_such_file_more_flush_rows_push_with_the_same_number() -> None:
+    script = Script(rows(1, 1), TIME, END)
+    out = Outflow(script, flush_ms=3.0, padding_bytes=PADDING_BYTES, file=None, clock=lambda: script.now)
+    routes = [(batch.column("route").to_pylist(), batch.column("position").to_pylist()) for batch in out.batches()]
+    assert routes == [([-1, 0], [0, 0])] * 2 + [([1, -1, 0], [1, 1, 0]), ([-1, 0], [1, 0])]
