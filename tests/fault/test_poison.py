@@ -39,15 +39,15 @@ def poison_sink(module):
 def poison_reader(module):
     take = module._Held.take
     def taken(self):
-        block = take(self)
-        if any(b"kills the reader" in payload for payload in block.payloads):
+        runs = take(self)
+        if any(b"kills the reader" in payload for run in runs for payload in run.payloads):
             os.kill(os.getpid(), signal.SIGKILL)
-        return block
+        return runs
     module._Held.take = taken
 
 POISONED = {
     "isthmus.connectors.servicebus.splice": poison_sink,
-    "isthmus.connectors.servicebus.outflow": poison_reader,
+    "isthmus.bridge.spark.outflow": poison_reader,
 }
 
 class Finder(importlib.abc.MetaPathFinder):

@@ -17,13 +17,17 @@ class Sighting:
         ready: whether its source has begun to look for messages.
         counts: what became of messages since the route started in this process.
         held: why it takes in nothing for now, e.g. that the target is away; empty where it does.
-        processes: ids of the processes that work for the route now, as far as known.
+        processes: ids of the processes that work for the route now, as far as known; routes that share a query share them.
+        error: why it failed; empty where it has not. It begins again by itself.
+        retry_in_seconds: when, with `error`.
     """
 
     ready: bool = True
     counts: Counts = NO_COUNTS
     held: str = ""
     processes: tuple[int, ...] = ()
+    error: str = ""
+    retry_in_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

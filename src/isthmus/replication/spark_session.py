@@ -4,7 +4,7 @@ What it is: one way to start Spark on this machine, set up for leases: a task sl
 that run this very interpreter, nothing listening beyond loopback, no web page, quiet. It knows no route.
 
 Invariants:
-    I1. There are more task slots than routes: a running lease holds one (docs/explanation/lease.md), and a route that waits for
+    I1. There are more task slots than leases: a running lease holds one (docs/explanation/lease.md), and a query that waits for
         a slot would not move at all.
     I2. Speculation is refused: a second copy of a running task would read, and settle, the same queue.
     I3. Whatever looks like a key in a setting or a plan is replaced before Spark shows or logs it.
@@ -55,6 +55,7 @@ def create_spark_session(
     name: str,
     *,
     routes: int,
+    slots: int = 0,
     work_directory: Path,
     driver_memory_mib: int = 1024,
     options: Mapping[str, str] | None = None,
@@ -64,7 +65,8 @@ def create_spark_session(
 
     Args:
         name: the application's name.
-        routes: how many routes will run at once.
+        routes: how many routes will run at once, each in queries of its own.
+        slots: task slots; 0: enough for those routes.
         work_directory: where Spark keeps its temporary files and its logs; made if absent. The caller removes it.
         driver_memory_mib: heap of the Java virtual machine.
         options: further settings of Spark; they win over those set here.
@@ -94,7 +96,7 @@ def create_spark_session(
         )
     )
     defaults = {
-        "spark.master": f"local[{routes * SLOTS_PER_ROUTE + SPARE_SLOTS}]",
+        "spark.master": f"local[{slots or routes * SLOTS_PER_ROUTE + SPARE_SLOTS}]",
         "spark.app.name": name,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -121,7 +123,7 @@ def create_spark_session(
     with _environment(machine, _spark_home(temporary / "home")):
         session = builder.getOrCreate()
     _redirect_stderr(session, work_directory / STDERR_FILE)
-    for data_source in ("isthmus", "servicebus"):
+    for data_source in ("servicebus", "isthmus"):
         make_shareable(session, data_source)
     return session
 

@@ -97,6 +97,10 @@ class Condition:
         history.append((now, counts.moved))
         while len(history) > 2 and history[1][0] <= now - RATE_WINDOW_SECONDS:
             history.popleft()
+        if sighting.ready and not (sighting.held or sighting.error):
+            self.away = ("", "")
+        if sighting.error and self._phase is Phase.FAILED:
+            return  # it has told when it begins again
         if self._phase is not Phase.DRAINING:
             self._phase, self._detail = self._judge(now)
 

@@ -19,14 +19,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from isthmus.bridge.crash_search import CrashSearch
 from isthmus.errors import ConfigError, InvalidArgumentError, IsthmusError
 from isthmus.replication.reach import Reach, name_places
-from isthmus.replication.route_query import RouteSettings, start_route
+from isthmus.replication.route_spec import claim_key, route_spec
+from isthmus.replication.shared_spark import SharedSettings, open_shared_run, task_slots
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.supervisor.claim import ClaimKeeper
@@ -43,6 +44,8 @@ __all__ = ["RunOptions", "TaskClaimedError", "run_federation"]
 
 log = logging.getLogger(__name__)
 
+# In the state folder. Releases before this one kept a folder for each route beside those of the queries; nothing reads them.
+CHECKPOINTS = "checkpoints"
 DECIDE_SECONDS = 20.0
 STATUS_SECONDS = 1.0
 
@@ -71,7 +74,7 @@ class RunOptions:
         folder: the state folder: checkpoints, Spark's temporary files, status.
         task: run this task only; empty for all.
         settings: of the supervisor.
-        lease_seconds: see `RouteSettings`.
+        lease_seconds: see `SharedSettings`.
         spark_options: further settings of Spark.
     """
 
@@ -114,6 +117,7 @@ def run_federation(
     fill = FillWatch(federation, chosen)
     run = _Run(options, on_status, fill)
     reach = Reach(federation, "isthmus-claim")
+    specs = {route.name: route_spec(route, federation, only_present=options.settings.available_now) for route in chosen}
     claims = ClaimKeeper([(route.task, route.source.alias) for route in chosen], reach.open).start()
     watch = BacklogWatch(chosen, lambda: Reach(federation, "isthmus-look"))
     try:
@@ -125,33 +129,33 @@ def run_federation(
         spark = create_spark_session(
             "isthmus",
             routes=len(chosen),
+            slots=task_slots(specs),
             work_directory=options.folder,
             options={"spark.task.maxFailures": "1", **options.spark_options},
         )
         try:
             if on_started is not None:
                 on_started()
-            settings = RouteSettings(
-                checkpoints=options.folder / "checkpoints",
-                available_now=options.settings.available_now,
-                lease_seconds=options.lease_seconds,
+            keys = {claim_key(route.task, route.source.alias): (route.task, route.source.alias) for route in chosen}
+            carried = open_shared_run(
+                spark,
+                SharedSettings(options.folder / CHECKPOINTS, options.lease_seconds),
+                lambda key: claims.remaining_seconds(*keys[key]),
             )
-            crashes = {route.name: CrashSearch() for route in chosen}
-            supervisor = Supervisor(
-                chosen,
-                lambda route: start_route(
-                    spark,
-                    route,
-                    federation,
-                    settings,
-                    lambda: claims.remaining_seconds(route.task, route.source.alias),
-                    crashes[route.name],
-                ),
-                claims=claims,
-                backlog=watch.backlog,
-                settings=options.settings,
-            )
-            ended_well = supervisor.run(stop, lambda: run.tell(supervisor, "draining" if stop.is_set() else "running"))
+            try:
+                supervisor = Supervisor(
+                    chosen,
+                    lambda route: carried.start(specs[route.name], _teller(federation, route)),
+                    claims=claims,
+                    backlog=watch.backlog,
+                    # A route that joins a query costs next to nothing.
+                    settings=replace(options.settings, starts_at_once=max(1, len(chosen))),
+                )
+                ended_well = supervisor.run(
+                    stop, lambda: run.tell(supervisor, "draining" if stop.is_set() else "running")
+                )
+            finally:
+                carried.close()
             run.tell(supervisor, "ended", at_once=True)
             return ended_well
         finally:
@@ -197,6 +201,14 @@ class _Run:
             if each.warns and key not in self._warned:
                 log.warning("%s; publishers are refused when it is full", each.text())
             (self._warned.add if each.warns else self._warned.discard)(key)
+
+
+def _teller(federation: Federation, route: Route) -> Callable[[str], str]:
+    """Makes texts about a route's connections fit for an operator. Each is told twice a second while a target is away, and the
+    namespace's place may lie in a vault.
+    """
+    ends = (route.source.alias, *(target.alias for target in route.targets))
+    return lru_cache(16)(lambda text: name_places(text, federation, ends))
 
 
 def _check(federation: Federation, chosen: Sequence[Route]) -> None:

@@ -151,6 +151,9 @@ class _Slot:
     given_up: bool = False
     unclaimed_since: float | None = None
     is_faulty: bool = False
+    retry_seconds: float | None = None  # after which it begins again by itself, as last told
+    settled_at_failure: int = 0
+    failing_since: float = 0.0  # by itself, without a message settled meanwhile
 
 
 class Supervisor:
@@ -295,10 +298,16 @@ class Supervisor:
         active = running.is_active()
         sighting = running.sighting()
         if sighting.held:
-            sighting = replace(sighting, held=_about(slot.route.target.alias, sighting.held))
+            about, held = _about(slot.route, sighting.held)
+            sighting = replace(sighting, held=held)
         slot.condition.seen(self.clock.monotonic(), sighting)
         if sighting.held:
-            slot.condition.away = (slot.route.target.alias, scrub(sighting.held))
+            slot.condition.away = (about, scrub(sighting.held))
+        if active and self._retries(slot, sighting):
+            _quietly(running.drain, slot)
+            _quietly(running.stop, slot)
+            slot.running = None
+            return
         if active:
             stuck_seconds = slot.condition.stuck_seconds(self.clock.monotonic())
             if stuck_seconds >= self.settings.stuck_after_seconds:
@@ -317,19 +326,47 @@ class Supervisor:
         else:
             self._fail(slot, "the query ended without being asked to")
 
+    def _retries(self, slot: _Slot, sighting: Sighting) -> bool:
+        """A route that failed and begins again by itself is told like one that is started again; whether it is given up."""
+        before, slot.retry_seconds = slot.retry_seconds, sighting.retry_in_seconds if sighting.error else None
+        if slot.retry_seconds is None:
+            return False
+        if before is not None and slot.retry_seconds <= before:
+            return False  # the same failure, as it was told before
+        now, settled = self.clock.monotonic(), slot.condition.counts.settled
+        if settled > slot.settled_at_failure or not slot.failures_in_a_row:
+            slot.failures_in_a_row = 0
+            slot.failing_since = now
+        slot.settled_at_failure = settled
+        self._failed(slot, scrub(sighting.error), slot.retry_seconds)
+        if self.settings.available_now and now - slot.failing_since >= self._patience_seconds():
+            slot.given_up = True
+        return slot.given_up
+
+    def _patience_seconds(self) -> float:
+        """How long a route of a run with an end fails by itself before it is given up: as long as one that is started again."""
+        first, limit = self.settings.retry_first_seconds, self.settings.retry_limit_seconds
+        return sum(0.75 * min(limit, first * 2.0**attempt) for attempt in range(self.settings.attempts_limit - 1))
+
     def _fail(self, slot: _Slot, error: str) -> None:
-        now, error = self.clock.monotonic(), scrub(error)
+        now = self.clock.monotonic()
         if slot.condition.has_moved_since_start() or now - slot.started_at >= self.settings.steady_seconds:
             slot.backoff.reset()
             slot.failures_in_a_row = 0
-        slot.failures_in_a_row += 1
         delay_seconds = slot.backoff.next_seconds()
         slot.due_at = now + delay_seconds
-        ends = (slot.route.source.alias, *(target.alias for target in slot.route.targets))
-        slot.condition.failed(now, error, delay_seconds, next((alias for alias in ends if f"{alias} (" in error), ""))
+        slot.retry_seconds = None
+        self._failed(slot, scrub(error), delay_seconds)
         if self.settings.available_now and slot.failures_in_a_row >= self.settings.attempts_limit:
             slot.given_up = True
-        log.warning("route %s failed: %s; next try in %.1f s", slot.route.name, error, delay_seconds)
+
+    def _failed(self, slot: _Slot, error: str, delay_seconds: float) -> None:
+        slot.failures_in_a_row += 1
+        has_changed = error != slot.condition.last_error
+        slot.condition.failed(self.clock.monotonic(), error, delay_seconds, _named(slot.route, error))
+        # The same error is logged at failures 1, 2, 4, 8 ... in a row.
+        if has_changed or not slot.failures_in_a_row & (slot.failures_in_a_row - 1):
+            log.warning("route %s failed: %s; next try in %.1f s", slot.route.name, error, delay_seconds)
 
     # ---- ending
 
@@ -369,9 +406,20 @@ class Supervisor:
         return [(slot.route, slot.condition) for slot in self._slots]
 
 
-def _about(alias: str, text: str) -> str:
-    """A text that names the namespace that it is about."""
-    return text if text.startswith((f"{alias} (", f"{alias}:")) else f"{alias}: {text}"
+def _named(route: Route, text: str) -> str:
+    """The alias of the namespace that a text names with its place; empty where it names none."""
+    ends = (route.source.alias, *(target.alias for target in route.targets))
+    return next((alias for alias in ends if f"{alias} (" in text), "")
+
+
+def _about(route: Route, text: str) -> tuple[str, str]:
+    """The alias of the namespace that a text is about, the target's where it names none, and a text that names it."""
+    ends = (route.source.alias, *(target.alias for target in route.targets))
+    for alias in ends:
+        if text.startswith((f"{alias} (", f"{alias}:")):
+            return alias, text
+    alias = _named(route, text) or route.target.alias
+    return alias, f"{alias}: {text}"
 
 
 def _quietly(action: Callable[[], None], slot: _Slot) -> None:

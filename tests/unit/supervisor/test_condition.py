@@ -138,3 +138,13 @@ def test_a_route_whose_source_does_not_look_yet_is_starting() -> None:
     assert condition.phase is Phase.STARTING
     condition.seen(2, Sighting())
     assert condition.phase is Phase.WAITING
+
+
+def test_a_namespace_that_is_back_is_not_told_as_away_though_nothing_moves() -> None:
+    condition = Condition()
+    condition.starting(0.0)
+    condition.failed(1.0, "jfk (10.0.0.7:5671): refused", 5.0, "jfk")
+    condition.seen(2.0, Sighting(ready=False))
+    assert condition.away == ("jfk", "jfk (10.0.0.7:5671): refused")
+    condition.seen(3.0, Sighting())
+    assert condition.away == ("", "")

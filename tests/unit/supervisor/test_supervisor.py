@@ -367,3 +367,50 @@ def test_a_route_whose_target_is_away_waits_for_it() -> None:
         bench.step()
     assert bench.journal == []
     assert bench.phase() is Phase.STALLED
+
+
+def test_a_route_that_begins_again_by_itself_is_told_like_one_that_is_started_again() -> None:
+    bench = Bench()
+    bench.step()
+    running = bench.started["a"][0]
+    running.seen = Sighting(error="jfk (10.0.0.7:5671): no such entity", retry_in_seconds=8.0)
+    bench.step()
+    running.seen = Sighting(error="jfk (10.0.0.7:5671): no such entity", retry_in_seconds=7.5)  # as told before
+    bench.step()
+    (condition,) = (each for _, each in bench.supervisor.conditions())
+    assert condition.phase is Phase.FAILED
+    assert condition.text(bench.clock.monotonic()) == "failed, retry in 8 s"
+    assert condition.last_error == "jfk (10.0.0.7:5671): no such entity"
+    assert condition.away == ("jfk", "jfk (10.0.0.7:5671): no such entity")
+    assert condition.restarts == 1
+    running.seen = Sighting(error="jfk (10.0.0.7:5671): no such entity", retry_in_seconds=16.0)
+    bench.step()
+    assert condition.restarts == 2
+    running.seen = Sighting(counts=Counts(10, 10))
+    bench.step()
+    assert (bench.phase(), condition.away) == (Phase.MOVING, ("", ""))
+    assert len(bench.started["a"]) == 1
+
+
+def test_available_now_gives_up_a_route_that_goes_on_failing_by_itself() -> None:
+    bench = Bench(available_now=True, attempts_limit=3, retry_first_seconds=4.0)
+    bench.step()
+    running = bench.started["a"][0]
+    for attempt in range(10):
+        assert not bench.supervisor.finished()
+        running.seen = Sighting(error="no such entity", retry_in_seconds=5.0 + attempt)
+        bench.step(1.0)
+    assert bench.supervisor.finished()  # 3 and 6 s, which is how long two restarts wait
+    assert bench.journal == ["drain a", "stop a"]
+
+
+def test_a_pause_is_told_of_the_namespace_that_it_names() -> None:
+    bench = Bench()
+    bench.step()
+    bench.started["a"][0].seen = Sighting(held="ewr (10.0.0.1:5671): refused")
+    bench.step()
+    (condition,) = (each for _, each in bench.supervisor.conditions())
+    assert condition.away == ("ewr", "ewr (10.0.0.1:5671): refused")
+    bench.started["a"][0].seen = Sighting(held="takes nothing")
+    bench.step()
+    assert condition.away == ("jfk", "jfk: takes nothing")

@@ -1,0 +1,95 @@
+"""A route whose messages kill workers is found among those that share its query, and only its own messages are set aside."""
+
+from __future__ import annotations
+
+from isthmus.bridge.crash_search import Plan
+from isthmus.bridge.report import RouteReport, RouteState
+from isthmus.replication.quarantine import Quarantine
+
+
+def under_way(head: int, outstanding: int = 100, window: int = 16_000) -> RouteReport:
+    return RouteReport(
+        state=RouteState.RUNNING, head=head if outstanding else 0, outstanding=outstanding, window=window
+    )
+
+
+def suspected(quarantine: Quarantine) -> None:
+    quarantine.died({"a": under_way(7), "b": under_way(1)})
+    assert quarantine.died({"a": under_way(7), "b": under_way(50)}) == ["a"]
+
+
+def test_i1_deaths_of_a_shared_query_set_no_message_aside() -> None:
+    quarantine = Quarantine()
+    for _ in range(20):
+        quarantine.died({"a": under_way(7, 1, 1), "b": under_way(3, 1, 1)})
+    assert quarantine.plan("a") == quarantine.plan("b") == Plan()
+
+
+def test_the_same_first_message_at_two_deaths_in_a_row_is_suspected() -> None:
+    quarantine = Quarantine()
+    suspected(quarantine)
+    assert quarantine.is_alone("a")
+    assert not quarantine.is_alone("b")
+
+
+def test_a_first_message_that_moved_between_two_deaths_is_not_suspected() -> None:
+    quarantine = Quarantine()
+    for head in (7, 8, 7):
+        assert quarantine.died({"a": under_way(head), "b": under_way(0, 0)}) == []
+
+
+def test_i2_a_route_that_had_nothing_under_way_is_not_suspected() -> None:
+    quarantine = Quarantine()
+    for outstanding in (1, 0, 1):
+        assert quarantine.died({"a": under_way(7, outstanding), "b": under_way(0, 0)}) == []
+
+
+def test_a_route_alone_is_searched_and_its_message_set_aside() -> None:
+    quarantine = Quarantine()
+    suspected(quarantine)
+    deaths = 0
+    while not quarantine.plan("a").set_aside:
+        window = quarantine.plan("a").window or 16_000
+        quarantine.died({"a": under_way(7, min(window, 100), window)})
+        deaths += 1
+    assert quarantine.plan("a").set_aside == 7
+    assert deaths == 5
+    assert quarantine.plan("b") == Plan()
+    assert quarantine.set_aside("a", 7) == 2
+    quarantine.settled("a", 1, 8, 99)
+    assert not quarantine.is_alone("a")
+
+
+def test_i3_a_route_returns_when_its_first_message_has_moved() -> None:
+    quarantine = Quarantine()
+    suspected(quarantine)
+    quarantine.settled("a", 0, 7, 100)
+    assert quarantine.is_alone("a")
+    quarantine.settled("a", 0, 0, 0)  # nothing has come yet: a dead reader's locks have to expire first
+    assert quarantine.is_alone("a")
+    quarantine.settled("a", 3, 10, 100)
+    assert not quarantine.is_alone("a")
+
+
+def test_i3_a_route_does_not_return_while_its_message_is_searched_for() -> None:
+    quarantine = Quarantine()
+    suspected(quarantine)
+    quarantine.died({"a": under_way(7)})
+    quarantine.settled("a", 10, 17, 64)
+    assert quarantine.is_alone("a")
+    quarantine.settled("a", 16_000, 16_017, 64)
+    assert not quarantine.is_alone("a")
+
+
+def test_a_route_that_returned_is_suspected_again_only_after_two_more_deaths() -> None:
+    quarantine = Quarantine()
+    suspected(quarantine)
+    quarantine.settled("a", 3, 10, 100)
+    assert quarantine.died({"a": under_way(7), "b": under_way(60)}) == []
+
+
+def test_the_only_route_of_a_query_is_searched_at_once() -> None:
+    quarantine = Quarantine()
+    quarantine.died({"a": under_way(7)})
+    assert quarantine.plan("a") == Plan(64, 16_000, 0, 0)
+    assert not quarantine.is_alone("a")

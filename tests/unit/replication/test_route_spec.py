@@ -1,0 +1,64 @@
+"""A route's description for the processes that carry it: references only, and what the file says of the route."""
+
+from __future__ import annotations
+
+import pytest
+
+from isthmus.bridge.route_spec import RouteSpec
+from isthmus.replication.route_spec import claim_key, route_spec
+from isthmus.topology import read
+from isthmus.topology.route import routes
+
+TEXT = """
+isthmus: 1
+namespaces:
+  ewr: {connection: env:EWR_CONNECTION}
+  jfk: {host: contoso-jfk.servicebus.windows.net, identity: default, ca_file: /etc/ca.pem}
+tasks:
+  flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_ca_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ISTHMUS_CA_FILE", raising=False)
+
+
+def test_i1_ends_hold_references_only() -> None:
+    federation = read(TEXT)
+    to_jfk, to_ewr = routes(federation)
+    spec = route_spec(to_jfk, federation)
+    assert (spec.source.kind, spec.source.alias, spec.target.alias) == ("servicebus", "ewr", "jfk")
+    assert spec.source.options == {
+        "connection": "env:EWR_CONNECTION",
+        "entity": "flights/Subscriptions/isthmus.flights.jfk",
+        "lock_seconds": "30.0",
+    }
+    assert spec.target.options == {
+        "host": "contoso-jfk.servicebus.windows.net",
+        "identity": "default",
+        "ca_file": "/etc/ca.pem",
+        "entity": "flights",
+        "origin": "ewr/flights",
+        "target": "jfk",
+        "mark": to_jfk.options.mark,
+        "mark_value": "message-id",
+        "duplicates": "auto",
+        "trusts_provenance": "false",
+    }
+    assert route_spec(to_ewr, federation).target.options["origin"] == "jfk/flights"
+    assert RouteSpec.from_json(spec.to_json()) == spec
+
+
+def test_i2_a_claim_is_one_of_a_task_at_a_source() -> None:
+    federation = read(TEXT)
+    keys = [route_spec(each, federation).claim for each in routes(federation)]
+    assert keys == [claim_key("flights", "ewr"), claim_key("flights", "jfk")]
+    assert claim_key("b/c", "a") != claim_key("c", "a-b")
+
+
+def test_what_the_file_says_of_a_route_is_passed_on() -> None:
+    refused = read(TEXT.replace("topic: flights", "topic: flights, refused: block"))
+    spec = route_spec(routes(refused)[0], refused, only_present=True, steps=("a.b:c",))
+    assert (spec.block_refused, spec.only_present, spec.ordered, spec.steps) == (True, True, True, ("a.b:c",))
+    assert spec.target.options["trusts_provenance"] == "true"
