@@ -7,19 +7,12 @@ Spark sees (`row`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from isthmus.connectors.servicebus.block import Block
 from isthmus.errors import IsthmusError
 
 __all__ = ["Block", "Finish", "LeaseEnd", "LeaseLimits"]
-
-
-class Block(NamedTuple):
-    """Messages in the order of arrival."""
-
-    sequences: Any
-    tokens: list[bytes]
-    payloads: list[bytes]
 
 
 class Finish(NamedTuple):

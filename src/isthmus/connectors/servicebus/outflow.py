@@ -20,31 +20,24 @@ from typing import Any
 
 import pyarrow as pa
 
+from isthmus.connectors.servicebus.block import Block, batch_of
 from isthmus.connectors.servicebus.lease import Lease
-from isthmus.connectors.servicebus.lease_item import Block, Finish, LeaseEnd
+from isthmus.connectors.servicebus.lease_item import Finish, LeaseEnd
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.row import (
     DECODED_SCHEMA,
     RAW_SCHEMA,
-    decoded_batch,
     flush_batch,
-    raw_batch,
     with_flush,
 )
 
-__all__ = ["Outflow", "batch_of", "stream"]
+__all__ = ["Outflow", "stream"]
 
 # 400 rows since the last flush put off the next by 20 ms: at that rate batches fill by themselves in less, and flush rows
 # of their size would double what goes through Spark.
 FLUSH_DELAY_SECONDS_PER_ROW = 50e-6
 FLUSH_DELAY_LIMIT_SECONDS = 0.020
 MAX_BATCH_ROWS = 2000
-
-
-def batch_of(mode: str, messages: Block) -> pa.RecordBatch:
-    """Messages as the rows of a read."""
-    make = raw_batch if mode == "raw" else decoded_batch
-    return make(messages.payloads, messages.tokens, messages.sequences)
 
 
 def stream(options: SourceOptions, lease: Lease, out: Outflow) -> Iterator[pa.RecordBatch]:

@@ -44,13 +44,14 @@ from isthmus.connectors.servicebus.batch.reader import read_batch
 from isthmus.connectors.servicebus.batch.renewal import BatchRenewal
 from isthmus.connectors.servicebus.batch.settlement import BatchSettlement
 from isthmus.connectors.servicebus.batch.store import BatchStore, new_name
+from isthmus.connectors.servicebus.block import Block, batch_of
 from isthmus.connectors.servicebus.channel import channel_path, private_directory
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.lease import Lease
-from isthmus.connectors.servicebus.lease_item import Block, LeaseLimits
+from isthmus.connectors.servicebus.lease_item import LeaseLimits
 from isthmus.connectors.servicebus.lookout import Lookout
 from isthmus.connectors.servicebus.option import SourceOptions
-from isthmus.connectors.servicebus.outflow import Outflow, batch_of, stream
+from isthmus.connectors.servicebus.outflow import Outflow, stream
 from isthmus.connectors.servicebus.row import DECODED_DDL, DECODED_SCHEMA, RAW_DDL, RAW_SCHEMA
 from isthmus.connectors.servicebus.sequence import sequences_of
 from isthmus.connectors.servicebus.sink import ServiceBusSinkMixin
