@@ -1,7 +1,7 @@
 """The data source as Spark runs it, between two fake brokers."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from isthmus.amqp import section, types
 from isthmus.connectors.servicebus.arrow_batch import ARROW_BATCH_SETTING
 from isthmus.replication.spark_session import create_spark_session
-from isthmus.replication.turns import start_turns
 from isthmus.testing.peer import Peer
 
 pytestmark = pytest.mark.spark
@@ -129,32 +128,6 @@ def test_queries_that_start_together_share_what_threads_may_share(spark: SparkSe
     variables = manager.lookupDataSource("servicebus").dataSourceCls().envVars()
     assert variables.getClass().getName() == "java.util.concurrent.ConcurrentHashMap"
     assert "PYTHONPATH" in variables
-
-
-def test_two_queries_take_turns(spark: SparkSession, brokers: tuple[Peer, Peer], tmp_path: Path) -> None:
-    source, target = brokers
-    secrets = connection_file(tmp_path, source, target)
-
-    def start(turn: Mapping[str, str], checkpoint: Path) -> StreamingQuery:
-        checkpoint.mkdir(exist_ok=True)
-        return write(read(spark, secrets, idle_seconds="15", lease_seconds="3", **turn), secrets, checkpoint)
-
-    queries = start_turns(tmp_path, start)
-    sent = 0
-    try:
-        limit = time.monotonic() + LONG_SECONDS
-        # A lease that moved messages is behind each of them, and one that took over from the other.
-        while time.monotonic() < limit and any(len(query.recentProgress) < 3 for query in queries):
-            put(source, sent, 10)
-            sent += 10
-            time.sleep(0.1)
-        source.wait_for(lambda: len(source.queues["source"].fates) == sent, LONG_SECONDS)
-        assert min(len(query.recentProgress) for query in queries) >= 3
-        assert ids(target) == [f"m{n}" for n in range(sent)]
-    finally:
-        for query in queries:
-            query.stop()
-    assert set(source.queues["source"].fates.values()) == {"completed"}
 
 
 def test_available_now_moves_what_waits_and_ends(

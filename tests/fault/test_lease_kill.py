@@ -1,9 +1,9 @@
-"""What is killed with -9 while a route's two queries change turns comes back; nothing is lost, doubled or out of order.
+"""What is killed with -9 while one lease ends and the next begins comes back; nothing is lost, doubled or out of order.
 
-Leases of two seconds, so that there is a change to aim at soon; the locks of the route's files tell which worker has the
-turn, which stands next, and when it means to change. Each round publishes until the change, kills one of those who take part
-in it at an instant from 100 ms before to 300 ms after, and waits until all is moved. The default run kills three of those
-that `run` outlives, the long one all and itself ten times each. Copies that a crash sends twice are known by their origin, and dropped.
+Leases of two seconds, so that there is a change to aim at soon; the query's checkpoint tells when a lease has begun. Each round
+publishes until the change, kills one of those who take part in it at an instant from 100 ms before to 300 ms after, and waits until
+all is moved. The default run kills some of those that `run` outlives, the long one all and itself ten times each. Copies that a crash
+sends twice are known by their origin, and dropped.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 import pytest
 
 from federation_check import check_moved
-from isthmus.connectors.servicebus.turn import FIRST, Turn
 from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach
 from isthmus.supervisor.watch import BacklogLook
@@ -33,7 +31,7 @@ from isthmus.topology.route import routes
 pytestmark = pytest.mark.spark
 
 # The driver last, since its round takes longest: a new run waits for the claim of the dead one, and starts Spark.
-VICTIMS = ("holder", "next", "sink", "source", "target", "driver")
+VICTIMS = ("worker", "source", "target", "driver")
 ROUNDS = 10 * len(VICTIMS)
 # A topic's default size is enough for so many.
 ROUNDS_OF_A_FEDERATION = 3 * len(VICTIMS)
@@ -43,41 +41,29 @@ BODY_BYTES = 200
 UNSETTLED = 100
 LOOK_SECONDS = 0.02  # what a look at the source takes
 EARLIEST_SECONDS, LATEST_SECONDS = -0.1, 0.3
+LEASE_SECONDS = 2
 SETTINGS = ("lock_duration: 5s",)
-RUN = ("--json", "--retry-first", "1", "--retry-limit", "5", "--lease", "2")
-
-
-class Change(NamedTuple):
-    """A change of turns that is about to come: who takes part, and in how many seconds."""
-
-    holder: int
-    next: int
-    seconds: float
+RUN = ("--json", "--retry-first", "1", "--retry-limit", "5", "--lease", str(LEASE_SECONDS))
 
 
 class Watch:
-    """Sees whose turn it is on a route, from outside: the system tells who holds the locks."""
+    """Sees when leases begin, by the offsets that Spark notes."""
 
-    def __init__(self, state: Path, route: Route) -> None:
-        self._folder = state / "checkpoints" / route.name / "turns"
+    def __init__(self, state: Path) -> None:
+        self._checkpoints = state / "checkpoints"
+        self._seen = self._begun()
 
-    def change(self) -> Change | None:
-        """The change to come; None while none does."""
-        owners = lock_owners()
-        holder, following = (owners.get((self._folder / name).stat().st_ino, 0) for name in ("holder", "next"))
-        if not holder or not following:
+    def change(self) -> float | None:
+        """When the lease that has just begun will end, in monotonic seconds; None while none has begun since the last call."""
+        begun = self._begun()
+        if begun <= self._seen:
             return None
-        return Change(holder, following, Turn(self._folder, FIRST).remaining_seconds())
+        self._seen = begun
+        return begun - time.time() + time.monotonic() + LEASE_SECONDS
 
-
-def lock_owners() -> dict[int, int]:
-    """Who holds a file for itself alone, by the file's number."""
-    owners = {}
-    for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
-        words = line.split()
-        if words[1] == "FLOCK" and words[3] == "WRITE":
-            owners[int(words[5].rpartition(":")[2])] = int(words[4])
-    return owners
+    def _begun(self) -> float:
+        entries = [entry for entry in self._checkpoints.glob("*/offsets/*") if entry.name.isdigit()]
+        return max((entry.stat().st_mtime for entry in entries), default=0.0)
 
 
 class Source:
@@ -160,47 +146,37 @@ class Round:
         return self.run
 
     def _strike(self, victim: str, source: Source, offset: float) -> None:
-        watch = Watch(self.federation.state, self.route)
+        watch = Watch(self.federation.state)
         with Reach(self.federation.federation) as reach:
             while True:
                 source.hurry.clear()
                 while (change := watch.change()) is None:
                     assert self.run.is_alive(), self.run.log()[-3000:]
                     time.sleep(0.002)
-                at = time.monotonic() + change.seconds + offset
-                if (strike := self._aim(victim, change)) is None:
-                    continue
+                at = change + offset
                 source.hurry.set()
                 time.sleep(max(0.0, at - LOOK_SECONDS - time.monotonic()))
                 self.unsettled = source.waiting(reach)
                 time.sleep(max(0.0, at - time.monotonic()))
                 if self.unsettled >= UNSETTLED:
-                    with suppress(psutil.NoSuchProcess):  # it ended before: the next change will do
-                        strike()
+                    with suppress(psutil.NoSuchProcess, IndexError):  # it ended before: the next change will do
+                        self._kill(victim)
                         return
 
-    def _aim(self, victim: str, change: Change) -> Callable[[], None] | None:
-        """What kills; None where there is nobody of that kind at the moment, or not any more."""
+    def _kill(self, victim: str) -> None:
         if victim in ("source", "target"):
-            return self._namespace(victim).kill
-        if victim == "driver":
-            return psutil.Process(self.run.pid).kill
-        chosen = change.holder if victim == "holder" else change.next
-        if victim == "sink":
-            others = sorted(set(self.run.workers()) - set(change[:2]))
-            if not others:
-                return None
-            chosen = self.chance.choice(others)
-        with suppress(psutil.NoSuchProcess):
-            return psutil.Process(chosen).kill
-        return None
+            self._namespace(victim).kill()
+        elif victim == "driver":
+            psutil.Process(self.run.pid).kill()
+        else:  # one of the reader, the sink, and those of the data source at the driver
+            psutil.Process(self.chance.choice(sorted(self.run.workers()))).kill()
 
     def _namespace(self, victim: str) -> NamespaceProcess:
         end = self.route.source if victim == "source" else self.route.targets[0]
         return self.federation.namespaces[end.alias]
 
 
-def test_a_change_of_turns_survives_kills(
+def test_a_change_of_leases_survives_kills(
     tmp_path: Path, long_count: Callable[[int], int], counted: Callable[[str, str], None]
 ) -> None:
     seed = secrets.randbits(32)
@@ -224,7 +200,7 @@ def test_a_change_of_turns_survives_kills(
         fewest = min((each.unsettled for each in done), default=0)
         longest = max((each.recovery_seconds for each in done), default=0.0)
         counted(
-            f"{rounds} kills at a change of turns",
+            f"{rounds} kills at a change of leases",
             f"{len(done)}, at least {fewest} unsettled, moved within {longest:.1f} s, seed {seed}",
         )
 
