@@ -10,6 +10,11 @@ them was the first one at that query's death before, too. What kills its workers
 as soon as what stood before it is settled, so that the route at fault is found after a few deaths; routes whose target takes
 nothing meanwhile are suspected with it, and come back after their first messages have moved.
 
+A reader that dies of a message that it has just received has not told of it: it tells once a second. So after a death every
+route of the query has a smaller window, 64 and then 8, until as many messages have moved as may have been under way. With 8 a
+reader tells of each message before it hands it on (`isthmus.bridge.lease`). A poisoned message is delivered about seven times in
+all, fewer than the ten after which its broker dead-letters it.
+
 Invariants:
     I1. A message is set aside only for deaths of a query that carries its route alone.
     I2. A route that had nothing outstanding at a death is not suspected for it.
@@ -27,6 +32,10 @@ from isthmus.bridge.report import RouteReport
 
 __all__ = ["Quarantine"]
 
+STEPS = (64, 8)
+# Messages under way at the beginning of a lease, where nothing was told of it.
+FIRST_WINDOW = 256
+
 
 @dataclass(slots=True)
 class _Account:
@@ -36,12 +45,27 @@ class _Account:
         head: its first outstanding message at the last death of the shared query; 0: none.
         suspect: the message for which it is in quarantine; 0: it is not.
         settled_there: messages settled since it was put there.
+        window: messages under way at most while it shares a query, until `span` are settled; 0: no limit.
+        span: see `window`.
     """
 
     search: CrashSearch = field(default_factory=CrashSearch)
     head: int = 0
     suspect: int = 0
     settled_there: int = 0
+    window: int = 0
+    span: int = 0
+
+    def narrow(self, window: int) -> None:
+        """A query that it shares died while so many of its messages may have been under way."""
+        self.span = window
+        self.window = next((step for step in STEPS if step < window), STEPS[-1])
+
+    def moved(self, count: int) -> None:
+        """Messages were settled."""
+        self.search.moved(count)
+        self.span = max(0, self.span - max(0, count))
+        self.window = self.window if self.span else 0
 
 
 class Quarantine:
@@ -56,12 +80,14 @@ class Quarantine:
 
     def plan(self, name: str) -> Plan:
         """What the reader of the route is told."""
-        return self._account(name).search.plan()
+        account = self._account(name)
+        searched = account.search.plan()
+        return searched if account.suspect or searched != Plan() else Plan(account.window, account.span)
 
     def settled(self, name: str, count: int, head: int, outstanding: int) -> None:
         """Messages of a route were settled since the last call; its first one outstanding now is `head`."""
         account = self._account(name)
-        account.search.moved(count)
+        account.moved(count)
         if not account.suspect:
             return
         account.settled_there += max(0, count)
@@ -95,8 +121,11 @@ class Quarantine:
         for name, report in routes.items():
             account = self._account(name)
             head = report.head if report.outstanding else 0
+            window = account.window or report.window or FIRST_WINDOW
+            account.narrow(window)
             if head and head == account.head and not account.suspect:
                 account.suspect, account.settled_there = head, 0
+                account.search.died(window, report.outstanding, head)  # names no message: more than one was under way
                 found.append(name)
             account.head = head
         return found

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["cause_of"]
+__all__ = ["WORKER_GONE", "cause_of"]
 
+WORKER_GONE = (
+    "a Python worker of the route was killed, or crashed (out of memory?); messages that it had not settled come again once their "
+    "locks have expired"
+)
 # What Spark says where the process at the other end of a socket to a worker has ended.
 _WORKER_GONE = (
     "Python worker exited unexpectedly",
@@ -27,9 +31,6 @@ def cause_of(text: str) -> str:
     if named:
         return named[-1].partition(": ")[2]
     if any(word in text for word in _WORKER_GONE):
-        return (
-            "a Python worker of the route was killed, or crashed (out of memory?); messages that it had not settled come "
-            "again once their locks have expired"
-        )
+        return WORKER_GONE
     errors = [line for line in lines if "Error: " in line or "Exception: " in line]
     return (errors[-1] if errors else lines[0] if lines else "the query failed without a word")[:500]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from isthmus.bridge.report import RouteReport, RouteState
 from isthmus.bridge.route_spec import RouteSpec
-from isthmus.replication.query_failure import cause_of
+from isthmus.replication.query_failure import WORKER_GONE, cause_of
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 
 if TYPE_CHECKING:
@@ -88,6 +88,9 @@ class SharedQuery:
         start: starts the Spark query.
         on_reports: called with the query whenever its reports were looked up anew.
         clock: monotonic seconds.
+
+    Attributes:
+        has_died: whether one of its workers died.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class SharedQuery:
     ) -> None:
         self.name = name
         self.control = control
+        self.has_died = False
         self._start = start
         self._on_reports = on_reports
         self._clock = clock
@@ -156,7 +160,8 @@ class SharedQuery:
                 if not self._query.isActive:
                     error = self._query.exception()
                     ended = [text for text in self.control.ended_errors() if text]
-                    self._failure = cause_of(str(error)) if error is not None else ended[-1] if ended else ""
+                    told = cause_of(str(error)) if error is not None else ended[-1] if ended else ""
+                    self._failure = WORKER_GONE if self.has_died else told
                     return False
             self._active_until = now + LOOK_SECONDS
         return True

@@ -171,7 +171,8 @@ class SharedRun:
     def _tell_plans(self, query: SharedQuery) -> None:
         for name in query.routes:
             with self._lock:
-                has_changed = self._quarantine.plan(name) != self._plans.get(name, Plan())
+                plan, told = self._quarantine.plan(name), self._plans.get(name, Plan())
+                has_changed = plan._replace(span=0) != told._replace(span=0)  # the reader counts the span itself
             if has_changed:
                 query.control.plan(name)
 
@@ -196,17 +197,18 @@ class SharedRun:
             query = next((each for each in self._queries.values() if each.name == name), None)
             if query is None:
                 return
-            routes = query.routes
+            routes, query.has_died = query.routes, True
             self._account(name, reports, routes)
             carried = {each: reports.get(each, RouteReport()) for each in routes}
             quarantined = self._quarantine.died(carried)
             plans = {each: self._quarantine.plan(each) for each in carried}
+            is_shared = len(carried) > 1
         at_work = {each: report for each, report in carried.items() if report.outstanding}
         log.warning("a worker of query %s died; routes with messages under way: %s", name, ", ".join(at_work) or "none")
         for each in quarantined:
             log.warning("route %s: the same message, %d, was the first one under way at two deaths in a row; the route gets a "
                         "query of its own until that message has moved", each, at_work[each].head)  # fmt: skip
         for each, plan in plans.items():
-            if plan.window:
+            if plan.window and not is_shared:
                 log.warning("route %s: no more than %d messages are under way from now on, until %d have moved",
                             each, plan.window, plan.span)  # fmt: skip

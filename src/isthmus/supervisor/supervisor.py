@@ -12,7 +12,7 @@ Invariants:
     I2. The failure of one route touches no other.
     I3. A route that failed is tried again, later each time up to the limit; once it has moved messages, the delay starts
         from the first step again.
-    I4. Routes start a few at a time.
+    I4. No more routes than the settings say are starting at a time; `isthmus run` starts them all at once.
     I5. Stopping drains every route, all at once, before any query is stopped.
 """
 
@@ -23,14 +23,14 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from isthmus.clock import Clock, SystemClock
 from isthmus.connectors.secret import scrub
 from isthmus.errors import IsthmusError
 from isthmus.replication.sighting import Backlog, Sighting
 from isthmus.replication.spark_gone import SparkGoneError
+from isthmus.supervisor.claim_view import Claims, ClaimState, ClaimView, NoClaims
 from isthmus.supervisor.condition import Condition, Phase
 from isthmus.topology.model import Route
 from isthmus.transport.backoff import Backoff
@@ -66,39 +66,6 @@ class RunningRoute(Protocol):
     def stop(self) -> None:
         """Ends it; blocks."""
         ...
-
-
-class ClaimState(StrEnum):
-    """Whether a task may be moved by this run, as far as one namespace is concerned."""
-
-    PENDING = "pending"
-    HELD = "held"
-    ELSEWHERE = "elsewhere"
-    UNREACHABLE = "unreachable"
-    FAULTY = "faulty"
-
-
-class ClaimView(NamedTuple):
-    """A claim's state, and in words who holds it or what is in the way."""
-
-    state: ClaimState
-    text: str = ""
-
-
-class Claims(Protocol):
-    """The claims of a run."""
-
-    def view(self, task: str, alias: str) -> ClaimView:
-        """How the task's claim at a namespace stands."""
-        ...
-
-
-class NoClaims:
-    """For runs that nobody competes with."""
-
-    def view(self, task: str, alias: str) -> ClaimView:
-        """Always held."""
-        return ClaimView(ClaimState.HELD)
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,6 +199,8 @@ def test_a_pause_and_a_failure_are_told_with_the_namespace(bench: Bench) -> None
     bench.tick()
     control.leases = False  # the query ends in a moment, and tells more
     assert not route.sighting().error
+    control.leases = True
+    bench.tick()
     control.report("a", state=RouteState.RUNNING, error="", blocked_by=17)
     assert "message 17" in route.sighting().held
     assert route.sighting().processes == (41, 42)
@@ -263,9 +265,9 @@ def test_deaths_of_its_own_query_narrow_the_window_and_set_the_message_aside(ben
         bench.run.start(spec("a"))
         bench.controls[f"alone-a-{number}"].report("a", head=7, outstanding=1, window=window)
         bench.die(f"alone-a-{number}")
-    assert number == 5
+    assert number == 3
     assert bench.plan_of("a").set_aside == 7
-    assert bench.plan_of("b") == Plan()
+    assert not bench.plan_of("b").set_aside
 
 
 def test_i2_a_route_that_moved_past_the_message_joins_the_others_and_keeps_its_counts(bench: Bench) -> None:
@@ -273,17 +275,17 @@ def test_i2_a_route_that_moved_past_the_message_joins_the_others_and_keeps_its_c
     alone = bench.run.start(spec("a"))
     bench.run.start(spec("b"))
     own = bench.controls["alone-a-1"]
-    own.report("a", settled=5, moved=5, head=12, outstanding=4)
+    own.report("a", settled=64, moved=64, head=71, outstanding=4)
     bench.tick()
-    assert alone.sighting().counts == Counts(5, 5, 0, 0, 0)
-    assert own.journal == ["remove a"]
+    assert alone.sighting().counts == Counts(64, 64, 0, 0, 0)
+    assert own.journal[-1] == "remove a"
     assert bench.controls["routes-3"].routes == ["b"]
     bench.tick()
     assert alone.is_active()
     assert bench.controls["routes-3"].routes == ["b", "a"]
     bench.controls["routes-3"].report("a", settled=2, moved=2)
     bench.tick()
-    assert alone.sighting().counts == Counts(7, 7, 0, 0, 0)
+    assert alone.sighting().counts == Counts(66, 66, 0, 0, 0)
     bench.run.close()
     assert bench.queries["alone-a-1"].stopped
 
