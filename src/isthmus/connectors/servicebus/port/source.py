@@ -35,8 +35,8 @@ from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.port.present import Present
 from isthmus.connectors.servicebus.port.token_map import TokenMap
 from isthmus.connectors.servicebus.port.token_request import TokenRequests
+from isthmus.connectors.servicebus.refusal import may_pass
 from isthmus.connectors.servicebus.sequence import UNREADABLE, sequences_of
-from isthmus.connectors.servicebus.target import may_pass
 from isthmus.errors import IsthmusError, ProtocolError
 from isthmus.transport import Client
 
