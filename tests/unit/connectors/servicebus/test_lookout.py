@@ -9,6 +9,8 @@ import pytest
 from isthmus.amqp import section, types
 from isthmus.amqp.section import Header
 from isthmus.clock import SystemClock
+from isthmus.connectors.servicebus import lookout as lookout_module
+from isthmus.connectors.servicebus.error import HeldElsewhereError
 from isthmus.connectors.servicebus.lookout import Lookout
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.testing.peer import Peer
@@ -80,4 +82,15 @@ def test_a_batch_that_moved_nothing_puts_off_the_next_i2(peer: Peer) -> None:
     assert lookout.latest(7) == 8
     assert lookout.latest(8) == 9
     assert lookout.latest(9) == 9
+    lookout.close()
+
+
+def test_a_run_with_an_end_names_the_message_that_others_hold(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookout_module, "HELD_SECONDS", 0.0)
+    lookout = Lookout(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
+    peer.queues["q"].put(section.encode_message(b"x"))
+    lookout.prepare_available_now()
+    assert lookout.latest(7) == 8
+    with pytest.raises(HeldElsewhereError, match="'q': message 1 has been locked by another receiver"):
+        lookout.latest(8)
     lookout.close()

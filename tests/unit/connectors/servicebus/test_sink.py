@@ -101,6 +101,17 @@ def test_rows_are_sent_in_their_order_and_all_are_acknowledged_i1_i2(target: Pee
     assert [body(copy) for copy in copies(target)] == [b"%d" % n for n in range(500)]
 
 
+def test_messages_share_envelopes_where_that_is_asked_for(target: Peer) -> None:
+    write(raw(*(section.encode_message(b"%d" % n) for n in range(50))), batch_messages="10")
+    assert [body(copy) for copy in copies(target)] == [b"%d" % n for n in range(50)]
+
+
+def test_a_message_that_the_target_refuses_fails_a_write_that_has_no_source(target: Peer) -> None:
+    """It is too large for the target, whatever the time."""
+    with pytest.raises(RowRefusedError, match="MessageTooLarge"):
+        write(raw(section.encode_message(bytes(2 << 20)), section.encode_message(b"x")))
+
+
 def test_a_task_without_rows_connects_to_nothing(target: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         "TARGET", "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
