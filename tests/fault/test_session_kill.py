@@ -17,6 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from fault_client import AnsweredReceiver, AnsweringClient, connected, look, read_message
 from isthmus.amqp import section
 from isthmus.amqp.performative import Modified
@@ -27,10 +29,11 @@ from isthmus.transport import Management, Reply, Sender
 CONFIG = """
 queues:
   sessions: {requires_session: true, lock_duration: 5m, max_delivery_count: 1000000}
+  spread: {requires_session: true, enable_partitioning: true, lock_duration: 5m, max_delivery_count: 1000000}
 """
-QUEUE = "sessions"
 SESSIONS = [f"s{number}" for number in range(8)]
 ROUNDS = 40
+PARTITIONED_ROUNDS = 20
 # In each round, at least.
 ACKED = 100
 COMPLETED = 50
@@ -40,8 +43,9 @@ SENT_AHEAD = 200
 class Load:
     """What clients asked for and what they were told, over all rounds."""
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: random.Random, queue: str) -> None:
         self.chance = chance
+        self.queue = queue
         self.next = 0
         self.session_of: dict[int, str] = {}
         self.acked: set[int] = set()
@@ -55,7 +59,7 @@ class Load:
     def run(self, ns: NamespaceProcess, seconds: float) -> None:
         """Send, receive and set states until the kill ends it, which comes so long after the load is under way."""
         killer = threading.Thread(target=self.kill, args=(ns, seconds))
-        with connected(ns, QUEUE) as client:
+        with connected(ns, self.queue) as client:
             killer.start()
             try:
                 with suppress(IsthmusError):
@@ -72,12 +76,12 @@ class Load:
         ns.kill()
 
     def work(self, client: AnsweringClient) -> None:
-        sender = Sender(client, QUEUE).wait_ready()
-        management = Management(client, QUEUE)
+        sender = Sender(client, self.queue).wait_ready()
+        management = Management(client, self.queue)
         first = self.next
         try:
             while client.error is None:
-                receiver = AnsweredReceiver(client, QUEUE, in_session=True)
+                receiver = AnsweredReceiver(client, self.queue, in_session=True)
                 receiver.grant(20)
                 by_id: dict[int, tuple[int, bool]] = {}
                 state: tuple[Reply, bytes] | None = None
@@ -150,8 +154,8 @@ class Load:
     def faults(self, ns: NamespaceProcess) -> list[str]:
         """What is not as the clients were told."""
         found = []
-        with connected(ns, QUEUE) as client:
-            seen = [(int(one.body), one) for one in look(client, QUEUE)]
+        with connected(ns, self.queue) as client:
+            seen = [(int(one.body), one) for one in look(client, self.queue)]
             times = Counter(number for number, _ in seen)
             found += [f"K1: {n} is there {times[n]} times" for n in self.acked - self.asked if times[n] != 1]
             found += [f"K1: {n} came back" for n in self.completed if times[n]]
@@ -167,9 +171,9 @@ class Load:
                     )
                 self.abandons[number] = one.delivery_count
                 self.abandons_asked[number] = one.delivery_count
-            management = Management(client, QUEUE)
+            management = Management(client, self.queue)
             for session, states in self.states.items():
-                receiver = AnsweredReceiver(client, QUEUE, in_session=True, session_id=session).wait_attached()
+                receiver = AnsweredReceiver(client, self.queue, in_session=True, session_id=session).wait_attached()
                 reply = management.finish(management.start("get-session-state", {"session-id": session}))
                 state = reply["session-state"] or b""
                 if state not in states:
@@ -179,11 +183,12 @@ class Load:
         return found
 
 
-def test_a_killed_namespace_keeps_sessions(tmp_path: Path, long_count: Callable[[int], int]) -> None:
+@pytest.mark.parametrize("queue", ["sessions", "spread"])
+def test_a_killed_namespace_keeps_sessions(tmp_path: Path, long_count: Callable[[int], int], queue: str) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    load, rounds = Load(chance), long_count(ROUNDS)
+    load, rounds = Load(chance, queue), long_count(ROUNDS if queue == "sessions" else PARTITIONED_ROUNDS)
     with namespace(tmp_path, config=CONFIG) as ns:
         for number in range(rounds):
             load.run(ns, chance.uniform(0.0, 1.2))

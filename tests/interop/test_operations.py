@@ -29,6 +29,9 @@ queues:
   once: {requires_duplicate_detection: true}
   closed: {max_message_size_in_kilobytes: 1}
   short: {lock_duration: 4s}
+  brief: {lock_duration: 2s}
+  big: {max_message_size_in_kilobytes: 10240}
+  big-too: {max_message_size_in_kilobytes: 10240}
   sessions: {requires_session: true, lock_duration: 5s}
   spread: {enable_partitioning: true, lock_duration: 5s}
   spread-once: {enable_partitioning: true, requires_duplicate_detection: true}
@@ -36,6 +39,7 @@ queues:
   middle: {forward_to: once}
   failing: {forward_dead_lettered_messages_to: once}
 topics:
+  moved: {subscriptions: {isthmus.moved.jfk: {}, audit: {}}}
   flights: {subscriptions: {all: {}}}
   routed: {subscriptions: {all: {}, on: {forward_to: entry}}}
 """
@@ -294,6 +298,61 @@ def test_dead_letters_are_sent_again_without_their_death(operator):
     assert {row["dead_letter_reason"] for row in dead} == {"bad"}
 
 
+def test_a_resubmission_that_lasts_longer_than_a_lock_keeps_its_locks(operator, monkeypatch):
+    import isthmus.operations.resubmit as module
+
+    operator.send("brief", 5)
+    operator.bury("brief", 5)
+    deliver = module.deliver
+
+    def slow(*arguments, **named):
+        time.sleep(0.7)
+        return deliver(*arguments, **named)
+
+    monkeypatch.setattr(module, "_AT_ONCE", 1)
+    monkeypatch.setattr(module, "deliver", slow)
+    [done] = operator.run("resubmit", "brief", "--yes")
+    assert done | {"moved": 5, "refused": 0, "left": 0} == done
+    assert operator.count("brief/$DeadLetterQueue") == 0
+    assert operator.count("brief") == 5
+
+
+def test_a_dead_letter_whose_lock_was_lost_is_told_as_left(operator, monkeypatch):
+    """It was sent, and stands in the dead-letter queue as well."""
+    import isthmus.operations.resubmit as module
+
+    operator.send("brief", 3)
+    operator.bury("brief", 3)
+    deliver = module.deliver
+
+    def stuck(*arguments, **named):
+        time.sleep(2.5)
+        return deliver(*arguments, **named)
+
+    monkeypatch.setattr(module, "deliver", stuck)
+    [done] = operator.run("resubmit", "brief", "--yes", code=1)
+    assert done | {"moved": 0, "refused": 0, "left": 3} == done
+    assert operator.count("brief/$DeadLetterQueue") == 3
+    assert operator.count("brief") == 3
+
+
+def test_a_purge_counts_only_what_the_namespace_has_removed(operator, monkeypatch):
+    import isthmus.operations.sweep as module
+
+    operator.send("brief", 3)
+    dispose = module._dispose
+
+    def late(*arguments):
+        time.sleep(2.5)
+        dispose(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_dispose", late)
+        [done] = operator.run("purge", "brief", "--yes", code=1)
+    assert done | {"removed": 0, "left": 3} == done
+    assert operator.count("brief") == 3
+
+
 def test_dead_letters_of_a_subscription_go_to_the_topic_or_where_they_are_told(operator):
     with operator.client.get_topic_sender("flights") as sender:
         sender.send_messages([ServiceBusMessage(f"{n}", application_properties={"number": n}) for n in range(4)])
@@ -304,6 +363,19 @@ def test_dead_letters_of_a_subscription_go_to_the_topic_or_where_they_are_told(o
     [done] = operator.run("resubmit", "flights/Subscriptions/all", "--to", "other", "--yes")
     assert done["moved"] == 2
     assert [str(m) for m in operator.take("other", 2)] == ["2", "3"]
+
+
+def test_a_dead_letter_of_a_route_tells_under_which_number_it_had_entered(operator):
+    """`verify` takes it for no loss then."""
+    route = "isthmus.moved.jfk"
+    with operator.client.get_topic_sender("moved") as sender:
+        sender.send_messages([ServiceBusMessage(f"{n}", message_id=f"{n}") for n in range(3)])
+    operator.take("moved", 1, subscription_name=route)
+    operator.bury("moved", 2, subscription_name=route)
+    [done] = operator.run("resubmit", f"moved/Subscriptions/{route}", "--yes")
+    assert done | {"moved": 2, "left": 0} == done
+    rows = operator.run("peek", "moved/Subscriptions/audit", "--max", 0)
+    assert [row["application_properties"] for row in rows] == [{}, {}, {}, {"repl-resent": "2"}, {"repl-resent": "3"}]
 
 
 def test_what_the_target_refuses_stays_dead(operator):
@@ -429,6 +501,52 @@ def test_export_and_import_keep_every_part(operator, tmp_path):
     assert not (tmp_path / "work.messages.progress").exists()
     [refused] = operator.run("export", "work", file, code=2)
     assert "there already" in refused["error"]["message"]
+
+
+def test_large_scheduled_deferred_and_dead_messages_are_exported_and_imported(operator, tmp_path):
+    """What an import keeps: bodies of any size, when a message is due, why it died; what was deferred is active then."""
+    due = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    large = bytes(range(256)) * 20_000
+    with operator.client.get_queue_sender("big") as sender:
+        sender.send_messages(ServiceBusMessage("set aside", message_id="deferred"))
+        sender.send_messages(ServiceBusMessage("dead", message_id="dead", application_properties={"n": 1}))
+        sender.send_messages(ServiceBusMessage(large, message_id="large"))
+        sender.schedule_messages(ServiceBusMessage("later", message_id="later"), due)
+    with operator.client.get_queue_receiver("big") as receiver:
+        first, second = receive(receiver, 2)
+        receiver.defer_message(first)
+        receiver.dead_letter_message(second, reason="bad", error_description="no good")
+    living, dead = tmp_path / "living", tmp_path / "dead"
+    [done] = operator.run("export", "big", living, "--remove")
+    assert done | {"written": 3, "removed": 3, "left": 0} == done
+    [done] = operator.run("export", "big", dead, "--dead-letter", "--remove")
+    assert done | {"written": 1, "removed": 1, "left": 0} == done
+    assert (operator.count("big"), operator.count("big/$DeadLetterQueue")) == (0, 0)
+
+    [refused] = operator.run("import", living, "work", code=1)
+    assert f"; message 2 of '{living}'" in refused["error"]["message"]
+    assert refused["error"]["code"] == "message-too-large"
+    [done] = operator.run("import", living, "big-too")
+    assert done | {"sent": 3, "deferred": 1} == done
+    [done] = operator.run("import", dead, "big-too")
+    assert done | {"sent": 1, "deferred": 0} == done
+    rows = {row["message_id"]: row for row in operator.run("peek", "big-too", "--max", 0)}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "deferred": "active",
+        "large": "active",
+        "later": "scheduled",
+        "dead": "active",
+    }
+    assert rows["dead"]["application_properties"] == {
+        "n": 1,
+        "DeadLetterReason": "bad",
+        "DeadLetterErrorDescription": "no good",
+    }
+    with operator.client.get_queue_receiver("big-too") as receiver:
+        [later] = [each for each in receiver.peek_messages(max_message_count=10) if each.message_id == "later"]
+        assert later.scheduled_enqueue_time_utc == due
+    taken = {message.message_id: b"".join(message.body) for message in operator.take("big-too", 3)}
+    assert taken == {"deferred": b"set aside", "large": large, "dead": b"dead"}
 
 
 def test_export_with_removal_removes_what_is_in_the_file(operator, tmp_path):

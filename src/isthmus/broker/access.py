@@ -8,7 +8,8 @@ the one before; tokens die with the connection.
 Invariants:
     I1. An address is opened only by a grant that covers it, holds the right and has not expired.
     I2. No text holds a token or a key.
-    I3. A grant whose key was taken from its rule, or whose rule is gone, opens nothing after the next look.
+    I3. A grant whose key was taken from its rule, or whose rule is gone, opens nothing. What it has opened already is
+        closed at the next look (`drop_revoked`).
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ class Access:
         """Whether `right` is granted on `path` now."""
         now_ms = self._clock.wall_ms()
         over = (self._grants.get(scope) for scope in parents(canonical_path(path)))
-        return any(grant and grant.covers(path, right) and not grant.is_expired(now_ms) for grant in over)
+        return any(
+            grant and grant.covers(path, right) and not grant.is_expired(now_ms) and self._authority.stands(grant)
+            for grant in over
+        )
 
     def require(self, path: str, right: Right) -> None:
         """Ask for a right.

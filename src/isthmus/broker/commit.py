@@ -212,6 +212,8 @@ class CommitLoop:
         """Run what belongs to others; what it raises is a fault of theirs, and no end of the loop (I4)."""
         try:
             run()
+        except StoreError as error:
+            _log.warning("the store is not back: reason=%s", error)
         except Exception:  # noqa: BLE001 - see above
             _log.exception("a fault after a commit")
 

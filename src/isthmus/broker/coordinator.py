@@ -10,17 +10,21 @@ Invariants:
     I3. The end of the coordinator's link, session or connection rolls back what is not discharged; so does the time-out.
     I4. A message sent to another entity than the transaction's takes part only if its link is on the AMQP session of the
         first operation, and goes via the transaction's entity: so clients ask for transactions across entities.
+    I5. A discharge commits only if the connection still has every right that the operations needed; otherwise the
+        transaction is rolled back.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from isthmus.amqp import AmqpSession, CodecError, Link, Transfers, section
 from isthmus.amqp.performative import Composite, Declare, Declared, Discharge, Rejected, decode
 from isthmus.broker.condition import amqp_error
 from isthmus.broker.departure import Owed
+from isthmus.broker.keyring import Right
 from isthmus.clock import Clock
 from isthmus.entities import (
     Engine,
@@ -48,11 +52,13 @@ class Transactions:
     Args:
         engine: makes them.
         clock: monotonic time.
+        require: raises UnauthorizedError unless the connection has a right on an entity now.
     """
 
-    def __init__(self, engine: Engine, clock: Clock) -> None:
+    def __init__(self, engine: Engine, clock: Clock, require: Callable[[str, Right], None]) -> None:
         self._engine = engine
         self._clock = clock
+        self._require = require
         self._open: dict[bytes, tuple[Transaction, Coordinator]] = {}
         # The AMQP session of the first operation of each, and the ways via its entity.
         self._sessions: dict[bytes, AmqpSession] = {}
@@ -72,12 +78,15 @@ class Transactions:
         self._open[txn_id] = (self._engine.transaction(), owner)
         return txn_id
 
-    def find(self, txn_id: bytes, amqp_session: AmqpSession | None = None) -> Transaction:
+    def find(
+        self, txn_id: bytes, amqp_session: AmqpSession | None = None, needs: Iterable[tuple[str, Right]] = ()
+    ) -> Transaction:
         """The open transaction of this id.
 
         Args:
             txn_id: as the client wrote it.
             amqp_session: of the link whose operation is to take part.
+            needs: the rights by which it does, each with the path; they are asked for again at the discharge (I5).
 
         Raises:
             UnknownTransactionError: there is none.
@@ -91,6 +100,8 @@ class Transactions:
             raise UnknownTransactionError(txn_id.hex())
         if amqp_session is not None and found[0].entity is None:
             self._sessions[txn_id] = amqp_session
+        for need in needs:
+            found[0].add_condition(need, partial(self._require, *need))
         return found[0]
 
     def way(self, txn_id: bytes, path: str, amqp_session: AmqpSession) -> Transfer | PartitionedTransfer | None:

@@ -19,6 +19,7 @@ from isthmus.amqp import BATCH_FORMAT, Link, TransferParts, Transfers
 from isthmus.amqp.performative import Accepted, TransactionalState
 from isthmus.broker.coordinator import Transactions
 from isthmus.broker.inflow import CREDIT, Durable, Failed, Inflow, Refusing, wrap
+from isthmus.broker.keyring import Right
 from isthmus.broker.large import LARGE_BYTES, LargeDesk, Upload
 from isthmus.entities import Copy, Large, Partitioned, PartitionedTransfer, Payload, Transaction, envelope
 from isthmus.entities.transaction import Destination as Examined
@@ -199,7 +200,9 @@ class Intake(Inflow):
             if not isinstance(state, TransactionalState):
                 raise NotAllowedError("A transfer's state can only name a transaction.")
             amqp_session = self.link.amqp_session
-            found = self._transactions.find(state.txn_id, amqp_session)
+            found = self._transactions.find(
+                state.txn_id, amqp_session, [(each, Right.SEND) for each in (self.path, *self.destinations)]
+            )
             way = self._transactions.way(state.txn_id, self._destination.path, amqp_session)
             for payload in event.payloads:
                 is_batch = event.message_format == BATCH_FORMAT

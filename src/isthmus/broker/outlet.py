@@ -32,6 +32,7 @@ from isthmus.amqp.performative import Accepted, Modified, Rejected, Released, So
 from isthmus.broker.condition import amqp_error, refusal
 from isthmus.broker.coordinator import Transactions
 from isthmus.broker.departure import Owed
+from isthmus.broker.keyring import Right
 from isthmus.broker.large import LARGE_BYTES, Stream
 from isthmus.broker.request import Way, text_map
 from isthmus.entities import Acquired, AnyPartitionedQueue, Payload, Queue, Transaction
@@ -353,7 +354,7 @@ class Outlet:
 
         found: Transaction | None = None
         try:
-            found = self._transactions.find(txn_id, self.link.amqp_session)
+            found = self._transactions.find(txn_id, self.link.amqp_session, [(self.path, Right.LISTEN)])
             if isinstance(verdict.echo, Rejected) and self.queue.dead_letters is None:
                 raise NotAllowedError(
                     f"'{self.queue.path}' has no dead-letter queue of its own; complete the message instead."

@@ -160,7 +160,7 @@ class Peer:
         self._access = Access(namespace.authority, namespace.token_clock)
         self._handlers: dict[Link, _Handler] = {}
         self._waits: dict[Link, SessionWait] = {}
-        self._transactions = Transactions(namespace.engine, namespace.clock)
+        self._transactions = Transactions(namespace.engine, namespace.clock, self._access.require)
         self._limits = namespace.limits
         now = self._clock.monotonic()
         self._token_deadline: float | None = now + self._limits.token_deadline_ms / 1000

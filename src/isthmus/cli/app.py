@@ -86,9 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         create_app(verb)(args=words, prog_name="isthmus")
     except IsthmusError as error:
-        print(f"isthmus: {error}", file=sys.stderr)
+        notes = getattr(error, "__notes__", ())  # where it happened, e.g. at which message of a file
+        print("; ".join([f"isthmus: {error}", *notes]), file=sys.stderr)
         if "--json" in words:
-            print(json.dumps({"error": error.to_dict()}))
+            told = error.to_dict()
+            print(json.dumps({"error": {**told, "message": "; ".join([told["message"], *notes])}}))
         sys.exit(exit_code(error))
     except KeyboardInterrupt:
         sys.exit(130)

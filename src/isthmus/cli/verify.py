@@ -30,6 +30,10 @@ def run(
             "it, else the first ordinary one without a filter, of which applications may have consumed messages."
         ),
     ] = "",
+    former_mark: Annotated[
+        list[str] | None,
+        typer.Option(help="A `mark` that the file named before: copies that bear it are arrivals. May be repeated."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Browse every member and compare by origin, sequence number and content.
@@ -45,7 +49,7 @@ def run(
     results = []
     unread: IsthmusError | None = None
     try:
-        for result in verify(federation, task=task, subscription=subscription):
+        for result in verify(federation, task=task, subscription=subscription, former_marks=former_mark or ()):
             results.append(result)  # noqa: PERF402 - what was compared before an error is told
     except (ConfigError, InvalidArgumentError):
         raise

@@ -10,17 +10,24 @@ Invariants:
     I1. All that is copied in one commit at the senders' request is within one budget, however many topics, forwarding ones
         included, take part; so is each turn in which a waiting topic goes on, and there are `TURNS` of these in a commit.
     I2. Topics that wait get their turns in rotation.
+    I3. A topic whose messages the disk does not give is named and left alone for a while, longer each time; the others go on.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from isthmus.errors import StoreError
+
 if TYPE_CHECKING:
     from isthmus.entities.topic import Topic
+    from isthmus.entities.window import Pair
 
 __all__ = ["SENT_UNITS", "TURN_UNITS", "FanOut", "Turn"]
+
+_log = logging.getLogger(__name__)
 
 # What senders may have copied at once in one commit: some 40 ms of work. What is more waits in the topic.
 SENT_UNITS = 16_384
@@ -33,6 +40,8 @@ TURN_BYTES = 8 << 20
 TURN_SECONDS = 0.01
 # Turns whose copies one commit may hold: a slow disk must not make each of them wait for a sync of its own.
 TURNS = 8
+_PAUSE_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 60.0
 
 
 class Turn:
@@ -87,6 +96,8 @@ class FanOut:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._waiting: dict[Topic, None] = {}
+        # Topics that could not be read: until when they are left alone, and for how long.
+        self._paused: dict[Topic, tuple[float, float]] = {}
         self._sent: Turn | None = None
         self._is_stopped = False
         self._turns = 0
@@ -119,6 +130,7 @@ class FanOut:
     def discard(self, topic: Topic) -> None:
         """A topic keeps none any more."""
         self._waiting.pop(topic, None)
+        self._paused.pop(topic, None)
 
     def go_on(self) -> bool:
         """Let the next topic copy one turn's worth; whether any did, and another turn may follow.
@@ -132,7 +144,31 @@ class FanOut:
             del self._waiting[topic]
             if topic.has_waiting:
                 self._waiting[topic] = None
-                if topic.go_on(Turn(TURN_UNITS, TURN_BYTES, TURN_SECONDS, self._now)):
+                turn = Turn(TURN_UNITS, TURN_BYTES, TURN_SECONDS, self._now)
+                pairs = self._read(topic, turn)
+                if pairs:
+                    topic.go_on(pairs, turn)
                     self._turns += 1
                     return self._turns < TURNS
+            else:
+                self._paused.pop(topic, None)
         return False
+
+    def _read(self, topic: Topic, turn: Turn) -> list[Pair]:
+        """What a topic may copy now."""
+        until, pause_seconds = self._paused.get(topic, (0.0, 0.0))
+        now = self._now()
+        if now < until:
+            return []
+        try:
+            pairs = topic.read_waiting(turn)
+        except StoreError as error:
+            pause_seconds = min(max(_PAUSE_SECONDS, 2 * pause_seconds), _LONGEST_PAUSE_SECONDS)
+            self._paused[topic] = now + pause_seconds, pause_seconds
+            _log.error(
+                "messages of a topic cannot be read to be copied: topic=%r sequence=%d reason=%s; tried again in %g s",
+                topic.path, topic.head, error, pause_seconds,
+            )  # fmt: skip
+            return []
+        self._paused.pop(topic, None)
+        return pairs

@@ -36,6 +36,7 @@ from isthmus.entities.key import (
     DUPLICATE_KEY,
     MESSAGE,
     SCHEDULED,
+    UNREADABLE,
     message_key,
     message_span,
     numbered_span,
@@ -671,7 +672,7 @@ class Intake:
     def wipe(self) -> None:
         """Stage the removal of everything the entity has in the store, and end it."""
         batch = self._staging.batch
-        for table in (MESSAGE, DEFERRED, SCHEDULED, DETECTION, DUPLICATE_KEY):
+        for table in (MESSAGE, DEFERRED, SCHEDULED, UNREADABLE, DETECTION, DUPLICATE_KEY):
             batch.delete_range(*numbered_span(table, self.number))
         batch.delete(state_key(self.number))
         self.is_deleted = True

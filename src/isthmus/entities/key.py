@@ -28,6 +28,7 @@ __all__ = [
     "SCHEDULED",
     "SESSION",
     "STATE",
+    "UNREADABLE",
     "after",
     "arrived_key",
     "detection_key",
@@ -50,7 +51,7 @@ COUNTER = b"\x00counter"
 IDENTITY = b"\x00identity"
 DOOMED = b"\x00doomed"
 CATALOG, STATE = 0x01, 0x02
-MESSAGE, DEFERRED, SCHEDULED = 0x10, 0x11, 0x12
+MESSAGE, DEFERRED, SCHEDULED, UNREADABLE = 0x10, 0x11, 0x12, 0x13
 DUE, EXPIRY = 0x20, 0x21
 DETECTION, DUPLICATE_KEY = 0x30, 0x31
 SESSION = 0x40

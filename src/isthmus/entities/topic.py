@@ -12,10 +12,13 @@ Invariants:
     I3. Senders are told of acceptance when all copies are durable: those who send more than can be copied are held back
         by their credit.
     I4. A turn ends when its budget is spent, be it in the midst of one message's subscriptions.
+    I5. A waiting message of which nothing can be made is set aside under a key of its own and named in the log; those behind
+        it go on. What the disk does not give stays where it is, with all that is behind it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -27,16 +30,18 @@ from isthmus.entities.description import EntityStatus
 from isthmus.entities.fan_out import Turn
 from isthmus.entities.intake import Context, Intake
 from isthmus.entities.journal import Batch
-from isthmus.entities.key import MESSAGE, message_key, message_span, unpack_message
+from isthmus.entities.key import MESSAGE, UNREADABLE, message_key, message_span, unpack_message
 from isthmus.entities.queue import Queue
 from isthmus.entities.record import Parts, build_many
 from isthmus.entities.selection import Selection
 from isthmus.entities.staging import Callback, Failure
 from isthmus.entities.view import MessageView
 from isthmus.entities.window import Pair
-from isthmus.errors import QuotaExceededError
+from isthmus.errors import QuotaExceededError, StoreError
 
 __all__ = ["Topic"]
+
+_log = logging.getLogger(__name__)
 
 _FILTER_FAILED = "FilterEvaluationException"
 # Messages read at once of those that wait, and between two looks at the clock where there are rules.
@@ -289,19 +294,22 @@ class Topic(Intake):
         self.size_bytes += size
         self._enlist()
 
-    def go_on(self, turn: Turn) -> bool:
-        """Copy what waits, as far as the turn reaches; whether anything was staged.
+    def go_on(self, pairs: Sequence[Pair], turn: Turn) -> None:
+        """Copy what waits, as far as the turn reaches.
+
+        Args:
+            pairs: what `read_waiting` gave, not empty.
+            turn: what may be done.
 
         Raises:
             StoreError: the store refused.
         """
-        pairs = self._read(turn)
-        if not pairs:
-            return False
+        waiting = _readable(pairs)
+        if not waiting:
+            self._set_aside(*pairs[0])
+            return
         done = 0
-        for (enqueued_ms, hops), group in groupby(
-            map(take_apart, (record for _, record in pairs)), key=lambda stored: (stored.enqueued_ms, stored.hops)
-        ):
+        for (enqueued_ms, hops), group in groupby(waiting, key=lambda stored: (stored.enqueued_ms, stored.hops)):
             together = list(group)
             # A default of more than 49 days is named by no header, and so by no stored message.
             messages = self._capped([stored.parts for stored in together])
@@ -311,22 +319,46 @@ class Topic(Intake):
             if count < len(together):
                 break
         if done:
-            self.active_count -= done
-            self.size_bytes -= sum(len(record) for _, record in pairs[:done])
-            self.head = unpack_message(pairs[done - 1][0]) + 1
+            self._pass(pairs[:done])
         self._staging.touch(self)
-        return True
 
-    def _read(self, turn: Turn) -> list[Pair]:
-        """The first messages that wait, as many as a turn may copy; only such whose acceptance is durable."""
+    def _pass(self, pairs: Sequence[Pair]) -> None:
+        """Note that the first that wait do so no longer."""
+        self.active_count -= len(pairs)
+        self.size_bytes -= sum(len(record) for _, record in pairs)
+        self.head = unpack_message(pairs[-1][0]) + 1
+
+    def _set_aside(self, key: bytes, record: bytes) -> None:
+        """Keep the first message that waits where nobody reads it, and go on behind it."""
+        sequence = unpack_message(key)
+        _log.error(
+            "message not copied, the store has something else in its place: topic=%r sequence=%d bytes=%d; "
+            "it is set aside, restore a back-up to have it",
+            self.path, sequence, len(record),
+        )  # fmt: skip
+        self._staging.batch.put(message_key(UNREADABLE, self.number, sequence), record)
+        self._mark = 0
+        self._pass([(key, record)])
+        self._staging.touch(self)
+
+    def read_waiting(self, turn: Turn) -> list[Pair]:
+        """The first messages that wait, as many as a turn may copy; only such whose acceptance is durable.
+
+        Raises:
+            StoreError: the first one cannot be read.
+        """
         pairs: list[Pair] = []
         limit = min(_READ_AT_ONCE, turn.units // max(1, self._cost) + 1)
         size_bytes = turn.size_bytes // max(1, len(self._subscribers))
-        for pair in self._staging.journal.scan(*message_span(MESSAGE, self.number, self.head, self.committed)):
-            pairs.append(pair)
-            size_bytes -= len(pair[1])
-            if len(pairs) == limit or size_bytes <= 0:
-                break
+        try:
+            for pair in self._staging.journal.scan(*message_span(MESSAGE, self.number, self.head, self.committed)):
+                pairs.append(pair)
+                size_bytes -= len(pair[1])
+                if len(pairs) == limit or size_bytes <= 0:
+                    break
+        except StoreError:
+            if not pairs:
+                raise
         return pairs
 
     def stage_state(self, batch: Batch) -> None:
@@ -387,3 +419,17 @@ class Topic(Intake):
                 queue.dead_letters.store_dead([stored], queue.path, _FILTER_FAILED, str(failed))
         if chosen:
             queue.store(chosen, views[0].enqueued_ms, origins, fed=True, hops=hops)
+
+
+def _readable(pairs: Sequence[Pair]) -> list[Stored]:
+    """The messages of rows, up to the first row that holds none."""
+    found: list[Stored] = []
+    for key, record in pairs:
+        try:
+            stored = take_apart(record)
+        except Exception:  # noqa: BLE001 - bytes of any kind, read by place
+            break
+        if stored.sequence != unpack_message(key):
+            break
+        found.append(stored)
+    return found

@@ -13,7 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
@@ -122,6 +122,7 @@ class Transaction:
         self._tokens: set[bytes] = set()
         self._cancelled: set[int] = set()
         self._doom: Exception | None = None
+        self._conditions: dict[Hashable, Callable[[], object]] = {}
         self._ended = False
         self.deadline = self._next_deadline()
 
@@ -271,6 +272,10 @@ class Transaction:
         """Let it end in a roll-back: something failed whose sender waits for no answer."""
         self._doom = self._doom or error
 
+    def add_condition(self, name: Hashable, check: Callable[[], object]) -> None:
+        """Let `commit` refuse if a check raises IsthmusError by then; one check for each name."""
+        self._conditions.setdefault(name, check)
+
     def commit(self, on_durable: Callback | None = None, on_failed: Failure | None = None) -> None:
         """Do everything; exactly one of the callbacks comes, as for ``accept``.
 
@@ -351,6 +356,11 @@ class Transaction:
             return self._doom
         if self._context.clock.monotonic() >= self.deadline:
             return TransactionTimeoutError(self._context.limits.transaction_timeout_ms)
+        try:
+            for check in self._conditions.values():
+                check()
+        except IsthmusError as lack:
+            return lack
         together: dict[Destination, list[Parts]] = {}
         for one in self._operations:
             if isinstance(one, _Send):

@@ -1,8 +1,10 @@
 """The duplicate key: what a copy is compared by, instead of its MessageId.
 
 What it is: the key of a copy, made of the place where its message entered the federation: the namespace's identity, the
-entity, the sequence number there, and the enqueued time there. The time is part of it because an entity that was deleted
-and created again, and one that was restored from a back-up, give the same numbers again to other messages.
+entity, the sequence number there, the enqueued time there, and some digits of the digest of MessageId and body (in the
+offset). The time is part of it because an entity that was deleted and created again, and one that was restored from a
+back-up, give the same numbers again to other messages. The digest is, because a message that was forwarded bears the number
+of the entity that it entered first: two that came by two ways may have the same number and the same time.
 
 A route's link asks for the capability `DUPLICATE_KEYS`. A namespace that offers it drops a copy whose key it took within
 its window, and compares copies with keys by nothing else. Messages of links without the capability have no key, whatever
@@ -10,7 +12,8 @@ properties they bear. At a namespace without the capability a MessageId made of 
 
 Invariants:
     I1. The key of a copy is the same however many routes it took, and whichever file names the namespaces.
-    I2. Two messages have different keys, whatever their MessageIds and properties are.
+    I2. Two messages have different keys, whatever their MessageIds and properties are. Only two that were forwarded to one
+        entity from two with equal numbers, within one millisecond, and are equal in MessageId and body, have the same.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ __all__ = [
     "OFFSET",
     "ORIGIN",
     "OWN_PROPERTIES",
+    "RESENT",
     "RULE_NAME",
     "SEQUENCE",
     "SEQUENCE_NUMBER",
@@ -59,6 +60,10 @@ OFFSET = "repl-offset"
 TIME = "repl-enqueued-time"
 DIGEST = "repl-digest"
 MESSAGE_ID = "repl-message-id"
+
+RESENT = "repl-resent"
+"""On a dead letter of a replication subscription that was sent again: the sequence number under which it entered before. It
+is the publisher's as far as routes are concerned, and goes with the copies."""
 
 HOP_PROPERTIES = (ORIGIN, NAMESPACE, SEQUENCE, OFFSET, TIME)
 """Properties with one value per hop, joined by ";", in the order in which they are written."""

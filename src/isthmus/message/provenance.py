@@ -8,7 +8,9 @@ Properties of a copy, strings; the first five have one value per hop, joined by 
     repl-origin         alias/entity that the message was copied from
     repl-namespace      identity of that namespace: what it says of itself, or its host name
     repl-sequence       the sequence number there (of the topic, for a subscription)
-    repl-offset         the same: Service Bus has no other offset
+    repl-offset         the same with eight digits of the message's digest there, "7-1f3a…", since two messages that were
+                        forwarded to one entity bear the numbers of the entities that they entered, which may be equal;
+                        without these digits where the steps of a route have changed the contents
     repl-enqueued-time  when it was enqueued there, ISO 8601, UTC, milliseconds
     repl-digest         digest of MessageId and body of this copy
     repl-message-id     the sender's own MessageId, where the copy was given another
@@ -30,7 +32,10 @@ from hashlib import sha1
 
 from isthmus.message.name import DIGEST, HOP_PROPERTIES, NAMESPACE, OFFSET, ORIGIN, SEQUENCE, TIME
 
-__all__ = ["Hop", "Provenance", "Tail", "digest", "encoded", "iso"]
+__all__ = ["OFFSET_DIGITS", "Hop", "Provenance", "Tail", "digest", "encoded", "iso"]
+
+OFFSET_DIGITS = 8
+"""Of a digest that are part of an offset."""
 
 _DIGEST_CHARACTERS = 16
 # Of 64 bits.
@@ -158,9 +163,17 @@ class Tail:
             pair = self._times[enqueued_ms] = encoded(TIME) + encoded(iso(enqueued_ms))
         return pair
 
-    def joined(self, before: Provenance | None, sequence: int, enqueued_ms: int) -> bytes:
-        """All pairs with one value per hop: those before, and this one."""
-        own = (self._origin, self._namespace, str(sequence), str(sequence), iso(enqueued_ms))
+    def joined(self, before: Provenance | None, sequence: int, enqueued_ms: int, proof: str = "") -> bytes:
+        """All pairs with one value per hop: those before, and this one.
+
+        Args:
+            before: the hops before.
+            sequence: the sequence number at this one.
+            enqueued_ms: the wall time of enqueueing there.
+            proof: `digest` of the message as it stands there; empty where steps have changed it.
+        """
+        offset = f"{sequence}-{proof[:OFFSET_DIGITS]}" if proof else str(sequence)
+        own = (self._origin, self._namespace, str(sequence), offset, iso(enqueued_ms))
         return b"".join(
             encoded(name) + encoded(value if before is None else f"{before.values[name]};{value}")
             for name, value in zip(HOP_PROPERTIES, own, strict=True)

@@ -9,7 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from isthmus.errors import IsthmusError, OutcomeUnknownError
 from isthmus.transport import Client, Sender
@@ -19,8 +19,16 @@ __all__ = ["deliver"]
 _SILENCE_SECONDS = 60.0
 
 
-def deliver(client: Client, sender: Sender, payloads: Sequence[bytes]) -> list[IsthmusError | None]:
+def deliver(
+    client: Client, sender: Sender, payloads: Sequence[bytes], meanwhile: Callable[[], None] = lambda: None
+) -> list[IsthmusError | None]:
     """Send all, wait for all; per message None or the refusal.
+
+    Args:
+        client: connected.
+        sender: to the target, ready.
+        payloads: encoded messages.
+        meanwhile: called again and again while the answers are awaited.
 
     Raises:
         OutcomeUnknownError: the connection was lost, or nothing was answered for a minute.
@@ -41,6 +49,7 @@ def deliver(client: Client, sender: Sender, payloads: Sequence[bytes]) -> list[I
             client.service()
         else:
             client.wait(0.5)
+            meanwhile()
         while sender.outcomes:
             outcome = sender.outcomes.popleft()
             heard_at = time.monotonic()

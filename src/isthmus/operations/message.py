@@ -19,11 +19,13 @@ from isthmus.entities.amend import annotations_section, with_annotation, with_pr
 from isthmus.entities.parse import HeadCache, split
 from isthmus.entities.record import Parts
 from isthmus.entities.view import MessageView, changed
+from isthmus.message.name import ENQUEUE_SEQUENCE
 from isthmus.rules import MISSING, FilterError, Missing, Value, parse_action, parse_filter
 
 __all__ = [
     "STATES",
     "Seen",
+    "entered_as",
     "make_choice",
     "make_change",
     "read",
@@ -93,6 +95,11 @@ def sequence_of(payload: bytes) -> int:
     if end and payload.startswith(_SEQUENCE, at, end):
         return int.from_bytes(payload[at + len(_SEQUENCE) : at + len(_SEQUENCE) + 8], "big", signed=True)
     return int(_annotations(payload).get("x-opt-sequence-number") or 0)
+
+
+def entered_as(payload: bytes) -> int:
+    """The sequence number under which a message first entered: the topic's, for one in a subscription."""
+    return int(_annotations(payload).get(ENQUEUE_SEQUENCE) or sequence_of(payload))
 
 
 def state_of(payload: bytes) -> int:

@@ -49,7 +49,7 @@ def remove(client: Client, path: str, meant: Census, *, progress: Progress = lam
     """
     count = meant.total
 
-    def take(messages: Any) -> Any:
+    def take(messages: Any, _: Any) -> Any:
         progress(len(messages))
         return messages
 

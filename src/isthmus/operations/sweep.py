@@ -7,19 +7,19 @@ meanwhile. What it is not: a look for the messages that are meant (`look`).
 Invariants:
     I1. Only messages named by sequence number are handed on, each once; what comes meanwhile is left alone.
     I2. What is held is released, not abandoned: its delivery count stays as it was, unless this process is killed.
-    I3. A message is settled only after whoever took it said so.
+    I3. A message is settled only after whoever took it said so, and counts as completed only once the peer has confirmed it.
+    I4. The locks of all that came are renewed until it is settled, also while `take` is at work.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from isthmus.amqp import section
-from isthmus.amqp.performative import Released
+from isthmus.amqp.performative import Accepted, Released
 from isthmus.entities.run import RunSet
-from isthmus.errors import LockLostError
 from isthmus.operations.message import sequence_of
 from isthmus.transport import Client, Management, Receiver
 
@@ -30,6 +30,9 @@ _WINDOW = 500
 _WINDOW_BYTES = 8 << 20
 _RENEWED_AT_ONCE = 500
 _DEFAULT_LOCK_SECONDS = 30.0
+_ANSWER_SECONDS = 60.0
+
+Take = Callable[[Sequence["Taken"], Callable[[], None]], Sequence["Taken"]]
 
 
 class Taken(NamedTuple):
@@ -44,7 +47,7 @@ def sweep(
     client: Client,
     path: str,
     wanted: RunSet,
-    take: Callable[[Sequence[Taken]], Sequence[Taken]],
+    take: Take,
     *,
     session_id: str | None = None,
     quiet_seconds: float = 3.0,
@@ -55,12 +58,13 @@ def sweep(
         client: connected.
         path: queue, subscription or dead-letter queue.
         wanted: sequence numbers; those that were handed on are taken out of it.
-        take: gets locked messages in order; returns those that it took, which are then completed.
+        take: gets locked messages in order, and what renews their locks if that is due; returns those that it took, which
+            are then completed.
         session_id: of the session whose messages they are; None in an entity without sessions.
         quiet_seconds: the pass ends when nothing has come for so long: the others are locked elsewhere, or gone.
 
     Returns:
-        How many messages were completed.
+        How many messages were completed. Those that were taken and whose locks were lost meanwhile stand as before.
 
     Raises:
         LockLostError: somebody else has the session.
@@ -68,13 +72,14 @@ def sweep(
     """
     if not wanted:
         return 0
-    receiver = Receiver(client, path, in_session=session_id is not None, session_id=session_id).wait_attached()
+    receiver = Receiver(
+        client, path, confirms=True, in_session=session_id is not None, session_id=session_id
+    ).wait_attached()
     pass_ = _Pass(client, path, receiver, session_id)
     # By partition, whose number is in the top 16 bits: their messages come in turn, each partition's in order.
     lasts: dict[int, int] = {}
     for _, last in wanted:
         lasts[last >> _PARTITION_BITS] = max(last, lasts.get(last >> _PARTITION_BITS, 0))
-    completed = 0
     heard_at = time.monotonic()
     while wanted and lasts and time.monotonic() - heard_at < quiet_seconds:
         if receiver.error is not None:
@@ -83,7 +88,6 @@ def sweep(
             receiver.grant(pass_.window)
         client.wait(min(0.5, quiet_seconds))
         for run in receiver.take():
-            heard_at = time.monotonic()
             chosen: list[Taken] = []
             for number, (tag, payload) in enumerate(zip(run.tags, run.payloads, strict=True)):
                 taken = Taken((run.first_id + number) & 0xFFFFFFFF, bytes(tag), payload)
@@ -93,23 +97,17 @@ def sweep(
                 if sequence in wanted:
                     wanted.discard(sequence, sequence)
                     chosen.append(taken)
-                else:
-                    pass_.hold(taken)
+                pass_.hold(taken)
             pass_.learn(run.payloads)
-            done = take(chosen) if chosen else ()
-            completed += len(done)
-            _dispose(receiver, [each.delivery_id for each in done])
-            kept = {each.delivery_id for each in done}
-            for each in chosen:
-                if each.delivery_id not in kept:
-                    pass_.hold(each)
+            if chosen:
+                pass_.settle([each.delivery_id for each in take(chosen, pass_.renew)])
+            heard_at = time.monotonic()
         pass_.renew()
-    pass_.release()
-    return completed
+    return pass_.finish()
 
 
 class _Pass:
-    """What one sweep holds."""
+    """What one sweep holds, and what the peer has confirmed."""
 
     def __init__(self, client: Client, path: str, receiver: Receiver, session_id: str | None) -> None:
         self.window = _WINDOW
@@ -119,6 +117,9 @@ class _Pass:
         self._management = Management(client, path)
         # Lock tokens by delivery, and the partition of each.
         self._held: dict[int, tuple[bytes, int]] = {}
+        # Settled, and not answered yet.
+        self._asked: set[int] = set()
+        self._completed = 0
         self._lock_seconds = _DEFAULT_LOCK_SECONDS
         self._renewed_at = time.monotonic()
 
@@ -136,6 +137,44 @@ class _Pass:
         if isinstance(until, int):
             self._lock_seconds = max(1.0, until / 1000 - time.time())
 
+    def settle(self, ids: Sequence[int], state: Any = None) -> None:
+        """Complete deliveries, or give them another outcome."""
+        self._asked.update(ids)
+        _dispose(self._receiver, ids, state)
+        self._hear()
+
+    def _hear(self) -> None:
+        """Note the peer's answers; what was refused was not ours any more."""
+        outcomes = self._receiver.outcomes
+        while outcomes:
+            first, last, state = outcomes.popleft()
+            for number in range(((last - first) & 0xFFFFFFFF) + 1):
+                each = (first + number) & 0xFFFFFFFF
+                if each in self._asked:
+                    self._asked.discard(each)
+                    self._held.pop(each, None)
+                    self._completed += isinstance(state, Accepted)
+
+    def _await(self) -> None:
+        """Wait for all answers.
+
+        Raises:
+            OperationTimeoutError: they did not come.
+            IsthmusError: the link is gone.
+        """
+
+        def is_answered() -> bool:
+            self._hear()
+            return not self._asked or self._receiver.error is not None
+
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while not is_answered() and time.monotonic() < deadline:
+            self._client.wait(0.5)
+            self.renew()
+        self._client.wait_until(is_answered, 0.0, f"'{self._receiver.path}': no answer to a settlement")
+        if self._asked and self._receiver.error is not None:
+            raise self._receiver.error
+
     def renew(self) -> None:
         """Keep the locks of what is held, in time."""
         if time.monotonic() - self._renewed_at < self._lock_seconds / 3:
@@ -145,28 +184,35 @@ class _Pass:
             self._management.renew_session(self._session_id)
             return
         by_partition: dict[int, list[bytes]] = {}
-        for tag, partition in self._held.values():
-            by_partition.setdefault(partition, []).append(tag)
+        for each, (tag, partition) in self._held.items():
+            if each not in self._asked:
+                by_partition.setdefault(partition, []).append(tag)
+        lost: set[bytes] = set()
         for tokens in by_partition.values():  # one request renews those of one only
             for start in range(0, len(tokens), _RENEWED_AT_ONCE):
-                try:
-                    self._management.renew(tokens[start : start + _RENEWED_AT_ONCE])
-                except LockLostError:
-                    continue  # it comes again, and is held again
+                lost.update(self._management.renew_all(tokens[start : start + _RENEWED_AT_ONCE]))
+        if lost:  # they come again, and are held again
+            self._held = {each: held for each, held in self._held.items() if held[0] not in lost}
 
-    def release(self) -> None:
-        """Let everything go that was held or is still on its way."""
+    def finish(self) -> int:
+        """Let everything go that was held or is still on its way; how many messages were completed.
+
+        Raises:
+            IsthmusError: see `_await`.
+        """
         receiver = self._receiver
+        self._await()
+        completed = self._completed
         receiver.drain()
         self._client.wait_until(lambda: receiver.drained or receiver.error is not None, 30.0, "drain")
         for run in receiver.take():
             for number, tag in enumerate(run.tags):
                 self._held[(run.first_id + number) & 0xFFFFFFFF] = bytes(tag), 0
-        _dispose(receiver, sorted(self._held), Released())
-        self._held.clear()
-        self._client.flush()
+        self.settle(sorted(self._held), Released())
+        self._await()
         self._management.close()
         receiver.close()
+        return completed
 
 
 def _dispose(receiver: Receiver, ids: Sequence[int], state: object = None) -> None:

@@ -66,6 +66,7 @@ def audit(
     selects: Selects | None = None,
     ordered: bool = True,
     mark: str = "",
+    former_marks: Sequence[str] = (),
     shared: bool = False,
     ttl_ms: int = 0,
     clock: Clock | None = None,
@@ -83,6 +84,7 @@ def audit(
         selects: which of the messages that publishers sent are replicated; None: all.
         ordered: whether the task promises order.
         mark: the property that the task's rule sets on copies.
+        former_marks: those that it has set before.
         shared: whether applications consume the audited subscriptions.
         ttl_ms: the time to live that they give their messages; 0 for none.
         clock: tells whose time to live has ended.
@@ -95,8 +97,9 @@ def audit(
     clock = clock or SystemClock()
     began_ms = clock.wall_ms()
     read = partial(identify, members=members)
+    marks = tuple(filter(None, (mark, *former_marks)))
     peeks = {alias: open_peek(endpoint) for alias, endpoint in subscriptions.items()}
-    audited = {alias: Audited(alias, endpoint.entity, mark, selects) for alias, endpoint in subscriptions.items()}
+    audited = {alias: Audited(alias, endpoint.entity, marks, selects) for alias, endpoint in subscriptions.items()}
     ends = {alias: _read_on(each, peeks[alias], read, {}, on_message) for alias, each in audited.items()}
     rest = {(route.source.alias, route.target.alias): Undelivered() for route in routes}
     for route in routes:
@@ -107,14 +110,18 @@ def audit(
     for route in routes:
         _read_set_aside(route, rest[route.source.alias, route.target.alias], open_peek, read)
     readings = {alias: each.reading(shared=shared, ttl_ms=ttl_ms, read_ms=began_ms) for alias, each in audited.items()}
-    holdings = {alias: _holding(each, audited, readings) for alias, each in audited.items()}
+    ended_ms = clock.wall_ms() + DRIFT_MS
+    holdings = {alias: _holding(each, audited, readings, ended_ms) for alias, each in audited.items()}
     missing = _missing(holdings, rest)
+    for pair, numbers in missing.items():
+        rest[pair].resent |= {number for number in numbers if audited[pair[0]].is_resent(number)}
+        numbers.difference_update(rest[pair].resent)
     for alias, holding in holdings.items():
         _leave_out(alias, holding, audited[alias], missing, (began_ms - DRIFT_MS, clock.wall_ms() + DRIFT_MS))
     if any(missing.values()):
         reads = {alias: partial(_messages, peek, 0, read) for alias, peek in peeks.items()}
         originals = {alias: each.originals for alias, each in audited.items()}
-        for pair, numbers in dropped_by_detection(missing, reads, detection_ms or {}, originals, mark).items():
+        for pair, numbers in dropped_by_detection(missing, reads, detection_ms or {}, originals, marks).items():
             rest[pair].dropped |= numbers
             missing[pair] -= numbers
         for pair, numbers in missing.items():
@@ -122,8 +129,8 @@ def audit(
     return reconcile(task, holdings, rest, ordered=ordered, readings=tuple(readings.values()))
 
 
-def _holding(at: Audited, audited: Mapping[str, Audited], readings: Mapping[str, Reading]) -> Holding:
-    """What stands at a member, each copy judged by the original that it names."""
+def _holding(at: Audited, audited: Mapping[str, Audited], readings: Mapping[str, Reading], ended_ms: int) -> Holding:
+    """What stands at a member, each copy judged by the original that it names; `ended_ms`: when the reading ended."""
     held = Holding(entered=at.own, kept=at.kept, arrived={at.alias: list(at.own)})
     for alias, arrivals in at.arrivals.items():
         origin = audited.get(alias)
@@ -143,6 +150,8 @@ def _holding(at: Audited, audited: Mapping[str, Audited], readings: Mapping[str,
                 fate = held.unknown
             elif 0 <= number < origin.first_number:
                 continue  # its original has lived out the subscription's time to live, or entered before it was made
+            elif number > horizon and 0 < arrivals.ends_ms[index] <= ended_ms:
+                continue  # its original's life has ended, behind all that stands there
             else:
                 fate = held.forged
             fate.setdefault(alias, []).append(number)

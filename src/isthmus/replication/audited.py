@@ -27,6 +27,9 @@ Selects = Callable[[bytes, Identity], str]
 message belongs to: `filtered`, `held_back`, `stopped` or `incomparable`.
 """
 
+# What a header can tell (OASIS AMQP 1.0, 3.2.1: 32 bits of milliseconds).
+_LONGEST_TTL_MS = 0xFFFFFFFF
+
 
 class Arrivals:
     """Copies of one origin's messages at one member, in its order.
@@ -34,14 +37,16 @@ class Arrivals:
     Attributes:
         numbers: sequence numbers at the origin.
         digests: of their content.
+        ends_ms: when the life of each ends; 0 where it does not.
         first_pass: how many of them the first reading found.
     """
 
-    __slots__ = ("digests", "first_pass", "numbers")
+    __slots__ = ("digests", "ends_ms", "first_pass", "numbers")
 
     def __init__(self) -> None:
         self.numbers: array[int] = array("q")
         self.digests: array[int] = array("Q")
+        self.ends_ms: array[int] = array("q")
         self.first_pass = 0
 
 
@@ -84,13 +89,14 @@ class Audited:
     Attributes:
         alias: of the member.
         entity: the subscription's path.
-        mark: the property that the task's rule sets on copies.
+        marks: the properties that the task's rule sets on copies, or has set.
         selects: which messages the task replicates; None: all.
         first_pass: whether this is the first reading.
         numbering: of what was read.
         arrivals: by the origin's alias.
         own: sequence numbers of the originals, in order.
         originals: what they are.
+        resent: of dead letters that were sent again, by the former number the present one.
         kept: count's name → sequence numbers of what the task does not replicate.
         first_number: the lowest sequence number that a publisher's message has here; 0 where there is none.
         last_number: the highest, also of the second reading.
@@ -99,18 +105,20 @@ class Audited:
 
     alias: str
     entity: str
-    mark: str = ""
+    marks: tuple[str, ...] = ()
     selects: Selects | None = None
     first_pass: bool = True
     numbering: Numbering = field(default_factory=Numbering)
     arrivals: dict[str, Arrivals] = field(default_factory=dict)
     own: list[int] = field(default_factory=list)
     originals: Originals = field(default_factory=Originals)
+    resent: dict[int, int] = field(default_factory=dict)
     kept: dict[str, list[int]] = field(default_factory=dict)
     first_number: int = 0
     last_number: int = 0
     messages: int = 0
     _first_enqueued_ms: int = 0
+    _first_ttl_ms: int = 0
     _shortest_ttl_ms: int = 0
 
     def take(self, message: bytes, identity: Identity) -> None:
@@ -119,11 +127,13 @@ class Audited:
         self.numbering.add(identity.sequence)
         if not self._first_enqueued_ms:
             self._first_enqueued_ms = standing(message).enqueued_ms
+            self._first_ttl_ms = _ttl_ms(message)
         if identity.origin:
             arrivals = self.arrivals.setdefault(identity.origin, Arrivals())
             arrivals.numbers.append(identity.number)
             made_id = f"{identity.origin}/{identity.entity}/{identity.number}"
-            arrivals.digests.append(content_digest(message, self.mark, made_id))
+            arrivals.digests.append(content_digest(message, self.marks, made_id))
+            arrivals.ends_ms.append(standing(message).expires_at_ms)
             arrivals.first_pass += self.first_pass
             return
         self.first_number = min(self.first_number or identity.number, identity.number)
@@ -137,15 +147,28 @@ class Audited:
             self.kept.setdefault(kind, []).append(identity.number)
             return
         found = standing(message)
-        ttl_ms = section.decode_header(message, section.locate(message).header).ttl_ms
+        ttl_ms = _ttl_ms(message)
         if ttl_ms:
             self._shortest_ttl_ms = min(self._shortest_ttl_ms or ttl_ms, ttl_ms)
-        digest = content_digest(message, self.mark)
+        if identity.resent:
+            self.resent[identity.resent] = identity.number
+        digest = content_digest(message, self.marks)
         self.originals.add(identity.number, digest, found.enqueued_ms, found.expires_at_ms if ttl_ms else 0)
         self.own.append(identity.number)
 
+    def is_resent(self, number: int) -> bool:
+        """Whether this original entered anew, with the same content."""
+        again = self.resent.get(number, -1)
+        return again in self.originals and self.originals.digest(again) == self.originals.digest(number)
+
     def reading(self, *, shared: bool, ttl_ms: int, read_ms: int) -> Reading:
-        """What was read so far, until a wall time."""
+        """What was read so far, until a wall time.
+
+        A subscription's time to live stands in the header of its messages. Where the oldest has none, the subscription has
+        none, whatever the file says: one that stood before keeps what it was made with.
+        """
+        if not self._first_ttl_ms and ttl_ms <= _LONGEST_TTL_MS:
+            ttl_ms = 0
         return Reading(
             member=self.alias,
             entity=self.entity,
@@ -158,3 +181,8 @@ class Audited:
             short_lived=0 < self._shortest_ttl_ms < ttl_ms,
             read_ms=read_ms,
         )
+
+
+def _ttl_ms(message: bytes) -> int:
+    """The time to live that the message bears; 0 where it bears none."""
+    return section.decode_header(message, section.locate(message).header).ttl_ms or 0

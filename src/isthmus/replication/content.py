@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -33,12 +33,12 @@ _MARK = re.compile(r"isthmus-.+-[0-9a-f]{6}", re.DOTALL)
 _PARTITION_KEYS = (b"x-opt-partition-key", b"x-opt-via-partition-key")
 
 
-def content_digest(message: bytes, mark: str = "", made_id: str = "") -> int:
+def content_digest(message: bytes, marks: tuple[str, ...] = (), made_id: str = "") -> int:
     """A 64-bit digest of what the publisher sent.
 
     Args:
         message: as received or peeked.
-        mark: the property that the task's rule sets on copies.
+        marks: the properties that the task's rule sets on copies, or has set.
         made_id: of a copy, the MessageId that it was given if the message had none; empty: this is no copy.
 
     Raises:
@@ -52,7 +52,7 @@ def content_digest(message: bytes, mark: str = "", made_id: str = "") -> int:
     digest = blake2b(message[where.body[0] : where.body[1]], digest_size=8)
     for each in (
         _properties(message, where.properties, made_id, own or {}),
-        _own(message, where.application_properties, mark.lower(), own),
+        _own(message, where.application_properties, {mark.lower() for mark in marks}, own),
         _partition_keys(message, where.message_annotations),
     ):
         digest.update(len(each).to_bytes(4, "big"))
@@ -72,18 +72,18 @@ def _properties(message: bytes, where: tuple[int, int], made_id: str, own: Mappi
     return b"".join(sorted(_pair(name, value) for name, value in fields.items()))
 
 
-def _own(message: bytes, where: tuple[int, int], mark: str, own: Mapping[Any, Any] | None) -> bytes:
+def _own(message: bytes, where: tuple[int, int], marks: Collection[str], own: Mapping[Any, Any] | None) -> bytes:
     if own is None:
         return message[where[0] : where[1]]
     try:
-        return b"".join(sorted(_pair(name, value) for name, value in own.items() if not _is_added(name, mark)))
+        return b"".join(sorted(_pair(name, value) for name, value in own.items() if not _is_added(name, marks)))
     except codec.CodecError:
         return message[where[0] : where[1]]
 
 
-def _is_added(name: Any, mark: str) -> bool:
+def _is_added(name: Any, marks: Collection[str]) -> bool:
     lower = str(name).lower()
-    return lower == mark or lower in _ADDED or lower.startswith(_PROVENANCE) or bool(_MARK.fullmatch(lower))
+    return lower in marks or lower in _ADDED or lower.startswith(_PROVENANCE) or bool(_MARK.fullmatch(lower))
 
 
 def _pair(name: Any, value: Any) -> bytes:

@@ -50,7 +50,7 @@ def dropped_by_detection(
     reads: Mapping[str, Read],
     windows_ms: Mapping[str, int],
     originals: Mapping[str, Originals],
-    mark: str = "",
+    marks: tuple[str, ...] = (),
 ) -> dict[Pair, set[int]]:
     """The missing messages that an equal at the target explains.
 
@@ -59,7 +59,7 @@ def dropped_by_detection(
         reads: by alias, how to browse the member's audited subscription.
         windows_ms: by alias, the history window of the member's duplicate detection; absent or 0 where it is off.
         originals: by alias, the messages that publishers sent to the member.
-        mark: see `content_digest`.
+        marks: see `content_digest`.
 
     Raises:
         IsthmusError: a namespace cannot be read.
@@ -79,7 +79,7 @@ def dropped_by_detection(
                     by_id.setdefault(message_id, []).append(
                         _Missing(origin, number, entered_ms, originals[origin].digest(number))
                     )
-        for each in _explained(reads[member], member, by_id, windows_ms[member], mark):
+        for each in _explained(reads[member], member, by_id, windows_ms[member], marks):
             found.setdefault((each.origin, member), set()).add(each.number)
     return found
 
@@ -94,7 +94,7 @@ def _entered(read: Read, wanted: AbstractSet[int]) -> dict[int, tuple[str, int]]
 
 
 def _explained(
-    read: Read, member: str, by_id: Mapping[str, Sequence[_Missing]], window_ms: int, mark: str
+    read: Read, member: str, by_id: Mapping[str, Sequence[_Missing]], window_ms: int, marks: tuple[str, ...]
 ) -> Iterator[_Missing]:
     if not by_id:
         return
@@ -104,7 +104,7 @@ def _explained(
             continue
         here = (identity.origin or member, identity.number)
         until_ms = standing(message).enqueued_ms + window_ms
-        digest = content_digest(message, mark)
+        digest = content_digest(message, marks)
         for each in equals:
             if (each.origin, each.number) != here and each.entered_ms <= until_ms and each.digest == digest:
                 yield each

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from isthmus.amqp import codec, section
 from isthmus.message import Provenance
-from isthmus.message.name import DEAD_LETTER_REASON, ENQUEUE_SEQUENCE, ORIGIN, OWN_PROPERTIES, SEQUENCE_NUMBER
+from isthmus.message.name import DEAD_LETTER_REASON, ENQUEUE_SEQUENCE, ORIGIN, OWN_PROPERTIES, RESENT, SEQUENCE_NUMBER
 
 __all__ = ["Identity", "Members", "identify", "provenance_of"]
 
@@ -29,8 +29,11 @@ def _keys(names: frozenset[str], short: int) -> dict[bytes, str]:
     return {bytes((short, len(name))) + name.encode(): name for name in names}
 
 
-_PROPERTIES = _keys(OWN_PROPERTIES | {DEAD_LETTER_REASON}, 0xA1)
+_PROPERTIES = _keys(OWN_PROPERTIES | {DEAD_LETTER_REASON, RESENT}, 0xA1)
 _ANNOTATIONS = _keys(frozenset((SEQUENCE_NUMBER, ENQUEUE_SEQUENCE)), 0xA3)
+
+# Of 64 bits.
+_LONGEST_NUMBER = 20
 
 
 class Identity(NamedTuple):
@@ -42,6 +45,7 @@ class Identity(NamedTuple):
         entity: the entity there; empty where it entered this one.
         number: its sequence number there.
         reason: why it was dead-lettered; empty where it was not.
+        resent: under which number it had entered here before, and was dead-lettered; 0 where it was not.
     """
 
     sequence: int
@@ -49,6 +53,7 @@ class Identity(NamedTuple):
     entity: str
     number: int
     reason: str
+    resent: int = 0
 
 
 class Members(NamedTuple):
@@ -85,7 +90,9 @@ def identify(message: bytes, members: Members | None = None) -> Identity:
             alias = hop.alias if members is None else members.aliases[hop.namespace]
             return Identity(sequence, alias, hop.entity, hop.sequence, reason)
     enqueued = annotations.get(ENQUEUE_SEQUENCE)
-    return Identity(sequence, "", "", int(enqueued) if enqueued else sequence, reason)
+    before = str(properties.get(RESENT) or "")
+    resent = int(before) if before.isascii() and before.isdigit() and len(before) < _LONGEST_NUMBER else 0
+    return Identity(sequence, "", "", int(enqueued) if enqueued else sequence, reason, resent)
 
 
 def provenance_of(message: bytes) -> Provenance | None:

@@ -6,7 +6,7 @@ namespaces (`isthmus.replication.audit`); and it never looks at a route's own co
 
 Invariants:
     I1. Every identity that entered a member and stands there is, for each other member, exactly one of: arrived, waiting,
-        expired, dead-lettered, dropped, consumed, ended, lost.
+        expired, dead-lettered, dropped, resent, consumed, ended, lost.
     I2. A second arrival of an identity counts as duplicated, also at its own origin, where it is a copy that came back.
     I3. Order is judged per origin, over first arrivals only: one is out of order if a later one of the same origin stands
         before it.
@@ -65,6 +65,7 @@ class Undelivered:
         expired: their life ended in the route's source; they stand there, or in its dead-letter queue.
         dead_lettered: in its dead-letter queue for any other reason.
         dropped: dropped by the target's duplicate detection, which holds an equal (see `detection`).
+        resent: dead letters that were sent again, and entered anew.
         consumed: may have been taken out of the subscription that was read at the target.
         ended: found nowhere after their life ended.
     """
@@ -73,6 +74,7 @@ class Undelivered:
     expired: set[int] = field(default_factory=set)
     dead_lettered: set[int] = field(default_factory=set)
     dropped: set[int] = field(default_factory=set)
+    resent: set[int] = field(default_factory=set)
     consumed: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
 
@@ -246,7 +248,7 @@ def compare(
     # What was set aside counts although its original may have gone meanwhile.
     found = {"expired": rest.expired - seen, "dead_lettered": rest.dead_lettered - seen - rest.expired}
     missing = expected - seen - found["expired"] - found["dead_lettered"]
-    for kind in ("waiting", "dropped", "consumed", "ended"):
+    for kind in ("waiting", "dropped", "resent", "consumed", "ended"):
         found[kind] = missing & getattr(rest, kind)
         missing -= found[kind]
     found["lost"] = missing

@@ -7,7 +7,7 @@ and the audit of each task. What it is not: the reading (`isthmus.replication.au
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from isthmus.amqp import section
@@ -75,13 +75,16 @@ def witness_of(task: Task, subscription: str = "") -> Witness:
     return Witness(whole, shared=True)
 
 
-def verify(federation: Federation, *, task: str = "", subscription: str = "") -> Iterator[Reconciliation]:
+def verify(
+    federation: Federation, *, task: str = "", subscription: str = "", former_marks: Sequence[str] = ()
+) -> Iterator[Reconciliation]:
     """Reconcile a federation's tasks by independent reading; blocks.
 
     Args:
         federation: with absolute paths.
         task: this one only; empty for all.
         subscription: the subscription to read at every member; empty to choose.
+        former_marks: properties that copies were marked with before the file named another mark.
 
     Raises:
         InvalidArgumentError: there is no such task, or nothing to read.
@@ -110,6 +113,7 @@ def verify(federation: Federation, *, task: str = "", subscription: str = "") ->
                 members=_members(each, reach),
                 ordered=all(route.options.ordering == "ordered" for route in chosen),
                 mark=active.mark if active else "",
+                former_marks=former_marks,
                 shared=witness.shared,
                 ttl_ms=witness.ttl_ms,
             )

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-__all__ = ["Fragment", "LogWalk", "checksum", "walk"]
+__all__ = ["Fragment", "LogWalk", "checksum", "records", "walk"]
 
 _BLOCK_BYTES = 32 << 10
 _HEADER = struct.Struct("<IHB")
@@ -110,6 +110,19 @@ def walk(data: bytes) -> LogWalk:
     # Fillers at the end of a block, and what describes the log, belong to no record.
     is_clean = not open_ and _is_filler(data, end)
     return LogWalk(first, following, last, len(data) if is_clean else end, len(data), "")
+
+
+def records(data: bytes) -> Iterator[bytes]:
+    """The logical records of a file in this format, up to the first place that cannot be followed."""
+    parts: list[bytes] = []
+    for fragment in _fragments(data):
+        if fragment.kind > _LAST or (fragment.kind in (_FULL, _FIRST)) == bool(parts):
+            return
+        start = fragment.at + _HEADER.size
+        parts.append(data[start : start + fragment.length])
+        if fragment.kind in (_FULL, _LAST):
+            yield b"".join(parts)
+            parts = []
 
 
 def _head(data: bytes, fragments: Iterable[Fragment]) -> bytes:

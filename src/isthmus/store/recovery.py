@@ -8,8 +8,11 @@ Spec: RocksDB's wiki, "WAL Recovery Modes".
 Invariants:
     I1. Only the end of the newest log may be torn: what a kill or a power cut leaves of a write that was not synced. It is
         cut off before RocksDB sees it, and the cut is synced.
-    I2. Damage with an intact record behind it, a torn log before the newest, a gap between logs, and a damaged or missing
+    I2. A log that is older than the manifest needs is RocksDB's to remove, whatever it holds: a kill may leave one, with a gap
+        behind it.
+    I3. Damage with an intact record behind it, a torn log before the newest, a gap between logs, and a damaged or missing
         table are refused, and the files are left as they are.
+    I4. A log that was in use and is needed, and does not stand there any more, is damage: RocksDB would start without it.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from typing import Any
 import rocksdict
 
 from isthmus.errors import StoreError
+from isthmus.store.log_in_use import missing_log
 from isthmus.store.log_walk import LogWalk, walk
+from isthmus.store.manifest import oldest_log
 
 __all__ = ["damaged", "lock_folder", "open_database"]
 
@@ -112,9 +117,14 @@ def _check_logs(folder: Path) -> Path | None:
     """See that the logs follow on each other, and cut a torn end off; the newest that holds anything."""
     logs = sorted((file for file in folder.glob("*.log") if file.stem.isdigit()), key=lambda file: int(file.stem))
     try:
+        oldest = oldest_log(folder) if len(logs) > 1 else 0
+        logs = [file for file in logs if int(file.stem) >= oldest]
+        missing = missing_log(folder)
         walks = [(file, walked) for file in logs if (walked := _walk(file)).size]
     except OSError as error:
         raise _unusable(folder, f"{error.strerror or error}: '{error.filename}'") from error
+    if missing:
+        raise damaged(folder, f"log {missing} is missing, to which the last messages were written")
     while walks and walks[-1][1].first is None and not walks[-1][1].damage:
         _cut(walks.pop()[0], 0)  # nothing but a torn first record
     for place, (file, walked) in enumerate(walks):

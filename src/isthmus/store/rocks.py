@@ -11,10 +11,13 @@ Invariants:
     I5. A read gives what was written or raises a StoreError: it neither leaves out what cannot be read, nor fails in
         another way while the store is not open. A later `reopen` may open it.
     I6. Folder and files are for their owner alone.
+    I7. What was synced is kept though somebody removes the log that is written to, unless the process ends before the next
+        sync.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import threading
@@ -27,11 +30,14 @@ import rocksdict
 
 from isthmus.entities.journal import Batch
 from isthmus.errors import StoreError
+from isthmus.store.log_in_use import LogInUse
 from isthmus.store.open_files import open_files_limit
 from isthmus.store.private_folder import make_private, narrow_files
 from isthmus.store.recovery import damaged, lock_folder, open_database
 
 __all__ = ["RocksJournal"]
+
+_log = logging.getLogger(__name__)
 
 # Log bytes are replayed at some 200 MB/s: with at most this much in memtables a start after a kill stays below 2 s.
 _MEMTABLE_BYTES = 64 << 20
@@ -76,6 +82,7 @@ class RocksJournal:
         self._database = open_database(self._folder, _options(self._share))
         self._failed = ""
         narrow_files(self._folder)
+        self._log = LogInUse(self._folder)
 
     def _read(self) -> Any:
         """The database.
@@ -163,9 +170,20 @@ class RocksJournal:
             database = self._read()
             try:
                 database.flush_wal(True)
+                if self._log.is_gone():
+                    self._save(database)
             except Exception as error:
                 self._failed = str(error)
                 raise StoreError(f"The store in '{self._folder}' could not be synced: {error}") from error
+
+    def _save(self, database: Any) -> None:
+        """The log was removed from below: what it held is still in memory."""
+        _log.error(
+            "log of the store was removed while it was in use: file='%s'; what it held is written to a table now, and a "
+            "new one is begun", self._log.path,
+        )  # fmt: skip
+        database.flush()
+        self._log = LogInUse(self._folder)
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import select
 import shutil
 import signal
@@ -29,6 +30,11 @@ __all__ = ["NamespaceProcess", "NamespaceStartError", "namespace"]
 
 _COMMAND = "from isthmus.cli.app import main; main()"
 _START_SECONDS = 60.0
+# Ports below those that the system gives to outgoing connections (net.ipv4.ip_local_port_range): a namespace that is killed
+# finds its port free when it starts again.
+_PORTS = range(10_000, 32_768)
+_PORT_ATTEMPTS = 5
+_NAMES = ("amqp", "tls", "http")
 _STOP_SECONDS = 60.0
 
 
@@ -60,7 +66,7 @@ class NamespaceProcess:
         self.arguments = tuple(arguments)
         self.connection_string = ""
         self.admin_connection_string = ""
-        self.ports: dict[str, int] = {"amqp": 0, "tls": 0, "http": 0}
+        self.ports: dict[str, int] = dict.fromkeys(_NAMES, 0)
         self.ca_file = data / "certificate" / "ca.pem"
         self.log_file = data / "log.txt"
         self._process: subprocess.Popen[bytes] | None = None
@@ -82,12 +88,23 @@ class NamespaceProcess:
         Raises:
             NamespaceStartError: it ended, or was not ready within a minute.
         """
-        began = time.monotonic()
         self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            began = time.monotonic()
+            chooses = not any(self.ports.values())
+            try:
+                self._start(began, dict(zip(_NAMES, random.sample(_PORTS, 3), strict=True)) if chooses else self.ports)
+                break
+            except NamespaceStartError as error:
+                if not chooses or attempt == _PORT_ATTEMPTS or "already in use" not in str(error):
+                    raise
+        return time.monotonic() - began
+
+    def _start(self, began: float, ports: dict[str, int]) -> None:
         command = [sys.executable, "-c", _COMMAND, "namespace", "serve", "--data", str(self.data), "--json"]
         for name, option in (("amqp", "--port"), ("tls", "--tls-port"), ("http", "--http-port")):
             if option not in self.arguments:
-                command += [option, str(self.ports[name])]
+                command += [option, str(ports[name])]
         if self.config is not None:
             command += ["--config", str(self.config)]
         with self.log_file.open("ab") as log:
@@ -96,7 +113,6 @@ class NamespaceProcess:
         self.connection_string = described["connection_string"]
         self.admin_connection_string = described["admin_connection_string"]
         self.ports = described["ports"]
-        return time.monotonic() - began
 
     def stop(self) -> int:
         """Ask the process to end as an operator does; its exit code. No error if it does not run."""

@@ -58,6 +58,8 @@ class FakeQueue:
         refuse_state: delivery state to answer refused sends with, instead of rejected for the condition `refuse`.
         refused: deliveries refused so far.
         hold: keep acknowledgements back while True.
+        lost: sequence numbers whose locks are lost: a renewal that names one renews nothing.
+        renewed: sequence numbers whose locks were renewed.
     """
 
     def __init__(self) -> None:
@@ -70,6 +72,8 @@ class FakeQueue:
         self.refuse_state: Any = None
         self.refused = 0
         self.hold = False
+        self.lost: set[int] = set()
+        self.renewed: set[int] = set()
 
     def put(self, message: bytes) -> int:
         """Takes a message as sent; its sequence number."""
@@ -244,6 +248,10 @@ class _Served:
             found = [s for s in sorted((*queue.waiting, *queue.locked)) if s >= start][:count]
             return (200, {"messages": [{"message": queue.messages[s]} for s in found]}) if found else (204, None)
         if operation == "renew-lock":
+            named = {int.from_bytes(token.bytes_le[8:], "big") for token in body["lock-tokens"]}
+            if named & queue.lost:
+                return 410, None
+            queue.renewed |= named
             return 200, {"expirations": Array(0x83, [int(time.time() * 1000) + 60_000] * len(body["lock-tokens"]))}
         if operation == "update-disposition":
             states: dict[str, Any] = {

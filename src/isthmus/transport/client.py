@@ -41,6 +41,7 @@ from isthmus.amqp import (
     LinkDetached,
     Opened,
     SaslRefused,
+    SentSettled,
     SessionEnded,
     Transfers,
 )
@@ -79,7 +80,10 @@ OUTCOMES = (Accepted, Rejected, Released, Modified)
 
 
 class LinkOwner(Protocol):
-    """What the client tells the owner of a link; `on_disposed` comes with a terminal state, or for settled deliveries."""
+    """What the client tells the owner of a link; `on_disposed` comes with a terminal state, or for settled deliveries.
+
+    An owner that has `on_settled(first, last, state)` is also told what the peer answers to its own dispositions.
+    """
 
     def on_attached(self, link: Link) -> None: ...
     def on_credit(self, link: Link) -> None: ...
@@ -496,6 +500,10 @@ class Client:
             elif isinstance(event, Opened):
                 self._opened = True
                 self.namespace_id = str((event.properties or {}).get(NAMESPACE_ID) or self.namespace_id)
+            elif isinstance(event, SentSettled):
+                told = getattr(self._owners.get(event.amqp_session), "on_settled", None)
+                if told is not None and isinstance(event.state, OUTCOMES):
+                    told(event.first, event.last, event.state)
             elif isinstance(event, SaslRefused):
                 self._lost(UnauthorizedError(f"{self.endpoint.host}:{self.endpoint.port}: {event.reason}"))
             elif isinstance(event, Closed):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from isthmus.amqp.types import Array, Int, Long, UInt
-from isthmus.errors import IsthmusError, MessageNotFoundError
+from isthmus.errors import IsthmusError, LockLostError, MessageNotFoundError
 from isthmus.transport.request import Reply, RequestLink
 
 if TYPE_CHECKING:
@@ -92,6 +92,20 @@ class Management:
             LockLostError: one of them is lost.
         """
         return [int(expiry) for expiry in self.finish(self.start_renew(tokens))["expirations"]]
+
+    def renew_all(self, tokens: Sequence[bytes]) -> list[bytes]:
+        """Renews the locks that can be renewed; the tokens of those that are lost.
+
+        A peer may refuse a whole request for one lost lock (Azure Service Bus does): the halves are then asked for again.
+        """
+        try:
+            self.renew(tokens)
+        except LockLostError:
+            if len(tokens) == 1:
+                return list(tokens)
+            half = len(tokens) // 2
+            return self.renew_all(tokens[:half]) + self.renew_all(tokens[half:])
+        return []
 
     def renew_session(self, session_id: str) -> int:
         """Renews the lock of a session that a link of this connection holds; the wall time, in ms, until which it holds.

@@ -6,6 +6,8 @@ buffer of messages, a lock renewer.
 Invariants:
     I1. Credit on the link never exceeds what the owner granted.
     I2. Runs are handed over in the order of arrival; nothing is dropped.
+    I3. With `confirms`, `outcomes` has one answer of the peer for each delivery that the owner disposed of
+        (OASIS AMQP 1.0, 2.8.3: rcv-settle-mode second).
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ class Receiver:
         client: an open connection, authorized for `path`.
         path: queue, subscription or dead-letter queue.
         settled: receive and delete instead of peek-lock.
+        confirms: whether the peer is asked what became of each disposition.
         in_session: whether the entity requires sessions; the link then holds one.
         session_id: which; None is the next available one.
 
@@ -50,6 +53,7 @@ class Receiver:
         session_id: of the session that the link holds; None without one.
         arrived: runs that the owner has not taken.
         received: deliveries that came so far.
+        outcomes: with `confirms`, first and last delivery id and the peer's answer, which the owner takes out.
         drained: whether the last drain has been answered.
         error: why the link is of no use any more.
     """
@@ -60,6 +64,7 @@ class Receiver:
         path: str,
         *,
         settled: bool = False,
+        confirms: bool = False,
         in_session: bool = False,
         session_id: str | None = None,
     ) -> None:
@@ -67,6 +72,8 @@ class Receiver:
         self.path = path
         self.arrived: deque[Deliveries] = deque()
         self.received = 0
+        self.outcomes: deque[tuple[int, int, Any]] = deque()
+        self._confirms = confirms
         self.drained = False
         self.attached = False
         self.error: IsthmusError | None = None
@@ -77,7 +84,7 @@ class Receiver:
             Source(path, filter={_SESSION_FILTER: session_id} if in_session else None),
             target=Target(client.connection.container_id),
             snd_settle_mode=1 if settled else 0,
-            rcv_settle_mode=0,
+            rcv_settle_mode=1 if confirms else 0,
         )
         self.link.context = self
 
@@ -118,9 +125,9 @@ class Receiver:
         return runs
 
     def dispose(self, first: int, last: int, state: Any = None) -> None:
-        """Settles deliveries first to last (ids); state None completes them."""
+        """Disposes of deliveries first to last (ids); state None completes them."""
         if self.error is None:
-            self.link.dispose(first, last, state)
+            self.link.dispose(first, last, state, settled=not self._confirms)
 
     def close(self) -> None:
         """Detaches; locks that are held stay until they expire."""
@@ -148,7 +155,11 @@ class Receiver:
             self.drained = True
 
     def on_disposed(self, first: int, last: int, state: Any) -> None:
-        """Receivers dispose; nothing comes back in settle mode first."""
+        """Of links that send."""
+
+    def on_settled(self, first: int, last: int, state: Any) -> None:
+        """The peer's answer to a disposition."""
+        self.outcomes.append((first, last, state))
 
     def on_lost(self, error: IsthmusError) -> None:
         """The link is gone."""

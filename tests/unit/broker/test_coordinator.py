@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.broker.test_management import Node
-from tests.unit.broker.test_peer import put_token
+from tests.unit.broker.test_peer import put_token, send_token
 
 from isthmus.amqp import BATCH_FORMAT, Disposed, SentSettled, Transfers, codec, section
 from isthmus.amqp.performative import (
@@ -24,7 +24,7 @@ from isthmus.amqp.performative import (
     TransactionalState,
 )
 from isthmus.amqp.types import Array, Symbol, Timestamp
-from isthmus.entities import QueueDescription
+from isthmus.entities import AuthorizationRule, QueueDescription
 from isthmus.entities.tier import TIERS
 from isthmus.errors import NotAllowedError, StoreError
 from isthmus.transport.sender import envelope
@@ -612,6 +612,74 @@ async def test_a_coordinator_is_there_before_the_first_token(broker: Any) -> Non
     put_token(client, broker.token("sb://host/orders"))
     link = client.sender("orders")
     await control.send(link, make("a"), txn_id)
+    assert isinstance(await control.discharge(txn_id), Accepted)
+    assert held(broker) == ["a"]
+
+
+# ---- rights that end before the discharge
+
+
+async def test_a_transaction_whose_right_to_send_was_revoked_is_rolled_back(broker: Any) -> None:
+    client = broker.client(None)
+    put_token(client, broker.token("sb://host/orders"))
+    control = Control(client)
+    txn_id = await control.declare()
+    await control.send(client.sender("orders"), make("a"), txn_id)
+    broker.namespace.authority.keyring.put(AuthorizationRule("root", "new", "other", ["Send", "Listen", "Manage"]))
+    assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
+    assert held(broker) == []
+
+
+async def test_a_transaction_whose_token_has_expired_is_rolled_back(broker: Any) -> None:
+    client = broker.client(None)
+    put_token(client, broker.token("sb://host/orders", seconds=30))
+    control = Control(client)
+    txn_id = await control.declare()
+    await put(broker, "old")
+    (delivery,) = await delivered(control, (receiver := client.receiver("orders", 10)), 1)
+    await control.dispose(receiver, delivery, txn_id, Accepted())
+    broker.clock.advance(31_000)
+    assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
+    assert held(broker) == ["old"]
+
+
+async def test_a_transaction_without_the_right_to_send_on_is_rolled_back(broker: Any) -> None:
+    broker.engine.create_queue("next")
+    client = broker.client(None)
+    requests, _ = put_token(client, broker.token("sb://host/orders"))
+    send_token(client, requests, broker.token("sb://host/next", seconds=30), "sb://host/next")
+    control = Control(client)
+    txn_id = await control.declare()
+    link = client.session.attach_sender(
+        "via", Target(address="orders"), properties={Symbol("com.microsoft:transfer-destination-address"): "next"}
+    )
+    client.pump()
+    await control.send(link, make("a"), txn_id)
+    broker.clock.advance(31_000)
+    assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
+    assert held(broker, "next") == []
+
+
+async def test_a_request_whose_right_is_gone_at_the_discharge_is_not_carried_out(broker: Any) -> None:
+    client = broker.client(None)
+    requests, _ = put_token(client, broker.token("sb://host/orders"))
+    control = Control(client)
+    node = Node(client, "orders")
+    txn_id = await control.declare()
+    assert (await ask(node, "schedule-message", later(broker, "a"), txn_id))[0] == 200
+    send_token(client, requests, broker.token("sb://host/orders", name="reader"))
+    assert condition(await control.discharge(txn_id)) == "amqp:transaction:rollback"
+    assert broker.engine.runtime("orders").scheduled_message_count == 0
+
+
+async def test_a_renewed_token_with_the_same_rights_lets_the_transaction_commit(broker: Any) -> None:
+    client = broker.client(None)
+    requests, _ = put_token(client, broker.token("sb://host/orders", seconds=30))
+    control = Control(client)
+    txn_id = await control.declare()
+    await control.send(client.sender("orders"), make("a"), txn_id)
+    send_token(client, requests, broker.token("sb://host/orders", seconds=300))
+    broker.clock.advance(31_000)
     assert isinstance(await control.discharge(txn_id), Accepted)
     assert held(broker) == ["a"]
 

@@ -72,7 +72,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def start(self) -> None:
         limits = Limits(max_transaction_messages=MESSAGES, max_transactions_per_connection=TRANSACTIONS)
         self.engine = Engine(self.journal, self.clock, limits=limits)
-        self.transactions = Transactions(self.engine, self.clock)
+        self.transactions = Transactions(self.engine, self.clock, lambda path, right: None)
         self.open: list[Done] = []
         self.tokens: dict[str, bytes] = {}
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from isthmus.entities import RuleDescription, SqlAction, SqlFilter, SubscriptionDescription, TopicDescription, fan_out
-from isthmus.entities.key import MESSAGE, message_span
+from isthmus.entities.key import MESSAGE, UNREADABLE, message_key, message_span, numbered_span
 from isthmus.errors import QuotaExceededError, StoreError
+from isthmus.store import MemoryJournal
 from partitioned_fixture import Stores, body_of
 from partitioned_fixture import message as partition_message
 
@@ -386,3 +387,89 @@ def test_a_failed_commit_costs_no_topic_its_turns(
     namespace.journal.fail_writes = None
     rest(namespace)
     assert topic.active_count == 0
+
+
+# ---- rows that cannot be read
+
+
+def damage(namespace: Any, topic: Any, sequence: int, record: bytes = b"\0\0") -> None:
+    batch = namespace.journal.batch()
+    batch.put(message_key(MESSAGE, topic.number, sequence), record)
+    namespace.journal.write(batch)
+    namespace.journal.sync()
+
+
+@pytest.mark.parametrize("place", [1, 3, 6])
+def test_a_row_that_nothing_can_be_made_of_is_set_aside_and_named(
+    namespace: Any,
+    message: Make,
+    read: Any,
+    budget: Callable[[int, int], None],
+    caplog: pytest.LogCaptureFixture,
+    place: int,
+) -> None:
+    topic = make_topic(namespace, *NAMES)
+    budget(0, 7)
+    told: list[str] = []
+    texts = [f"m{n}" for n in range(1, 7)]
+    topic.accept([message(text) for text in texts], lambda: told.append("accepted"))
+    commit = namespace.engine.begin_commit()
+    namespace.journal.sync()
+    damage(namespace, topic, place)
+    namespace.engine.end_commit(commit)
+    rest(namespace)
+    rests = [text for text in texts if text != f"m{place}"]
+    assert {name: held(namespace, read, name) for name in NAMES} == dict.fromkeys(NAMES, rests)
+    assert topic.active_count == 0
+    assert told == ["accepted"]
+    assert dict(namespace.journal.scan(*numbered_span(UNREADABLE, topic.number))) == {
+        message_key(UNREADABLE, topic.number, place): b"\0\0"
+    }
+    assert [each for each in caplog.messages if "'t'" in each and f"sequence={place}" in each]
+    namespace.crash()
+    namespace.engine.delete_topic("t")
+    rest(namespace)
+    assert not list(namespace.journal.scan(*numbered_span(UNREADABLE, topic.number)))
+
+
+class Unreadable(MemoryJournal):
+    """A journal in memory in which the disk gives one key no more, and what lies behind it in a scan."""
+
+    bad: bytes | None = None
+
+    def scan(self, first: bytes, end: bytes, *, read_ahead: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in super().scan(first, end, read_ahead=read_ahead):
+            if self.bad is not None and key >= self.bad and first <= self.bad < end:
+                raise StoreError("input/output error")
+            yield key, value
+
+
+def test_a_topic_that_the_disk_does_not_give_holds_up_no_other_and_fails_nothing(
+    namespace: Any, message: Make, read: Any, budget: Callable[[int, int], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    namespace.journal = Unreadable()
+    namespace.start()
+    topic = make_topic(namespace, *NAMES)
+    namespace.engine.create_topic("u")
+    namespace.engine.create_subscription("u", "all")
+    namespace.engine.create_queue("q")
+    budget(0, 7)
+    topic.accept([message(f"m{n}") for n in range(1, 4)])
+    namespace.sender("u").accept([message("other")])
+    namespace.journal.bad = message_key(MESSAGE, topic.number, 2)
+    failed: list[Exception] = []
+    for n in range(10):
+        namespace.sender("q").accept([message(f"q{n}")], None, failed.append)
+        namespace.commit()
+    assert failed == []
+    assert len(namespace.queue("q").peek(0, 100)) == 10
+    assert held(namespace, read, "e") == ["m1"]
+    assert [read(one).properties["message_id"] for one in namespace.queue("u/Subscriptions/all").peek(0, 9)] == [
+        "other"
+    ]
+    named = [each for each in caplog.messages if "'t'" in each and "input/output error" in each]
+    assert len(named) == 1
+    namespace.journal.bad = None
+    namespace.advance(120_000)
+    rest(namespace)
+    assert held(namespace, read, "e") == ["m1", "m2", "m3"]

@@ -35,7 +35,7 @@ class Message:
     count: int = 0
     expires_ms: int = 0
     token: bytes = b""
-    locked_until_ms: int = 0
+    locked_until_ms: int = 0  # monotonic
     due_ms: int = 0
     reason: str = ""
 
@@ -112,6 +112,10 @@ class QueueMachine(RuleBasedStateMachine):
     @property
     def now(self) -> int:
         return self.clock.wall_ms()
+
+    @property
+    def monotonic_ms(self) -> int:
+        return round(self.clock.monotonic() * 1000)
 
     # ---- commits and their loss
 
@@ -216,7 +220,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert count_of(message) == one.count
             one.state = state
             one.token = token
-            one.locked_until_ms = acquired.locked_until_ms
+            one.locked_until_ms = self.monotonic_ms + acquired.locked_until_ms - self.now
 
     @rule(limit=st.integers(1, 15), lock=st.booleans())
     def acquire(self, limit: int, lock: bool) -> None:
@@ -327,7 +331,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.renew(tokens) == [until_ms if one else None for one in held]
         for one in held:
             if one is not None:
-                one.locked_until_ms = until_ms
+                one.locked_until_ms = self.monotonic_ms + LOCK_MS
 
     # ---- time
 
@@ -344,7 +348,7 @@ class QueueMachine(RuleBasedStateMachine):
     def settle_time(self) -> None:
         come_to_rest(self.engine, self.now)
         for one in self.model.live("locked", "locked-deferred").values():
-            if one.locked_until_ms <= self.now:
+            if one.locked_until_ms <= self.monotonic_ms:
                 self.fail_delivery(one)
         for number, one in sorted(self.model.live("scheduled").items(), key=lambda entry: (entry[1].due_ms, entry[0])):
             if one.due_ms <= self.now:

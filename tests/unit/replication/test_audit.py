@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from isthmus.amqp import section
 from isthmus.amqp.section import Header
 from isthmus.amqp.types import Long, Symbol, Timestamp
 from isthmus.errors import EntityNotFoundError
 from isthmus.message import digest
-from isthmus.message.name import DIGEST, HOP_PROPERTIES
+from isthmus.message.name import DIGEST, HOP_PROPERTIES, RESENT
 from isthmus.replication import audit as audit_module
 from isthmus.replication.audit import audit
 from isthmus.replication.count import Verdict
@@ -363,6 +365,64 @@ def test_what_the_audit_subscription_has_outlived_is_no_fault() -> None:
     entities.put(jfk, 11, origin="ewr", at_ms=ttl_ms - 1000, ttl_ms=60_000)
     assert audit("flights", ROUTES, AUDIT, entities.peek, ttl_ms=ttl_ms, clock=clock).verdict is Verdict.UNCLEAR
     assert audit("flights", ROUTES, AUDIT, entities.peek).verdict is Verdict.UNCLEAR
+
+
+def test_a_subscription_that_keeps_its_messages_for_ever_explains_no_absence() -> None:
+    """The file says a day; one that stood before keeps what it had, and its messages bear no time to live."""
+    day_ms = 86_400_000
+    clock = ManualClock()
+    for ttl_ms, verdict in ((None, Verdict.UNCLEAR), (day_ms, Verdict.CLEAN)):
+        entities = Entities()
+        ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+        for number in range(1, 11):
+            at_ms = clock.wall_ms() - day_ms + 1_000_000 + number
+            entities.put(ewr, number, at_ms=at_ms, ttl_ms=ttl_ms)
+            entities.put(jfk, number, origin="ewr", at_ms=at_ms, ttl_ms=ttl_ms)
+        del entities.held[ewr][:5]
+        del entities.held[jfk][:5]
+        assert audit("flights", ROUTES, AUDIT, entities.peek, ttl_ms=day_ms, clock=clock).verdict is verdict
+
+
+@pytest.mark.parametrize(("ends_in_ms", "forged"), [(-60_000, 0), (1000, 0), (60_000, 1)])
+def test_a_copy_whose_original_has_just_expired_behind_all_that_stands_is_not_forged(
+    ends_in_ms: int, forged: int
+) -> None:
+    entities, clock = Entities(), ManualClock()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    for number in (1, 2):
+        entities.put(ewr, number, at_ms=clock.wall_ms() - 200_000)
+        entities.put(jfk, number, origin="ewr", at_ms=clock.wall_ms() - 200_000)
+    entities.put(jfk, 3, origin="ewr", at_ms=clock.wall_ms() - 100_000, ttl_ms=100_000 + ends_in_ms)
+    result = audit("flights", ROUTES, AUDIT, entities.peek, clock=clock)
+    assert [result.total(kind) for kind in ("entered", "arrived", "forged", "lost")] == [2, 2, forged, 0]
+
+
+def test_a_dead_letter_that_was_sent_again_is_accounted_for() -> None:
+    entities = Entities()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    for number in (1, 2, 3):
+        entities.put(ewr, number, message_id=f"m{number}", body=b"gate")
+    entities.put(jfk, 3, origin="ewr", message_id="m3", body=b"gate")
+    # Number 1 was dead-lettered, sent again as 4, dead-lettered again, and sent again as 5.
+    entities.put(ewr, 4, message_id="m1", body=b"gate", own={RESENT: "1"})
+    entities.put(ewr, 5, message_id="m1", body=b"gate", own={RESENT: "4"})
+    entities.put(jfk, 5, origin="ewr", message_id="m1", body=b"gate", own={RESENT: "4"})
+    # Number 2 is claimed by a message that says something else.
+    entities.put(ewr, 6, message_id="m2", body=b"other", own={RESENT: "2"})
+    entities.put(jfk, 6, origin="ewr", message_id="m2", body=b"other", own={RESENT: "2"})
+    result = audit("flights", ROUTES, AUDIT, entities.peek)
+    assert [result.total(kind) for kind in ("entered", "arrived", "resent", "lost")] == [6, 3, 2, 1]
+
+
+def test_a_copy_with_a_mark_that_the_operator_named_before_is_an_arrival_where_that_is_told() -> None:
+    entities = Entities()
+    ewr, jfk = (f"{alias}/flights/Subscriptions/audit" for alias in ("ewr", "jfk"))
+    entities.put(ewr, 1)
+    entities.put(jfk, 1, origin="ewr", own={"Replicated": 1})
+    result = audit("flights", ROUTES, AUDIT, entities.peek, mark="moved")
+    assert [result.total(kind) for kind in ("arrived", "unequal", "lost")] == [0, 1, 1]
+    result = audit("flights", ROUTES, AUDIT, entities.peek, mark="moved", former_marks=("replicated",))
+    assert [result.total(kind) for kind in ("arrived", "unequal", "lost")] == [1, 0, 0]
 
 
 def test_nothing_read_proves_nothing() -> None:

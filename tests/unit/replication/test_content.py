@@ -38,7 +38,7 @@ def message(body: bytes = b"body", **more: Any) -> bytes:
 def test_a_copy_has_the_content_of_its_original(original: bytes) -> None:
     copy = Splicer("ewr/flights", "jfk").copy(original, 2000)
     assert isinstance(copy, bytes)
-    assert content_digest(copy, "replication", "ewr/flights/7") == content_digest(original, "replication")
+    assert content_digest(copy, ("replication",), "ewr/flights/7") == content_digest(original, ("replication",))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_i1_neither_the_order_of_properties_nor_their_encoding_counts() -> None:
     wide = turned.replace(b"\xa1\x04text", b"\xb1\x00\x00\x00\x04text")
     start = wide.index(b"\0St\xc1") + 4
     wide = wide[:start] + bytes((wide[start] + 3,)) + wide[start + 1 :]
-    assert content_digest(turned, "mark") == content_digest(wide, "mark") == content_digest(message())
+    assert content_digest(turned, ("mark",)) == content_digest(wide, ("mark",)) == content_digest(message())
 
 
 def test_i2_what_cannot_be_decoded_enters_as_bytes() -> None:
@@ -78,14 +78,14 @@ def test_the_senders_id_counts_where_a_copy_was_given_another() -> None:
     given = message(
         properties={"message_id": made, "subject": "s"}, own={"a": Int(1), "b": "text", "repl-message-id": "m"}
     )
-    assert content_digest(given, "", "ewr/flights/7") == content_digest(message())
+    assert content_digest(given, (), "ewr/flights/7") == content_digest(message())
     nameless = message(properties={"message_id": made, "subject": "s"})
-    assert content_digest(nameless, "", "ewr/flights/7") == content_digest(message(properties={"subject": "s"}))
+    assert content_digest(nameless, (), "ewr/flights/7") == content_digest(message(properties={"subject": "s"}))
 
 
 @pytest.mark.parametrize("mark", ["", "isthmus-flights-aaaaaa", "replication"])
 def test_a_copy_with_the_mark_that_the_task_had_before_has_the_content_of_its_original(mark: str) -> None:
     copy = message(own={"a": Int(1), "b": "text", "isthmus-Flights-0f1e2d": "m"})
-    assert content_digest(copy, mark, "ewr/flights/7") == content_digest(message(), mark)
+    assert content_digest(copy, (mark,), "ewr/flights/7") == content_digest(message(), (mark,))
     other = message(own={"a": Int(1), "b": "text", "isthmus-flights-of-1545": "m"})
-    assert content_digest(other, mark, "ewr/flights/7") != content_digest(message(), mark)
+    assert content_digest(other, (mark,), "ewr/flights/7") != content_digest(message(), (mark,))

@@ -11,6 +11,7 @@ import pytest
 from isthmus.errors import StoreError
 from isthmus.store import RocksJournal
 from isthmus.store.log_walk import walk
+from isthmus.store.manifest import oldest_log
 
 COUNT = 300
 Mutate = Callable[[bytearray], bytearray]
@@ -74,7 +75,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_i2_damage_with_records_behind_it_is_refused_and_left(left: Path, name: str) -> None:
+def test_i3_damage_with_records_behind_it_is_refused_and_left(left: Path, name: str) -> None:
     changed = change(left, DAMAGE[name])
     for _ in range(2):
         with pytest.raises(StoreError, match=r"is damaged: .*Restore a back-up"):
@@ -114,7 +115,7 @@ def logs_of(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.log"))
 
 
-def test_i2_a_log_that_ends_before_the_next_begins_is_refused(left: Path) -> None:
+def test_i3_a_log_that_ends_before_the_next_begins_is_refused(left: Path) -> None:
     [log] = logs_of(left)
     content = log.read_bytes()
     cut = walk(content[:100_000]).end
@@ -135,6 +136,125 @@ def _moved(content: bytes, begin: int) -> bytes:
     record = content[begin:][: 7 + int.from_bytes(content[begin + 4 : begin + 6], "little")]
     assert record[6] == 1, "a record in one piece"
     return record
+
+
+@pytest.fixture(scope="module")
+def generations(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """What a kill leaves in each of three runs; in each, the changes of those before are in tables."""
+    folder = tmp_path_factory.mktemp("generations")
+    left = []
+    for run in range(3):
+        journal = RocksJournal(folder / "s")
+        for number in range(run * 10, run * 10 + 10):
+            batch = journal.batch()
+            batch.put(b"%06d" % number, b"x")
+            journal.write(batch)
+        journal.sync()
+        left.append(folder / f"left-{run}")
+        shutil.copytree(folder / "s", left[-1])
+        journal.close()
+    return left
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_i2_a_log_that_is_not_needed_any_more_is_no_damage(
+    generations: list[Path], tmp_path: Path, is_damaged: bool
+) -> None:
+    left = tmp_path / "left"
+    shutil.copytree(generations[2], left)
+    [old] = generations[0].glob("*.log")
+    content = bytearray(old.read_bytes())
+    if is_damaged:
+        content[len(content) // 2] ^= 0xFF
+    (left / old.name).write_bytes(content)
+    journal = RocksJournal(left)
+    assert [key for key, _ in journal.scan(b"0", b"9")] == [b"%06d" % number for number in range(30)]
+    journal.close()
+
+
+def test_i3_a_gap_before_a_log_that_is_needed_is_refused(generations: list[Path], tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    shutil.copytree(generations[0], left)
+    [late] = generations[2].glob("*.log")
+    shutil.copy(late, left)
+    with pytest.raises(StoreError, match="sequence number 21, where 11 has to follow"):
+        RocksJournal(left)
+
+
+@pytest.mark.parametrize("current", [None, "", "MANIFEST-999999", "\xff", "../left"])
+def test_a_manifest_that_cannot_be_followed_makes_no_log_obsolete(tmp_path: Path, current: str | None) -> None:
+    if current is not None:
+        (tmp_path / "CURRENT").write_text(current, encoding="latin-1")
+    assert oldest_log(tmp_path) == 0
+    for name in ("", "MANIFEST-000005"):
+        if name:
+            (tmp_path / "CURRENT").write_text(name)
+            (tmp_path / name).write_bytes(b"\x01\x02\x03" * 20)
+            assert oldest_log(tmp_path) == 0
+
+
+# ---- logs that somebody removes
+
+
+def fill(journal: RocksJournal, numbers: range) -> None:
+    for number in numbers:
+        batch = journal.batch()
+        batch.put(b"%06d" % number, b"x" * 100)
+        journal.write(batch)
+    journal.sync()
+
+
+def keys(journal: RocksJournal) -> list[bytes]:
+    return [key for key, _ in journal.scan(b"0", b"9")]
+
+
+def test_i4_a_log_that_was_removed_is_missed_at_the_start(generations: list[Path], tmp_path: Path) -> None:
+    for place, each in enumerate(generations):
+        left = tmp_path / f"left-{place}"
+        shutil.copytree(each, left)
+        [log] = left.glob("*.log")
+        log.unlink()
+        before = sorted(left.iterdir())
+        with pytest.raises(StoreError, match=rf"is damaged: log {log.name} is missing.*Restore a back-up"):
+            RocksJournal(left)
+        assert sorted(left.iterdir()) == before
+
+
+def test_i4_of_a_log_that_is_removed_while_it_is_written_nothing_synced_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = RocksJournal(tmp_path / "s")
+    fill(journal, range(10))
+    [log] = (tmp_path / "s").glob("*.log")
+    log.unlink()
+    fill(journal, range(10, 20))
+    shutil.copytree(tmp_path / "s", tmp_path / "left")
+    assert any(log.name in each for each in caplog.messages)
+    fill(journal, range(20, 30))
+    assert len(keys(journal)) == 30
+    shutil.copytree(tmp_path / "s", tmp_path / "later")
+    journal.close()
+    for name, count in (("left", 20), ("later", 30)):
+        again = RocksJournal(tmp_path / name)
+        assert len(keys(again)) == count
+        again.close()
+
+
+def test_i4_neither_a_flush_nor_a_copy_is_taken_for_a_removal(tmp_path: Path) -> None:
+    journal = RocksJournal(tmp_path / "s")
+    for run in range(4):
+        fill(journal, range(run * 10, run * 10 + 10))
+        journal.checkpoint(tmp_path / f"copy-{run}")  # flushes, so that the log changes
+        shutil.copytree(tmp_path / "s", tmp_path / f"left-{run}")
+        fill(journal, range(run * 10, run * 10 + 10))
+        if run == 2:
+            journal.reopen()
+    journal.close()
+    for run in range(4):
+        for name in ("copy", "left"):
+            again = RocksJournal(tmp_path / f"{name}-{run}")
+            assert len(keys(again)) == run * 10 + 10
+            again.close()
 
 
 def test_a_store_in_use_is_not_looked_at(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,8 @@ Spec: docs/explanation/protocol.md, Management.
 
 Invariants:
     I1. Every request gets exactly one reply with `statusCode` and `statusDescription`.
-    I2. No operation runs without its right: Listen to read and settle and to change rules, Send to schedule.
+    I2. No operation runs without its right: Listen to read and settle and to change rules, Send to schedule. In a
+        transaction the right is asked for again at the discharge.
     I3. A reply that tells of a change leaves only after the change is durable.
 """
 
@@ -99,6 +100,9 @@ class Management:
                 raise NotAllowedError(
                     f"'{request.operation}' cannot take part in a transaction; use the entity's links."
                 )
+            if request.transaction is not None:
+                right = operation.right
+                request.transaction.add_condition((self._entity, right), lambda: self._require(right))
             if operation.changes_entity:
                 operation.run(self._engine, self._entity, request, lambda reply: self._defer(reply, respond))
             else:

@@ -34,7 +34,7 @@ from isthmus.amqp.codec import WIDTH, value_end
 from isthmus.connectors.servicebus.sequence import ONLY_LOCK_TOKEN, UNREADABLE
 from isthmus.message import Provenance, Tail, digest, duplicate_key, made_message_id
 from isthmus.message import name as names
-from isthmus.message.provenance import encoded
+from isthmus.message.provenance import OFFSET_DIGITS, encoded
 
 __all__ = ["COPIED", "DEFAULT_HOP_BUDGET", "HOPS_USED_UP", "MALFORMED", "VISITED", "Mark", "Refused", "Splicer"]
 
@@ -195,6 +195,7 @@ class Splicer:
         mark_key = self._mark_key
         marks_number = self.mark is not None and self.mark.is_number
         quick = bool(self.origin) and not self.makes_message_ids
+        tells_content = not self._trusts
         start = offsets[0]
         front = self._front
         for index in range(1, len(offsets)):
@@ -241,20 +242,24 @@ class Splicer:
                         else:
                             at, size = e, -1
                         if count >= 0 and at + size == end:
-                            number = b"%d" % fields[front.identity]
-                            number = b"\xa1%c%b" % (len(number), number)
+                            number = offset = b"%d" % fields[front.identity]
                             enqueued = fields[front.enqueued]
                             # As `isthmus.message.digest` has it.
-                            proof = sha1(b"%b\0%b" % (data[p + 8 : id_end], data[at:end]), usedforsecurity=False)
-                            extra = b"%b%b%b%b%b%b%b%b" % (
+                            hashed = sha1(b"%b\0%b" % (data[p + 8 : id_end], data[at:end]), usedforsecurity=False)
+                            proof = hashed.hexdigest()[:16].encode()
+                            if tells_content:
+                                offset = b"%b-%b" % (number, proof[:OFFSET_DIGITS])
+                            extra = b"%b%b\xa1%c%b%b\xa1%c%b%b%b%b" % (
                                 own,
                                 first,
+                                len(number),
                                 number,
                                 offset_key,
-                                number,
+                                len(offset),
+                                offset,
                                 time_of(enqueued),
                                 digest_key,
-                                proof.hexdigest()[:16].encode(),
+                                proof,
                             )
                             add(
                                 b"".join(
@@ -379,13 +384,14 @@ class Splicer:
         encoded_properties = b[slice(*properties)]
         extra, count = b"", found.count
         if self.origin:
-            tail = self._tail.joined(before, identity, enqueued)
+            proof = "" if self._trusts else digest(message_id or b"", body)
+            tail = self._tail.joined(before, identity, enqueued, proof)
             sender_id = None if before is None else found.values.get(names.MESSAGE_ID)
             # Without a number of its own there is nothing to make a MessageId of that no other message has.
             if identity and (self.makes_message_ids or message_id is None):
                 if sender_id is None and id_at:
                     sender_id = codec.decode(b, id_at)[0]
-                made = self._made_message_id(tail, identity)
+                made = self._made_message_id(tail)
                 encoded_properties = _with_message_id(b, properties, made)
                 message_id = made.encode()
             pairs = [] if self.mark is None else [self._mark_key, self._mark_value(message_id)]
@@ -399,9 +405,7 @@ class Splicer:
         own = _MAP32(b"\0St\xd1", len(kept) + len(extra) + 4, count) if count else b""
         return b"".join((head, delivery, annotations, encoded_properties, own, kept, extra, b[found.end : end]))
 
-    def _made_message_id(self, tail: bytes, identity: int) -> str:
-        if not self.makes_message_ids:
-            return f"{self.origin}/{identity}"
+    def _made_message_id(self, tail: bytes) -> str:
         key = tail + self._tail.digest
         return made_message_id(duplicate_key(key, 0, len(key)))
 

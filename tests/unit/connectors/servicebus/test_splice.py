@@ -9,7 +9,7 @@ from isthmus.amqp import section
 from isthmus.amqp.section import Header, locate
 from isthmus.amqp.types import Int, Long, Symbol, Timestamp, UInt
 from isthmus.connectors.servicebus.splice import COPIED, HOPS_USED_UP, MALFORMED, VISITED, Mark, Refused, Splicer
-from isthmus.message import digest
+from isthmus.message import digest, duplicate_key, made_message_id
 from isthmus.message.name import DIGEST, HOP_PROPERTIES
 from isthmus.replication.identity import provenance_of
 
@@ -84,7 +84,7 @@ def test_provenance_is_added_and_nothing_else_changes() -> None:
         "repl-origin": "ewr/flights",
         "repl-namespace": "ewr",
         "repl-sequence": "7",
-        "repl-offset": "7",
+        "repl-offset": "7-" + digest(b"m1", b"body")[:8],
         "repl-enqueued-time": ISO,
         "repl-digest": digest(b"m1", b"body"),
     }
@@ -93,6 +93,49 @@ def test_provenance_is_added_and_nothing_else_changes() -> None:
 
 def test_a_subscription_tells_the_topics_number() -> None:
     assert application(copied(stored(7, topic_sequence=1 << 40)))["repl-sequence"] == str(1 << 40)
+
+
+def key_of(copy: bytes) -> bytes:
+    return duplicate_key(copy, *locate(copy).application_properties)
+
+
+FORWARDED = [
+    ({"body": b"one"}, {"body": b"two"}),
+    ({"properties": {"message_id": "one"}}, {"properties": {"message_id": "two"}}),
+    ({"properties": {}, "body": b"one"}, {"properties": {}, "body": b"two"}),
+]
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize(("one", "other"), FORWARDED)
+def test_messages_forwarded_from_two_topics_with_the_same_number_and_time_are_two(
+    one: dict[str, Any], other: dict[str, Any], made: bool
+) -> None:
+    """`x-opt-enqueue-sequence-number` is that of the topic that each entered, so both may have the same one here."""
+    splicer = Splicer("ewr/flights", "jfk", makes_message_ids=made)
+    copies = [copied(stored(8 + n, topic_sequence=7, **what), splicer) for n, what in enumerate((one, other))]
+    assert key_of(copies[0]) != key_of(copies[1])
+    if made:
+        ids = [section.decode_properties(each, locate(each).properties)["message_id"] for each in copies]
+        assert ids[0] != ids[1]
+
+
+@pytest.mark.parametrize("marks", [None, Mark("isthmus-flights")])
+@pytest.mark.parametrize("what", [{}, {"properties": {}}, {"annotations": {"x": 1}}])
+def test_a_message_has_the_same_key_by_every_way(what: dict[str, Any], marks: Mark | None) -> None:
+    direct = copied(stored(7, **what), Splicer("ewr/flights", "lga", mark=marks))
+    again = copied(stored(7, **what, header=None), Splicer("ewr/flights", "lga"))
+    for makes in (False, True):
+        first = copied(stored(7, **what), Splicer("ewr/flights", "jfk", makes_message_ids=makes))
+        properties = section.decode_properties(first, locate(first).properties)
+        second = stored(9, own=application(first), properties={"message_id": properties["message_id"]})
+        assert key_of(copied(second, Splicer("jfk/flights", "lga"))) == key_of(direct) == key_of(again)
+
+
+def test_steps_that_change_contents_do_not_change_the_key() -> None:
+    copies = [copied(stored(7, body=body), Splicer("ewr/flights", "jfk", trusts=True)) for body in (b"a", b"b")]
+    assert key_of(copies[0]) == key_of(copies[1])
+    assert application(copies[0])["repl-offset"] == "7"
 
 
 def test_later_hops_are_joined_and_the_first_value_stays_i2() -> None:
@@ -224,11 +267,14 @@ def test_remaining_time_to_live_is_recomputed_and_delivery_count_dropped_i4() ->
             assert section.decode_header(copy, locate(copy).header) == Header(True, 4, left, False, 0)
 
 
-def test_a_missing_message_id_is_made_of_the_identity() -> None:
+def test_a_missing_message_id_is_made_of_the_duplicate_key() -> None:
+    """A detection by MessageId at the target must not take two messages of the same number for one."""
     copy = copied(stored(7, properties={"subject": "s"}))
-    assert section.decode_properties(copy, locate(copy).properties) == {"message_id": "ewr/flights/7", "subject": "s"}
+    made = made_message_id(key_of(copy))
+    assert section.decode_properties(copy, locate(copy).properties) == {"message_id": made, "subject": "s"}
     copy = copied(section.encode_message(b"x", annotations={"x-opt-sequence-number": Long(5)}))
-    assert section.decode_properties(copy, locate(copy).properties) == {"message_id": "ewr/flights/5"}
+    made = made_message_id(key_of(copy))
+    assert section.decode_properties(copy, locate(copy).properties) == {"message_id": made}
 
 
 def test_without_an_origin_only_the_broker_is_taken_out() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from isthmus.errors import IsthmusError
 
-__all__ = ["BatchFolderError", "BatchInUseError", "BatchOverError", "BatchReadInPartError"]
+__all__ = ["BatchFolderError", "BatchInUseError", "BatchLockError", "BatchOverError", "BatchReadInPartError"]
 
 
 class BatchReadInPartError(IsthmusError):
@@ -42,6 +42,23 @@ class BatchFolderError(IsthmusError):
             f"'{a.get('path')}': this executor cannot use {a.get('folder')}, where the driver keeps the messages of a batch so "
             f"that each evaluation reads the same ones ({a.get('reason')}). Set option spool to a folder that the driver and "
             "all executors share; persist() a batch that is evaluated more than once"
+        )
+
+
+class BatchLockError(IsthmusError):
+    """The folder for the batches of a query is on a file system whose locks do not count on all machines."""
+
+    code = "batch-lock"
+
+    def __init__(self, folder: str = "", reason: str = "") -> None:
+        super().__init__("", folder=folder, reason=reason)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"Files in {a.get('folder')} cannot be locked against other machines ({a.get('reason')}): two attempts of a task "
+            "would receive for one batch. Set option spool to a folder whose file system has locks for all machines, e.g. NFS "
+            "mounted without nolock and local_lock"
         )
 
 

@@ -4,7 +4,8 @@ What it is: a thread at the driver that renews the locks of every batch that was
 long its sink or the query's trigger takes. What it is not: needed for safety; a message whose lock is lost comes again.
 
 Invariants:
-    I1. It renews only while the driver lives: what a query leaves behind is free once its locks have expired.
+    I1. A lock that is lost costs no other message of its batch the renewal.
+    I2. It renews only while the driver lives: what a query leaves behind is free once its locks have expired.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from isthmus.connectors.servicebus.batch.node import Node
 from isthmus.connectors.servicebus.batch.store import BatchStore
 from isthmus.connectors.servicebus.disposition import TOKEN_CHUNK
 from isthmus.connectors.servicebus.option import SourceOptions
-from isthmus.errors import IsthmusError, LockLostError
-from isthmus.transport import Management
+from isthmus.errors import IsthmusError
 
 __all__ = ["BatchRenewal"]
 
@@ -70,11 +70,8 @@ class BatchRenewal:
             self._due[each] = now + index.lock_ms / 1000 / LOCK_SHARE
 
     def _renew(self, tokens: list[bytes]) -> None:
-        def renew(management: Management) -> None:
-            with contextlib.suppress(LockLostError):  # the settlement finds out
-                management.renew(tokens)
-
-        self._node.call(renew)
+        # Of lost locks the settlement finds out.
+        self._node.call(lambda management: management.renew_all(tokens))
 
     def stop(self) -> None:
         """Ends the thread; waits for a request under way."""

@@ -43,6 +43,9 @@ from typing import Any
 
 import numpy as np
 
+from isthmus.connectors.servicebus.batch.error import BatchLockError
+from isthmus.connectors.servicebus.batch.file_system import lock_fault, mount_table
+
 __all__ = ["BatchStore", "Index", "Writer", "new_name"]
 
 # Folders whose query has ended long ago: it will hardly be restarted, and bodies of messages should not lie about.
@@ -152,16 +155,27 @@ class BatchStore:
     # ---- the driver's
 
     def claim(self) -> bool:
-        """Makes the folder and takes it for this process; False if another one has it."""
+        """Makes the folder and takes it for this process; False if another one has it.
+
+        Raises:
+            BatchLockError: locks of files in the folder do not keep other machines out.
+        """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fault = lock_fault(self.folder.resolve(), mount_table())
+        if fault:
+            raise BatchLockError(str(self.folder), fault)
         _sweep(self.folder)
         fd = os.open(self.folder / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         limit = time.monotonic() + OWNER_SECONDS
-        while not _locked(fd):  # the driver of the run before may just be ending
-            if time.monotonic() > limit:
-                os.close(fd)
-                return False
-            time.sleep(0.1)
+        try:
+            while not _locked(fd):  # the driver of the run before may just be ending
+                if time.monotonic() > limit:
+                    os.close(fd)
+                    return False
+                time.sleep(0.1)
+        except OSError as error:
+            os.close(fd)
+            raise BatchLockError(str(self.folder), error.strerror or str(error)) from error
         self._owner = fd
         self.guard()
         return True

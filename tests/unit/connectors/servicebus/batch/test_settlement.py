@@ -311,6 +311,21 @@ def test_a_machine_that_does_not_see_the_folder_says_what_to_do(tmp_path: Path) 
         read(BatchStore(tmp_path / "elsewhere"), 5)
 
 
+@pytest.mark.parametrize("dead", [(), (3,), (1, 50, 51, 100)])
+def test_a_lost_lock_costs_no_other_its_renewal(peer: Peer, store: BatchStore, dead: tuple[int, ...]) -> None:
+    """Azure Service Bus renews nothing of a request with one lost lock."""
+    put(peer, *range(1, 101))
+    read(store, 5, lock_seconds="30")
+    with peer.lock:
+        peer.queues["q"].lost = set(dead)
+    renewal = BatchRenewal(SourceOptions.read(BASE), store)
+    try:
+        renewal.renew_due(time.monotonic())
+        assert peer.queues["q"].renewed == set(range(1, 101)) - set(dead)
+    finally:
+        renewal._node.close()
+
+
 def test_locks_are_renewed_while_spark_writes(peer: Peer, store: BatchStore) -> None:
     put(peer, 1, 2)
     read(store, 5, lock_seconds="30")

@@ -1,0 +1,79 @@
+"""The write-ahead log that a store is writing, noted beside it, so that its removal is noticed.
+
+What it is: a file with the number of the newest log, and the look whether that log still stands. What it is not: RocksDB's
+own note; it knows a log by its name in the folder alone, and opens a store without one as if nothing had been written.
+
+Invariants:
+    I1. A log is missed only if the manifest still needs it: what RocksDB removed by itself is none.
+    I2. A note that is out of date names an older log, and so misses nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from isthmus.store.manifest import oldest_log
+
+__all__ = ["LogInUse", "missing_log"]
+
+_NOTE = "log-in-use"
+
+
+class LogInUse:
+    """The newest log of an open store.
+
+    Args:
+        folder: the store's.
+
+    Attributes:
+        path: of the log.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._number = 0
+        self.path = folder
+        with suppress(OSError):  # then nothing is missed until the next look
+            self.is_gone()
+
+    def is_gone(self) -> bool:
+        """Whether the log was removed; a newer one takes its place without that.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
+        if self._number:
+            with suppress(FileNotFoundError):
+                self.path.stat()
+                return False
+        newest = max((int(file.stem) for file in self._folder.glob("*.log") if file.stem.isdigit()), default=0)
+        if newest <= self._number:
+            return self._number > 0
+        self._number = newest
+        self.path = self._folder / f"{newest:06}.log"
+        with suppress(OSError):  # a full disk: the note is out of date (I2)
+            self._note()
+        return False
+
+    def _note(self) -> None:
+        descriptor = os.open(self._folder / _NOTE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(descriptor, b"%020d" % self._number, 0)
+        finally:
+            os.close(descriptor)
+
+
+def missing_log(folder: Path) -> str:
+    """Name of the log that was in use when the store was last open, if it has gone and is needed; else empty.
+
+    Raises:
+        OSError: note or manifest is there and cannot be read.
+    """
+    try:
+        number = int((folder / _NOTE).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return ""
+    log = folder / f"{number:06}.log"
+    return "" if log.exists() or number < oldest_log(folder) else log.name
