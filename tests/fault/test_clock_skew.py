@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from fault_client import connected, endpoint_for
+from fault_client import connected
+from hosted_lease import carry, queue_route
 from isthmus.amqp import section
 from isthmus.amqp.section import Header
-from isthmus.connectors.servicebus.lease import Lease, LeaseLimits
-from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
-from isthmus.connectors.servicebus.outflow import Outflow, stream
-from isthmus.connectors.servicebus.outlet import Outlet
-from isthmus.connectors.servicebus.sink import _Rows
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.transport import Management, Sender
 
@@ -25,7 +22,6 @@ LOCK_SECONDS = 30.0
 CONFIG = f"queues: {{{QUEUE}: {{lock_duration: 30s}}}}"
 TTL_MS = 120_000
 AGE_SECONDS = 2.0
-OPTIONS = {"connection": "env:UNUSED", "entity": QUEUE}
 
 
 @pytest.fixture(name="target", scope="module")
@@ -37,9 +33,9 @@ def _target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NamespaceProce
 @pytest.mark.parametrize("ahead_seconds", [-60, 60])
 @pytest.mark.parametrize("lock_seconds", [LOCK_SECONDS, 0.0])
 def test_a_copy_lives_as_long_as_is_left_whatever_the_workers_clock_says(
-    tmp_path: Path, target: NamespaceProcess, ahead_seconds: int, lock_seconds: float
+    tmp_path: Path, target: NamespaceProcess, ahead_seconds: int, lock_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a lock duration, a message that the lease waits for tells the time."""
+    """Without a lock duration, a message that the source waits for tells the time."""
     with ExitStack() as stack:
         arguments = ("--clock-offset", str(ahead_seconds))
         source = stack.enter_context(namespace(tmp_path / "source", config=CONFIG, arguments=arguments))
@@ -47,19 +43,18 @@ def test_a_copy_lives_as_long_as_is_left_whatever_the_workers_clock_says(
         if lock_seconds:
             publish(source)
             time.sleep(AGE_SECONDS)
-        lease = Lease(
-            endpoint_for(source),
-            QUEUE,
-            LeaseLimits(seconds=30, rows=1, nbytes=1 << 30, idle_seconds=20),
-            channel_file=tmp_path / "task.lease",
-            lock_seconds=lock_seconds,
+        monkeypatch.setenv("SOURCE", source.connection_string)
+        monkeypatch.setenv("TARGET", target.connection_string)
+        route = queue_route(
+            {"connection": "env:SOURCE", "entity": QUEUE, "lock_seconds": str(lock_seconds)},
+            {"connection": "env:TARGET", "entity": QUEUE},
         )
-        outlet = Outlet(endpoint_for(target), QUEUE, channel_file=tmp_path / "task.lease").open()
-        lease.start()
-        if not lock_seconds:
-            time.sleep(AGE_SECONDS)  # the link waits
-            publish(source)
-        move(lease, outlet)
+        with ThreadPoolExecutor(1) as executor:
+            moved = executor.submit(carry, tmp_path, route, 1)
+            if not lock_seconds:
+                time.sleep(AGE_SECONDS)  # the link waits
+                publish(source)
+            moved.result(60)
     longest_ms = int((time.monotonic() - began) * 1000)  # of a slow machine; far from a minute
     left_ms = take_ttl_ms(target)
     shortest_ms = int(AGE_SECONDS * 1000) if lock_seconds else 0
@@ -70,16 +65,6 @@ def publish(ns: NamespaceProcess) -> None:
     with connected(ns, QUEUE) as client:
         message = section.encode_message(b"x", header=Header(ttl_ms=TTL_MS))
         Sender(client, QUEUE).wait_ready().send_all([message])
-
-
-def move(lease: Lease, outlet: Outlet) -> None:
-    """What Spark does between reader and sink, without Spark."""
-    rows = _Rows(SinkOptions.read(OPTIONS), outlet, None)
-    options = SourceOptions.read(OPTIONS)
-    for batch in stream(options, lease, Outflow(options, 1 << 16)):
-        rows.take(batch)
-    outlet.wait_source_end()
-    outlet.finish()
 
 
 def take_ttl_ms(ns: NamespaceProcess) -> int:

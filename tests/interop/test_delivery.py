@@ -1,21 +1,17 @@
-"""A lease and an outlet between entities of a real namespace, written and read by azure-servicebus."""
+"""A route of the bridge between entities of a real namespace, written and read by azure-servicebus."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
 
-from isthmus.connectors.servicebus import outlet as outlet_module
-from isthmus.connectors.servicebus.connect import endpoint_of_string
-from isthmus.connectors.servicebus.connection_string import ConnectionString
-from isthmus.connectors.servicebus.lease import Block, Finish, Lease, LeaseEnd, LeaseLimits
-from isthmus.connectors.servicebus.outlet import Outlet
-from isthmus.connectors.servicebus.splice import Splicer
+from hosted_lease import carry, queue_route
+from isthmus.bridge.delivery_settings import DeliverySettings
+from isthmus.bridge.host import sender_handle
 from isthmus.testing.namespace import NamespaceProcess, namespace
 
 CONFIG = """
@@ -32,52 +28,29 @@ def served() -> Iterator[NamespaceProcess]:
         yield running
 
 
-def move(served: NamespaceProcess, target: str, channel_file: Path, idle_seconds: float, **more: Any) -> Outlet:
-    """Runs one lease from `source` to `target`; what Spark does between is done here."""
-    endpoint = endpoint_of_string(ConnectionString.parse(served.connection_string))
-    splicer = Splicer("here/source")
-    lease = Lease(
-        endpoint, "source", LeaseLimits(60, 10**6, 1 << 30, idle_seconds), channel_file=channel_file, lock_seconds=30.0
-    )
-    outlet = Outlet(endpoint, target, channel_file=channel_file, **more).open()
-    lease.start()
-    rows = flushes = 0
-    try:
-        while not isinstance(item := lease.blocks.get(timeout=60), LeaseEnd):
-            if isinstance(item, Block):
-                rows += len(item.payloads)
-                offsets = [0]
-                for payload in item.payloads:
-                    offsets.append(offsets[-1] + len(payload))
-                copies, _ = splicer.copy_all(b"".join(item.payloads), offsets, 0)
-                outlet.send(copies, item.sequences)
-            flushes += 1
-            lease.note_flush(flushes, rows)
-            if isinstance(item, Finish):
-                lease.note_finish(flushes)
-            outlet.flush(flushes)
-        assert item.error is None, item.error
-        outlet.wait_source_end()
-        outlet.finish()
-    except BaseException as error:
-        outlet.abort(error)
-        raise
-    finally:
-        lease.join(10)
-    return outlet
+@pytest.fixture(autouse=True)
+def _place(served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLACE", served.connection_string)
+
+
+def set_aside_after(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender_handle, "DeliverySettings", partial(DeliverySettings, set_aside_seconds=seconds))
+
+
+def ends(target: str) -> tuple[dict[str, str], dict[str, str]]:
+    source = {"connection": "env:PLACE", "entity": "source", "lock_seconds": "30"}
+    return source, {"connection": "env:PLACE", "entity": target}
 
 
 def test_a_message_that_its_target_never_takes_is_dead_lettered_and_the_others_cross(
     served: NamespaceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An entity that requires sessions refuses a message without one as not allowed, whenever it comes."""
-    monkeypatch.setattr(outlet_module, "SET_ASIDE_SECONDS", 0.5)
+    set_aside_after(0.5, monkeypatch)
     with ServiceBusClient.from_connection_string(served.connection_string) as client:
         with client.get_queue_sender("source") as sender:
             sender.send_messages([ServiceBusMessage(f"{n}", session_id=None if n == 7 else "s") for n in range(COUNT)])
-        outlet = move(served, "sessions", tmp_path / "task.lease", 3.0)
-        statistics = outlet.statistics()
-        assert (statistics["completed"], statistics["dead_lettered"], statistics["blocked_by"]) == (COUNT - 1, 1, "")
+        carry(tmp_path, queue_route(*ends("sessions"), only_present=True))
         with client.get_queue_receiver("source", sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
             (dead,) = receiver.receive_messages(max_message_count=5, max_wait_time=5)
             assert (str(dead), dead.dead_letter_reason) == ("7", "RefusedByTarget")
@@ -98,26 +71,17 @@ def test_a_message_that_its_target_never_takes_is_dead_lettered_and_the_others_c
 def test_where_the_target_takes_none_none_is_set_aside(
     served: NamespaceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlet_module, "SET_ASIDE_SECONDS", 0.2)
+    """The route fails and gives everything back; the lease goes on for others, until somebody ends it."""
+    set_aside_after(0.2, monkeypatch)
+    monkeypatch.setattr("hosted_lease.LEASE_SECONDS", 5.0)
     with ServiceBusClient.from_connection_string(served.connection_string) as client:
         with client.get_queue_sender("source") as sender:
             sender.send_messages([ServiceBusMessage(f"{n}") for n in range(COUNT)])
-        failed = []
-
-        def run() -> None:
-            try:
-                move(served, "sessions", tmp_path / "task.lease", 30.0, target_timeout_seconds=2.0)
-            except BaseException as error:  # noqa: BLE001 - judged below
-                failed.append(str(error))
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join(30)
-        assert len(failed) == 1
-        assert "SessionId" in failed[0]
+        carry(tmp_path, queue_route(*ends("sessions"), target_seconds=2.0))
         with client.get_queue_receiver("source", sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
             assert receiver.peek_messages(max_message_count=5) == []
         with client.get_queue_receiver("source") as receiver:
             left = receiver.receive_messages(max_message_count=COUNT, max_wait_time=5)
             assert [str(message) for message in left] == [str(n) for n in range(len(left))]
+            assert left
             assert {message.delivery_count for message in left} == {0}

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from isthmus.amqp import section
+from isthmus.bridge.delivery_event import Disposition
 from isthmus.connectors.servicebus.connect import endpoint_of_string, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.option import SinkOptions
-from isthmus.connectors.servicebus.sink import DISPOSITIONS, _SourceSettler
-from isthmus.connectors.servicebus.splice import Refused
+from isthmus.connectors.servicebus.sink import DISPOSITIONS
+from isthmus.connectors.servicebus.source_settler import SourceSettler
 from isthmus.errors import ConnectionLostError, IsthmusError, UnauthorizedError
 from isthmus.operations.message import read, sequence_of
 from isthmus.testing.namespace import NamespaceProcess, namespace
@@ -145,7 +146,7 @@ def test_a_certificate_of_an_unknown_authority_is_refused(served: NamespaceProce
 def test_rows_are_settled_at_a_source_of_a_private_authority(
     served: NamespaceProcess, monkeypatch: pytest.MonkeyPatch, transport_type: str, queue: str
 ) -> None:
-    """With settle=commit the sink asks the source itself, over TLS as the reader does."""
+    """The sink asks the source itself, over TLS as the reader does."""
     secret = ";".join(part for part in served.connection_string.split(";") if part.startswith("SharedAccessKey"))
     monkeypatch.setenv("SOURCE", f"Endpoint=sb://127.0.0.1:{served.ports['tls']}/;{secret}")
     options = SinkOptions(
@@ -165,11 +166,11 @@ def test_rows_are_settled_at_a_source_of_a_private_authority(
 
         client.wait_until(arrived, 20, "messages")
         receiver.close()
-        settler = _SourceSettler(options)
+        settler = SourceSettler(options)
         sequences = [sequence_of(payload) for _, payload in taken]
         settler.know(sequences, [bytes(tag) for tag, _ in taken])
-        for sequence, disposition in zip(sequences[:3], DISPOSITIONS, strict=False):
-            settler(sequence, Refused(0, disposition, "bad", "row 7"))
+        for sequence, disposition in zip(sequences[:3], DISPOSITIONS, strict=True):
+            settler.settle(sequence, Disposition(disposition, "bad", "row 7"))
         settler.close()
         entity, dead = Management(client, queue), Management(client, f"{queue}/$DeadLetterQueue")
         states = [(read(each).sequence, read(each).state) for each in entity.peek(sequences[0], 10)]

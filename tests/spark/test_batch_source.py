@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from isthmus.connectors.servicebus.arrow_batch import ARROW_BATCH_SETTING
+from isthmus.bridge.spark.arrow_batch import ARROW_BATCH_SETTING
 from isthmus.replication.spark_session import create_spark_session
 from isthmus.testing.namespace import NamespaceProcess, namespace
 
@@ -365,7 +365,7 @@ def test_a_row_that_a_repeated_batch_has_dead_lettered_stops_nothing(
 
 
 def test_a_session_of_spark_alone_needs_no_setting(spark: SparkSession, queue: Queue, tmp_path: Path) -> None:
-    """Spark's own default of what it gathers, at which a lease is refused."""
+    """Spark's own default of what it gathers, at which the routes of a run are refused."""
     queue.send(0, 10)
     ours = spark.conf.get(ARROW_BATCH_SETTING)
     assert ours is not None

@@ -1,19 +1,16 @@
 """The data source as Spark runs it, between two fake brokers."""
 
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from isthmus.amqp import section, types
-from isthmus.connectors.servicebus.arrow_batch import ARROW_BATCH_SETTING
 from isthmus.replication.spark_session import create_spark_session
-from isthmus.replication.turns import start_turns
 from isthmus.testing.peer import Peer
 
 pytestmark = pytest.mark.spark
@@ -73,7 +70,9 @@ def ids(peer: Peer) -> list[str]:
 def read(spark: SparkSession, secrets: str, **options: str) -> DataFrame:
     return (
         spark.readStream.format("servicebus")
-        .options(connection=f"{secrets}#SOURCE", entity="source", **{"settle": "sink", "idle_seconds": "1", **options})
+        .options(
+            connection=f"{secrets}#SOURCE", entity="source", **{"idle_seconds": "1", "batch_seconds": "0.5", **options}
+        )
         .load()
     )
 
@@ -89,24 +88,16 @@ def write(
     return (writer.trigger(availableNow=True) if available_now else writer).start()
 
 
-def test_messages_stream_in_order_through_leases(
+def test_messages_stream_in_order_through_batches(
     spark: SparkSession, brokers: tuple[Peer, Peer], tmp_path: Path
 ) -> None:
     source, target = brokers
     secrets = connection_file(tmp_path, source, target)
     put(source, 0, 500)
-    query = write(read(spark, secrets, idle_seconds="15"), secrets, tmp_path, origin="ewr/source", target="jfk")
+    query = write(read(spark, secrets), secrets, tmp_path, origin="ewr/source", target="jfk")
     try:
         target.wait_for(lambda: len(target.queues["target"].messages) == 500, LONG_SECONDS)
-        source.wait_for(lambda: len(source.queues["source"].fates) == 500, LONG_SECONDS)
-        put(source, 500, 1)
-        target.wait_for(lambda: len(target.queues["target"].messages) == 501, LONG_SECONDS)
-        # It came within the lease that is still under way: what has ended is the rehearsal.
-        assert [progress["batchId"] for progress in query.recentProgress] == [0]
-        limit = time.monotonic() + LONG_SECONDS
-        while len(query.recentProgress) < 2 and time.monotonic() < limit:
-            time.sleep(0.1)
-        put(source, 501, 10)  # the lease before has ended by idleness: another one starts
+        put(source, 500, 11)
         target.wait_for(lambda: len(target.queues["target"].messages) == 511, LONG_SECONDS)
         source.wait_for(lambda: len(source.queues["source"].fates) == 511, LONG_SECONDS)
         assert ids(target) == [f"m{n}" for n in range(511)]
@@ -116,11 +107,10 @@ def test_messages_stream_in_order_through_leases(
         assert own["n"] == 0
         progress = query.lastProgress
         assert progress is not None
-        assert "lease" in str(progress["sources"][0]["endOffset"])
+        assert "batch" in str(progress["sources"][0]["endOffset"])
         assert "planted" not in progress.json
     finally:
         query.stop()
-    source.wait_for(lambda: not source.queues["source"].locked, LONG_SECONDS)
     assert set(source.queues["source"].fates.values()) == {"completed"}
 
 
@@ -129,32 +119,6 @@ def test_queries_that_start_together_share_what_threads_may_share(spark: SparkSe
     variables = manager.lookupDataSource("servicebus").dataSourceCls().envVars()
     assert variables.getClass().getName() == "java.util.concurrent.ConcurrentHashMap"
     assert "PYTHONPATH" in variables
-
-
-def test_two_queries_take_turns(spark: SparkSession, brokers: tuple[Peer, Peer], tmp_path: Path) -> None:
-    source, target = brokers
-    secrets = connection_file(tmp_path, source, target)
-
-    def start(turn: Mapping[str, str], checkpoint: Path) -> StreamingQuery:
-        checkpoint.mkdir(exist_ok=True)
-        return write(read(spark, secrets, idle_seconds="15", lease_seconds="3", **turn), secrets, checkpoint)
-
-    queries = start_turns(tmp_path, start)
-    sent = 0
-    try:
-        limit = time.monotonic() + LONG_SECONDS
-        # A lease that moved messages is behind each of them, and one that took over from the other.
-        while time.monotonic() < limit and any(len(query.recentProgress) < 3 for query in queries):
-            put(source, sent, 10)
-            sent += 10
-            time.sleep(0.1)
-        source.wait_for(lambda: len(source.queues["source"].fates) == sent, LONG_SECONDS)
-        assert min(len(query.recentProgress) for query in queries) >= 3
-        assert ids(target) == [f"m{n}" for n in range(sent)]
-    finally:
-        for query in queries:
-            query.stop()
-    assert set(source.queues["source"].fates.values()) == {"completed"}
 
 
 def test_available_now_moves_what_waits_and_ends(
@@ -179,29 +143,19 @@ def test_rows_get_the_disposition_that_a_step_gave_them(
     rows = (
         read(spark, secrets).withColumn("disposition", F.when(bad, "dead-letter")).withColumn("reason", F.lit("fifth"))
     )
-    query = write(rows, secrets, tmp_path, available_now=True)
+    place = {"source_connection": f"{secrets}#SOURCE", "source_entity": "source"}
+    query = write(rows, secrets, tmp_path, available_now=True, **place)
     assert query.awaitTermination(int(LONG_SECONDS))
     fates = source.queues["source"].fates
     assert {s for s, fate in fates.items() if fate == "dead-lettered: fifth"} == {5, 10}
     assert len(ids(target)) == 8
 
 
-def test_a_step_that_drops_rows_is_an_error(spark: SparkSession, brokers: tuple[Peer, Peer], tmp_path: Path) -> None:
-    source, target = brokers
-    secrets = connection_file(tmp_path, source, target)
-    put(source, 0, 10)
-    rows = read(spark, secrets, steps="my.step").filter("sequence_number <> 3")
-    query = write(rows, secrets, tmp_path, available_now=True)
-    with pytest.raises(Exception, match=r"1 messages from sequence number 3 on did not come to the sink.*my\.step"):
-        query.awaitTermination(int(LONG_SECONDS))
-    source.wait_for(lambda: source.queues["source"].waiting == [3], LONG_SECONDS)
-
-
 def test_a_shuffle_settles_when_spark_commits(spark: SparkSession, brokers: tuple[Peer, Peer], tmp_path: Path) -> None:
     source, target = brokers
     secrets = connection_file(tmp_path, source, target)
     put(source, 0, 50)
-    rows = read(spark, secrets, settle="commit", batch_seconds="0.5", mode="decoded").repartition(2)
+    rows = read(spark, secrets, mode="decoded").repartition(2)
     query = write(rows.drop("sequence_number"), secrets, tmp_path)
     try:
         target.wait_for(lambda: len(target.queues["target"].messages) >= 50, LONG_SECONDS)
@@ -241,30 +195,3 @@ def test_an_unknown_option_is_refused_with_the_nearest_name_and_sparks_own_pass(
     assert "body" in reader.load("a/path").columns
     with pytest.raises(PySparkException, match="no option 'maxrow'; write max_rows"):
         reader.option("maxRow", "5").load()
-
-
-def test_a_session_that_gathers_rows_without_end_is_refused_with_what_to_set(
-    spark: SparkSession, brokers: tuple[Peer, Peer], tmp_path: Path
-) -> None:
-    source, target = brokers
-    secrets = connection_file(tmp_path, source, target)
-    put(source, 0, 1)
-    ours = spark.conf.get(ARROW_BATCH_SETTING)
-    assert ours is not None
-    try:
-        spark.conf.set(ARROW_BATCH_SETTING, "64m")
-        refused = write(read(spark, secrets), secrets, tmp_path / "refused")
-        with pytest.raises(
-            StreamingQueryException, match=f"{ARROW_BATCH_SETTING} is 64m: Spark would hold messages back"
-        ):
-            refused.awaitTermination(int(LONG_SECONDS))
-        assert not target.queues["target"].messages
-        spark.conf.set(ARROW_BATCH_SETTING, "1m")
-        query = write(read(spark, secrets, idle_seconds="240"), secrets, tmp_path / "taken")
-        try:
-            # Within the lease, which nothing ends: a flush row has the size that this session asks for.
-            target.wait_for(lambda: len(target.queues["target"].messages) == 1, LONG_SECONDS / 2)
-        finally:
-            query.stop()
-    finally:
-        spark.conf.set(ARROW_BATCH_SETTING, ours)

@@ -3,7 +3,7 @@
 What it is: the driver's account of a route's deaths. A worker that dies takes with it whatever was under way, and a message
 that kills its worker comes back to the next one. After each death fewer messages are allowed under way, until the one at the
 head is alone; when workers go on dying over it, it is set aside: the next lease dead-letters it and hands it on to nobody.
-What it is not: the reports and the plan's way to the lease (`isthmus.replication.route_control`), nor the window
+What it is not: the reports and the plan's way to the lease (`isthmus.bridge.host.control_server`), nor the window
 (`credit_window`).
 
 Why the search ends, and what it costs. What was under way at a death was at most the lease's window then, W; in an ordered

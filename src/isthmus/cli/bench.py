@@ -30,7 +30,7 @@ Options = Annotated[
     typer.Option(
         "--option",
         "-o",
-        help="NAME=VALUE for the route's source; a NAME that begins with `spark.` is set on its session.",
+        help="NAME=VALUE for the read; a NAME that begins with `spark.` is set on its session.",
     ),
 ]
 PEERS = ("shovel", "sdk-loop")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from isthmus.bridge.report import RouteReport, RouteState
 from isthmus.bridge.route_spec import RouteSpec
-from isthmus.replication.route_query import WORKER_GONE, cause_of
+from isthmus.replication.query_failure import WORKER_GONE, cause_of
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
-from isthmus.connectors.servicebus.arrow_batch import ARROW_BATCH_BYTES, ARROW_BATCH_SETTING
+from isthmus.bridge.spark.arrow_batch import ARROW_BATCH_BYTES, ARROW_BATCH_SETTING
 from isthmus.errors import InvalidArgumentError
 from isthmus.replication.java import Java, find_java
 from isthmus.replication.numpy_converter import spare_numpy

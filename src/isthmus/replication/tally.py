@@ -1,19 +1,17 @@
 """What became of a route's messages, summed over its leases.
 
-What it is: the counts that each lease reports, and their sum over the leases of a route. What it is not: the
-connection that carries the reports (`isthmus.replication.route_control`).
+What it is: the counts that an operator sees. What it is not: the reports of leases that they are made of
+(`isthmus.bridge.host.control_tally`).
 
 Invariants:
-    I1. No count ever falls: what a lease reported last stays when the lease is gone.
-    I2. Moved are only messages that were settled because the target has acknowledged them.
+    I1. Moved are only messages that were settled because the target has acknowledged them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-__all__ = ["NO_COUNTS", "Counts", "counts_of"]
+__all__ = ["NO_COUNTS", "Counts"]
 
 
 class Counts(NamedTuple):
@@ -39,15 +37,3 @@ class Counts(NamedTuple):
 
 
 NO_COUNTS = Counts()
-
-
-def counts_of(told: Mapping[str, Any]) -> Counts:
-    """The counts in a lease's latest report, that of its sink included."""
-    sink = told.get("sink")
-    return Counts(
-        settled=int(told.get("settled", 0)),
-        moved=int(told.get("moved", 0)),
-        dead_lettered=int(told.get("dead_lettered", 0)),
-        discarded=int(told.get("discarded", 0)),
-        resent=int(sink.get("resent", 0)) if isinstance(sink, Mapping) else 0,
-    )

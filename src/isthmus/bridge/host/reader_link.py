@@ -17,7 +17,7 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -211,12 +211,17 @@ class ReaderLink:
 class NoReader:
     """What a handle tells where nothing is settled by this sink: a row that cannot be sent, or a route that fails, is an error.
 
+    Args:
+        dispose: what becomes of a row that is not sent, by its position, and raises where nothing can; None: it is an error, but for
+            rows that are to be left out.
+
     Attributes:
         error: why the write fails; None where nothing is wrong.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dispose: Callable[[int | None, Disposition], None] | None = None) -> None:
         self.error: IsthmusError | None = None
+        self._dispose = dispose
 
     def ready(self, handle: int) -> None:
         """Nobody waits for it."""
@@ -225,8 +230,10 @@ class NoReader:
         """Nothing is settled."""
 
     def dispose(self, handle: int, position: int | None, disposition: Disposition, route: str) -> None:
-        """A row that is not sent; an error unless it was to be left out."""
-        if disposition.kind != "complete" and self.error is None:
+        """A row that is not sent."""
+        if self._dispose is not None:
+            self._dispose(position, disposition)
+        elif disposition.kind != "complete" and self.error is None:
             self.error = RowRefusedError(route, *disposition)
 
     def pause(self, handle: int, text: str) -> None:

@@ -8,7 +8,8 @@ Without a channel (`static`) nothing is settled: the handles are 1, 2, ... in th
 write, and `finish` waits until every row is acknowledged.
 
 Invariants:
-    I1. `hand_over` and `flush` never wait for a target or for the reader.
+    I1. With a channel `hand_over` and `flush` never wait for a target or for the reader; without one `hand_over` waits while much
+        waits to be sent (`sender_room`).
     I2. `finish` returns only when the input has ended, everything that came for open handles is finished, and the reader has said that
         the lease is over. The end of the input alone is an error.
     I3. After an error nothing is sent, and the reader is told of it.
@@ -33,6 +34,7 @@ from isthmus.bridge.frame import Kind, unpack_json, unpack_numbers
 from isthmus.bridge.host.poller import Poller
 from isthmus.bridge.host.reader_link import NoReader, ReaderLink
 from isthmus.bridge.host.sender_error import SenderFaultError, SourceGoneError
+from isthmus.bridge.host.sender_room import SenderRoom
 from isthmus.bridge.host.sender_routes import SenderRoutes
 from isthmus.bridge.host.sender_rows import Part
 from isthmus.bridge.port import Connector
@@ -56,6 +58,8 @@ class SenderHost:
         channel: where the reader of this task listens; None: there is none, and nothing is settled.
         connectors: the connector of a kind.
         static: the routes, where there is no reader that opens them.
+        origin_identity: of the namespace that the rows come from, with static routes; empty where it is not known.
+        dispose: with static routes, what becomes of a row that is not sent, by its position; called by the loop.
     """
 
     def __init__(
@@ -64,12 +68,17 @@ class SenderHost:
         channel: Path | None,
         connectors: Callable[[str], Connector] = registry.connector,
         static: tuple[RouteSpec, ...] | None = None,
+        origin_identity: str = "",
+        dispose: Callable[[int | None, Disposition], None] | None = None,
     ) -> None:
         if (channel is None) == (static is None):
             raise InvalidArgumentError("a sink needs a channel to its reader, or static routes, and not both")
         self._static = static or ()
+        self._origin_identity = origin_identity
         self._link = None if channel is None else ReaderLink(channel)
-        self._no_reader = NoReader()
+        self._no_reader = NoReader(dispose)
+        self._room = None if static is None else SenderRoom()
+        self._came_bytes = 0
         self._routes = SenderRoutes(connectors, self._link or self._no_reader)
         self._input = _Input()
         self._ends = _Ends()
@@ -93,6 +102,7 @@ class SenderHost:
         offsets: Sequence[int],
         disposed: Sequence[tuple[int, Disposition]] = (),
         *,
+        clock_offset_ms: int | None = None,
         is_last: bool = True,
     ) -> None:
         """Takes rows of one route, in the order of their source.
@@ -103,13 +113,17 @@ class SenderHost:
             data: encoded messages, one behind the other.
             offsets: where each starts, and where the last ends; empty where there is none.
             disposed: rows that are not sent but get another disposition: (position, what).
+            clock_offset_ms: the wall time of the source's system minus monotonic time, where no reader tells it.
             is_last: whether no more comes at once; the loop need not be woken before.
 
         Raises:
             IsthmusError: the sink has failed.
         """
+        if self._room is not None:
+            self._room.add(len(data))
         self._ends.check()
-        self._input.add((handle, Part(positions, data, offsets, disposed)), wake=is_last)
+        wakes = is_last or self._room is not None
+        self._input.add((handle, Part(positions, data, offsets, disposed, clock_offset_ms)), wake=wakes)
 
     def flush(self, number: int) -> None:
         """Flush row `number` came.
@@ -146,7 +160,7 @@ class SenderHost:
         try:
             now = time.monotonic()
             for number, spec in enumerate(self._static, 1):
-                self._routes.open(number, spec, "", now)
+                self._routes.open(number, spec, self._origin_identity, now)
             while not self._iterate():
                 pass
             error = None
@@ -179,6 +193,8 @@ class SenderHost:
             self._tell(self._link, now)
         elif self._no_reader.error is not None:
             raise self._no_reader.error
+        if self._room is not None:
+            self._room.took(self._came_bytes - self._routes.waiting_bytes)
         return is_last and self._is_done(now)
 
     def _wait(self, now: float) -> dict[int, int]:
@@ -229,6 +245,7 @@ class SenderHost:
             return
         if self._link is not None:
             self._link.account.came(number, part.messages + len(part.disposed))
+        self._came_bytes += len(part.data)
         self._routes.add(number, part)
 
     # ---- the reader
@@ -291,6 +308,8 @@ class SenderHost:
         finally:
             self._routes.close_all(in_good_order=self._ends.error is None)
             self._input.close()
+            if self._room is not None:
+                self._room.close()
 
 
 class _Input:

@@ -137,6 +137,11 @@ class TargetHandle:
         return bool(self._rows) or self.machine.unfinished > 0
 
     @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the rows that the machine has not taken."""
+        return self._rows.nbytes
+
+    @property
     def awaits_target(self) -> bool:
         """Whether it can do nothing before the target has told something."""
         machine = self.machine
@@ -224,7 +229,7 @@ class TargetHandle:
         positions, disposed = part.positions, part.disposed
         if not part.messages:
             return self._tell(HandedOver((), None if positions is None else (), disposed), now)
-        copies = self._target.copies(part.data, part.offsets, self._source_ms(now))
+        copies = self._target.copies(part.data, part.offsets, self._source_ms(part, now))
         if copies.disposed:
             refused = [(None if positions is None else positions[row], each) for row, each in copies.disposed]
             disposed = [*disposed, *refused]  # type: ignore[list-item]  # positions are None only where nothing is settled
@@ -232,8 +237,8 @@ class TargetHandle:
             positions = [positions[row] for row in copies.rows]
         return self._tell(HandedOver(copies.payloads, positions, disposed, copies.is_alone), now)
 
-    def _source_ms(self, now: float) -> int:
-        offset_ms = self.clock_offset_ms
+    def _source_ms(self, part: Part, now: float) -> int:
+        offset_ms = self.clock_offset_ms if part.clock_offset_ms is None else part.clock_offset_ms
         return time.time_ns() // 1_000_000 if offset_ms is None else int(now * 1000) + offset_ms
 
     def _check_progress(self, now: float) -> None:

@@ -129,6 +129,11 @@ class SenderRoutes:
         """Whether anything that came is not finished; looks at every handle."""
         return any(handle.is_busy for handle in self._handles.values())
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the rows that wait for their targets; looks at every handle."""
+        return sum(handle.waiting_bytes for handle in self._handles.values())
+
     def deadline(self, now: float) -> float:
         """When `step` is due though nothing happens."""
         return min(self._deadlines.next(), self.pools.deadline(now))

@@ -30,6 +30,7 @@ class Part(NamedTuple):
     data: bytes
     offsets: Sequence[int]
     disposed: Sequence[tuple[int, Disposition]] = ()
+    clock_offset_ms: int | None = None
 
     @property
     def messages(self) -> int:
@@ -38,10 +39,15 @@ class Part(NamedTuple):
 
 
 class WaitingRows:
-    """The queue of one route."""
+    """The queue of one route.
+
+    Attributes:
+        nbytes: how much waits.
+    """
 
     def __init__(self) -> None:
         self._parts: deque[Part] = deque()
+        self.nbytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -49,10 +55,12 @@ class WaitingRows:
     def add(self, part: Part) -> None:
         """Rows came."""
         self._parts.append(part)
+        self.nbytes += len(part.data)
 
     def take(self) -> Part:
         """The first rows; there must be some."""
         first = self._parts.popleft()
+        self.nbytes -= len(first.data)
         if not self._parts or not self._joins(first, self._parts[0]):
             return first
         parts, rows, size = [first], first.messages, len(first.data)
@@ -62,12 +70,16 @@ class WaitingRows:
             if rows > JOINED_ROWS or size > JOINED_BYTES:
                 break
             parts.append(self._parts.popleft())
+            self.nbytes -= len(following.data)
         return _joined(parts) if len(parts) > 1 else first
 
     @staticmethod
     def _joins(first: Part, following: Part) -> bool:
         return (
-            not first.disposed and not following.disposed and (first.positions is None) == (following.positions is None)
+            not first.disposed
+            and not following.disposed
+            and (first.positions is None) == (following.positions is None)
+            and first.clock_offset_ms == following.clock_offset_ms
         )
 
 
@@ -77,7 +89,8 @@ def _joined(parts: list[Part]) -> Part:
         base = offsets[-1]
         offsets += [base + offset for offset in part.offsets[1:]] if base else part.offsets[1:]
     positions = [part.positions for part in parts if part.positions is not None]
-    return Part(_concatenated(positions) if positions else None, b"".join([part.data for part in parts]), offsets)
+    data = b"".join([part.data for part in parts])
+    return Part(_concatenated(positions) if positions else None, data, offsets, (), parts[0].clock_offset_ms)
 
 
 def _concatenated(sequences: list[Sequence[int]]) -> Sequence[int]:

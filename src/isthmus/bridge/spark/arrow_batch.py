@@ -33,13 +33,12 @@ _SIZE = re.compile(r"([0-9]+)([bkmgtp]?)b?")
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 
 
-def padding_bytes(setting: Callable[[str], str | None], buffer_bytes: str | None, *, otherwise: str = "") -> int:
+def padding_bytes(setting: Callable[[str], str | None], buffer_bytes: str | None) -> int:
     """How large a flush row has to be.
 
     Args:
         setting: tells a setting of the session by name, as it was written; None if it was not set.
         buffer_bytes: what Spark tells its workers of `spark.buffer.size`; None if it does not.
-        otherwise: what else the user can do, for the error.
 
     Raises:
         InvalidArgumentError: Spark gathers more than any flush row should have.
@@ -51,7 +50,6 @@ def padding_bytes(setting: Callable[[str], str | None], buffer_bytes: str | None
         raise InvalidArgumentError(
             f"{ARROW_BATCH_SETTING} {said}: Spark would hold messages back until so many bytes of them wait; set it to "
             f"{ARROW_BATCH_BYTES} ({LIMIT_BYTES >> 20}m at most) in the session before the query starts"
-            + (f", or {otherwise}" if otherwise else "")
         )
     return max(limit, int(buffer_bytes or DEFAULT_BUFFER_BYTES)) + _OVER_BYTES
 

@@ -1,57 +1,23 @@
 """How a source is told what becomes of a message.
 
 What it is: the AMQP outcome of a disposition, and the request that settles by lock token over `$management` where there is
-no link that delivered, or it is lost. What it is not: the deciding, which is the sink's, or the account (`ledger`).
+no link that delivered, or it is lost. What it is not: the deciding, which is the sink's, or the account of what is delivered (`ledger`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from isthmus.amqp.performative import Accepted, Error, Modified, Rejected, Released
 from isthmus.amqp.types import Symbol
-from isthmus.connectors.servicebus.connect import open_client
-from isthmus.connectors.servicebus.ledger import Span
-from isthmus.errors import InvalidArgumentError, IsthmusError, LockLostError
-from isthmus.transport import Backoff, Endpoint, Management, Reply
+from isthmus.errors import InvalidArgumentError
+from isthmus.transport import Management, Reply
 
-__all__ = ["TOKEN_CHUNK", "outcome_of", "settle_by_token", "start_settling"]
+__all__ = ["TOKEN_CHUNK", "outcome_of", "start_settling"]
 
 # Lock tokens in one request.
 TOKEN_CHUNK = 400
-RECONNECT_SECONDS = 20.0
-
-
-def settle_by_token(endpoint: Endpoint, path: str, lost: Iterable[tuple[Span, Any]]) -> None:
-    """The source's connection was lost: the locks live on, and their tokens settle over a new one; blocks.
-
-    Raises:
-        IsthmusError: the source could not be reached within `RECONNECT_SECONDS`, or refused.
-    """
-    backoff = Backoff(0.1, 2.0)
-    limit = time.monotonic() + RECONNECT_SECONDS
-    while True:
-        try:
-            with open_client(endpoint, path, f"isthmus-settle-{os.getpid()}", 5.0) as client:
-                management = Management(client, path)
-                for span, state in lost:
-                    _settle_span(management, span, state)
-            return
-        except IsthmusError as error:
-            if not error.retryable or time.monotonic() > limit:
-                raise
-            time.sleep(backoff.next_seconds())
-
-
-def _settle_span(management: Management, span: Span, state: Any) -> None:
-    for start in range(0, len(span.tokens), TOKEN_CHUNK):
-        reply = start_settling(management, span.tokens[start : start + TOKEN_CHUNK], state)
-        with contextlib.suppress(LockLostError):
-            management.finish(reply)
 
 
 def start_settling(management: Management, tokens: Sequence[bytes], state: Any) -> Reply:

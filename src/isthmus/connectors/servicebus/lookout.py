@@ -1,28 +1,25 @@
 """The driver's side of a streaming read.
 
-What it is: the looks that tell whether a lease or a batch is worth starting, what Spark's progress shows, and the driver's
-wish to stop. What it is not: Spark (`source`), the lease, or the settling of batches (`batch.settlement`).
+What it is: the looks that tell whether a batch is worth starting, and what Spark's progress shows. What it is not: Spark
+(`source`), or the settling of batches (`batch.settlement`).
 
 Invariants:
     I1. A look finds what waits and locks nothing; it blocks no longer than `look_seconds`, or, in a run with an end, than
         a lock held elsewhere can last.
-    I2. After a lease that moved nothing past the first message, the next look comes later, and later.
+    I2. After a batch that moved nothing past the first message, the next look comes later, and later.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import random
 import time
-from pathlib import Path
 from typing import Any
 
+from isthmus.bridge.host.channel import sweep
 from isthmus.clock import SystemClock
-from isthmus.connectors.servicebus import channel as frames
-from isthmus.connectors.servicebus.channel import Channel, dial, sweep
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
+from isthmus.connectors.servicebus.error import HeldElsewhereError
 from isthmus.connectors.servicebus.head import (
     FRAGMENT_BITS,
     Standing,
@@ -32,28 +29,22 @@ from isthmus.connectors.servicebus.head import (
     standing,
     waiting_at_most,
 )
-from isthmus.connectors.servicebus.lease_error import HeldElsewhereError
 from isthmus.connectors.servicebus.option import SourceOptions
-from isthmus.connectors.servicebus.turn import FIRST, Place, Turn
 from isthmus.errors import IsthmusError
 from isthmus.transport import Client, Management
 
 __all__ = ["Lookout"]
 
 FIRST_LOOK_SECONDS = 0.05
-# How long before the other query's lease ends this one's begins; the first of a query waits for its workers to start.
-LEAD_SECONDS = 1.5
-FIRST_LEAD_SECONDS = 10.0
-LONGEST_LEAD = 0.4  # of a lease's time
-# A look that found only what others hold, or a lease that moved nothing: the next comes after so long, then later.
+# A look that found only what others hold, or a batch that moved nothing: the next comes after so long, then later.
 FRUITLESS_SECONDS = 0.5
 FRUITLESS_LIMIT_SECONDS = 30.0
 FRUITLESS_NOW_SECONDS = 3.0
 # The longest LockDuration is 5 minutes: what is held for longer is held by somebody who is alive.
 HELD_SECONDS = 310.0
 EVERYTHING = 1 << 62
-# What has expired by this machine's clock for less than that may not have by the broker's. A lease that finds nothing costs
-# little; a message that no lease is begun for is lost.
+# What has expired by this machine's clock for less than that may not have by the broker's. A batch that finds nothing costs
+# little; a message that no batch is begun for is lost.
 CLOCK_SLACK_MS = 120_000
 
 
@@ -74,12 +65,10 @@ class Lookout:
         sweep()
         self._client: Client | None = None
         self._management: Management | None = None
-        self._control: Channel | None = None
-        self._stopping = False
         self.through = 0
         self._until_ms = EVERYTHING
         self._available_now = False
-        self._lease = 0
+        self._batch = 0
         self._last_found: Standing | None = None
         self._fruitless = 0
         self._not_before = 0.0
@@ -87,55 +76,31 @@ class Lookout:
         self._pause = FIRST_LOOK_SECONDS
         self._found_at = 0.0
         self._tail = 0
-        self._rehearsal: int | None = None
-        self._turn = Turn(Path(options.turns), options.turn) if options.turns else None
-        if self._turn is not None and options.turn != FIRST:
-            self._rehearsal = 0  # its first lease begins early, and waits for its turn: that is rehearsal enough
-        self._lead_seconds = FIRST_LEAD_SECONDS
-        self._told_looking = False
 
     # ---- looking
 
-    def latest(self, lease: int) -> dict[str, Any]:
-        """The offset of the next lease if something waits, else the same offset."""
-        self._lease = lease
+    def latest(self, batch: int) -> int:
+        """The number of the next batch if something waits, else the same."""
+        self._batch = batch
         if self._available_now and self.through == 0:
-            return {"lease": lease}
-        if self._rehearsal is None and not self._available_now and self.options.settle == "sink":
-            self._rehearsal = lease + 1
-            return {"lease": lease + 1}
+            return batch
         limit = time.monotonic() + self.options.look_seconds
         while True:
-            self._serve_control()
-            if self._stopping:
-                time.sleep(0.05)
-                return {"lease": lease}
             now = time.monotonic()
-            place = Place.LOOK if self._turn is None or self._available_now else self._turn.place(self._lead())
-            if place is Place.STAND_NEXT:
-                self._lead_seconds = LEAD_SECONDS
-                return {"lease": lease + 1}
-            if place is Place.WAIT:
-                self._next_look = now + FIRST_LOOK_SECONDS
-            else:
-                self._tell_looking()
-            if place is Place.LOOK and now >= max(self._not_before, self._next_look):
+            if now >= max(self._not_before, self._next_look):
                 if self._look():
                     self._pause = FIRST_LOOK_SECONDS
-                    return {"lease": lease + 1}
+                    return batch + 1
                 self._next_look = now + min(self._pause, self.options.look_pause_seconds)
                 self._pause = min(self._pause * 2, self.options.look_pause_seconds)
             if self._available_now:
                 if self._last_found is None:
-                    return {"lease": lease}
-                limit = self._not_before + 1.0  # what others hold comes free, or a lease names it
+                    return batch
+                limit = self._not_before + 1.0  # what others hold comes free, or an error names it
             if now >= limit:
-                return {"lease": lease}
+                return batch
             wait = min(max(self._not_before, self._next_look), limit) - time.monotonic()
             time.sleep(max(0.01, wait))
-
-    def _lead(self) -> float:
-        return min(self._lead_seconds, self.options.lease_seconds * LONGEST_LEAD)
 
     def _look(self) -> bool:
         through = self.through or EVERYTHING
@@ -146,7 +111,7 @@ class Lookout:
             return False
         now = time.monotonic()
         if self._last_found is not None and found.sequence == self._last_found.sequence:
-            # The lease before moved nothing past this message: somebody else holds it.
+            # The batch before moved nothing past this message: somebody else holds it.
             self._fruitless += 1
             longest = FRUITLESS_NOW_SECONDS if self._available_now else FRUITLESS_LIMIT_SECONDS
             delay = min(longest, FRUITLESS_SECONDS * 2 ** min(self._fruitless, 10))
@@ -194,15 +159,15 @@ class Lookout:
             self._until_ms = max(tails, default=0)
 
     @property
-    def lease_through(self) -> int:
-        """The last sequence number that a lease should move; of a partitioned entity a lease ends when nothing comes, for
+    def batch_through(self) -> int:
+        """The last sequence number that a batch should hold; of a partitioned entity a batch ends when nothing comes, for
         the last number may come first.
         """
         return EVERYTHING if self.through >> FRAGMENT_BITS else self.through
 
     def standing(self) -> dict[str, Any]:
-        """For Spark's progress: the lease under way and what waits at its end."""
-        told: dict[str, Any] = {"lease": self._lease, "entity": self.path}
+        """For Spark's progress: the batch under way and what waits at its end."""
+        told: dict[str, Any] = {"batch": self._batch, "entity": self.path}
         with contextlib.suppress(IsthmusError):
             head = first_waiting(self._peek, self._clock.wall_ms())
             self._tail = last_sequence(self._peek, self._tail)
@@ -210,35 +175,7 @@ class Lookout:
             told["lag_ms"] = max(0, self._clock.wall_ms() - head.enqueued_ms) if head is not None else 0
         return told
 
-    def lease_seconds(self, lease: int) -> float:
-        """How long a lease may last, give or take; 0 for a query's first, which is a rehearsal."""
-        self._rehearsal = self._rehearsal or 0  # Spark repeats a lease that a crash broke off: that is rehearsal enough
-        return 0.0 if lease == self._rehearsal else self.options.lease_seconds * random.uniform(0.9, 1.1)
-
-    # ---- the driver's wishes
-
-    def _serve_control(self) -> None:
-        if not self.options.control:
-            return
-        if self._control is None or self._control.closed:
-            self._control = dial(Path(self.options.control))
-        control = self._control
-        if control is None:
-            return
-        for kind, _ in control.receive():
-            if kind == frames.STOP:
-                self._stopping = True
-
-    def _tell_looking(self) -> None:
-        """Tells the driver, once, that the source looks for messages: its workers stand, if they were rehearsed."""
-        if self._control is not None and not self._told_looking:
-            self._told_looking = True
-            self._control.send(frames.STATS, json.dumps({"looking": True}).encode())
-            self._control.flush()
-
     def close(self) -> None:
         """The query is over."""
         if self._client is not None:
             self._client.close(1.0)
-        if self._control is not None:
-            self._control.close()

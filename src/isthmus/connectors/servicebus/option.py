@@ -17,14 +17,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-from isthmus.connectors.servicebus.turn import FIRST, SECOND
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault
 
 __all__ = [
     "MODES",
     "REFUSED",
-    "SETTLEMENTS",
     "SPARK_OPTIONS",
     "SinkOptions",
     "SourceOptions",
@@ -35,7 +33,6 @@ __all__ = [
 MODES = ("raw", "decoded")
 MARK_VALUES = ("message-id", "number")
 DUPLICATES = ("auto", "origin", "message-id", "allow")
-SETTLEMENTS = ("sink", "commit")
 REFUSED = ("dead-letter", "block")
 
 SPARK_OPTIONS = (
@@ -55,6 +52,11 @@ SPARK_OPTIONS = (
     "table_type",
     "serialization.format",
 )
+# Where an option went that people look for.
+_GONE = {
+    "settle": "remove it: a streaming read settles a batch once Spark has committed it; a task of a federation file (isthmus run) "
+    "settles each message as soon as its target has it, within milliseconds, and may change it by steps"
+}
 _TABLE_MARK = "provider"
 _TABLE_PREFIX = "option."
 _KINDS = {"str": Kind.TEXT, "int": Kind.INTEGER, "float": Kind.NUMBER, "bool": Kind.BOOLEAN}
@@ -93,7 +95,7 @@ class _Options:
         given = {name: value for name, value in options.items() if not name.lower().startswith(_TABLE_PREFIX)}
         other = SinkOptions if cls is SourceOptions else SourceOptions
         others = spec_of(other).names()
-        elsewhere = dict.fromkeys(others, f"remove it: only the options of a {other.title} have it")
+        elsewhere = dict.fromkeys(others, f"remove it: only the options of a {other.title} have it") | _GONE
         is_table = any(name.lower() == _TABLE_MARK for name in given)
         values = parse_options(
             spec_of(cls), given, ignore=SPARK_OPTIONS + (others if is_table else ()), elsewhere=elsewhere
@@ -142,19 +144,11 @@ class SourceOptions(_Options):
     transport_type: str = _option(_TRANSPORT_TYPE, "amqp", kind=Kind.CHOICE, choices=_TRANSPORTS)
     entity: str = _option("Path of queue, subscription or dead-letter queue.", "", example="orders")
     mode: str = _option("`raw` (the encoded message) or `decoded` (columns).", "raw", kind=Kind.CHOICE, choices=MODES)
-    settle: str = _option(
-        "`commit` (when Spark has committed the batch; works with every sink) or `sink` (a lease: the servicebus sink of the "
-        "same task settles each message as soon as its target has it, and no other sink works).",
-        "commit",
-        kind=Kind.CHOICE,
-        choices=SETTLEMENTS,
-    )
     ordered: bool = _option(
         "Keep the source's order: one partition, and wait for messages that a dead reader still locks.", True
     )
     partitions: int = _option("Readers at once, where `ordered` is false.", 1, minimum=1)
-    window: int = _option("Messages that may be under way between source and settlement.", 16_000, minimum=1)
-    window_bytes: int = _option("The same in bytes; one message alone may be larger.", 64 << 20, minimum=1)
+    window: int = _option("Messages that a reader asks for at once.", 16_000, minimum=1)
     lock_seconds: float = _option(
         "LockDuration of the entity, by which locks are renewed and those of a dead reader waited for; 0: what messages and "
         "this machine's clock tell.",
@@ -162,45 +156,24 @@ class SourceOptions(_Options):
         minimum=0,
         maximum=300,
     )
-    lease_seconds: float = _option("A lease ends after so long, give or take a tenth.", 300.0, minimum=0.1)
-    lease_rows: int = _option("Or after so many messages.", 50_000_000, minimum=1)
-    lease_bytes: int = _option("Or after so many bytes.", 50 << 30, minimum=1)
-    idle_seconds: float = _option("Or when nothing came for so long.", 30.0, minimum=0.1)
+    idle_seconds: float = _option("How long a micro-batch waits for its first message.", 30.0, minimum=0.1)
     look_seconds: float = _option("How long one look for waiting messages may block.", 1.0, minimum=0.01)
     look_pause_seconds: float = _option(
         "How long to wait between two peeks at an idle entity; the cloud bills each.", 0.25, minimum=0.01
     )
     batch_seconds: float = _option(
-        "With settle=commit, how long a micro-batch collects, from its first message on; at most a third of the LockDuration.",
+        "How long a micro-batch collects, from its first message on; at most a third of the LockDuration.",
         1.0,
         minimum=0.01,
     )
-    batch_rows: int = _option("With settle=commit: messages of a micro-batch at most.", 200_000, minimum=1)
-    batch_bytes: int = _option("With settle=commit: bytes of a micro-batch at most.", 256 << 20, minimum=1)
+    batch_rows: int = _option("Messages of a micro-batch at most.", 200_000, minimum=1)
+    batch_bytes: int = _option("Bytes of a micro-batch at most.", 256 << 20, minimum=1)
     spool: str = _option(
-        "With settle=commit: folder for the messages of a micro-batch until they are settled; readable by this user alone. "
+        "Folder for the messages of a micro-batch until they are settled; readable by this user alone. "
         "Where driver and executors run on several machines: one that all of them share. Default: in the temporary folder.",
         "",
         kind=Kind.PATH,
     )
-    flush_ms: float = _option("How old a row may get in Spark's buffers before it is pushed on.", 3.0, minimum=0)
-    control: str = _option(
-        "Path of the socket on which the driver listens for reports and tells wishes (`RouteControl`).",
-        "",
-        kind=Kind.PATH,
-    )
-    claimed: bool = _option(
-        "With control: nothing is locked or moved before the driver has confirmed that it holds the claim of the task, and "
-        "after it has not for a while.",
-        False,
-    )
-    turns: str = _option(
-        "Folder by which two queries of one route take turns (`prepare_turns`), so that nothing waits for a lease change.",
-        "",
-        kind=Kind.PATH,
-    )
-    turn: str = _option("With turns: which of the two this query is.", FIRST, kind=Kind.CHOICE, choices=(FIRST, SECOND))
-    steps: str = _option("Names of custom steps of the query, for the error when one dropped rows.", "")
     from_sequence: int = _option("Batch read: the first sequence number.", 0, minimum=0)
     max_rows: int = _option("Batch read: at most so many messages; 0: all.", 0, minimum=0)
 
@@ -208,10 +181,6 @@ class SourceOptions(_Options):
         yield from place_faults(self)
         if self.ordered and self.partitions != 1:
             yield "partitions: an ordered read has one", "write ordered=false for more"
-        if self.claimed and not self.control:
-            yield "claimed: nobody is there to confirm the claim", "write control, too"
-        if self.turns and (self.settle != "sink" or self.partitions != 1):
-            yield "turns: only leases of one reader take turns", "write settle=sink and partitions=1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +245,7 @@ class SinkOptions(_Options):
         minimum=1,
     )
     target_timeout_seconds: float = _option(
-        "How long a target may be away before the query fails, and all locks are given back.", 30.0, minimum=0
+        "How long a target may be away, or give no outcome, before the write fails.", 30.0, minimum=1
     )
     refused: str = _option(
         "A message that the target goes on refusing for 10 s while it accepts others: `dead-letter` at its source with the "
@@ -287,16 +256,16 @@ class SinkOptions(_Options):
         choices=REFUSED,
     )
     source_connection: str = _option(
-        "With settle=commit: reference to the source's connection string, for dispositions of rows.",
+        "Reference to the source's connection string, for dispositions of rows.",
         "",
         kind=Kind.REFERENCE,
         secret=True,
         example=_EXAMPLE,
     )
-    source_entity: str = _option("With settle=commit: the source's path.", "")
-    source_ca_file: str = _option("With settle=commit: as `ca_file`, for the source.", "", kind=Kind.PATH)
+    source_entity: str = _option("With source_connection: the source's path.", "")
+    source_ca_file: str = _option("With source_connection: as `ca_file`, for the source.", "", kind=Kind.PATH)
     source_transport_type: str = _option(
-        "With settle=commit: as `transport_type`, for the source.", "amqp", kind=Kind.CHOICE, choices=_TRANSPORTS
+        "With source_connection: as `transport_type`, for the source.", "amqp", kind=Kind.CHOICE, choices=_TRANSPORTS
     )
 
     def _at_odds(self) -> Iterator[tuple[str, str]]:

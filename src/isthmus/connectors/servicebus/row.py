@@ -6,12 +6,8 @@ properties keep their AMQP types: the struct of each names it, so that what is r
 is not: Spark; the schemas are given as Spark's DDL text beside Arrow's. Barely over 400 lines: what is read and how it is
 written again stand side by side.
 
-A flush row is a row that carries no message: its sequence number is -1, its lock token the number of the flush, and its
-`message` (or `body`) padding large enough to close the batch that Spark is filling.
-
 Invariants:
     I1. `decode` then `encode` gives a message with equal sections, types of application properties included.
-    I2. A flush row is never taken for a message, nor a message for a flush row: sequence numbers are positive.
 """
 
 from __future__ import annotations
@@ -33,17 +29,13 @@ from isthmus.connectors.servicebus.sequence import UNREADABLE
 __all__ = [
     "DECODED_DDL",
     "DECODED_SCHEMA",
-    "FLUSH_SEQUENCE",
     "RAW_DDL",
     "RAW_SCHEMA",
     "decoded_batch",
     "encode",
-    "flush_batch",
     "raw_batch",
-    "with_flush",
 ]
 
-FLUSH_SEQUENCE = -1
 # The body's type in the row of a message that cannot be read.
 UNREADABLE_BODY = "unreadable"
 
@@ -156,32 +148,6 @@ def _longs(values: Sequence[int]) -> pa.Array:
         else np.asarray(values, np.int64)
     )
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(numbers)])
-
-
-# ---- flush rows
-
-
-def flush_batch(number: int, padding: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    """Two flush rows: the first closes the batch that Spark fills for the sink, the second shows Spark that more rows
-    are there, so that it looks at the first one's size at once instead of waiting. It comes to the sink with whatever is
-    read next, and asks for no answer.
-    """
-    token = number.to_bytes(8, "little", signed=True)
-    columns: list[pa.Array] = [
-        pa.array([padding, b""], pa.binary()),
-        pa.array([token, b""], pa.binary()),
-        pa.array([FLUSH_SEQUENCE, FLUSH_SEQUENCE], pa.int64()),
-    ]
-    columns += [pa.nulls(2, field.type) for field in list(schema)[3:]]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def with_flush(
-    payloads: list[bytes], tokens: list[bytes], sequences: Sequence[int], number: int, padding: bytes
-) -> pa.RecordBatch:
-    """A raw batch with flush rows behind the messages, in one piece."""
-    token = number.to_bytes(8, "little", signed=True)
-    return raw_batch([*payloads, padding, b""], [*tokens, token, b""], [*sequences, FLUSH_SEQUENCE, FLUSH_SEQUENCE])
 
 
 # ---- decoded

@@ -1,23 +1,20 @@
 """The Spark data source `servicebus`: what Spark calls.
 
-What it is: `ServiceBusDataSource` and its readers. A streaming read is a sequence of micro-batches (settle=commit; see
-`batch`), or of leases (settle=sink; see `lease`); a batch read browses. What it is not: the options (`option`), the rows
-(`row`, `outflow`), the looks (`lookout`), the sink (`sink`).
+What it is: `ServiceBusDataSource` and its readers. A streaming read is a sequence of micro-batches, each settled once Spark has
+committed it (see `batch`); a batch read browses. What it is not: the options (`option`), the rows (`row`), the looks
+(`lookout`), the sink (`sink`), the routes of a run, whose messages are settled one by one (`isthmus.bridge.spark`).
 
 Which process runs what: `latestOffset`, `partitions` and `commit` run in one Python process at the driver that lives as
 long as the query; `read` runs in a worker, again for every evaluation. What passes between them is pickled, and holds no
 secret.
 
-Offsets are {"lease": n}: a queue has no position to go back to. A started lease is repeated after a crash under the
-same offset, and moves what waits then. With settle=commit n counts batches, and {"batches": name} names the folder of the
-query's batches, so that it is found again after a restart.
+Offsets are {"batch": n, "batches": name}: a queue has no position to go back to. n counts batches, and the name is that of the
+folder of the query's batches, so that it is found again after a restart.
 
 Invariants:
-    I1. `latestOffset` starts a lease only when a message waits, and never blocks much longer than `look_seconds`. One is
-        excepted: the first of a query is a rehearsal that ends at once, without a message. Spark then has its workers for
-        both ends and for the commit, whose start would hold up the first messages, and the first lease change, by seconds.
-    I2. With settle=commit nothing is settled before Spark committed the batch, and a batch that is evaluated again, in this
-        run or the next one, holds the same messages.
+    I1. `latestOffset` starts a batch only when a message waits, and never blocks much longer than `look_seconds`.
+    I2. Nothing is settled before Spark committed the batch, and a batch that is evaluated again, in this run or the next
+        one, holds the same messages.
     I3. A batch that Spark repeats and whose folder is lost stays empty, and its messages come in a later one: of a batch with
         other messages under the same number a sink that has it already would skip some for ever.
     I4. A schema that is not the data source's own is refused when the query is planned.
@@ -25,42 +22,35 @@ Invariants:
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from isthmus.connectors.servicebus.arrow_batch import padding_bytes
+from isthmus.bridge.host.channel import private_directory
 from isthmus.connectors.servicebus.batch.error import BatchInUseError
 from isthmus.connectors.servicebus.batch.reader import read_batch
 from isthmus.connectors.servicebus.batch.renewal import BatchRenewal
 from isthmus.connectors.servicebus.batch.settlement import BatchSettlement
 from isthmus.connectors.servicebus.batch.store import BatchStore, new_name
-from isthmus.connectors.servicebus.channel import channel_path, private_directory
+from isthmus.connectors.servicebus.block import Block, batch_of
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
-from isthmus.connectors.servicebus.lease import Lease
-from isthmus.connectors.servicebus.lease_item import Block, LeaseLimits
 from isthmus.connectors.servicebus.lookout import Lookout
 from isthmus.connectors.servicebus.option import SourceOptions
-from isthmus.connectors.servicebus.outflow import Outflow, batch_of, stream
 from isthmus.connectors.servicebus.row import DECODED_DDL, DECODED_SCHEMA, RAW_DDL, RAW_SCHEMA
 from isthmus.connectors.servicebus.sequence import sequences_of
 from isthmus.connectors.servicebus.sink import ServiceBusSinkMixin
-from isthmus.connectors.servicebus.turn import Turn
 from isthmus.errors import InvalidArgumentError
 from isthmus.transport import Management
 
 __all__ = ["ServiceBusDataSource"]
 
-SWITCH_INTERVAL_SECONDS = 0.001
 PEEK_PAGE = 250
 
 
@@ -78,8 +68,7 @@ class ServiceBusDataSource(ServiceBusSinkMixin, DataSource):
         return BrowseReader(self._read_options(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - as above; Spark's name
-        options = self._read_options(schema)
-        return BatchReader(options) if options.settle == "commit" else LeaseReader(options)
+        return BatchReader(self._read_options(schema))
 
     def _read_options(self, schema: StructType) -> SourceOptions:
         options = SourceOptions.read(self.options)
@@ -116,20 +105,6 @@ class BrowseReader(DataSourceReader):
                 start = sequences[-1] + 1
 
 
-class LeasePartition(InputPartition):
-    """What one reader of a lease is told."""
-
-    def __init__(self, lease: int, number: int, through: int, seconds: float) -> None:
-        super().__init__(number)
-        self.lease = lease
-        self.number = number
-        self.through = through
-        self.seconds = seconds
-
-    def __repr__(self) -> str:
-        return f"LeasePartition({self.lease}, {self.number})"
-
-
 class BatchPartition(InputPartition):
     """What one reader of a micro-batch is told."""
 
@@ -144,15 +119,20 @@ class BatchPartition(InputPartition):
         return f"BatchPartition({self.batch}, {self.number})"
 
 
-class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What streaming reads have in common; at the driver but for `read`."""
+class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming read; at the driver but for `read`."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self._driver: Lookout | None = None
+        self._name = ""
+        self._lost: int | None = None
+        self._store: BatchStore | None = None
+        self._settlement: BatchSettlement | None = None
+        self._renewal: BatchRenewal | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "_driver": None}
+        return {"options": self.options, "_driver": None, "_store": None}
 
     @property
     def _here(self) -> Lookout:
@@ -161,7 +141,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._driver
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return {"lease": 0}
+        return {"batch": 0}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         return self._here.standing()
@@ -172,51 +152,6 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Spark says so only when a later batch begins: `latestOffset` has it sooner."""
 
-    def stop(self) -> None:
-        if self._driver is not None:
-            self._driver.close()
-
-
-class LeaseReader(_StreamReader):
-    """A streaming read with settle=sink."""
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        return ReadMaxRows(self.options.lease_rows)
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        found = self._here.latest(int(start["lease"]))  # the reader keeps the limits
-        return start if found["lease"] == start["lease"] else found
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        if start == end:
-            return []
-        lease = int(end["lease"])
-        seconds = self._here.lease_seconds(lease)
-        return [
-            LeasePartition(lease, number, self._here.lease_through, seconds)
-            for number in range(self.options.partitions)
-        ]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, LeasePartition)
-        sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-        return _stream(self.options, partition)
-
-
-class BatchReader(_StreamReader):
-    """A streaming read with settle=commit."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        super().__init__(options)
-        self._name = ""
-        self._lost: int | None = None
-        self._store: BatchStore | None = None
-        self._settlement: BatchSettlement | None = None
-        self._renewal: BatchRenewal | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "_driver": None, "_store": None}
-
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadMaxRows(self.options.batch_rows)
 
@@ -224,14 +159,15 @@ class BatchReader(_StreamReader):
         self._batches(start)
         assert self._settlement is not None
         # Spark asks for the next offset only after it has committed the batch before.
-        self._settlement.settle_through(int(start["lease"]))
-        found = self._here.latest(int(start["lease"]))  # the reader keeps the limits
-        return start if found["lease"] == start["lease"] else found | {"batches": self._name}
+        self._settlement.settle_through(int(start["batch"]))
+        before = int(start["batch"])
+        found = self._here.latest(before)  # the reader keeps the limits
+        return start if found == before else {"batch": found, "batches": self._name}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
             return []
-        store, batch = self._batches(end, repeated=int(end["lease"])), int(end["lease"])
+        store, batch = self._batches(end, repeated=int(end["batch"])), int(end["batch"])
         if batch == self._lost:
             return []
         if store.settled() >= batch:  # its commit was taken out of Spark's checkpoint
@@ -239,7 +175,7 @@ class BatchReader(_StreamReader):
         # A batch that an earlier run has received has the readers of that run.
         readers = [reader + 1 for number, reader in store.listed("index") if number == batch]
         return [
-            BatchPartition(batch, number, self._here.lease_through, str(store.folder))
+            BatchPartition(batch, number, self._here.batch_through, str(store.folder))
             for number in range(max(self.options.partitions, *readers, 1))
         ]
 
@@ -258,7 +194,8 @@ class BatchReader(_StreamReader):
         return self._store
 
     def stop(self) -> None:
-        super().stop()
+        if self._driver is not None:
+            self._driver.close()
         if self._store is not None and self._settlement is not None and self._renewal is not None:
             self._renewal.stop()
             self._settlement.close()
@@ -268,65 +205,3 @@ class BatchReader(_StreamReader):
         assert isinstance(partition, BatchPartition)
         store = BatchStore(Path(partition.folder))
         return read_batch(self.options, store, partition.batch, partition.number, partition.through)
-
-
-# ---- the worker's side
-
-
-def _lease(options: SourceOptions, partition: LeasePartition, channel_file: Path | None) -> Lease:
-    limits = LeaseLimits(
-        seconds=partition.seconds,
-        rows=options.lease_rows,
-        nbytes=options.lease_bytes,
-        idle_seconds=options.idle_seconds,
-        through=partition.through,
-    )
-    return Lease(
-        endpoint_of(options),
-        options.entity.strip("/"),
-        limits,
-        window=options.window,
-        window_bytes=options.window_bytes,
-        ordered=options.ordered,
-        channel_file=channel_file,
-        control_file=Path(options.control) if options.control else None,
-        turn=Turn(Path(options.turns), options.turn) if options.turns and partition.seconds else None,
-        label="/".join((*((options.turn,) if options.turns else ()), str(partition.lease), str(partition.number))),
-        lock_seconds=options.lock_seconds,
-        steps=options.steps,
-        claimed=options.claimed,
-    )
-
-
-def task_channel() -> Path | None:
-    """Where reader and sink of the running task meet; None outside a task."""
-    context = TaskContext.get()
-    if context is None:
-        return None
-    return channel_path(
-        context.getLocalProperty("sql.streaming.queryId"),
-        context.stageId(),
-        context.partitionId(),
-        context.taskAttemptId(),
-    )
-
-
-def _setting(name: str) -> str | None:
-    """A setting of the session that this task runs in: Spark hands them all on with its jobs."""
-    context = TaskContext.get()
-    return None if context is None else context.getLocalProperty(name)
-
-
-def _stream(options: SourceOptions, partition: LeasePartition) -> Iterator[pa.RecordBatch]:
-    """Rows as they arrive; returns when the lease's accounts are closed."""
-    out = Outflow(options, padding_bytes(_setting, os.environ.get("SPARK_BUFFER_SIZE")))
-    lease = _lease(options, partition, task_channel())
-    lease.start()
-    try:
-        # Spark starts the sink's worker with the first row: a flush row starts it now, to connect while this side does.
-        yield out.flush(0)
-        out.push()
-        yield from stream(options, lease, out)
-    finally:
-        lease.stop("the reader was closed")
-        lease.join(10.0)

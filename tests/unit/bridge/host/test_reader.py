@@ -214,6 +214,15 @@ def test_i1_a_sink_that_goes_away_fails_the_lease_after_all_was_given_back(make:
     assert system.settled == []
 
 
+def test_who_only_looks_whether_anybody_listens_disturbs_no_lease(make: Any, system: FakeSystem) -> None:
+    bed = make(routes=[route("a")])
+    bed.open(1)
+    with socket.socket(socket.AF_UNIX) as look:
+        look.connect(str(bed.path))
+    system.put("a", 1)
+    assert bed.rows() == Rows(1, [1], [b"x"])
+
+
 @pytest.mark.parametrize("kind", [Kind.END, Kind.ERROR])
 def test_a_sink_that_ends_before_the_lease_fails_it(make: Any, system: FakeSystem, kind: Kind) -> None:
     bed = make(routes=[route("a")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Ou
 from isthmus.bridge.frame import Kind, pack_numbers, unpack_json
 from isthmus.bridge.host.sender import SenderHost
 from isthmus.bridge.host.sender_error import RowRefusedError, SenderFaultError, SourceGoneError, TargetUnavailableError
+from isthmus.bridge.host.sender_room import SenderRoom
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.errors import InvalidArgumentError
 from sender_fixture import AWAY, BUSY, GONE, FakeReader, FakeSystem, encoded, spec
@@ -535,6 +537,57 @@ def test_a_plain_write_has_no_source_to_give_rows_to(system: FakeSystem, kind: s
             host.finish()
 
 
+def test_a_plain_write_can_say_what_becomes_of_rows_that_are_not_sent(system: FakeSystem) -> None:
+    told: list[tuple[int | None, Disposition]] = []
+    host = SenderHost(channel=None, connectors=system, static=(spec("r"),), dispose=lambda *each: told.append(each))
+    host.start()
+    host.hand_over(1, None, b"", [], [(7, Disposition("dead-letter", "reason", "text"))])
+    host.finish()
+    assert told == [(7, Disposition("dead-letter", "reason", "text"))]
+
+
+def test_a_plain_write_fails_where_a_row_cannot_be_disposed_of(system: FakeSystem) -> None:
+    def refuse(position: int | None, disposition: Disposition) -> None:
+        raise InvalidArgumentError("no such source")
+
+    host = SenderHost(channel=None, connectors=system, static=(spec("r"),), dispose=refuse).start()
+    host.hand_over(1, None, b"", [], [(7, Disposition("dead-letter", "reason", "text"))])
+    with pytest.raises(InvalidArgumentError, match="no such source"):
+        host.finish()
+
+
+def test_a_plain_write_makes_copies_by_the_clock_of_the_rows(system: FakeSystem) -> None:
+    host = SenderHost(channel=None, connectors=system, static=(spec("r"),)).start()
+    host.hand_over(1, None, *encoded([b"a"]), clock_offset_ms=5_000_000_000_000)
+    system.wait_received("r", 1)
+    host.finish()
+    assert system.by_key[1].clocks[0] >= 5_000_000_000_000
+
+
+def test_a_plain_write_waits_while_much_waits_to_be_sent_i1(system: FakeSystem) -> None:
+    """Nothing else bounds what Spark brings: the frame may be larger than the memory."""
+    system.silent.add("r")
+    host = SenderHost(channel=None, connectors=system, static=(spec("r"),))
+    host._room = SenderRoom(100)
+    host.start()
+    added: list[int] = []
+
+    def write() -> None:
+        for _ in range(10):
+            host.hand_over(1, None, *encoded([b"x" * 60]))
+            added.append(1)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    system.wait(lambda: 1 in system.by_key)
+    writer.join(0.1)
+    assert len(added) == 2
+    system.by_key[1].tell(Opened(0), Granted(100))
+    writer.join(10)
+    host.finish()
+    assert len(added) == 10
+
+
 def test_a_sink_has_a_reader_or_routes_of_its_own(system: FakeSystem, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError):
         SenderHost(channel=None, connectors=system)
@@ -546,8 +599,6 @@ class _finishing:  # noqa: N801 - reads as a statement
     """Finishes in another thread; at the end it must have."""
 
     def __init__(self, host: SenderHost) -> None:
-        import threading
-
         self._error: BaseException | None = None
         self._host = host
         self._thread = threading.Thread(target=self._finish)

@@ -71,3 +71,14 @@ def test_rows_without_positions_are_joined_among_themselves() -> None:
     taken = _taken(rows)
     assert [part.positions for part in taken] == [None, [7]]
     assert _messages(taken[0]) == [b"000", b"001", b"000", b"001"]
+
+
+def test_rows_by_other_clocks_are_not_joined_and_bytes_are_counted() -> None:
+    rows = WaitingRows()
+    for clock in (None, None, 5):
+        rows.add(Part(None, b"ab", [0, 2], (), clock))
+    assert rows.nbytes == 6
+    assert rows.take() == Part(None, b"abab", [0, 2, 4], (), None)
+    assert rows.nbytes == 2
+    assert rows.take().clock_offset_ms == 5
+    assert rows.nbytes == 0

@@ -9,6 +9,8 @@ import pytest
 from isthmus.amqp import section, types
 from isthmus.amqp.section import Header
 from isthmus.clock import SystemClock
+from isthmus.connectors.servicebus import lookout as lookout_module
+from isthmus.connectors.servicebus.error import HeldElsewhereError
 from isthmus.connectors.servicebus.lookout import Lookout
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.testing.peer import Peer
@@ -50,24 +52,45 @@ def test_a_run_with_an_end_moves_of_each_fragment_what_stands_at_its_start_and_n
         del held[sequence]
     assert not lookout._look()
     assert (
-        lookout.lease_through > two + 2
-    )  # a lease that ended with the last number would leave what is in other fragments
+        lookout.batch_through > two + 2
+    )  # a batch that ended with the last number would leave what is in other fragments
 
 
-def test_a_lease_of_an_ordinary_entity_ends_with_the_last_message_of_the_start(peer: Peer) -> None:
+def test_a_batch_of_an_ordinary_entity_ends_with_the_last_message_of_the_start(peer: Peer) -> None:
     lookout = Lookout(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
-    assert lookout.lease_through == 0
+    assert lookout.batch_through == 0
     for _ in range(3):
         peer.queues["q"].put(section.encode_message(b"x"))
     lookout.prepare_available_now()
-    assert lookout.lease_through == 3
+    assert lookout.batch_through == 3
     lookout.close()
 
 
 @pytest.mark.parametrize("ahead_ms", [-60_000, 60_000])
-def test_a_message_that_has_expired_only_by_this_machines_clock_begins_a_lease(peer: Peer, ahead_ms: int) -> None:
+def test_a_message_that_has_expired_only_by_this_machines_clock_begins_a_batch(peer: Peer, ahead_ms: int) -> None:
     lookout = Lookout(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
     lookout._clock = SystemClock(ahead_ms)
     peer.queues["q"].put(section.encode_message(b"x", header=Header(ttl_ms=30_000)))
     assert lookout._look()
+    lookout.close()
+
+
+def test_a_batch_that_moved_nothing_puts_off_the_next_i2(peer: Peer) -> None:
+    """Somebody else holds the message."""
+    lookout = Lookout(SourceOptions.read({"connection": "env:PLACE", "entity": "q", "look_seconds": "0.01"}))
+    peer.queues["q"].put(section.encode_message(b"x"))
+    assert lookout.latest(7) == 8
+    assert lookout.latest(8) == 9
+    assert lookout.latest(9) == 9
+    lookout.close()
+
+
+def test_a_run_with_an_end_names_the_message_that_others_hold(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookout_module, "HELD_SECONDS", 0.0)
+    lookout = Lookout(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
+    peer.queues["q"].put(section.encode_message(b"x"))
+    lookout.prepare_available_now()
+    assert lookout.latest(7) == 8
+    with pytest.raises(HeldElsewhereError, match="'q': message 1 has been locked by another receiver"):
+        lookout.latest(8)
     lookout.close()

@@ -17,8 +17,8 @@ def faults(kind: type[SourceOptions | SinkOptions], **options: str) -> list[str]
 
 
 def test_names_count_without_case_and_underscores_and_values_get_their_types() -> None:
-    options = SourceOptions.read({**PLACE, "LEASEseconds": "2.5", "lease_rows": "7", "ordered": "FALSE", "ca_file": ""})
-    assert (options.lease_seconds, options.lease_rows, options.ordered, options.ca_file) == (2.5, 7, False, "")
+    options = SourceOptions.read({**PLACE, "BATCHseconds": "2.5", "batch_rows": "7", "ordered": "FALSE", "ca_file": ""})
+    assert (options.batch_seconds, options.batch_rows, options.ordered, options.ca_file) == (2.5, 7, False, "")
     assert options.connection == "env:EWR_CONNECTION"
     assert pickle.loads(pickle.dumps(options)) == options
 
@@ -32,15 +32,21 @@ def test_every_default_is_what_the_declaration_parses() -> None:
 
 
 def test_every_wrong_option_is_named_at_once_i1() -> None:
-    assert faults(
-        SourceOptions, idel_seconds="5", window="0", mode="cooked", lease_seconds="nan", ordered="maybe", settle="sink"
-    ) == [
+    assert faults(SourceOptions, idel_seconds="5", window="0", mode="cooked", batch_seconds="nan", ordered="maybe") == [
         "servicebus read has no option 'idel_seconds'; write idle_seconds",
         "servicebus read: window is below its least value; write window: 1 or more",
         "servicebus read: mode has an unknown value; write mode: raw or decoded",
-        "servicebus read: lease_seconds is not a number",
+        "servicebus read: batch_seconds is not a number",
         "servicebus read: ordered is neither true nor false; write ordered: true or false",
     ]
+
+
+def test_who_asks_for_another_settlement_is_told_what_there_is() -> None:
+    (fault,) = faults(SourceOptions, settle="sink")
+    assert fault.startswith(
+        "servicebus read has no option 'settle'; remove it: a streaming read settles a batch once Spark"
+    )
+    assert "isthmus run" in fault
 
 
 def test_an_option_of_the_other_side_is_told_so() -> None:

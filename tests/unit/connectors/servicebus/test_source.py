@@ -15,43 +15,16 @@ from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.source import (
     BatchPartition,
     BatchReader,
-    LeasePartition,
-    LeaseReader,
     ServiceBusDataSource,
 )
 from isthmus.errors import InvalidArgumentError
 
-OPTIONS = {"connection": "env:NOT_SET", "entity": "q", "settle": "sink"}
-
-
-def seconds_of(reader: LeaseReader, lease: int) -> list[float]:
-    partitions = reader.partitions({"lease": lease - 1}, {"lease": lease})
-    return [part.seconds for part in partitions if isinstance(part, LeasePartition)]
-
-
-def test_the_first_lease_of_a_query_is_a_rehearsal() -> None:
-    reader = LeaseReader(SourceOptions.read(OPTIONS))
-    assert reader.latestOffset({"lease": 7}, ReadAllAvailable()) == {"lease": 8}
-    assert seconds_of(reader, 8) == [0.0]
-    assert all(200 < seconds < 400 for seconds in seconds_of(reader, 9))
-
-
-def test_a_lease_that_is_repeated_after_a_crash_is_none() -> None:
-    reader = LeaseReader(SourceOptions.read(OPTIONS | {"look_seconds": "0.01"}))
-    assert all(200 < seconds < 400 for seconds in seconds_of(reader, 8))
-    assert all(200 < seconds < 400 for seconds in seconds_of(reader, 9))
-
-
-def test_a_run_with_an_end_has_none() -> None:
-    reader = LeaseReader(SourceOptions.read(OPTIONS))
-    driver = reader._here
-    driver._available_now = True
-    assert reader.latestOffset({"lease": 7}, ReadAllAvailable()) == {"lease": 7}
+OPTIONS = {"connection": "env:NOT_SET", "entity": "q"}
 
 
 @pytest.fixture(name="batches")
 def _batches(tmp_path: Path) -> Iterator[BatchReader]:
-    reader = BatchReader(SourceOptions.read(OPTIONS | {"settle": "commit", "spool": str(tmp_path)}))
+    reader = BatchReader(SourceOptions.read(OPTIONS | {"spool": str(tmp_path)}))
     yield reader
     reader.stop()
 
@@ -65,56 +38,56 @@ def kept(spool: Path) -> BatchStore:
 
 
 def test_a_batch_whose_folder_is_lost_stays_empty_and_the_next_one_does_not_i3(batches: BatchReader) -> None:
-    lost = {"lease": 8, "batches": "abc"}
+    lost = {"batch": 8, "batches": "abc"}
     for _ in range(2):
-        assert batches.partitions({"lease": 7}, lost) == []
-    assert len(batches.partitions(lost, {"lease": 9, "batches": "abc"})) == 1
+        assert batches.partitions({"batch": 7}, lost) == []
+    assert len(batches.partitions(lost, {"batch": 9, "batches": "abc"})) == 1
 
 
 def test_a_batch_that_is_planned_first_after_its_folder_was_cleared_is_read(batches: BatchReader) -> None:
     """A query that has settled everything leaves no folder."""
-    batches._here._stopping = True
-    start = {"lease": 7, "batches": "abc"}
+    batches._here._available_now = True  # and nothing stands: it looks at nothing
+    start = {"batch": 7, "batches": "abc"}
     batches.latestOffset(start, ReadAllAvailable())
-    assert len(batches.partitions(start, {"lease": 8, "batches": "abc"})) == 1
+    assert len(batches.partitions(start, {"batch": 8, "batches": "abc"})) == 1
 
 
-def test_no_batch_is_a_rehearsal_and_an_offset_that_stays_is_the_same_text(batches: BatchReader) -> None:
+def test_an_offset_that_stays_is_the_same_text(batches: BatchReader) -> None:
     """Spark compares offsets as text: another key would be new data."""
-    batches._here._stopping = True
-    start = {"lease": 7, "of another release": True}
+    batches._here._available_now = True  # and nothing stands: it looks at nothing
+    start = {"batch": 7, "of another release": True}
     assert batches.latestOffset(start, ReadAllAvailable()) == start
 
 
 def test_the_offset_leads_to_the_folder_of_the_batches_after_a_restart(tmp_path: Path, batches: BatchReader) -> None:
     kept(tmp_path)
-    offset = {"lease": 8, "batches": "abc"}
-    (partition,) = batches.partitions({"lease": 7}, offset)
+    offset = {"batch": 8, "batches": "abc"}
+    (partition,) = batches.partitions({"batch": 7}, offset)
     assert isinstance(partition, BatchPartition)
     assert (partition.batch, Path(partition.folder)) == (8, tmp_path / "abc")
-    batches._here._stopping = True
+    batches._here._available_now = True  # and nothing stands: it looks at nothing
     assert batches.latestOffset(offset, ReadAllAvailable()) == offset
 
 
 def test_a_batch_that_an_earlier_run_received_keeps_its_readers(tmp_path: Path, batches: BatchReader) -> None:
     store = kept(tmp_path)
     store.writer(8, 2).complete(1000)
-    assert len(batches.partitions({"lease": 7}, {"lease": 8, "batches": "abc"})) == 3
+    assert len(batches.partitions({"batch": 7}, {"batch": 8, "batches": "abc"})) == 3
 
 
 def test_two_queries_do_not_share_a_checkpoint(
     tmp_path: Path, batches: BatchReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "OWNER_SECONDS", 0.0)
-    batches.partitions({"lease": 7}, {"lease": 8, "batches": "abc"})
-    other = BatchReader(SourceOptions.read(OPTIONS | {"settle": "commit", "spool": str(tmp_path)}))
+    batches.partitions({"batch": 7}, {"batch": 8, "batches": "abc"})
+    other = BatchReader(SourceOptions.read(OPTIONS | {"spool": str(tmp_path)}))
     with pytest.raises(BatchInUseError, match="checkpointLocation of its own"):
-        other.partitions({"lease": 7}, {"lease": 8, "batches": "abc"})
+        other.partitions({"batch": 7}, {"batch": 8, "batches": "abc"})
     other.stop()
 
 
 def test_what_goes_to_the_workers_is_pickled_without_the_drivers_part(batches: BatchReader) -> None:
-    batches.partitions({"lease": 7}, {"lease": 8, "batches": "abc"})
+    batches.partitions({"batch": 7}, {"batch": 8, "batches": "abc"})
     copy = pickle.loads(pickle.dumps(batches))
     assert copy.options == batches.options
 

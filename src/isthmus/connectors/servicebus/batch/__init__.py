@@ -1,1 +1,1 @@
-"""Micro-batches of a streaming read that settles when Spark commits (settle=commit)."""
+"""Micro-batches of a streaming read, settled when Spark commits."""

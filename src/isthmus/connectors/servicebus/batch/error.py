@@ -1,6 +1,6 @@
 """Why a micro-batch failed.
 
-What it is: the errors of a streaming read with settle=commit. What it is not: the faults of connection and link, which are
+What it is: the errors of a streaming read. What it is not: the faults of connection and link, which are
 the transport's.
 """
 

@@ -13,7 +13,7 @@ from isthmus.connectors.servicebus.port.option import read_source, read_target
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.port.source import ServiceBusSource
 from isthmus.connectors.servicebus.port.target import ServiceBusTarget
-from isthmus.connectors.servicebus.target import refusal_of
+from isthmus.connectors.servicebus.refusal import refusal_of
 from isthmus.errors import IsthmusError
 
 __all__ = ["CONNECTOR", "ServiceBusConnector", "ServiceBusSources", "ServiceBusTargets"]

@@ -11,7 +11,7 @@ Invariants:
     I2. What a lost link delivered is renewed and settled by lock token once the source is open again.
     I3. In an ordered source nothing is given while an earlier message is locked by a reader before this one.
     I4. With `only_present` nothing is given that came after the first opening.
-    I5. What was never given goes back before the link is detached.
+    I5. What was never given goes back before the link is detached, also where a fault of something else ends the link.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.port.present import Present
 from isthmus.connectors.servicebus.port.token_map import TokenMap
 from isthmus.connectors.servicebus.port.token_request import TokenRequests
+from isthmus.connectors.servicebus.refusal import may_pass
 from isthmus.connectors.servicebus.sequence import UNREADABLE, sequences_of
-from isthmus.connectors.servicebus.target import may_pass
 from isthmus.errors import IsthmusError, ProtocolError
 from isthmus.transport import Client
 
@@ -370,6 +370,9 @@ class ServiceBusSource(End):
     # ---- the end of a link
 
     def _lost(self, error: IsthmusError, events: list[SourceEvent], now: float) -> None:
+        receiver = self._receiver
+        if receiver is not None and self.step is Step.ATTACHED and not (receiver.error or receiver.client.error):
+            self._give_back(receiver)
         self._end_links()
         self.disconnect(now)
         self._tell_blocked(events)

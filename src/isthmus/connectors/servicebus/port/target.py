@@ -19,12 +19,12 @@ from isthmus.amqp import BATCH_FORMAT
 from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.servicebus.error import TargetChangedError
 from isthmus.connectors.servicebus.option import SinkOptions
-from isthmus.connectors.servicebus.outlet_error import TargetChangedError
 from isthmus.connectors.servicebus.port.end import End, MarkedSender, Step
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
+from isthmus.connectors.servicebus.refusal import may_pass, refusal_of
 from isthmus.connectors.servicebus.splice import Mark, Splicer
-from isthmus.connectors.servicebus.target import may_pass, refusal_of
 from isthmus.errors import InvalidArgumentError, IsthmusError, OperationTimeoutError
 from isthmus.message import DUPLICATE_KEYS
 from isthmus.message import name as names

@@ -35,7 +35,7 @@ def test_every_wrong_option_is_named_at_once() -> None:
 
 
 def test_what_only_the_data_source_needs_is_passed_over() -> None:
-    assert read_source(PLACE | {"mode": "raw", "settle": "sink", "ordered": "true", "control": "/x"}).entity == "orders"
+    assert read_source(PLACE | {"mode": "raw", "ordered": "true", "spool": "/x"}).entity == "orders"
     made = read_target(
         PLACE | {"origin": "east/orders", "origin_connection": "env:EAST", "refused": "block", "mark": "m"}
     )

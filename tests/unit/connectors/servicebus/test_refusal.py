@@ -3,7 +3,7 @@
 import pytest
 
 from isthmus.bridge.refusal import RefusalKind
-from isthmus.connectors.servicebus.target import refusal_of
+from isthmus.connectors.servicebus.refusal import refusal_of
 from isthmus.errors import ConnectionLostError, IsthmusError, OutcomeUnknownError, UnsupportedError
 from isthmus.transport.error import error_from
 

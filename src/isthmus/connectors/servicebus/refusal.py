@@ -1,0 +1,51 @@
+"""Service Bus's errors as refusals.
+
+What it is: what an answer of a target means for the delivery machine. What it is not: what is done about it
+(`isthmus.bridge.delivery`).
+
+Invariants:
+    I1. Only what is about the message whatever the time is refused as MESSAGE; what is not known for sure is UNCLEAR.
+"""
+
+from __future__ import annotations
+
+from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.errors import (
+    EntityDisabledError,
+    EntityNotFoundError,
+    InvalidArgumentError,
+    IsthmusError,
+    MessageTooLargeError,
+    OutcomeUnknownError,
+    ProtocolError,
+    UnauthorizedError,
+)
+from isthmus.transport.error import TransportError
+
+__all__ = ["may_pass", "refusal_of"]
+
+_OF_THE_MESSAGE = (MessageTooLargeError, InvalidArgumentError, ProtocolError)
+
+
+def may_pass(error: IsthmusError) -> bool:
+    """Whether the target may take the same message later, though nobody changes it."""
+    return error.retryable or isinstance(error, EntityDisabledError)
+
+
+def refusal_of(error: IsthmusError) -> Refusal:
+    """What a target's answer to a message means."""
+    condition = str(error.attributes.get("condition") or "")
+    if isinstance(error, TransportError):
+        return Refusal(RefusalKind.UNCLEAR, condition, str(error.attributes.get("description") or "refused"))
+    reason = "MessageTooLarge" if isinstance(error, MessageTooLargeError) else "RefusedByTarget"
+    if isinstance(error, EntityNotFoundError | UnauthorizedError):
+        kind = RefusalKind.FATAL
+    elif isinstance(error, OutcomeUnknownError):
+        kind = RefusalKind.UNKNOWN
+    elif may_pass(error):
+        kind = RefusalKind.BLOCKED
+    elif isinstance(error, _OF_THE_MESSAGE):
+        kind = RefusalKind.MESSAGE
+    else:
+        kind = RefusalKind.UNCLEAR
+    return Refusal(kind, condition, str(error), reason)

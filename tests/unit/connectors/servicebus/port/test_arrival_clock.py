@@ -1,0 +1,33 @@
+"""How long a source locks, as its deliveries tell it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from isthmus.amqp import section, types
+from isthmus.connectors.servicebus.port.arrival_clock import LOCK_SECONDS_UNKNOWN, ArrivalClock
+
+
+def locked_for(seconds: float) -> bytes:
+    until_ms = int((time.time() + seconds) * 1000)
+    return section.encode_message(b"x", annotations={"x-opt-locked-until": types.Timestamp(until_ms)})
+
+
+@pytest.mark.parametrize("skew_seconds", [-50, 0, 120])
+def test_clocks_that_are_apart_shorten_no_guard_and_lengthen_no_renewal_i2(skew_seconds: int) -> None:
+    """Renewed before a lock of 60 s ends, and guarded until those of a dead reader have ended."""
+    clock = ArrivalClock(60.0)
+    clock.learn(locked_for(60 + skew_seconds))
+    assert clock.lock_seconds <= 60.0
+    assert clock.longest_seconds >= 60.0
+
+
+def test_what_is_not_told_is_learned_from_a_delivery() -> None:
+    clock = ArrivalClock(0.0)
+    assert clock.lock_seconds == LOCK_SECONDS_UNKNOWN
+    clock.learn(locked_for(90))
+    assert 80 < clock.lock_seconds <= 90
+    clock.learn(section.encode_message(b"x"))
+    assert 80 < clock.lock_seconds <= 90
