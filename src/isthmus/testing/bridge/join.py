@@ -1,0 +1,294 @@
+"""Reader and sink of the shared engine in one process, without Spark.
+
+What it is: what Spark does for a query of one slot: a thread takes rows from the reader and hands them to the sink, with flush rows
+between them; when a lease ends, or one of its sides was killed, another begins with the next number. What it is not: Spark;
+rows are not serialised.
+
+Invariants:
+    I1. Rows come to the sink in the order in which the reader gave them.
+    I2. After `kill_reader` or `kill_sink` that side says nothing more to anybody: its ways are cut first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.host import channel as channels
+from isthmus.bridge.host.reader import LeaseEnd, LeaseName, ReaderHost, Rows
+from isthmus.bridge.host.sender import SenderHost
+from isthmus.bridge.port import Connector
+from isthmus.bridge.route_spec import RouteSpec
+from isthmus.errors import IsthmusError
+
+__all__ = ["Join", "Keep", "Side"]
+
+_NUMBERS = itertools.count(1)
+_TAKE_SECONDS = 0.01
+_END_SECONDS = 10.0
+
+
+class Keep(NamedTuple):
+    """What a step makes of a row: kept, removed (`is_kept` false), or marked with a disposition."""
+
+    is_kept: bool = True
+    disposition: Disposition | None = None
+
+
+Step = Callable[[bytes], Keep]
+
+
+class Side(NamedTuple):
+    """What the connectors of one side of a lease are asked for, and how that side is killed: it does nothing any
+    more, then its ways are cut, then its thread ends.
+    """
+
+    connector: Callable[[str], Connector]
+    mute: Callable[[], None]
+    kill: Callable[[], None]
+
+
+class Join:
+    """One query.
+
+    Args:
+        routes: what its leases carry, where there is no control.
+        sides: makes what a side of a new lease connects by.
+        control: address and token of the driver's control server; None: there is none.
+        step: a custom step.
+        lease_seconds: how long a lease lasts.
+        flush_seconds: how often a flush row is made.
+        restarts: whether another lease begins when one has ended.
+        name: of the query, for the control server.
+
+    Attributes:
+        restarts: see above.
+        ends: how leases ended: the reader's word, and the sink's error.
+    """
+
+    def __init__(
+        self,
+        routes: Sequence[RouteSpec],
+        sides: Callable[[], Side],
+        *,
+        control: tuple[str, str] | None = None,
+        step: Step | None = None,
+        lease_seconds: float = 3600.0,
+        flush_seconds: float = 0.02,
+        restarts: bool = True,
+        name: str = "",
+    ) -> None:
+        self.ends: list[tuple[str, IsthmusError | None]] = []
+        self._routes, self._sides, self._control = tuple(routes), sides, control
+        self._step = step
+        self._lease_seconds, self._flush_seconds, self.restarts = lease_seconds, flush_seconds, restarts
+        self._query = name or f"join-{next(_NUMBERS)}"
+        self._is_stopping = threading.Event()
+        self._lease: _Lease | None = None
+        self._thread = threading.Thread(target=self._run, name="join", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        if kind is None:
+            self.stop()
+        else:  # the test has failed: end it in whatever way
+            self._is_stopping.set()
+            self.kill()
+            self._thread.join(5)
+
+    # ---- for the test
+
+    def stop(self, why: str = "the test is over") -> None:
+        """Ends the lease in good order, and begins no other.
+
+        Raises:
+            AssertionError: it did not end in time.
+        """
+        self._is_stopping.set()
+        lease = self._lease
+        if lease is not None:
+            lease.reader.stop(why)
+        self._thread.join(_END_SECONDS)
+        assert not self._thread.is_alive(), "the lease did not end"
+
+    def wait_ended(self, seconds: float = _END_SECONDS) -> None:
+        """Waits until the last lease has ended; for joins that do not restart."""
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), "the lease did not end"
+
+    def kill_reader(self) -> None:
+        """Ends the reader's process without a word."""
+        if self._lease is not None:
+            self._lease.kill_reader()
+
+    def kill_sink(self) -> None:
+        """Ends the sink's process without a word."""
+        if self._lease is not None:
+            self._lease.kill_sink()
+
+    def kill(self) -> None:
+        """Both."""
+        self.kill_sink()
+        self.kill_reader()
+
+    @property
+    def leases(self) -> int:
+        """Leases that have ended."""
+        return len(self.ends)
+
+    # ---- Spark's part
+
+    def _run(self) -> None:
+        for number in itertools.count(1):
+            lease = _Lease(self, number)
+            self._lease = lease
+            if self._is_stopping.is_set():
+                lease.reader.stop("the test is over")
+            self.ends.append(lease.run())
+            if self._is_stopping.is_set() or not self.restarts:
+                return
+
+    def make_reader(self, number: int, channel: Path, connector: Callable[[str], Connector]) -> ReaderHost:
+        """The reader of a lease."""
+        return ReaderHost(
+            channel=channel,
+            lease=LeaseName(self._query, number, 0),
+            control=self._control,
+            routes=() if self._control else self._routes,
+            lease_seconds=self._lease_seconds,
+            connectors=connector,
+        )
+
+    def channel(self, number: int) -> Path:
+        """Where reader and sink of a lease meet."""
+        return channels.channel_path("join", os.getpid(), id(self), number)
+
+    def side(self) -> Side:
+        """The connectors of one side."""
+        return self._sides()
+
+    def applied(self, payload: bytes) -> Keep:
+        """What the custom step makes of a row."""
+        return Keep() if self._step is None else self._step(payload)
+
+    @property
+    def flush_seconds(self) -> float:
+        """How often a flush row is made."""
+        return self._flush_seconds
+
+
+def _cut(channel: channels.Channel | None) -> None:
+    """Ends a connection as the system does when a process dies; what was written before is still read."""
+    if channel is not None:
+        with contextlib.suppress(OSError):
+            channel._sock.shutdown(socket.SHUT_RDWR)
+
+
+class _Lease:
+    """One lease: both hosts, and what passes rows between them."""
+
+    def __init__(self, join: Join, number: int) -> None:
+        self._join = join
+        self._reading, self._writing = join.side(), join.side()
+        path = join.channel(number)
+        self.reader = join.make_reader(number, path, self._reading.connector)
+        self.reader.start()
+        self.sender = SenderHost(channel=path, connectors=self._writing.connector)
+        self.sender.start()
+        self._rows: dict[int, int] = {}
+        self._flushes = 0
+        self._told: str | None = None
+        self.killed = ""
+
+    def kill_reader(self) -> None:
+        """Ends the reader without a word."""
+        self.killed = self.killed or "reader"
+        self._reading.mute()
+        loop = self.reader._loop
+        if loop is not None:
+            _cut(loop._sink._channel)
+            if loop._driver is not None:
+                _cut(loop._driver._channel)
+        self._reading.kill()
+
+    def kill_sink(self) -> None:
+        """Ends the sink without a word."""
+        self.killed = self.killed or "sink"
+        self._writing.mute()
+        link = self.sender._link
+        if link is not None:
+            _cut(link._channel)
+        self._writing.kill()
+
+    def run(self) -> tuple[str, IsthmusError | None]:
+        """Passes rows until the lease ends: (the reader's word, the sink's error)."""
+        error: IsthmusError | None = None
+        try:
+            self._pass_rows()
+            if self._told:  # Spark fails the task: the sink's input is broken off
+                self.sender.abort(RuntimeError(self._told))
+            else:
+                self.sender.finish()
+        except IsthmusError as failure:
+            error = failure
+            if self.killed != "sink":
+                self.sender.abort(failure)
+        while self._told is None:
+            self._take(time.monotonic() + _TAKE_SECONDS)
+        self.reader.join(_END_SECONDS)
+        return ("killed" if self.killed == "reader" else self._told), error
+
+    def _pass_rows(self) -> None:
+        flush_at = math.inf
+        while self._told is None:
+            now = time.monotonic()
+            if now >= flush_at:
+                flush_at = math.inf
+                self._flush()
+            rows = self._take(min(flush_at, now + _TAKE_SECONDS))
+            if rows is not None:
+                self._pass_on(rows)
+                flush_at = min(flush_at, time.monotonic() + self._join.flush_seconds)
+        self._flush()
+
+    def _take(self, until: float) -> Rows | None:
+        """The next rows; what the reader says at its end is kept."""
+        item = self.reader.take(until)
+        if isinstance(item, LeaseEnd):
+            self._told = str(item.error or "")
+            return None
+        return item
+
+    def _flush(self) -> None:
+        self._flushes += 1
+        self.reader.note_flush(self._flushes, dict(self._rows))
+        self.sender.flush(self._flushes)
+
+    def _pass_on(self, rows: Rows) -> None:
+        self._rows[rows.handle] = self._rows.get(rows.handle, 0) + len(rows.positions)
+        positions: list[int] = []
+        data: list[bytes] = []
+        offsets = [0]
+        disposed: list[tuple[int, Disposition]] = []
+        for position, payload in zip(rows.positions, rows.payloads, strict=True):
+            kept = self._join.applied(payload)
+            if kept.disposition is not None:
+                disposed.append((position, kept.disposition))
+            elif kept.is_kept:
+                positions.append(position)
+                data.append(payload)
+                offsets.append(offsets[-1] + len(payload))
+        if positions or disposed:
+            self.sender.hand_over(rows.handle, positions, b"".join(data), offsets, disposed)

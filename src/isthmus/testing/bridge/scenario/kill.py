@@ -1,0 +1,118 @@
+"""Scenarios: reader or sink is killed at each step; Spark begins a new lease."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NoReturn
+
+from isthmus.testing.bridge.bench import Bench
+from isthmus.testing.bridge.fault import Killed, Step
+from isthmus.testing.bridge.join import Join
+from isthmus.testing.bridge.pair import Ability
+from isthmus.testing.bridge.scenario.registry import scenario
+
+SCRIPT = Ability.SCRIPT
+LOCK_SECONDS = 0.25
+
+
+def _has_ended(join: Join, count: int) -> bool:
+    return join.leases >= count
+
+
+def _killed(bench: Bench, side: str, step: Step, *, detects: bool = False) -> None:
+    route = bench.route(source_lock_seconds=LOCK_SECONDS, target_detects_duplicates=detects)
+    faults = (bench.source if "deliver" in step.value or "settle" in step.value else bench.target)(route).faults
+    joins: list[Join] = []
+
+    def kill() -> NoReturn:
+        (joins[0].kill_reader if side == "reader" else joins[0].kill_sink)()
+        raise Killed
+
+    faults.run(step, kill, after=15)
+    bench.publish(route, 60)
+    with bench.join(route) as join:
+        joins.append(join)
+        bench.wait(lambda: join.leases >= 1, "the lease to fail")
+        bench.wait_moved(route)
+    assert not faults.is_planned
+    bench.check(route, may_double=not detects)
+
+
+@scenario(SCRIPT)
+def sink_killed_before_a_store(bench: Bench) -> None:
+    """What it had comes again."""
+    _killed(bench, "sink", Step.BEFORE_STORE)
+
+
+@scenario(SCRIPT, Ability.DEDUPLICATES)
+def sink_killed_after_a_store(bench: Bench) -> None:
+    """What it had comes again; detection suppresses what was stored."""
+    _killed(bench, "sink", Step.AFTER_STORE, detects=True)
+
+
+@scenario(SCRIPT)
+def reader_killed_before_a_delivery(bench: Bench) -> None:
+    """Its locks outlive it; the next reader waits for them, and keeps the order."""
+    _killed(bench, "reader", Step.BEFORE_DELIVERY)
+
+
+@scenario(SCRIPT, Ability.DEDUPLICATES)
+def reader_killed_after_a_delivery(bench: Bench) -> None:
+    """What was delivered comes again when its locks have ended."""
+    _killed(bench, "reader", Step.AFTER_DELIVERY, detects=True)
+
+
+@scenario(SCRIPT, Ability.DEDUPLICATES)
+def reader_killed_before_a_settlement(bench: Bench) -> None:
+    """The target has it, the source does not know."""
+    _killed(bench, "reader", Step.BEFORE_SETTLE, detects=True)
+
+
+@scenario(SCRIPT, Ability.DEDUPLICATES)
+def reader_killed_after_a_settlement(bench: Bench) -> None:
+    """What was settled does not come again."""
+    _killed(bench, "reader", Step.AFTER_SETTLE, detects=True)
+
+
+@scenario(SCRIPT, Ability.DEDUPLICATES)
+def both_are_killed_again_and_again(bench: Bench) -> None:
+    """The whole worker dies three times while messages flow."""
+    route = bench.route(source_lock_seconds=LOCK_SECONDS, target_detects_duplicates=True)
+    with bench.join(route) as join:
+        for count in range(1, 4):
+            bench.publish(route, 40)
+            bench.wait_accepted(route, 40 * count - 20)
+            join.kill()
+            bench.wait(partial(_has_ended, join, count), "the lease to fail")
+        bench.publish(route, 40)
+        bench.wait_moved(route)
+    bench.check(route)
+
+
+@scenario(SCRIPT)
+def an_idle_sink_is_killed(bench: Bench) -> None:
+    """Nothing is under way; the next lease moves what comes."""
+    route = bench.route()
+    bench.publish(route, 10)
+    with bench.join(route) as join:
+        bench.wait_moved(route)
+        join.kill_sink()
+        bench.wait(lambda: join.leases >= 1, "the lease to fail")
+        bench.publish(route, 10)
+        bench.wait_moved(route)
+    bench.check(route)
+
+
+@scenario(SCRIPT)
+def a_killed_sink_frees_its_messages_at_once(bench: Bench) -> None:
+    """The reader lives: it gives back what is not settled, so that nobody waits for locks to end."""
+    route = bench.route(source_lock_seconds=3600.0)
+    bench.publish(route, 30)
+    bench.mend(bench.target(route).faults, hangs=True)
+    with bench.join(route) as join:
+        bench.wait(lambda: bench.source(route).locked > 0)
+        join.kill_sink()
+        bench.wait(lambda: join.leases >= 1, "the lease to fail")
+        bench.mend(bench.target(route).faults, hangs=False)
+        bench.wait_moved(route)
+    bench.check(route)

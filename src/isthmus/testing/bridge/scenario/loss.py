@@ -1,0 +1,152 @@
+"""Scenarios: connections that are lost at each step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isthmus.testing.bridge.bench import Bench
+from isthmus.testing.bridge.fault import Step
+from isthmus.testing.bridge.pair import Ability
+from isthmus.testing.bridge.scenario.registry import scenario
+
+SCRIPT = Ability.SCRIPT
+
+
+def _source_lost(bench: Bench, step: Step) -> None:
+    route = bench.route()
+    faults = bench.source(route).faults
+    faults.lose(step, after=5)
+    faults.lose(step, after=11)
+    faults.lose(step)
+    bench.publish(route, 60)
+    with bench.join(route):
+        bench.wait_moved(route)
+    assert not faults.is_planned
+    bench.check(route, may_double=False)
+
+
+@scenario(SCRIPT)
+def source_lost_before_a_delivery(bench: Bench) -> None:
+    """The connection ends while messages are on their way."""
+    _source_lost(bench, Step.BEFORE_DELIVERY)
+
+
+@scenario(SCRIPT)
+def source_lost_after_a_delivery(bench: Bench) -> None:
+    """What was delivered is settled over the next connection."""
+    _source_lost(bench, Step.AFTER_DELIVERY)
+
+
+@scenario(SCRIPT)
+def source_lost_before_a_settlement(bench: Bench) -> None:
+    """The settlement is done over the next connection."""
+    _source_lost(bench, Step.BEFORE_SETTLE)
+
+
+@scenario(SCRIPT)
+def source_lost_after_a_settlement(bench: Bench) -> None:
+    """A settlement that took effect, and whose answer was lost, is no error."""
+    _source_lost(bench, Step.AFTER_SETTLE)
+
+
+@scenario(SCRIPT)
+def source_refuses_connections(bench: Bench) -> None:
+    """At the beginning, and in the middle."""
+    route = bench.route()
+    faults = bench.source(route).faults
+    faults.refuse_opens = 2
+    bench.publish(route, 40)
+    with bench.join(route):
+        bench.wait_moved(route)
+        with bench.memory.system.lock:
+            faults.refuse_opens = 2
+            faults.lose(Step.AFTER_DELIVERY, after=3)
+        bench.publish(route, 20)
+        bench.wait_moved(route)
+    bench.check(route)
+
+
+@scenario(SCRIPT)
+def source_vanishes_and_returns(bench: Bench) -> None:
+    """No such entity any more: the route retries, the others move."""
+    route, other = bench.route("r"), bench.route("other")
+    bench.publish(route, 20)
+    with bench.join(route, other):
+        bench.wait_accepted(route, 1)
+        bench.mend(bench.source(route).faults, is_gone=True)
+        bench.publish(other, 50)
+        bench.wait_moved(other)
+        bench.mend(bench.source(route).faults, is_gone=False)
+        bench.memory.system.advance(61.0)  # what it had delivered is locked until then
+        bench.publish(route, 20)
+        bench.wait_moved(route)
+    bench.check(route, may_double=True)
+    bench.check(other)
+
+
+@scenario(SCRIPT)
+def source_lost_while_the_target_is_slow(bench: Bench) -> None:
+    """Messages that are with the sink are settled after the source came back; none is sent twice."""
+    route = bench.route()
+    bench.target(route).faults.latency_seconds = 0.15
+    bench.source(route).faults.lose(Step.AFTER_DELIVERY, after=9)
+    bench.publish(route, 30)
+    with bench.join(route):
+        bench.wait_moved(route)
+    bench.check(route)
+
+
+def _target_lost(bench: Bench, step: Step, *, may_double: bool, **settings: Any) -> None:
+    route = bench.route(target_credit=10, **settings)
+    faults = bench.target(route).faults
+    faults.lose(step, after=5)
+    faults.lose(step, after=7)
+    faults.lose(step)
+    bench.publish(route, 100)
+    with bench.join(route):
+        bench.wait_moved(route)
+    assert not faults.is_planned
+    bench.check(route, may_double=may_double)
+
+
+@scenario(SCRIPT)
+def target_lost_before_it_stored(bench: Bench) -> None:
+    """Nothing is doubled: what has no outcome was not stored."""
+    _target_lost(bench, Step.BEFORE_STORE, may_double=False)
+
+
+@scenario(SCRIPT)
+def target_lost_after_it_stored(bench: Bench) -> None:
+    """Nobody knows of the last ones: they are sent again, in order."""
+    _target_lost(bench, Step.AFTER_STORE, may_double=True)
+
+
+@scenario(SCRIPT, Ability.DEDUPLICATES)
+def target_lost_after_it_stored_with_detection(bench: Bench) -> None:
+    """The target's duplicate detection makes it exactly once."""
+    _target_lost(bench, Step.AFTER_STORE, may_double=False, target_detects_duplicates=True)
+
+
+@scenario(SCRIPT)
+def target_lost_after_an_outcome(bench: Bench) -> None:
+    """What has an outcome is not sent again."""
+    _target_lost(bench, Step.AFTER_OUTCOME, may_double=True)
+
+
+@scenario(SCRIPT)
+def target_lost_with_envelopes(bench: Bench) -> None:
+    """The same where many messages share a delivery."""
+    _target_lost(bench, Step.BEFORE_STORE, may_double=False, envelope_messages=4)
+
+
+@scenario(SCRIPT)
+def both_ends_are_lost_at_once(bench: Bench) -> None:
+    """Source and target lose their connections again and again."""
+    route = bench.route(target_detects_duplicates=True)
+    bench.source(route).faults.lose(Step.AFTER_DELIVERY, after=7, times=3)
+    bench.source(route).faults.lose(Step.BEFORE_SETTLE, after=9, times=3)
+    bench.target(route).faults.lose(Step.AFTER_STORE, after=11, times=3)
+    bench.publish(route, 100)
+    with bench.join(route):
+        bench.wait_moved(route)
+    bench.check(route)

@@ -1,0 +1,43 @@
+"""The scenarios by name.
+
+What it is: what a conformance test is parametrised over. What it is not: their code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from isthmus.testing.bridge.bench import Bench
+from isthmus.testing.bridge.pair import Ability
+
+__all__ = ["SCENARIOS", "Scenario", "scenario"]
+
+
+class Scenario(NamedTuple):
+    """One scenario.
+
+    Attributes:
+        name: of its function.
+        run: what it does; fails by AssertionError.
+        needs: what its pair has to be able to do.
+    """
+
+    name: str
+    run: Callable[[Bench], None]
+    needs: frozenset[Ability]
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(*needs: Ability) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
+    """Registers a scenario."""
+
+    def register(run: Callable[[Bench], None]) -> Callable[[Bench], None]:
+        name = run.__name__
+        assert name not in SCENARIOS, name
+        SCENARIOS[name] = Scenario(name, run, frozenset(needs))
+        return run
+
+    return register
