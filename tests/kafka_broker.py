@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 __all__ = ["KafkaBroker", "broker", "install_kafka"]
@@ -107,7 +108,7 @@ class KafkaBroker:
             try:
                 self.admin().list_topics(timeout=1)
                 return
-            except Exception:
+            except KafkaException:
                 assert self._process.poll() is None, self.log()
                 assert time.monotonic() < deadline, self.log()
 
