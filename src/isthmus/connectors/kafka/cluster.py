@@ -2,7 +2,7 @@
 
 What it is: the settings of librdkafka that all clients have in common, one look at a topic before it is used, and errors as errors of
 isthmus and as refusals. Calls block; threads of a source or a target make them. What it is not: a consumer or a producer.
-Specification: librdkafka, CONFIGURATION.md and INTRODUCTION.md ("Error handling").
+Specification: librdkafka documentation, "Configuration properties" and "Error handling".
 
 Invariants:
     I1. No error text holds a password.

@@ -2,7 +2,7 @@
 
 What it is: the one place where the consumer is used, and what the loop's thread asks of it under a lock: credit, settlement, return. It
 reads no more than was granted. What it is not: the port (`source`), the account (`offset`).
-Specification: librdkafka, INTRODUCTION.md ("Consumer groups", "At-least-once processing").
+Specification: librdkafka documentation ("Consumer groups", "At-least-once processing").
 
 A commit, in order: the target has acknowledged; the owner settles; the account tells up to where nothing is outstanding; that offset is
 committed, at most every `COMMIT_SECONDS`, before partitions are handed over, and at the end.

@@ -2,7 +2,7 @@
 
 What it is: the look at the topic, the producer of one connection, and its answers until they are taken. What it is not: the port
 (`target`). Records are handed to the producer by the loop's thread, which never waits for it.
-Specification: librdkafka, INTRODUCTION.md ("Idempotent Producer").
+Specification: librdkafka documentation ("Idempotent Producer").
 
 librdkafka sends a record again by itself, in its order and without doubling it, for as long as this thread lives; it never gives one up:
 the target does (`stall_seconds`), for all of them at once, so that none overtakes another.
