@@ -85,12 +85,16 @@ def test_kill_of_the_process_loses_nothing(kafka: KafkaBroker) -> None:
     source, target = kafka.create("kill.source", 3), kafka.create("kill.target", 3)
     publish(kafka.address, source, 0, 10_000, keys=50)
     command = [sys.executable, str(COPY), kafka.address, source, target, "one"]
-    for count in (1000, 4000, 10_000):
+    total = [len(of) for _, of in sorted(consumed(kafka.address, source, 10_000).items())]
+    for part in (0.1, 0.4, 1.0):
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         try:
             wait(
-                lambda process=process, count=count: _total(kafka, target) >= count or process.poll() is not None,
-                "records",
+                lambda process=process, part=part: (
+                    sum(committed(kafka, f"{source}-copy", source, 3)) >= part * sum(total)
+                    or process.poll() is not None
+                ),
+                "the commits",
             )
             assert process.poll() is None
         finally:
@@ -99,14 +103,6 @@ def test_kill_of_the_process_loses_nothing(kafka: KafkaBroker) -> None:
     arrived = first_arrivals(consumed(kafka.address, target, 10_000))
     published = first_arrivals(consumed(kafka.address, source, 10_000))
     assert arrived == published
-
-
-def _total(kafka: KafkaBroker, topic: str) -> int:
-    consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": "total"})
-    try:
-        return sum(consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=30)[1] for number in range(3))
-    finally:
-        consumer.close()
 
 
 def test_broker_restart_neither_loses_nor_doubles(kafka: KafkaBroker) -> None:
@@ -210,7 +206,7 @@ def test_service_bus_over_kafka_to_service_bus(kafka: KafkaBroker, bus: ServiceB
                     message_id=f"m{number}",
                     correlation_id="c",
                     content_type="text/plain",
-                    application_properties={"n": number, "half": 0.5, "yes": True, "text": "ü", "raw": b"\xff"},
+                    application_properties={"n": number, "half": 0.5, "yes": True, "text": "ü"},
                 )
             )
     there = route(bus_end("there"), kafka_end(kafka.address, topic))
@@ -223,13 +219,7 @@ def test_service_bus_over_kafka_to_service_bus(kafka: KafkaBroker, bus: ServiceB
     assert by_session == {f"s{part}": [f"m{number}" for number in range(part, 200, 5)] for part in range(5)}
     one = next(each for each in found if each.message_id == "m7")
     assert (str(one), one.subject, one.correlation_id, one.content_type) == ("7", "s", "c", "text/plain")
-    assert one.application_properties == {
-        b"n": 7,
-        b"half": 0.5,
-        b"yes": True,
-        b"text": "ü".encode(),
-        b"raw": b"\xff",
-    } or (one.application_properties[b"n"] == 7 and one.application_properties[b"yes"] is True)
+    assert one.application_properties == {b"n": 7, b"half": 0.5, b"yes": True, b"text": "ü".encode()}
     record = next(iter(consumed(kafka.address, topic, 200).values()))[0]
     assert record.key().startswith(b"s")
     assert dict(record.headers())["text"] == "ü".encode()
@@ -244,8 +234,13 @@ def test_kafka_over_service_bus_to_kafka(kafka: KafkaBroker, bus: ServiceBusClie
         arrived = consumed(kafka.address, target, 2000)
     published = consumed(kafka.address, source, 2000)
     for number, records in published.items():
-        told = [(each.key(), each.value(), each.headers(), each.timestamp()) for each in arrived[number]]
+        # The namespace gives a MessageId to messages that have none.
+        told = [(each.key(), each.value(), _own_headers(each), each.timestamp()) for each in arrived[number]]
         assert told == [(each.key(), each.value(), each.headers(), each.timestamp()) for each in records]
+
+
+def _own_headers(record: Any) -> list[Any] | None:
+    return [each for each in record.headers() if each[0] not in ("amqp-message-id", "isthmus-amqp")] or None
 
 
 # ---- administration

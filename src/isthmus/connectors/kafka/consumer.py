@@ -133,6 +133,12 @@ class ConsumerThread(threading.Thread):
                 self._is_due.notify()
         return told, batches
 
+    @property
+    def outstanding(self) -> int:
+        """Records taken and neither settled nor given back."""
+        with self._is_due:
+            return self._account.outstanding - self._queued
+
     def settle(self, first: int, last: int) -> None:
         """Completes what was taken."""
         with self._is_due:

@@ -26,6 +26,8 @@ from isthmus.connectors.kafka.pool import EndPool
 
 __all__ = ["KafkaSource"]
 
+SETTLE_SECONDS = 5.0
+
 
 class KafkaSource:
     """One route's source.
@@ -53,7 +55,7 @@ class KafkaSource:
         self._thread = thread(options, self._mark, only_present=only_present)
         self._is_draining = False
         self._is_closed = False
-        self._fault = ""
+        self._refused = _Refused()
 
     @property
     def clock_offset_ms(self) -> int | None:
@@ -83,19 +85,20 @@ class KafkaSource:
             events.append(Drained())
         if any(type(each) is SourceLost for each in events):
             self._thread.grant(0)
-        if self._fault:
-            events.append(SourceLost(self._fault, is_fatal=True))
-            self._fault = ""
+        refused = self._refused
+        if refused.text and (now >= refused.due(now) or self._thread.outstanding <= refused.records):
+            events.append(SourceLost(refused.text, is_fatal=True))
+            self._refused = _Refused()
         return events
 
     def deadline(self, now: float) -> float:
-        """The thread wakes the pool."""
-        return math.inf
+        """The thread wakes the pool; a source that is going to be lost is, after a while, though not all is settled."""
+        return self._refused.due(now)
 
     def grant(self, credit: int) -> None:
         """Sets the credit."""
         self._is_draining = False
-        self._thread.grant(credit)
+        self._thread.grant(0 if self._refused.text else credit)
         self._mark()  # something may have been read already
 
     def drain(self) -> None:
@@ -108,15 +111,16 @@ class KafkaSource:
         """Settles delivered positions."""
         if disposition is None or disposition.kind == "complete":
             self._thread.settle(first, last)
+            if self._refused.text:
+                self._mark()
         elif disposition.kind == "abandon":
             self._thread.give_back(first, last)
         elif disposition.kind != "dead-letter":
-            self._refuse(first, f"get the disposition '{disposition.kind}', which a log has not", "")
+            self._refuse(first, last, f"get the disposition '{disposition.kind}', which a log has not", "")
         elif not self._thread.set_aside(first, last, disposition):
             reason = f"{disposition.reason}: {disposition.description}".strip(": ")
-            self._refuse(
-                first, f"be set aside ({reason})", "name a dead_letter_topic at the source, or let refusals block"
-            )
+            hint = "name a dead_letter_topic at the source, or let refusals block"
+            self._refuse(first, last, f"be set aside ({reason})", hint)
 
     def release(self, first: int, last: int) -> None:
         """Gives delivered positions back; they are read again."""
@@ -132,8 +136,31 @@ class KafkaSource:
         if self._thread.ident is not None:
             self._pool.add_leaving(self._thread)
 
-    def _refuse(self, position: int, what: str, hint: str) -> None:
-        place = f"partition {position >> PARTITION_SHIFT}, offset {position & (1 << PARTITION_SHIFT) - 1}"
+    def _refuse(self, first: int, last: int, what: str, hint: str) -> None:
+        """The source is going to be lost: what is under way is settled before, or it would come again each time."""
+        place = f"partition {first >> PARTITION_SHIFT}, offset {first & (1 << PARTITION_SHIFT) - 1}"
         text = f"topic '{self._options.topic}': the record at {place} would have to {what}"
-        self._fault = self._fault or text + (f"; {hint}" if hint else "")
+        self._refused.text = self._refused.text or text + (f"; {hint}" if hint else "")
+        self._refused.records += last - first + 1
+        self._thread.grant(0)
         self._mark()
+
+
+class _Refused:
+    """Records that would need a disposition that there is none for.
+
+    Attributes:
+        text: what is told of the first; empty: there is none.
+        records: how many.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.records = 0
+        self._due = math.inf
+
+    def due(self, now: float) -> float:
+        """When the source is lost, whatever is under way."""
+        if self.text and self._due == math.inf:
+            self._due = now + SETTLE_SECONDS
+        return self._due
