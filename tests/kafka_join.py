@@ -62,6 +62,7 @@ def consumed(address: str, topic: str, count: int, seconds: float = 60.0) -> dic
     deadline = time.monotonic() + seconds
     try:
         while True:
+            message: Any
             for message in consumer.consume(1000, 0.2):
                 error = message.error()
                 if error is None:

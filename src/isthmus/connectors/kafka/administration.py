@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from isthmus.connectors.kafka.cluster import LOOK_SECONDS, TopicView, error_of, look_at, settings
 from isthmus.connectors.kafka.option import read_cluster

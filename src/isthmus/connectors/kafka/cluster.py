@@ -15,7 +15,8 @@ import logging
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
 
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.kafka.option import ClusterOptions
@@ -95,15 +96,16 @@ def look_at(options: ClusterOptions, topic: str) -> TopicView:
     """
     heard: list[KafkaError] = []
     try:
-        admin = AdminClient({**settings(options), "error_cb": heard.append})
+        told: dict[str, Any] = {**settings(options), "error_cb": heard.append}
+        admin = AdminClient(told)
         cluster = admin.describe_cluster(request_timeout=LOOK_SECONDS).result(LOOK_SECONDS + 1)
         found = admin.describe_topics(TopicCollection([topic]), request_timeout=LOOK_SECONDS)[topic].result(
             LOOK_SECONDS + 1
         )
         return TopicView(str(cluster.cluster_id or ""), len(found.partitions), _message_bytes(admin, topic))
     except KafkaException as error:
-        told = [each for each in heard if each.code() in _UNAUTHORIZED or each.code() == KafkaError._SSL]
-        raise error_of(told[-1] if told else error.args[0], topic, options.bootstrap_servers) from None
+        causes = [each for each in heard if each.code() in _UNAUTHORIZED or each.code() == KafkaError._SSL]
+        raise error_of(causes[-1] if causes else error.args[0], topic, options.bootstrap_servers) from None
     except TimeoutError:
         raise ConnectionLostError(f"topic '{topic}': {options.bootstrap_servers} does not answer") from None
 

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import PARTITION_SHIFT, Exhausted, SourceLost, SourceOpened
@@ -331,7 +331,7 @@ class ConsumerThread(threading.Thread):
         if messages:
             self._take_in(messages)
 
-    def _take_in(self, messages: Sequence[Message]) -> None:
+    def _take_in(self, messages: Sequence[Any]) -> None:
         positions: list[int] = []
         payloads: list[bytes] = []
         account = self._account
@@ -372,10 +372,10 @@ class ConsumerThread(threading.Thread):
             present.is_told = True
             self._tell(Exhausted())
 
-    def _on_error(self, error: KafkaError, message: Message) -> None:
+    def _on_error(self, error: KafkaError, message: Any) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             partition, offset = message.partition(), message.offset()
-            if self._present is not None and partition is not None and offset is not None:
+            if self._present is not None:
                 self._present.reached(partition, offset)
         else:
             self._heard(error)

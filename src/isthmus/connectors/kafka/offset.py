@@ -28,18 +28,29 @@ class PartitionOffsets:
     """The account of one partition.
 
     Attributes:
-        unsettled: offsets delivered and not settled.
         returned: offsets given back and not delivered again.
         next: behind the highest offset that was delivered; -1 while nothing was.
         committed: the offset to commit that was told last; -1: none.
     """
 
     def __init__(self) -> None:
-        self.unsettled = IndexSet()
+        self._unsettled = IndexSet()
+        self._run = -1  # the first of the offsets up to `next` that are not in it yet; -1: none
         self.returned = IndexSet()
         self.next = -1
         self.committed = -1
         self._cursor = -1  # behind the offset that came last, while records are read again
+
+    @property
+    def unsettled(self) -> IndexSet:
+        """Offsets delivered and not settled."""
+        self._take_in_run()
+        return self._unsettled
+
+    def _take_in_run(self) -> None:
+        if self._run >= 0:
+            self._unsettled.add(self._run, self.next)
+            self._run = -1
 
     @property
     def to_commit(self) -> int:
@@ -61,11 +72,15 @@ class PartitionOffsets:
 
     def deliver(self, offset: int) -> None:
         """A record that is new is delivered."""
-        self.unsettled.add(offset, offset + 1)
-        if self.returned:
-            self.returned.remove(offset, offset + 1)
-        if offset >= self.next:
+        if offset == self.next and self._run >= 0:
             self.next = offset + 1
+            return
+        if offset >= self.next:
+            self._take_in_run()
+            self._run, self.next = offset, offset + 1
+            return
+        self.unsettled.add(offset, offset + 1)
+        self.returned.remove(offset, offset + 1)
 
     def settle(self, first: int, last: int) -> bool:
         """Settles what is outstanding; whether there was any."""

@@ -64,12 +64,12 @@ class Rig:
 
     def __init__(self, **options: str) -> None:
         self.pool = EndPool()
-        self.thread: Any = None
 
-        def make(*arguments: Any, **settings: Any) -> ConsumerThread:
+        def make(*arguments: Any, **settings: Any) -> Any:
             self.thread = ConsumerThread(*arguments, **settings)
             return self.thread
 
+        self.thread: Any
         self.source = KafkaSource(self.pool, 1, read_source({**OPTIONS, **options}), only_present=False, thread=make)
         self.thread._account.assign([0, 1])
         self.consumer = self.thread._consumer = Consumer()
@@ -84,7 +84,8 @@ class Rig:
         return [position for each in self.poll() if isinstance(each, Arrived) for position in each.positions]
 
     def commits(self) -> dict[int, int]:
-        return self.thread._account.commits()
+        found: dict[int, int] = self.thread._account.commits()
+        return found
 
 
 @pytest.fixture
