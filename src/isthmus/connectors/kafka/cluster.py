@@ -19,11 +19,20 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.connectors.kafka.option import ClusterOptions
+from isthmus.connectors.kafka.option import ClusterOptions, SourceOptions
 from isthmus.connectors.secret import scrub
 from isthmus.errors import ConnectionLostError, EntityNotFoundError, IsthmusError, UnauthorizedError
 
-__all__ = ["KafkaFailureError", "TopicView", "error_of", "look_at", "may_pass", "refusal_of", "settings"]
+__all__ = [
+    "KafkaFailureError",
+    "TopicView",
+    "consumer_settings",
+    "error_of",
+    "look_at",
+    "may_pass",
+    "refusal_of",
+    "settings",
+]
 
 LOOK_SECONDS = 10.0
 # The default of `message.max.bytes` and of `max.message.bytes`.
@@ -86,6 +95,28 @@ def settings(options: ClusterOptions) -> dict[str, Any]:
         SecretError: a reference leads nowhere.
     """
     return {"logger": _LOG, "log.connection.close": False, **options.client()}
+
+
+def consumer_settings(options: SourceOptions, *, tells_ends: bool) -> dict[str, Any]:
+    """The settings of a source's consumer.
+
+    Raises:
+        SecretError: a reference leads nowhere.
+    """
+    return {
+        "queued.max.messages.kbytes": 16_384,
+        "fetch.queue.backoff.ms": 20,
+        **settings(options),
+        "group.id": options.group,
+        **({"group.instance.id": options.member} if options.member else {}),
+        "session.timeout.ms": int(options.session_seconds * 1000),
+        "heartbeat.interval.ms": int(options.session_seconds * 1000) // 4,
+        "auto.offset.reset": options.start,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": tells_ends,
+        "partition.assignment.strategy": "cooperative-sticky",
+    }
 
 
 def look_at(options: ClusterOptions, topic: str) -> TopicView:

@@ -21,20 +21,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import PARTITION_SHIFT, Exhausted, SourceLost, SourceOpened
-from isthmus.connectors.kafka.cluster import error_of, look_at, settings
+from isthmus.connectors.kafka.cluster import consumer_settings, error_of, look_at
 from isthmus.connectors.kafka.dead_letter import DeadLetterTopic
 from isthmus.connectors.kafka.mapping import Record, to_message
 from isthmus.connectors.kafka.offset import OffsetAccount
 from isthmus.connectors.kafka.option import SourceOptions
+from isthmus.connectors.kafka.present import Present
+from isthmus.connectors.kafka.read_queue import Batch, ReadQueue
 from isthmus.errors import ConnectionLostError, IsthmusError
 
-__all__ = ["Batch", "ConsumerThread"]
+__all__ = ["ConsumerThread"]
 
 COMMIT_SECONDS = 0.5
 # How long one wait for a record lasts at most: so late a commit, or a return, may be carried out.
@@ -52,13 +54,6 @@ _FENCED = {KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED}
 Told = SourceOpened | SourceLost | Exhausted
 
 
-class Batch(NamedTuple):
-    """Records as messages, in the order in which they were read."""
-
-    positions: list[int]
-    payloads: list[bytes]
-
-
 class ConsumerThread(threading.Thread):
     """Reads a topic as a member of a consumer group.
 
@@ -73,9 +68,7 @@ class ConsumerThread(threading.Thread):
         self._options = options
         self._wake = wake
         self._is_due = threading.Condition()  # guards all that follows up to the consumer
-        self._credit = 0
-        self._queue: deque[Batch] = deque()
-        self._queued = 0
+        self._queue = ReadQueue()
         self._told: deque[Told] = deque()
         self._account = OffsetAccount()
         self._rewind: set[int] = set()
@@ -89,7 +82,7 @@ class ConsumerThread(threading.Thread):
         self._paused: set[int] = set()
         self._idle_since = 0.0
         self._record_bytes = 1024
-        self._present = _Present() if only_present else None
+        self._present = Present() if only_present else None
 
     # ---- for the loop's thread
 
@@ -104,29 +97,18 @@ class ConsumerThread(threading.Thread):
     def grant(self, credit: int) -> None:
         """So many records more may be taken."""
         with self._is_due:
-            self._credit = credit
+            self._queue.credit = credit
             self._is_due.notify()
 
     def take(self) -> tuple[list[Told], list[Batch]]:
         """What is to be told, and records within the credit."""
-        batches: list[Batch] = []
         with self._is_due:
-            while self._queue and self._credit > 0:
-                batch = self._queue[0]
-                count = len(batch.positions)
-                if count <= self._credit:
-                    self._queue.popleft()
-                else:
-                    count = self._credit
-                    self._queue[0] = Batch(batch.positions[count:], batch.payloads[count:])
-                    batch = Batch(batch.positions[:count], batch.payloads[:count])
-                self._credit -= count
-                self._queued -= count
-                batches.append(batch)
-                if self._dead is not None:
+            batches = self._queue.take()
+            if self._dead is not None:
+                for batch in batches:
                     self._dead.keep(batch.positions, batch.payloads)
             # The end of what stood is told once all of it is taken.
-            waits = bool(self._queue)
+            waits = self._queue.count > 0
             told = [each for each in self._told if not (waits and isinstance(each, Exhausted))]
             self._told = deque(each for each in self._told if waits and isinstance(each, Exhausted))
             if batches:
@@ -137,7 +119,7 @@ class ConsumerThread(threading.Thread):
     def outstanding(self) -> int:
         """Records taken and neither settled nor given back."""
         with self._is_due:
-            return self._account.outstanding - self._queued
+            return self._account.outstanding - self._queue.count
 
     def settle(self, first: int, last: int) -> None:
         """Completes what was taken."""
@@ -170,22 +152,12 @@ class ConsumerThread(threading.Thread):
         """Commits what is settled, leaves the group, and ends."""
         with self._is_due:
             self._stops = True
-            self._credit = 0
+            self._queue.credit = 0
             self._is_due.notify()
 
     def _remove_queued(self, partitions: Sequence[int]) -> None:
-        if not partitions or not self._queue:
-            return
-        kept: deque[Batch] = deque()
-        for batch in self._queue:
-            stays = [at for at, position in enumerate(batch.positions) if position >> PARTITION_SHIFT not in partitions]
-            for position in batch.positions:
-                if position >> PARTITION_SHIFT in partitions:
-                    self._account.give_back(position, position)
-            if stays:
-                kept.append(Batch([batch.positions[at] for at in stays], [batch.payloads[at] for at in stays]))
-        self._queue = kept
-        self._queued = sum(len(batch.positions) for batch in kept)
+        for position in self._queue.remove(partitions):
+            self._account.give_back(position, position)
 
     # ---- the thread
 
@@ -244,7 +216,13 @@ class ConsumerThread(threading.Thread):
         if self._is_spent:
             self._discard()
         if self._consumer is None:
-            self._consumer = Consumer(self._settings())
+            self._consumer = Consumer(
+                {
+                    **consumer_settings(options, tells_ends=self._present is not None),
+                    "on_commit": self._committed,
+                    "error_cb": self._heard,
+                }
+            )
             if self._present is not None and self._present.ends is None:
                 self._present.ends = {
                     number: self._consumer.get_watermark_offsets(
@@ -258,25 +236,6 @@ class ConsumerThread(threading.Thread):
         self._lost_text = None
         self._connected_at = time.monotonic()
         self._tell(SourceOpened(view.cluster_id))
-
-    def _settings(self) -> dict[str, Any]:
-        options = self._options
-        return {
-            "queued.max.messages.kbytes": 16_384,
-            "fetch.queue.backoff.ms": 20,
-            **settings(options),
-            "group.id": options.group,
-            **({"group.instance.id": options.member} if options.member else {}),
-            "session.timeout.ms": int(options.session_seconds * 1000),
-            "heartbeat.interval.ms": int(options.session_seconds * 1000) // 4,
-            "auto.offset.reset": options.start,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": self._present is not None,
-            "partition.assignment.strategy": "cooperative-sticky",
-            "on_commit": self._committed,
-            "error_cb": self._heard,
-        }
 
     def _heard(self, error: KafkaError) -> None:
         """What librdkafka tells beside the records; it goes on by itself, but the owner has to know."""
@@ -304,10 +263,10 @@ class ConsumerThread(threading.Thread):
             return
         self._go_back(consumer)
         with self._is_due:
-            room = self._credit - self._queued
+            room = self._queue.room
             if room <= 0 and not self._paused and self._idle_since:
                 self._is_due.wait(POLL_SECONDS)
-                room = self._credit - self._queued
+                room = self._queue.room
         now = time.monotonic()
         if room > 0:
             self._idle_since = 0.0
@@ -326,7 +285,7 @@ class ConsumerThread(threading.Thread):
             messages = consumer.consume(1, 0)
             if not messages:
                 with self._is_due:
-                    if self._credit - self._queued <= 0 and not self._stops and not self._rewind:
+                    if self._queue.room <= 0 and not self._stops and not self._rewind:
                         self._is_due.wait(POLL_SECONDS)
         if messages:
             self._take_in(messages)
@@ -363,8 +322,7 @@ class ConsumerThread(threading.Thread):
                 positions.append(position)
                 payloads.append(to_message(record, position))
             if positions:
-                self._queue.append(Batch(positions, payloads))
-                self._queued += len(positions)
+                self._queue.put(Batch(positions, payloads))
                 self._record_bytes = max(1, sum(map(len, payloads)) // len(payloads))
         if positions:
             self._wake()
@@ -479,33 +437,3 @@ class ConsumerThread(threading.Thread):
         with contextlib.suppress(KafkaException, RuntimeError):
             consumer.close()
         self._consumer = None
-
-
-class _Present:
-    """What stood at the first opening.
-
-    Attributes:
-        ends: behind the last offset of each partition; None before the first opening.
-        is_told: whether its end was told.
-    """
-
-    def __init__(self) -> None:
-        self.ends: dict[int, int] | None = None
-        self.is_told = False
-        self._reached: dict[int, int] = {}
-
-    def belongs(self, partition: int, offset: int) -> bool:
-        """Whether a record stood then."""
-        end = (self.ends or {}).get(partition, 0)
-        self._reached[partition] = max(offset + 1, self._reached.get(partition, 0))
-        return offset < end
-
-    def reached(self, partition: int, offset: int) -> None:
-        """The partition has been read up to here."""
-        self._reached[partition] = max(offset, self._reached.get(partition, 0))
-
-    def is_over(self, assigned: Sequence[int] | dict[int, Any]) -> bool:
-        """Whether everything of the partitions that are assigned has been read, for the first time."""
-        if self.is_told or not assigned or self.ends is None:
-            return False
-        return all(self._reached.get(each, -1) >= self.ends.get(each, 0) for each in assigned)

@@ -32,144 +32,33 @@ import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha1
-from typing import Any, NamedTuple
+from typing import Any
 
 from isthmus.amqp import codec, section
 from isthmus.amqp.codec import CodecError
 from isthmus.amqp.types import Int, Timestamp, UByte, UInt
 from isthmus.connectors.kafka import typed
+from isthmus.connectors.kafka.frequent import from_frequent, to_frequent
+from isthmus.connectors.kafka.record import (
+    AMQP_HEADER,
+    HEADERS_PROPERTY,
+    KAFKA_PARTITION,
+    KEY_CHARACTERS,
+    KEY_PROPERTY,
+    PARTITION_KEY,
+    Header,
+    Record,
+)
 from isthmus.message.name import BROKER_ANNOTATIONS
 
 __all__ = ["AMQP_HEADER", "KAFKA_PARTITION", "Header", "Record", "to_message", "to_record"]
 
-AMQP_HEADER = "isthmus-amqp"
-KEY_PROPERTY = "isthmus-kafka-key"
-HEADERS_PROPERTY = "isthmus-kafka-headers"
-KAFKA_PARTITION = "x-opt-kafka-partition"
-PARTITION_KEY = "x-opt-partition-key"
 _PROPERTY = "amqp-"
-# Azure Service Bus: the limit of a PartitionKey and of a SessionId.
-KEY_CHARACTERS = 128
-
-Header = tuple[str, bytes | None]
-
-
-class Record(NamedTuple):
-    """A record.
-
-    Attributes:
-        value: None for a tombstone.
-        key: None where there is none.
-        headers: in their order; names may come several times.
-        timestamp_ms: None where there is none.
-        partition: that it was read from; None where it was not.
-    """
-
-    value: bytes | None
-    key: bytes | None = None
-    headers: Sequence[Header] = ()
-    timestamp_ms: int | None = None
-    partition: int | None = None
-
-
-# ---- the frequent form: a value, a timestamp, a key that is ASCII text or none, headers of different names
-
-
-def _symbol(name: str) -> bytes:
-    return b"\xa3%c%b" % (len(name), name.encode())
-
-
-_SEQUENCE = _symbol("x-opt-sequence-number") + b"\x81"
-_TIME = _symbol("x-opt-enqueued-time") + b"\x83"
-_PARTITION = _symbol(KAFKA_PARTITION) + b"\x71"
-_KEY = _symbol(PARTITION_KEY) + b"\xa1"
-_NUMBERS_SIZE = len(_SEQUENCE) + 8 + len(_TIME) + 8 + len(_PARTITION) + 4
-_MAP_SIZE_AT = 4
-_U32 = struct.Struct(">I")
-_MAP32 = struct.Struct(">4sII")
-_NO_NAMES = frozenset((AMQP_HEADER, KEY_PROPERTY, HEADERS_PROPERTY))
-
-
-class _Layout:
-    """How the frequent form begins, for one length of keys; -1: no key."""
-
-    def __init__(self, key_length: int) -> None:
-        keyed = key_length >= 0
-        key_size = len(_KEY) + 1 + key_length if keyed else 0
-        front = b"\0Sr\xc1%c%c" % (1 + _NUMBERS_SIZE + key_size, 8 if keyed else 6)
-        properties = 9 + 9 + (2 + key_length if keyed else 0)
-        middle = b"\0Ss\xc0%c%c" % (1 + properties, 11 if keyed else 10) + b"\x40" * 9 + b"\x83"
-        key = _KEY + b"%c" % key_length if keyed else b""
-        group = b"\xa1%c" % key_length if keyed else b""
-        length = max(key_length, 0)
-        self.constants = (front + _SEQUENCE, _TIME, _PARTITION, key, middle, group)
-        sizes = [len(each) for each in self.constants]
-        self.struct = struct.Struct(
-            f">{sizes[0]}sq{sizes[1]}sq{sizes[2]}si{sizes[3]}s{length}s{sizes[4]}sq{sizes[5]}s{length}s"
-        )
-        self.map_size = front[_MAP_SIZE_AT]
-
-
-_LAYOUTS = {length: _Layout(length) for length in (-1, *range(1, KEY_CHARACTERS + 1))}
-_BY_MAP_SIZE = {layout.map_size: layout for layout in _LAYOUTS.values()}
-
-
-def _encoded_headers(headers: Sequence[Header]) -> bytes | None:
-    """Headers as a section; None where they are not of the frequent form."""
-    parts: list[bytes] = []
-    names: set[str] = set()
-    for name, raw in headers:
-        if name in _NO_NAMES or name in names:
-            return None
-        names.add(name)
-        key = name.encode()
-        if len(key) > 255 or raw is None or len(raw) > 255:
-            return None
-        try:
-            raw.decode()
-        except UnicodeDecodeError:
-            return None
-        parts.append(b"\xa1%c%b\xa1%c%b" % (len(key), key, len(raw), raw))
-    joined = b"".join(parts)
-    return _MAP32.pack(b"\0St\xd1", len(joined) + 4, 2 * len(parts)) + joined
-
-
-def _frequent(message: bytes, layout: _Layout) -> Record | None:
-    """The record of a message that is of the frequent form; None where it is not."""
-    a, _, b, _, c, partition, d, key, e, timestamp_ms, f, group = layout.struct.unpack_from(message)
-    if (a, b, c, d, e, f) != layout.constants or key != group or timestamp_ms < 0 or not key.isascii():
-        return None
-    at, end = layout.struct.size, len(message)
-    headers: list[Header] = []
-    if message[at : at + 4] == b"\0St\xd1":
-        stop = at + 8 + _U32.unpack_from(message, at + 4)[0]
-        for name_at, value_at, after in section.map_items(message, (at, stop)):
-            if message[name_at] != 0xA1 or message[value_at] != 0xA1:
-                return None
-            name = message[name_at + 2 : value_at].decode()
-            if name in _NO_NAMES:
-                return None
-            headers.append((name, message[value_at + 2 : after]))
-        if len(headers) != len({name for name, _ in headers}):
-            return None
-        at = stop
-    if message[at : at + 4] != b"\0Su\xb0" or at + 8 + _U32.unpack_from(message, at + 4)[0] != end:
-        return None
-    return Record(message[at + 8 :], key if d else None, headers, timestamp_ms, partition)
 
 
 def to_message(record: Record, position: int = 0) -> bytes:
     """The message of a record that stands at `position`."""
-    value, key, headers, timestamp_ms, partition = record
-    if value is not None and timestamp_ms is not None and partition is not None:
-        layout = _LAYOUTS.get(-1 if key is None else len(key))
-        shown = _encoded_headers(headers) if headers else b""
-        if layout is not None and shown is not None and (key is None or key.isascii()):
-            a, b, c, d, e, f = layout.constants
-            k = key or b""
-            front = layout.struct.pack(a, position, b, timestamp_ms, c, partition, d, k, e, timestamp_ms, f, k)
-            return b"%b%b\0Su\xb0%b%b" % (front, shown, _U32.pack(len(value)), value)
-    return _to_message(record, position)
+    return to_frequent(record, position) or _to_message(record, position)
 
 
 def to_record(message: bytes) -> Record:
@@ -179,13 +68,7 @@ def to_record(message: bytes) -> Record:
         CodecError: it is no message.
     """
     try:
-        if len(message) > _MAP_SIZE_AT and message[2] == 0x72:
-            layout = _BY_MAP_SIZE.get(message[_MAP_SIZE_AT])
-            if layout is not None and len(message) >= layout.struct.size + 8:
-                found = _frequent(message, layout)
-                if found is not None:
-                    return found
-        return _to_record(message)
+        return from_frequent(message) or _to_record(message)
     except (IndexError, struct.error, ValueError, TypeError, OverflowError) as error:
         raise CodecError(f"the message cannot be read: {error}") from None
 

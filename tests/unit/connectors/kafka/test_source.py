@@ -64,13 +64,14 @@ class Rig:
 
     def __init__(self, **options: str) -> None:
         self.pool = EndPool()
+        made: list[Any] = []
 
         def make(*arguments: Any, **settings: Any) -> Any:
-            self.thread = ConsumerThread(*arguments, **settings)
-            return self.thread
+            made.append(ConsumerThread(*arguments, **settings))
+            return made[0]
 
-        self.thread: Any
         self.source = KafkaSource(self.pool, 1, read_source({**OPTIONS, **options}), only_present=False, thread=make)
+        self.thread = made[0]
         self.thread._account.assign([0, 1])
         self.consumer = self.thread._consumer = Consumer()
 
