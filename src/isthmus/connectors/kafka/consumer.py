@@ -2,6 +2,7 @@
 
 What it is: the one place where the consumer is used, and what the loop's thread asks of it under a lock: credit, settlement, return. It
 reads no more than was granted. What it is not: the port (`source`), the account (`offset`).
+Over 400 lines: reading, hand-over of partitions and commit run in one thread under one lock.
 Specification: librdkafka documentation ("Consumer groups", "At-least-once processing").
 
 A commit, in order: the target has acknowledged; the owner settles; the account tells up to where nothing is outstanding; that offset is
