@@ -136,6 +136,7 @@ class ProducerThread(threading.Thread):
             if producer.poll(POLL_SECONDS):
                 self._wake()
         producer.poll(0)
+        self._producer = None  # its threads end with it, here
 
     def _settings(self, view: TopicView) -> dict[str, Any]:
         limit = min(max(view.message_bytes, 1000), 1_000_000_000)
