@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference that follow from the code: command line, federation file, data source.
+"""Writes the pages of docs/reference that follow from the code: command line, federation file, data source, Kafka.
 
 Run by `make docs`; `docs/check.py` compares what stands with what this would write.
 """
@@ -12,8 +12,9 @@ import typer.main
 from typer.core import TyperGroup
 
 from isthmus.cli.app import create_app
+from isthmus.connectors.kafka.option import PREFIX, SOURCE, TARGET
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions, spec_of
-from isthmus.connectors.spec import Kind, Setting
+from isthmus.connectors.spec import Kind, Setting, Spec
 from isthmus.topology.reference_page import reference_page
 
 DOCS = Path(__file__).parent
@@ -26,6 +27,7 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "cli.md": command_line(),
         DOCS / "reference" / "data-source.md": data_source(),
         DOCS / "reference" / "federation-file.md": reference_page(),
+        DOCS / "reference" / "kafka.md": kafka(),
     }
 
 
@@ -51,12 +53,33 @@ def data_source() -> str:
         "An option that is neither one of these nor one that Spark itself hands over is refused, with the nearest name.",
     ]
     for title, options in (("Reading", SourceOptions), ("Writing", SinkOptions)):
-        lines += ["", f"## {title}", "", "| option | value | default | |", "| --- | --- | --- | --- |"]
-        for setting in spec_of(options).settings:
-            shown = setting.show(setting.default)
-            default = f"`{shown}`" if shown else ""
-            lines.append(f"| `{setting.name}` | {value(setting)} | {default} | {setting.description} |")
+        lines += ["", f"## {title}", "", *options_table(spec_of(options))]
     return "\n".join(lines) + "\n"
+
+
+def kafka() -> str:
+    """The page of the options of Kafka sources and targets."""
+    lines = ["# Kafka", "", NOTE, ""]
+    lines += [
+        "Options of a source and a target of kind `kafka`. How to use them: [the how-to](../how-to/use-kafka.md)."
+    ]
+    lines += [
+        "",
+        f"Any other setting of librdkafka is given as `{PREFIX}NAME`, unless order, acknowledgement or commits depend on it.",
+    ]
+    for title, spec in (("Reading", SOURCE), ("Writing", TARGET)):
+        lines += ["", f"## {title}", "", *options_table(spec)]
+    return "\n".join(lines) + "\n"
+
+
+def options_table(spec: Spec) -> list[str]:
+    """The table of a connector's options."""
+    lines = ["| option | value | default | |", "| --- | --- | --- | --- |"]
+    for setting in spec.settings:
+        shown = setting.show(setting.default)
+        default = "required" if setting.required else f"`{shown}`" if shown else ""
+        lines.append(f"| `{setting.name}` | {value(setting)} | {default} | {setting.description} |")
+    return lines
 
 
 def value(setting: Setting) -> str:

@@ -1,0 +1,84 @@
+"""Topics of a Kafka cluster: what stands, and the making of them.
+
+What it is: the calls that `apply` needs of a cluster. They block. What it is not: what to make.
+Specification: Apache Kafka documentation, "Topic Configs".
+
+Invariants:
+    I1. A topic that exists is never changed by `create`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from isthmus.connectors.kafka.cluster import LOOK_SECONDS, TopicView, error_of, look_at, settings
+from isthmus.connectors.kafka.option import read_cluster
+from isthmus.errors import EntityExistsError, EntityNotFoundError
+
+__all__ = ["KafkaAdministration"]
+
+
+class KafkaAdministration:
+    """The topics of one cluster.
+
+    Args:
+        options: `isthmus.connectors.kafka.option.ADMINISTRATION`.
+
+    Raises:
+        ConfigError: an option is of no use.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = read_cluster(options)
+
+    def describe(self, topic: str) -> TopicView | None:
+        """What stands; None where there is no such topic.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        try:
+            return look_at(self._options, topic)
+        except EntityNotFoundError:
+            return None
+
+    def create(
+        self, topic: str, partitions: int, *, replication: int = -1, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Makes a topic.
+
+        Args:
+            topic: its name.
+            partitions: how many.
+            replication: copies of each; -1: as the cluster has it.
+            config: settings of the topic.
+
+        Raises:
+            EntityExistsError: it exists.
+            IsthmusError: no answer, or a refusal.
+        """
+        wanted = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(config or {}))
+        try:
+            admin = AdminClient(settings(self._options))
+            admin.create_topics([wanted], request_timeout=LOOK_SECONDS)[topic].result()
+        except KafkaException as error:
+            found: KafkaError = error.args[0]
+            if found.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                raise EntityExistsError(topic) from None
+            raise error_of(found, topic, self._options.bootstrap_servers) from None
+
+    def delete(self, topic: str) -> None:
+        """Removes a topic and all that it holds.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        try:
+            admin = AdminClient(settings(self._options))
+            admin.delete_topics([topic], request_timeout=LOOK_SECONDS)[topic].result()
+        except KafkaException as error:
+            raise error_of(error.args[0], topic, self._options.bootstrap_servers) from None

@@ -1,0 +1,182 @@
+"""A Kafka cluster: what it says of a topic, and what its errors mean.
+
+What it is: the settings of librdkafka that all clients have in common, one look at a topic before it is used, and errors as errors of
+isthmus and as refusals. Calls block; threads of a source or a target make them. What it is not: a consumer or a producer.
+Specification: librdkafka documentation, "Configuration properties" and "Error handling".
+
+Invariants:
+    I1. No error text holds a password.
+    I2. Looking at a topic never makes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+
+from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.kafka.option import ClusterOptions, SourceOptions
+from isthmus.connectors.secret import scrub
+from isthmus.errors import ConnectionLostError, EntityNotFoundError, IsthmusError, UnauthorizedError
+
+__all__ = [
+    "KafkaFailureError",
+    "TopicView",
+    "consumer_settings",
+    "error_of",
+    "look_at",
+    "may_pass",
+    "refusal_of",
+    "settings",
+]
+
+LOOK_SECONDS = 10.0
+# The default of `message.max.bytes` and of `max.message.bytes`.
+MESSAGE_BYTES = 1_000_000
+
+_LOG = logging.getLogger("isthmus.kafka")
+_UNAUTHORIZED = {
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
+_ABSENT = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+_LASTING = {
+    KafkaError._INVALID_ARG,
+    KafkaError._SSL,
+    KafkaError.INVALID_REQUIRED_ACKS,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.UNSUPPORTED_VERSION,
+    KafkaError._UNSUPPORTED_FEATURE,
+    KafkaError.INVALID_GROUP_ID,
+    KafkaError.INVALID_SESSION_TIMEOUT,
+    KafkaError.INCONSISTENT_GROUP_PROTOCOL,
+}
+_OF_THE_MESSAGE = {KafkaError.INVALID_MSG, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD}
+_UNKNOWN = {
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._PURGE_INFLIGHT,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    KafkaError._TRANSPORT,
+}
+
+
+class KafkaFailureError(IsthmusError):
+    """A cluster, or its client, refused for another reason."""
+
+    code = "kafka"
+
+
+class TopicView(NamedTuple):
+    """What a cluster says of a topic.
+
+    Attributes:
+        cluster_id: the cluster's identity.
+        partitions: how many it has.
+        message_bytes: the largest record batch that it takes.
+    """
+
+    cluster_id: str
+    partitions: int
+    message_bytes: int = MESSAGE_BYTES
+
+
+def settings(options: ClusterOptions) -> dict[str, Any]:
+    """The settings of a client.
+
+    Raises:
+        SecretError: a reference leads nowhere.
+    """
+    return {"logger": _LOG, "log.connection.close": False, **options.client()}
+
+
+def consumer_settings(options: SourceOptions, *, tells_ends: bool) -> dict[str, Any]:
+    """The settings of a source's consumer.
+
+    Raises:
+        SecretError: a reference leads nowhere.
+    """
+    return {
+        "queued.max.messages.kbytes": 16_384,
+        "fetch.queue.backoff.ms": 20,
+        **settings(options),
+        "group.id": options.group,
+        **({"group.instance.id": options.member} if options.member else {}),
+        "session.timeout.ms": int(options.session_seconds * 1000),
+        "heartbeat.interval.ms": int(options.session_seconds * 1000) // 4,
+        "auto.offset.reset": options.start,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": tells_ends,
+        "partition.assignment.strategy": "cooperative-sticky",
+    }
+
+
+def look_at(options: ClusterOptions, topic: str) -> TopicView:
+    """What the cluster says of a topic; blocks for `LOOK_SECONDS` at most for each question.
+
+    Raises:
+        IsthmusError: no answer, or no such topic, or no right to it.
+    """
+    heard: list[KafkaError] = []
+    try:
+        told: dict[str, Any] = {**settings(options), "error_cb": heard.append}
+        admin = AdminClient(told)
+        cluster = admin.describe_cluster(request_timeout=LOOK_SECONDS).result(LOOK_SECONDS + 1)
+        found = admin.describe_topics(TopicCollection([topic]), request_timeout=LOOK_SECONDS)[topic].result(
+            LOOK_SECONDS + 1
+        )
+        return TopicView(str(cluster.cluster_id or ""), len(found.partitions), _message_bytes(admin, topic))
+    except KafkaException as error:
+        causes = [each for each in heard if each.code() in _UNAUTHORIZED or each.code() == KafkaError._SSL]
+        raise error_of(causes[-1] if causes else error.args[0], topic, options.bootstrap_servers) from None
+    except TimeoutError:
+        raise ConnectionLostError(f"topic '{topic}': {options.bootstrap_servers} does not answer") from None
+
+
+def _message_bytes(admin: AdminClient, topic: str) -> int:
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    try:
+        entry = admin.describe_configs([resource], request_timeout=LOOK_SECONDS)[resource].result(LOOK_SECONDS + 1)
+        return int(entry["max.message.bytes"].value)
+    except (KafkaException, TimeoutError, KeyError, ValueError, TypeError):
+        return MESSAGE_BYTES  # who may write to a topic need not be allowed to see its settings
+
+
+def error_of(error: KafkaError, topic: str, servers: str = "") -> IsthmusError:
+    """An error of librdkafka as one of isthmus."""
+    text = scrub(f"topic '{topic}': {error.str()} ({error.name()})" + (f", at {servers}" if servers else ""))
+    if error.code() in _ABSENT:
+        return EntityNotFoundError(f"{topic}{f' at {servers}' if servers else ''}")
+    if error.code() in _UNAUTHORIZED:
+        return UnauthorizedError(text)
+    if error.code() in _LASTING:
+        return KafkaFailureError(text)
+    return ConnectionLostError(text)
+
+
+def may_pass(error: IsthmusError) -> bool:
+    """Whether waiting helps."""
+    return error.retryable
+
+
+def refusal_of(error: KafkaError, topic: str) -> Refusal:
+    """What an answer to a record means; one that is too large, or that nobody can store, is told from a cluster that is busy."""
+    code, text = error.code(), f"topic '{topic}': {error.str()}"
+    if code == KafkaError.MSG_SIZE_TOO_LARGE or code == KafkaError._BAD_MSG:
+        # By the cluster it is said of a whole batch: which of its records is too large is found out by sending each alone.
+        return Refusal(RefusalKind.UNCLEAR, error.name(), text, "MessageTooLarge")
+    if code in _OF_THE_MESSAGE:
+        return Refusal(RefusalKind.UNCLEAR, error.name(), text)
+    if code in _UNAUTHORIZED or code in _ABSENT or code in _LASTING:
+        return Refusal(RefusalKind.FATAL, error.name(), text)
+    if code in _UNKNOWN:
+        return Refusal(RefusalKind.UNKNOWN, error.name(), text)
+    return Refusal(RefusalKind.BLOCKED, error.name(), text)

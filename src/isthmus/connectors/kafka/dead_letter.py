@@ -1,0 +1,107 @@
+"""The topic for messages that are set aside at a Kafka source.
+
+What it is: the records of such messages, with the reason in headers, and which of them the cluster has acknowledged. What it is not:
+the commit: the offset of a record that is set aside is committed after its acknowledgement (`consumer`).
+
+Invariants:
+    I1. A position is told as done only after the cluster has acknowledged its record.
+    I2. Messages are kept only while they are neither settled nor given back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from confluent_kafka import KafkaError, Producer
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.port import PARTITION_SHIFT
+from isthmus.connectors.kafka.cluster import settings
+from isthmus.connectors.kafka.mapping import to_record
+from isthmus.connectors.kafka.option import SourceOptions
+
+__all__ = ["DeadLetterTopic"]
+
+FINISH_SECONDS = 3.0
+REASON = "isthmus-dead-letter-reason"
+DESCRIPTION = "isthmus-dead-letter-description"
+PLACE = "isthmus-dead-letter-source"
+
+
+class DeadLetterTopic:
+    """The producer, made when it is needed first. `keep`, `forget` and `add` are called under the lock given to `serve`."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._kept: dict[int, bytes] = {}
+        self._waiting: deque[tuple[int, Disposition, bytes]] = deque()
+        self._done: list[int] = []
+        self._under_way = 0
+        self._producer: Any = None
+
+    def keep(self, positions: Sequence[int], payloads: Sequence[bytes]) -> None:
+        """Messages were delivered."""
+        self._kept.update(zip(positions, payloads, strict=True))
+
+    def forget(self, first: int, last: int) -> None:
+        """Messages were settled or given back."""
+        if last - first < len(self._kept):
+            for position in range(first, last + 1):
+                self._kept.pop(position, None)
+        else:
+            for position in [each for each in self._kept if first <= each <= last]:
+                del self._kept[position]
+
+    def add(self, first: int, last: int, disposition: Disposition) -> None:
+        """Messages are to be set aside."""
+        for position in sorted(each for each in self._kept if first <= each <= last):
+            self._waiting.append((position, disposition, self._kept.pop(position)))
+
+    def serve(self, lock: threading.Condition) -> list[int]:
+        """Sends what waits; the positions that are done."""
+        with lock:
+            waiting = list(self._waiting)
+            self._waiting.clear()
+        for position, disposition, payload in waiting:
+            self._send(position, disposition, payload)
+        if self._producer is not None and self._under_way:
+            self._producer.poll(0)
+        done, self._done = self._done, []
+        return done
+
+    def finish(self) -> None:
+        """Waits for acknowledgements, for a while."""
+        if self._producer is not None:
+            self._producer.flush(FINISH_SECONDS)
+
+    def _send(self, position: int, disposition: Disposition, payload: bytes) -> None:
+        if self._producer is None:
+            self._producer = Producer({**settings(self._options), "enable.idempotence": True})
+        record = to_record(payload)
+        place = f"{self._options.topic}/{position >> PARTITION_SHIFT}/{position & (1 << PARTITION_SHIFT) - 1}"
+        told = ((REASON, disposition.reason), (DESCRIPTION, disposition.description), (PLACE, place))
+        self._under_way += 1
+        try:
+            self._producer.produce(
+                self._options.dead_letter_topic,
+                value=record.value,
+                key=record.key,
+                headers=[*record.headers, *((name, text.encode()) for name, text in told)],
+                timestamp=record.timestamp_ms or 0,
+                on_delivery=partial(self._delivered, position, disposition, payload),
+            )
+        except BufferError:
+            self._delivered(position, disposition, payload, KafkaError(KafkaError._QUEUE_FULL), None)
+
+    def _delivered(
+        self, position: int, disposition: Disposition, payload: bytes, error: KafkaError | None, message: Any
+    ) -> None:
+        self._under_way -= 1
+        if error is None:
+            self._done.append(position)
+        else:
+            self._waiting.append((position, disposition, payload))

@@ -1,0 +1,170 @@
+"""What was read of each partition and is not settled, and how far its offset may be committed.
+
+What it is: the account of one consumer, pure. What it is not: the commit. Specification: Apache Kafka documentation, "Consumer
+Position": a committed offset is that of the next record to read.
+
+Offsets of a partition may have holes: compaction and the marks of transactions.
+
+Invariants:
+    I1. The offset to commit is never beyond a record that was delivered and is not settled, nor beyond one given back.
+    I2. A record that was settled, or is still outstanding, is not delivered again by this consumer after another was given back.
+    I3. A record given back that no longer exists holds nothing up, once a later one comes.
+    I4. Of a partition that was revoked nothing is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from isthmus.bridge.index_set import IndexSet
+from isthmus.bridge.port import PARTITION_SHIFT
+
+__all__ = ["OffsetAccount", "PartitionOffsets"]
+
+_OFFSET_MASK = (1 << PARTITION_SHIFT) - 1
+
+
+class PartitionOffsets:
+    """The account of one partition.
+
+    Attributes:
+        returned: offsets given back and not delivered again.
+        next: behind the highest offset that was delivered; -1 while nothing was.
+        committed: the offset to commit that was told last; -1: none.
+    """
+
+    def __init__(self) -> None:
+        self._unsettled = IndexSet()
+        self._run = -1  # the first of the offsets up to `next` that are not in it yet; -1: none
+        self.returned = IndexSet()
+        self.next = -1
+        self.committed = -1
+        self._cursor = -1  # behind the offset that came last, while records are read again
+
+    @property
+    def unsettled(self) -> IndexSet:
+        """Offsets delivered and not settled."""
+        self._take_in_run()
+        return self._unsettled
+
+    def _take_in_run(self) -> None:
+        if self._run >= 0:
+            self._unsettled.add(self._run, self.next)
+            self._run = -1
+
+    @property
+    def to_commit(self) -> int:
+        """The offset up to which everything is settled; -1 while nothing was delivered."""
+        firsts = [each.first()[0] for each in (self.unsettled, self.returned) if each]
+        return min(firsts) if firsts else self.next
+
+    def is_new(self, offset: int) -> bool:
+        """A record has been read: whether it is to be delivered."""
+        if self.next < 0 or offset >= self.next:
+            if self.returned:
+                self.returned.clear()
+            self._cursor = -1
+            return True
+        if self._cursor >= 0 and self._cursor < offset:
+            self.returned.remove(self._cursor, offset)  # I3
+        self._cursor = offset + 1
+        return offset in self.returned
+
+    def deliver(self, offset: int) -> None:
+        """A record that is new is delivered."""
+        if offset == self.next and self._run >= 0:
+            self.next = offset + 1
+            return
+        if offset >= self.next:
+            self._take_in_run()
+            self._run, self.next = offset, offset + 1
+            return
+        self.unsettled.add(offset, offset + 1)
+        self.returned.remove(offset, offset + 1)
+
+    def settle(self, first: int, last: int) -> bool:
+        """Settles what is outstanding; whether there was any."""
+        before = self.unsettled.count
+        self.unsettled.remove(first, last + 1)
+        return self.unsettled.count < before
+
+    def give_back(self, first: int, last: int) -> bool:
+        """Gives back what is outstanding; whether there was any."""
+        found = [(max(a, first), min(b, last + 1)) for a, b in self.unsettled if a <= last and b > first]
+        for start, stop in found:
+            self.unsettled.remove(start, stop)
+            self.returned.add(start, stop)
+        return bool(found)
+
+    def rewind(self) -> int:
+        """Where to read again from; the records from there on come once more."""
+        start = self.returned.first()[0]
+        self._cursor = start
+        return start
+
+
+class OffsetAccount:
+    """The accounts of the partitions that are assigned; positions are those of the port."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[int, PartitionOffsets] = {}
+
+    @property
+    def outstanding(self) -> int:
+        """Records delivered and neither settled nor given back."""
+        return sum(each.unsettled.count for each in self.partitions.values())
+
+    def assign(self, partitions: Iterable[int]) -> None:
+        """Partitions are read from now on."""
+        for partition in partitions:
+            self.partitions[partition] = PartitionOffsets()
+
+    def revoke(self, partitions: Iterable[int]) -> None:
+        """Partitions are somebody else's."""
+        for partition in partitions:
+            self.partitions.pop(partition, None)
+
+    def deliver(self, positions: Sequence[int]) -> None:
+        """Records of assigned partitions are delivered."""
+        for position in positions:
+            found = self.partitions.get(position >> PARTITION_SHIFT)
+            if found is not None:
+                found.deliver(position & _OFFSET_MASK)
+
+    def settle(self, first: int, last: int) -> bool:
+        """Settles positions; whether an offset may have to be committed."""
+        return sum(each.settle(low, high) for each, low, high in self._parts(first, last)) > 0
+
+    def give_back(self, first: int, last: int) -> list[int]:
+        """Gives positions back; the partitions that have to be read again."""
+        partitions = []
+        for each, low, high in self._parts(first, last):
+            if each.give_back(low, high):
+                partitions += [number for number, found in self.partitions.items() if found is each]
+        return partitions
+
+    def commits(self, partitions: Iterable[int] | None = None) -> dict[int, int]:
+        """Offsets to commit that were not told before, by partition."""
+        found: dict[int, int] = {}
+        for number in list(self.partitions) if partitions is None else partitions:
+            each = self.partitions.get(number)
+            if each is not None and each.to_commit > each.committed:
+                found[number] = each.committed = each.to_commit
+        return found
+
+    def not_committed(self, partitions: Iterable[int]) -> None:
+        """A commit failed: it is told again."""
+        for number in partitions:
+            if number in self.partitions:
+                self.partitions[number].committed = -1
+
+    def _parts(self, first: int, last: int) -> list[tuple[PartitionOffsets, int, int]]:
+        start, stop = first >> PARTITION_SHIFT, last >> PARTITION_SHIFT
+        parts = []
+        for partition in range(start, stop + 1):
+            each = self.partitions.get(partition)
+            if each is not None:
+                low = first & _OFFSET_MASK if partition == start else 0
+                high = last & _OFFSET_MASK if partition == stop else _OFFSET_MASK
+                parts.append((each, low, high))
+        return parts

@@ -1,0 +1,381 @@
+"""The options of a Kafka source and a Kafka target.
+
+What it is: what a read and a write take, each declared once; the reading of it; and the settings of librdkafka that come of it.
+What it is not: a client (`cluster`).
+
+Invariants:
+    I1. Every option that is unknown or malformed is refused by name before anything connects, all at once.
+    I2. No option holds a secret: references are resolved by the process that connects, each time that it does.
+    I3. A setting of librdkafka on which order, acknowledgement or commit depend cannot be given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from isthmus.connectors.secret import resolve
+from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
+from isthmus.errors import ConfigError, Fault
+from isthmus.topology.reference import SecretError, SecretReference
+
+__all__ = [
+    "ADMINISTRATION",
+    "PREFIX",
+    "SOURCE",
+    "TARGET",
+    "ClusterOptions",
+    "SourceOptions",
+    "TargetOptions",
+    "read_cluster",
+    "read_source",
+    "read_target",
+]
+
+PREFIX = "kafka."
+_PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER")
+_EXAMPLE = "env:NAME"
+_REFERENCE = "Reference: `env:NAME`, `file:/path#key` or `keyvault:vault/name`."
+
+_CLUSTER = (
+    Setting(
+        name="bootstrap_servers",
+        kind=Kind.TEXT,
+        required=True,
+        example="kafka-1:9092,kafka-2:9092",
+        description="Addresses of some brokers, separated by commas.",
+    ),
+    Setting(
+        name="security_protocol",
+        kind=Kind.CHOICE,
+        choices=_PROTOCOLS,
+        default="plaintext",
+        description="Whether TLS (`ssl`) and authentication (`sasl`) are used.",
+    ),
+    Setting(
+        name="sasl_mechanism", kind=Kind.CHOICE, choices=_MECHANISMS, default="PLAIN", description="With SASL: how."
+    ),
+    Setting(name="username", kind=Kind.TEXT, default="", description="With SASL: who."),
+    Setting(
+        name="password",
+        kind=Kind.REFERENCE,
+        secret=True,
+        default="",
+        example=_EXAMPLE,
+        description=f"With SASL: the password. {_REFERENCE}",
+    ),
+    Setting(
+        name="ca_file",
+        kind=Kind.PATH,
+        default="",
+        description="With TLS: certificates to trust instead of the system's.",
+    ),
+    Setting(
+        name="certificate_file",
+        kind=Kind.PATH,
+        default="",
+        description="With mutual TLS: this client's certificate, PEM.",
+    ),
+    Setting(name="key_file", kind=Kind.PATH, default="", description="With mutual TLS: its private key, PEM."),
+    Setting(
+        name="key_password",
+        kind=Kind.REFERENCE,
+        secret=True,
+        default="",
+        example=_EXAMPLE,
+        description=f"The password of the private key. {_REFERENCE}",
+    ),
+)
+_TOPIC = Setting(name="topic", kind=Kind.TEXT, required=True, example="orders", description="The topic.")
+
+SOURCE = Spec(
+    "kafka source",
+    "Options of a Kafka source.",
+    (
+        *_CLUSTER,
+        _TOPIC,
+        Setting(
+            name="group",
+            kind=Kind.TEXT,
+            required=True,
+            example="isthmus-orders",
+            description="The consumer group that keeps how far the route is; another one for each route.",
+        ),
+        Setting(
+            name="start",
+            kind=Kind.CHOICE,
+            choices=("earliest", "latest"),
+            default="earliest",
+            description="Where to begin in a partition of which the group has committed no offset.",
+        ),
+        Setting(
+            name="member",
+            kind=Kind.TEXT,
+            default="",
+            description="Name of a static member of the group (`group.instance.id`): a reader of this name takes over from one "
+            "that died at once, instead of after `session_seconds`, and shuts it out. At most one reader may have it.",
+        ),
+        Setting(
+            name="session_seconds",
+            kind=Kind.NUMBER,
+            default=10.0,
+            minimum=6,
+            maximum=300,
+            description="After how long without a sign of life the group takes a reader for dead.",
+        ),
+        Setting(
+            name="dead_letter_topic",
+            kind=Kind.TEXT,
+            default="",
+            description="Where messages go that are set aside, with the reason in headers: a log has no dead-letter queue. Empty: a "
+            "message that would have to be set aside blocks the route.",
+        ),
+    ),
+)
+TARGET = Spec(
+    "kafka target",
+    "Options of a Kafka target.",
+    (
+        *_CLUSTER,
+        _TOPIC,
+        Setting(
+            name="partitioning",
+            kind=Kind.CHOICE,
+            choices=("key", "source", "single"),
+            default="key",
+            description="What decides the partition. `key`: the key, as Java clients hash it; without one, the partition that the "
+            "record had at a Kafka source, else any. `source`: the partition at the source. `single`: the first, which keeps the "
+            "order of a queue.",
+        ),
+        Setting(
+            name="stall_seconds",
+            kind=Kind.NUMBER,
+            default=25.0,
+            minimum=1,
+            maximum=3600,
+            description="How long the cluster may acknowledge nothing that was sent before the connection is given up.",
+        ),
+        Setting(
+            name="origin",
+            kind=Kind.TEXT,
+            default="",
+            description="Alias/entity to record as a hop of provenance; empty: record none.",
+        ),
+        Setting(
+            name="target",
+            kind=Kind.TEXT,
+            default="",
+            description="Alias of the target cluster, to hold back messages that have been there; empty: do not look.",
+        ),
+        Setting(
+            name="hop_budget", kind=Kind.INTEGER, default=8, minimum=1, description="How many hops a message may make."
+        ),
+        Setting(
+            name="mark",
+            kind=Kind.TEXT,
+            default="",
+            description="With origin: header that every copy is marked with; empty: none.",
+        ),
+        Setting(
+            name="mark_value",
+            kind=Kind.CHOICE,
+            choices=("message-id", "number"),
+            default="message-id",
+            description="What the mark holds: `message-id` (the copy's MessageId) or `number` (1).",
+        ),
+        Setting(
+            name="trusts_provenance",
+            kind=Kind.BOOLEAN,
+            default=False,
+            description="Whether provenance counts though a step of the route has changed the message that it was made for.",
+        ),
+    ),
+)
+ADMINISTRATION = Spec("kafka cluster", "Options of a cluster's administration.", _CLUSTER)
+
+# What isthmus sets: order, acknowledgement and commit depend on it.
+_OWN = frozenset(
+    """
+    acks allow.auto.create.topics auto.commit.enable auto.offset.reset bootstrap.servers delivery.timeout.ms enable.auto.commit
+    enable.auto.offset.store enable.gapless.guarantee enable.idempotence enable.partition.eof group.id group.instance.id
+    message.send.max.retries message.timeout.ms metadata.broker.list partition.assignment.strategy partitioner request.required.acks
+    retries sasl.mechanism sasl.mechanisms sasl.username security.protocol session.timeout.ms ssl.ca.location
+    ssl.certificate.location ssl.key.location transactional.id
+    """.split()
+)
+_SECRETS = {
+    "sasl.password": "password",
+    "ssl.key.password": "key_password",
+    "sasl.oauthbearer.client.secret": "",
+    "sasl.oauthbearer.config": "",
+    "ssl.key.pem": "",
+    "ssl.keystore.password": "",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """How a cluster is reached; secrets are references."""
+
+    bootstrap_servers: str
+    security_protocol: str
+    sasl_mechanism: str
+    username: str
+    password: str
+    ca_file: str
+    certificate_file: str
+    key_file: str
+    key_password: str
+    extra: tuple[tuple[str, str], ...] = ()
+
+    def client(self) -> dict[str, Any]:
+        """The settings of a client; resolves secrets, and may block for that.
+
+        Raises:
+            SecretError: a reference leads nowhere.
+        """
+        settings: dict[str, Any] = {
+            "bootstrap.servers": self.bootstrap_servers,
+            "security.protocol": self.security_protocol,
+            "client.id": "isthmus",
+            **{name: _revealed(name, value) for name, value in self.extra},
+        }
+        if self.security_protocol.startswith("sasl"):
+            settings["sasl.mechanism"] = self.sasl_mechanism
+            if self.username:
+                settings["sasl.username"] = self.username
+            if self.password:
+                settings["sasl.password"] = resolve(self.password).reveal()
+        files = {
+            "ssl.ca.location": self.ca_file,
+            "ssl.certificate.location": self.certificate_file,
+            "ssl.key.location": self.key_file,
+        }
+        settings |= {name: path for name, path in files.items() if path}
+        if self.key_password:
+            settings["ssl.key.password"] = resolve(self.key_password).reveal()
+        return settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions(ClusterOptions):
+    """Options of a source."""
+
+    topic: str
+    group: str
+    start: str
+    member: str
+    session_seconds: float
+    dead_letter_topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOptions(ClusterOptions):
+    """Options of a target."""
+
+    topic: str
+    partitioning: str
+    stall_seconds: float
+    origin: str
+    target: str
+    hop_budget: int
+    mark: str
+    mark_value: str
+    trusts_provenance: bool
+
+
+Options = TypeVar("Options", bound=ClusterOptions)
+
+
+def read_source(options: Mapping[str, str]) -> SourceOptions:
+    """The options of a source.
+
+    Raises:
+        ConfigError: with a fault for each option that is unknown, malformed or missing.
+    """
+    return _read(SOURCE, SourceOptions, options)
+
+
+def read_target(options: Mapping[str, str]) -> TargetOptions:
+    """The options of a target.
+
+    Raises:
+        ConfigError: with a fault for each option that is unknown, malformed or missing.
+    """
+    return _read(TARGET, TargetOptions, options)
+
+
+def read_cluster(options: Mapping[str, str]) -> ClusterOptions:
+    """The options of an administration.
+
+    Raises:
+        ConfigError: with a fault for each option that is unknown, malformed or missing.
+    """
+    return _read(ADMINISTRATION, ClusterOptions, options)
+
+
+def _read(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Options:
+    extra = {
+        name.lower().removeprefix(PREFIX): value for name, value in options.items() if name.lower().startswith(PREFIX)
+    }
+    faults = _extra_faults(spec, extra)
+    values: dict[str, Any] = {}
+    try:
+        values = parse_options(
+            spec, {name: value for name, value in options.items() if not name.lower().startswith(PREFIX)}
+        )
+    except ConfigError as error:
+        faults += error.faults
+    if not faults:
+        faults += [Fault(f"{spec.name}: {message}", hint) for message, hint in _at_odds(values)]
+    if faults:
+        raise ConfigError(faults)
+    values = {name: str(value) if isinstance(value, SecretReference) else value for name, value in values.items()}
+    known = {each.name for each in fields(kind)}
+    return kind(**{name: value for name, value in values.items() if name in known}, extra=tuple(sorted(extra.items())))
+
+
+def _extra_faults(spec: Spec, extra: Mapping[str, str]) -> list[Fault]:
+    faults = []
+    for name, value in extra.items():
+        if name in _OWN:
+            faults.append(Fault(f"{spec.name}: {PREFIX}{name} is set by isthmus", "remove it"))
+        elif _SECRETS.get(name):
+            faults.append(
+                Fault(f"{spec.name}: {PREFIX}{name} is an option of its own", f"write {_SECRETS[name]}={_EXAMPLE}")
+            )
+        elif name in _SECRETS:
+            try:
+                SecretReference.parse(value)
+            except SecretError as error:
+                faults.append(Fault(f"{spec.name}: {PREFIX}{name}: {error.reason}", f"write {PREFIX}{name}={_EXAMPLE}"))
+    return faults
+
+
+def _at_odds(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is wrong with the options together: (message, hint)."""
+    faults = []
+    protocol = values["security_protocol"]
+    if (values["username"] or values["password"]) and not protocol.startswith("sasl"):
+        faults.append(("username and password need SASL", "write security_protocol=sasl_ssl"))
+    elif protocol.startswith("sasl") and values["sasl_mechanism"] in _MECHANISMS[:3]:
+        faults += [
+            (f"SASL {values['sasl_mechanism']} needs {name}", f"write {name}={example}")
+            for name, example in (("username", "NAME"), ("password", _EXAMPLE))
+            if not values[name]
+        ]
+    if not protocol.endswith("ssl") and (values["ca_file"] or values["certificate_file"] or values["key_file"]):
+        faults.append(("certificates need TLS", "write security_protocol=ssl or sasl_ssl"))
+    if bool(values["certificate_file"]) != bool(values["key_file"]):
+        faults.append(("certificate_file and key_file go together", "write both or none"))
+    if values.get("origin") and "/" not in values["origin"]:
+        faults.append(("origin has no alias", "write alias/entity"))
+    if values.get("dead_letter_topic") and values["dead_letter_topic"] == values.get("topic"):
+        faults.append(("dead_letter_topic is the topic itself", "write another topic"))
+    return faults
+
+
+def _revealed(name: str, value: str) -> str:
+    return resolve(value).reveal() if name in _SECRETS else value

@@ -1,0 +1,102 @@
+"""The ends of one process at Kafka, and the one descriptor by which their threads wake the process's loop.
+
+What it is: what the pools of sources and of targets have in common. librdkafka has sockets and threads of its own, of which it shows
+nothing: each end has a thread that waits for it. What it is not: an end.
+
+Invariants:
+    I1. An end whose thread has something to tell is named by the next `service`.
+    I2. Nothing here blocks but `close`, for at most `CLOSE_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import select
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+__all__ = ["EndPool"]
+
+CLOSE_SECONDS = 5.0
+
+
+class Leaving(Protocol):
+    """A thread that ends by itself."""
+
+    def join(self, timeout: float | None = None) -> None: ...
+
+    def is_alive(self) -> bool: ...
+
+
+class EndPool:
+    """What `SourcePool` and `TargetPool` have in common."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._marked: dict[int, None] = {}
+        self._leaving: list[Leaving] = []
+        self._reading, self._writing = socket.socketpair()
+        self._reading.setblocking(False)
+        self._writing.setblocking(False)
+        self._is_closed = False
+
+    # ---- for ends; any thread may call `mark`
+
+    def mark(self, key: int) -> None:
+        """An end has something to tell."""
+        with self._lock:
+            if self._is_closed or key in self._marked:
+                return
+            self._marked[key] = None
+            if len(self._marked) == 1:
+                with contextlib.suppress(BlockingIOError):
+                    self._writing.send(b"\0")
+
+    def unmark(self, key: int) -> None:
+        """An end is closed."""
+        with self._lock:
+            self._marked.pop(key, None)
+
+    def add_leaving(self, thread: Leaving) -> None:
+        """The thread of an end that is closed; `close` waits for it."""
+        self._leaving = [each for each in self._leaving if each.is_alive()] + [thread]
+
+    # ---- the port
+
+    def descriptors(self) -> Sequence[tuple[int, int]]:
+        """What to poll."""
+        return [] if self._is_closed else [(self._reading.fileno(), select.POLLIN)]
+
+    def deadline(self, now: float) -> float:
+        """When `service` has something to do though no descriptor is ready."""
+        return now if self._marked else math.inf
+
+    def service(self, ready: Mapping[int, int], now: float) -> Sequence[int]:
+        """The keys of the ends that have something to tell."""
+        if self._is_closed:
+            return ()
+        with self._lock:
+            with contextlib.suppress(BlockingIOError):
+                while len(self._reading.recv(4096)) == 4096:
+                    pass
+            marked = list(self._marked)
+            self._marked.clear()
+        return marked
+
+    def flush(self) -> None:
+        """Nothing is queued here: what an end is asked for goes to its thread at once."""
+
+    def close(self) -> None:
+        """Waits for the threads of ends that were closed, so that what was settled is committed."""
+        limit = time.monotonic() + CLOSE_SECONDS
+        for thread in self._leaving:
+            thread.join(max(0.0, limit - time.monotonic()))
+        with self._lock:
+            self._is_closed = True
+            self._marked.clear()
+        self._reading.close()
+        self._writing.close()

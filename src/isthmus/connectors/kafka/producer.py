@@ -1,0 +1,195 @@
+"""The thread that waits for a cluster's answers to what a target sends.
+
+What it is: the look at the topic, the producer of one connection, and its answers until they are taken. What it is not: the port
+(`target`). Records are handed to the producer by the loop's thread, which never waits for it.
+Specification: librdkafka documentation ("Idempotent Producer").
+
+librdkafka sends a record again by itself, in its order and without doubling it, for as long as this thread lives; it never gives one up:
+the target does (`stall_seconds`), for all of them at once, so that none overtakes another.
+
+Invariants:
+    I1. Each record that was taken has one answer, but after `stop`.
+    I2. After `stop` nothing is told, and what is still in the producer's queue is not sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.kafka.cluster import TopicView, error_of, look_at, may_pass, refusal_of, settings
+from isthmus.connectors.kafka.mapping import Record
+from isthmus.connectors.kafka.option import TargetOptions
+from isthmus.errors import IsthmusError
+
+__all__ = ["Answer", "ProducerThread"]
+
+POLL_SECONDS = 1.0
+
+
+class Answer(NamedTuple):
+    """What became of a record; `refusal` is None where the cluster has it."""
+
+    ordinal: int
+    refusal: Refusal | None
+
+
+class ProducerThread(threading.Thread):
+    """One connection of a target.
+
+    Args:
+        options: of the target.
+        wake: called when there is something to take.
+
+    Attributes:
+        view: what the cluster says of the topic; None before it has answered.
+        lost: why the connection is of no use any more.
+        trouble: what librdkafka told last of its connections.
+    """
+
+    def __init__(self, options: TargetOptions, wake: Callable[[], None]) -> None:
+        super().__init__(name=f"kafka-{options.topic}", daemon=True)
+        self.view: TopicView | None = None
+        self.lost: Refusal | None = None
+        self.trouble = ""
+        self._options = options
+        self._wake = wake
+        self._accepted: deque[int] = deque()
+        self._refused: deque[Answer] = deque()
+        self._producer: Any = None
+        self._stops = False
+
+    # ---- for the loop's thread
+
+    def send(self, ordinal: int, record: Record, partition: int) -> None:
+        """Queues a record; `partition` -1: the key decides. Only after `view` is known."""
+        try:
+            self._producer.produce(
+                self._options.topic,
+                value=record.value,
+                key=record.key,
+                headers=list(record.headers) if record.headers else None,
+                partition=partition,
+                timestamp=record.timestamp_ms or 0,
+                on_delivery=partial(self._delivered, ordinal),
+            )
+        except BufferError:
+            self._refuse(ordinal, Refusal(RefusalKind.BLOCKED, "", "the producer's queue is full"))
+        except KafkaException as error:
+            found: KafkaError = error.args[0]
+            if found.code() == KafkaError.MSG_SIZE_TOO_LARGE and self.view is not None:
+                text = f"topic '{self._options.topic}' takes records of {self.view.message_bytes} bytes at most"
+                self._refuse(ordinal, Refusal(RefusalKind.MESSAGE, found.name(), text, "MessageTooLarge"))
+            else:
+                self._refuse(ordinal, refusal_of(found, self._options.topic))
+        except (TypeError, ValueError) as error:  # e.g. the name of a header is no text
+            self._refuse(
+                ordinal, Refusal(RefusalKind.MESSAGE, "", f"no record can be made of it: {error}", "Malformed")
+            )
+
+    def take(self) -> tuple[list[int], list[Answer]]:
+        """The ordinals that were accepted, and refusals."""
+        accepted = [self._accepted.popleft() for _ in range(len(self._accepted))]
+        return accepted, [self._refused.popleft() for _ in range(len(self._refused))]
+
+    def refuse(self, ordinal: int, refusal: Refusal) -> None:
+        """A record could not even be made."""
+        self._refuse(ordinal, refusal)
+
+    def stop(self) -> None:
+        """Ends it; what has no answer is dropped."""
+        self._stops = True
+        if self._producer is not None:
+            with contextlib.suppress(KafkaException):
+                self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+
+    def _refuse(self, ordinal: int, refusal: Refusal) -> None:
+        self._refused.append(Answer(ordinal, refusal))
+        self._wake()
+
+    # ---- the thread
+
+    def run(self) -> None:
+        """Connects, and serves answers until it is stopped."""
+        try:
+            view = look_at(self._options, self._options.topic)
+            producer = Producer(self._settings(view))
+        except IsthmusError as error:
+            self._lose(Refusal(RefusalKind.UNKNOWN if may_pass(error) else RefusalKind.FATAL, error.code, str(error)))
+            return
+        except KafkaException as error:
+            self._lose(_lasting(error_of(error.args[0], self._options.topic)))
+            return
+        except Exception as error:  # noqa: BLE001 - the owner has to know, whatever it is
+            self._lose(Refusal(RefusalKind.UNKNOWN, "", f"{type(error).__name__}: {error}"))
+            return
+        self._producer, self.view = producer, view
+        self._wake()
+        while not self._stops:
+            if producer.poll(POLL_SECONDS):
+                self._wake()
+        producer.poll(0)
+        self._producer = None  # its threads end with it, here
+
+    def _settings(self, view: TopicView) -> dict[str, Any]:
+        limit = min(max(view.message_bytes, 1000), 1_000_000_000)
+        return {
+            "linger.ms": 1,
+            "batch.size": min(limit, 1_000_000),
+            "message.max.bytes": limit,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 1 << 20,
+            **settings(self._options),
+            "enable.idempotence": True,
+            "acks": "all",
+            "message.timeout.ms": 0,
+            "partitioner": "murmur2_random",
+            "error_cb": self._heard,
+        }
+
+    def _delivered(self, ordinal: int, error: KafkaError | None, message: Any) -> None:
+        if error is None:
+            self._accepted.append(ordinal)
+        elif not self._stops:
+            self._refused.append(Answer(ordinal, refusal_of(error, self._options.topic)))
+
+    def _heard(self, error: KafkaError) -> None:
+        made = error_of(error, self._options.topic, self._options.bootstrap_servers)
+        self.trouble = str(made)
+        if error.fatal():
+            self._lose(Refusal(RefusalKind.UNKNOWN, error.name(), f"the producer is spent: {made}"))
+        elif not made.retryable:
+            self._lose(_lasting(made))
+
+    def _lose(self, refusal: Refusal) -> None:
+        self.lost = self.lost or refusal
+        self._wake()
+
+
+def ranges(ordinals: Sequence[int]) -> list[tuple[int, int]]:
+    """Ordinals as ascending ranges (first, last)."""
+    found = sorted(ordinals)
+    if not found:
+        return []
+    if found[-1] - found[0] == len(found) - 1:
+        return [(found[0], found[-1])]
+    made = []
+    first = last = found[0]
+    for each in found[1:]:
+        if each != last + 1:
+            made.append((first, last))
+            first = each
+        last = each
+    made.append((first, last))
+    return made
+
+
+def _lasting(error: IsthmusError) -> Refusal:
+    return Refusal(RefusalKind.FATAL, error.code, str(error))

@@ -1,0 +1,45 @@
+"""A Kafka record, and the names that the mapping gives to what it adds (`mapping`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+__all__ = [
+    "AMQP_HEADER",
+    "HEADERS_PROPERTY",
+    "KAFKA_PARTITION",
+    "KEY_CHARACTERS",
+    "KEY_PROPERTY",
+    "PARTITION_KEY",
+    "Header",
+    "Record",
+]
+
+AMQP_HEADER = "isthmus-amqp"
+KEY_PROPERTY = "isthmus-kafka-key"
+HEADERS_PROPERTY = "isthmus-kafka-headers"
+KAFKA_PARTITION = "x-opt-kafka-partition"
+PARTITION_KEY = "x-opt-partition-key"
+# Azure Service Bus: the limit of a PartitionKey and of a SessionId.
+KEY_CHARACTERS = 128
+
+Header = tuple[str, bytes | None]
+
+
+class Record(NamedTuple):
+    """A record.
+
+    Attributes:
+        value: None for a tombstone.
+        key: None where there is none.
+        headers: in their order; names may come several times.
+        timestamp_ms: None where there is none.
+        partition: that it was read from; None where it was not.
+    """
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[Header] = ()
+    timestamp_ms: int | None = None
+    partition: int | None = None

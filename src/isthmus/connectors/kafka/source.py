@@ -1,0 +1,166 @@
+"""A topic as a source on the port.
+
+What it is: what the consumer's thread has read, as events, within the credit; and what the owner settles. What it is not: the
+consumer (`consumer`). docs/how-to/use-kafka.md.
+
+A log has no locks and no dead-letter queue: a record that is given back is read again from its offset; one that is set aside goes to
+the topic that `dead_letter_topic` names. Without one the source is lost for good, and says so: the route blocks, and loses nothing.
+
+Invariants:
+    I1. Nothing is given beyond the credit.
+    I2. Nothing is settled at the source but by the owner: no offset is committed for what has no outcome.
+    I3. After `close` it tells nothing more.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.port import PARTITION_SHIFT, Arrived, Drained, Exhausted, SourceEvent, SourceLost
+from isthmus.connectors.kafka.consumer import ConsumerThread
+from isthmus.connectors.kafka.option import SourceOptions
+from isthmus.connectors.kafka.pool import EndPool
+
+__all__ = ["KafkaSource"]
+
+SETTLE_SECONDS = 5.0
+
+
+class KafkaSource:
+    """One route's source.
+
+    Args:
+        pool: what it belongs to.
+        key: what the pool's owner knows it by.
+        options: where it leads to.
+        only_present: give only what stands when it is opened first.
+        thread: makes what reads.
+    """
+
+    def __init__(
+        self,
+        pool: EndPool,
+        key: int,
+        options: SourceOptions,
+        *,
+        only_present: bool,
+        thread: Callable[..., ConsumerThread] = ConsumerThread,
+    ) -> None:
+        self._pool = pool
+        self._key = key
+        self._options = options
+        self._thread = thread(options, self._mark, only_present=only_present)
+        self._is_draining = False
+        self._is_closed = False
+        self._refused = _Refused()
+
+    @property
+    def clock_offset_ms(self) -> int | None:
+        """Kafka tells no time of its own: this machine's."""
+        return round((time.time() - time.monotonic()) * 1000)
+
+    def _mark(self) -> None:
+        self._pool.mark(self._key)
+
+    def open(self) -> None:
+        """Begins to connect."""
+        if not self._is_closed:
+            self._thread.open()
+
+    def poll(self, now: float) -> Sequence[SourceEvent]:
+        """What happened since the last call."""
+        if self._is_closed:
+            return ()
+        told, batches = self._thread.take()
+        arrived = [Arrived(batch.positions, batch.payloads) for batch in batches]
+        # The end of what stood comes behind its last record.
+        events: list[SourceEvent] = [*(each for each in told if not isinstance(each, Exhausted)), *arrived]
+        events += [each for each in told if isinstance(each, Exhausted)]
+        if self._is_draining:
+            self._is_draining = False
+            self._thread.grant(0)
+            events.append(Drained())
+        if any(type(each) is SourceLost for each in events):
+            self._thread.grant(0)
+        refused = self._refused
+        if refused.text and (now >= refused.due(now) or self._thread.outstanding <= refused.records):
+            events.append(SourceLost(refused.text, is_fatal=True))
+            self._refused = _Refused()
+        return events
+
+    def deadline(self, now: float) -> float:
+        """The thread wakes the pool; a source that is going to be lost is, after a while, though not all is settled."""
+        return self._refused.due(now)
+
+    def grant(self, credit: int) -> None:
+        """Sets the credit."""
+        self._is_draining = False
+        self._thread.grant(0 if self._refused.text else credit)
+        self._mark()  # something may have been read already
+
+    def drain(self) -> None:
+        """Takes the credit back."""
+        self._thread.grant(0)
+        self._is_draining = True
+        self._mark()
+
+    def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
+        """Settles delivered positions."""
+        if disposition is None or disposition.kind == "complete":
+            self._thread.settle(first, last)
+            if self._refused.text:
+                self._mark()
+        elif disposition.kind == "abandon":
+            self._thread.give_back(first, last)
+        elif disposition.kind != "dead-letter":
+            self._refuse(first, last, f"get the disposition '{disposition.kind}', which a log has not", "")
+        elif not self._thread.set_aside(first, last, disposition):
+            reason = f"{disposition.reason}: {disposition.description}".strip(": ")
+            hint = "name a dead_letter_topic at the source, or let refusals block"
+            self._refuse(first, last, f"be set aside ({reason})", hint)
+
+    def release(self, first: int, last: int) -> None:
+        """Gives delivered positions back; they are read again."""
+        self._thread.give_back(first, last)
+
+    def close(self) -> None:
+        """Ends it; what is settled is committed in the background."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._pool.unmark(self._key)
+        self._thread.stop()
+        if self._thread.ident is not None:
+            self._pool.add_leaving(self._thread)
+
+    def _refuse(self, first: int, last: int, what: str, hint: str) -> None:
+        """The source is going to be lost: what is under way is settled before, or it would come again each time."""
+        place = f"partition {first >> PARTITION_SHIFT}, offset {first & (1 << PARTITION_SHIFT) - 1}"
+        text = f"topic '{self._options.topic}': the record at {place} would have to {what}"
+        self._refused.text = self._refused.text or text + (f"; {hint}" if hint else "")
+        self._refused.records += last - first + 1
+        self._thread.grant(0)
+        self._mark()
+
+
+class _Refused:
+    """Records that would need a disposition that there is none for.
+
+    Attributes:
+        text: what is told of the first; empty: there is none.
+        records: how many.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.records = 0
+        self._due = math.inf
+
+    def due(self, now: float) -> float:
+        """When the source is lost, whatever is under way."""
+        if self.text and self._due == math.inf:
+            self._due = now + SETTLE_SECONDS
+        return self._due

@@ -1,0 +1,254 @@
+"""A topic as a target on the port.
+
+What it is: the copies as records, their order, and the cluster's answers as events of the delivery machine. What it is not: what is
+sent when (`isthmus.bridge.delivery`), or the producer (`producer`). docs/how-to/use-kafka.md.
+
+Order. Records of a partition are stored in the order in which they were sent. Which partition a record goes to is told by
+`partitioning`: messages of one key, or of one partition of a Kafka source, stay in their order.
+
+Invariants:
+    I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
+    I2. Copies are made for the cluster that answered first; another one is refused as long as this target lives.
+    I3. A cluster that acknowledges nothing of what it was sent for `stall_seconds` is lost, and everything is given up at once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from isthmus.amqp.codec import CodecError
+from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
+from isthmus.bridge.port import Copies, TargetEvent
+from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.kafka.mapping import Record, to_record
+from isthmus.connectors.kafka.option import TargetOptions
+from isthmus.connectors.kafka.pool import EndPool
+from isthmus.connectors.kafka.producer import ProducerThread, ranges
+from isthmus.connectors.servicebus.splice import Mark, Splicer
+from isthmus.errors import InvalidArgumentError
+
+__all__ = ["CREDIT", "KafkaTarget"]
+
+# What the producer may hold; the delivery machine's window is smaller.
+CREDIT = 20_000
+
+
+class KafkaTarget:
+    """One route's target.
+
+    Args:
+        pool: what it belongs to.
+        key: what the pool's owner knows it by.
+        options: where it leads to, and how copies are made.
+        origin_identity: of the namespace that the messages come from; empty where it is not known.
+        thread: makes what sends.
+    """
+
+    def __init__(
+        self,
+        pool: EndPool,
+        key: int,
+        options: TargetOptions,
+        origin_identity: str,
+        thread: Callable[..., ProducerThread] = ProducerThread,
+    ) -> None:
+        self._pool = pool
+        self._key = key
+        self._options = options
+        self._origin_identity = origin_identity
+        self._make_thread = thread
+        self._thread: ProducerThread | None = None
+        self._cluster_id: str | None = None
+        self._splicer: Splicer | None = None
+        self._flight = _Flight()
+        self._is_open = self._is_closed = False
+
+    def open(self) -> None:
+        """Begins to connect."""
+        if self._is_closed:
+            return
+        self._disconnect()
+        self._thread = self._make_thread(self._options, self._mark)
+        self._thread.start()
+
+    def _mark(self) -> None:
+        self._pool.mark(self._key)
+
+    def poll(self, now: float) -> Sequence[TargetEvent]:
+        """What happened since the last call."""
+        thread = self._thread
+        if thread is None:
+            return ()
+        events: list[TargetEvent] = []
+        refusal = thread.lost
+        if not self._is_open and thread.view is not None and refusal is None:
+            refusal = self._opened(thread.view.cluster_id)
+            if refusal is None:
+                events += (Opened(), Granted(CREDIT))
+        if self._is_open:
+            count = self._flight.credit
+            events += self._flight.answered(*thread.take(), now)
+            if self._flight.credit != count:
+                events.append(Granted(self._flight.credit))
+            if refusal is None and now >= self._flight.since + self._options.stall_seconds:
+                text = f"topic '{self._options.topic}': no acknowledgement for {self._options.stall_seconds:g} s"
+                trouble = f" ({thread.trouble})" if thread.trouble else ""
+                refusal = Refusal(RefusalKind.UNKNOWN, "", text + trouble)
+        if refusal is not None:
+            self._disconnect()
+            events.append(Lost(refusal))
+        return events
+
+    def deadline(self, now: float) -> float:
+        """When `poll` has something to do though nothing came."""
+        return self._flight.since + self._options.stall_seconds
+
+    def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
+        """The copies of messages as this target takes them.
+
+        Raises:
+            InvalidArgumentError: the target has never been open.
+        """
+        if self._cluster_id is None:
+            raise InvalidArgumentError("copies are made for a target that has answered; wait for Opened")
+        if self._splicer is None:
+            return Copies([data[offsets[at] : offsets[at + 1]] for at in range(len(offsets) - 1)])
+        if len(offsets) < 2:
+            return Copies(())
+        copies, held = self._splicer.copy_all(data, list(offsets), now_ms)
+        if not held:
+            return Copies(copies)
+        disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in held]
+        gone = {each.row for each in held}
+        return Copies(copies, disposed, [row for row in range(len(offsets) - 1) if row not in gone])
+
+    def send(self, send: Send) -> None:
+        """Queues deliveries; where the connection is lost nothing happens, and `poll` tells of it."""
+        thread = self._thread
+        if thread is None or not self._is_open:
+            return
+        now = time.monotonic()
+        groups = (send.payloads,) if send.is_envelope else ((payload,) for payload in send.payloads)
+        for group in groups:
+            ordinal = self._flight.sent(len(group), now)
+            for payload in group:
+                try:
+                    record = to_record(payload)
+                except CodecError as error:
+                    thread.refuse(ordinal, Refusal(RefusalKind.MESSAGE, "", str(error), "Malformed"))
+                    continue
+                thread.send(ordinal, record, self._partition(record))
+
+    def close(self) -> None:
+        """Ends it."""
+        self._is_closed = True
+        self._disconnect()
+        self._pool.unmark(self._key)
+
+    # ---- the connection
+
+    def _partition(self, record: Record) -> int:
+        """The partition of a record; -1: its key decides, or any."""
+        how = self._options.partitioning
+        if how == "single":
+            return 0
+        if record.partition is None or record.partition < 0 or (how == "key" and record.key is not None):
+            return -1
+        view = self._thread.view if self._thread is not None else None
+        return record.partition % view.partitions if view is not None else -1
+
+    def _opened(self, cluster_id: str) -> Refusal | None:
+        if self._cluster_id is None:
+            self._cluster_id = cluster_id
+            self._splicer = self._splicer_for(cluster_id)
+        elif self._cluster_id != cluster_id:
+            text = f"topic '{self._options.topic}': another cluster, '{cluster_id}', answers now"
+            return Refusal(RefusalKind.FATAL, "", text)
+        self._is_open = True
+        self._flight = _Flight()
+        return None
+
+    def _splicer_for(self, cluster_id: str) -> Splicer | None:
+        options = self._options
+        if not options.origin and not options.target:
+            return None
+        return Splicer(
+            options.origin,
+            options.target,
+            options.hop_budget,
+            origin_namespace=self._origin_identity if options.origin else "",
+            target_namespace=cluster_id,
+            entity=options.topic,
+            mark=Mark(options.mark, is_number=options.mark_value == "number") if options.mark else None,
+            trusts=options.trusts_provenance,
+        )
+
+    def _disconnect(self) -> None:
+        thread, self._thread = self._thread, None
+        self._is_open = False
+        self._flight = _Flight()
+        if thread is not None:
+            thread.stop()
+            self._pool.add_leaving(thread)
+
+
+class _Flight:
+    """What one connection was sent and has not answered.
+
+    Attributes:
+        credit: deliveries that may be sent.
+        since: since when the cluster has answered nothing though something is outstanding; infinite where nothing is.
+    """
+
+    def __init__(self) -> None:
+        self.credit = CREDIT
+        self.since = math.inf
+        self._next = 0
+        self._parts: dict[int, list[Refusal | None]] = {}  # answers that came to the records of an envelope
+        self._sizes: dict[int, int] = {}
+
+    def sent(self, records: int, now: float) -> int:
+        """A delivery is sent; its ordinal."""
+        ordinal = self._next
+        self._next += 1
+        self.credit -= 1
+        if records > 1:
+            self._sizes[ordinal], self._parts[ordinal] = records, []
+        if self.since == math.inf:
+            self.since = now
+        return ordinal
+
+    def answered(
+        self, accepted: Sequence[int], refused: Sequence[tuple[int, Refusal | None]], now: float
+    ) -> list[TargetEvent]:
+        """Answers to records, as outcomes of deliveries."""
+        if not accepted and not refused:
+            return []
+        if self._sizes:
+            accepted, refused = self._joined(accepted, refused)
+        self.credit += len(accepted) + len(refused)
+        self.since = now if self.credit < CREDIT else math.inf
+        events: list[TargetEvent] = [Outcome(first, last) for first, last in ranges(accepted)]
+        return events + [Outcome(ordinal, ordinal, refusal) for ordinal, refusal in refused]
+
+    def _joined(
+        self, accepted: Sequence[int], refused: Sequence[tuple[int, Refusal | None]]
+    ) -> tuple[list[int], list[tuple[int, Refusal | None]]]:
+        """An envelope is answered when all of its records are; refused, when one of them is."""
+        taken: list[int] = []
+        others: list[tuple[int, Refusal | None]] = []
+        for ordinal, refusal in [*((each, None) for each in accepted), *refused]:
+            if ordinal in self._sizes:
+                parts = self._parts[ordinal]
+                parts.append(refusal)
+                if len(parts) < self._sizes[ordinal]:
+                    continue
+                del self._sizes[ordinal], self._parts[ordinal]
+                refusal = next((each for each in parts if each is not None), None)  # noqa: PLW2901
+            if refusal is None:
+                taken.append(ordinal)
+            else:
+                others.append((ordinal, refusal))
+        return taken, others

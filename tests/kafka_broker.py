@@ -1,0 +1,182 @@
+"""A real Kafka broker for the length of a test: one node that is broker and controller (KRaft), from Maven Central.
+
+`mvn` copies the jars once into .cache, with the user's own settings. Where there is no mvn the tests are passed over, but not in CI.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+__all__ = ["KafkaBroker", "broker", "install_kafka"]
+
+ROOT = Path(__file__).parent.parent
+POM = ROOT / "tests" / "interop" / "kafka" / "pom.xml"
+CACHE = ROOT / ".cache" / "interop"
+INSTALL_SECONDS = 500
+START_SECONDS = 90
+STOP_SECONDS = 30
+
+
+def install_kafka() -> Path:
+    """The folder of the jars that pom.xml names."""
+    mvn = shutil.which("mvn")
+    if mvn is None or shutil.which("java") is None:
+        text = "Kafka's broker needs mvn and java 17 or newer on the PATH"
+        if os.environ.get("CI"):
+            pytest.fail(text)
+        pytest.skip(text)
+    folder = CACHE / "kafka"
+    installed = folder / ".installed"
+    wanted = hashlib.sha256(POM.read_bytes()).hexdigest()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "kafka.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not installed.exists() or installed.read_text() != wanted:
+            command = [mvn, "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
+            subprocess.run(
+                [*command, f"-DoutputDirectory={folder}", "-DincludeScope=runtime"], check=True, timeout=INSTALL_SECONDS
+            )
+            installed.write_text(wanted)
+    return folder
+
+
+class KafkaBroker:
+    """A broker.
+
+    Args:
+        jars: folder of its jars.
+        folder: of its data.
+
+    Attributes:
+        address: for clients; kept over restarts.
+    """
+
+    def __init__(self, jars: Path, folder: Path) -> None:
+        self.folder = folder
+        self._classpath = f"{jars}/*"
+        port, controller = _free_ports(2)
+        self.address = f"127.0.0.1:{port}"
+        self._config = folder / "server.properties"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._config.write_text(
+            "\n".join(
+                (
+                    "process.roles=broker,controller",
+                    "node.id=1",
+                    f"controller.quorum.bootstrap.servers=127.0.0.1:{controller}",
+                    f"controller.quorum.voters=1@127.0.0.1:{controller}",
+                    f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+                    f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}",
+                    "controller.listener.names=CONTROLLER",
+                    "inter.broker.listener.name=PLAINTEXT",
+                    f"log.dirs={folder / 'data'}",
+                    "offsets.topic.replication.factor=1",
+                    "offsets.topic.num.partitions=2",
+                    "transaction.state.log.replication.factor=1",
+                    "transaction.state.log.min.isr=1",
+                    "group.initial.rebalance.delay.ms=0",
+                    "auto.create.topics.enable=false",
+                    "num.partitions=1",
+                )
+            )
+        )
+        self._java("kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(self._config)).wait(
+            START_SECONDS
+        )
+
+    def start(self) -> None:
+        """Starts it, and waits until it answers."""
+        self._process = self._java("kafka.Kafka", str(self._config))
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                self.admin().list_topics(timeout=1)
+                return
+            except KafkaException:
+                assert self._process.poll() is None, self.log()
+                assert time.monotonic() < deadline, self.log()
+
+    def stop(self, kind: signal.Signals = signal.SIGTERM) -> None:
+        """Ends it."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(kind)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def admin(self) -> AdminClient:
+        """A client of its administration."""
+        return AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+
+    def create(self, topic: str, partitions: int = 1, **config: str) -> str:
+        """Makes a topic; its name."""
+        wanted = NewTopic(
+            topic, partitions, 1, config={name.replace("_", "."): value for name, value in config.items()}
+        )
+        admin = self.admin()
+        admin.create_topics([wanted])[topic].result(30)
+        return topic
+
+    def log(self) -> str:
+        """The end of what it wrote."""
+        return (self.folder / "server.log").read_text(errors="replace")[-3000:]
+
+    def _java(self, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [
+            "java",
+            "-Xmx512m",
+            "-Xms128m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            self._classpath,
+        ]
+        with (self.folder / "server.log").open("ab") as log:
+            return subprocess.Popen([*command, *arguments], stdout=log, stderr=log, cwd=self.folder)
+
+
+@contextmanager
+def broker(folder: Path) -> Iterator[KafkaBroker]:
+    """A broker that runs."""
+    made = KafkaBroker(install_kafka(), folder)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop(signal.SIGKILL)
+
+
+def _cluster_id() -> str:
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

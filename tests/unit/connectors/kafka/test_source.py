@@ -1,0 +1,221 @@
+"""isthmus.connectors.kafka.source and consumer: credit, settlement, return; without a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.port import Arrived, Drained, SourceLost
+from isthmus.connectors.kafka.consumer import ConsumerThread
+from isthmus.connectors.kafka.mapping import to_record
+from isthmus.connectors.kafka.option import read_source
+from isthmus.connectors.kafka.pool import EndPool
+from isthmus.connectors.kafka.source import KafkaSource
+
+OPTIONS = {"bootstrap_servers": "a", "topic": "t", "group": "g"}
+
+
+class Message:
+    """What a consumer gives."""
+
+    def __init__(self, offset: int, partition: int = 0) -> None:
+        self._place = partition, offset
+
+    def error(self) -> None:
+        return None
+
+    def partition(self) -> int:
+        return self._place[0]
+
+    def offset(self) -> int:
+        return self._place[1]
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1000
+
+    def key(self) -> bytes:
+        return b"k"
+
+    def value(self) -> bytes:
+        return b"%d" % self._place[1]
+
+    def headers(self) -> None:
+        return None
+
+
+class Consumer:
+    """Notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.seeks: list[tuple[int, int]] = []
+        self.commits: list[dict[int, int]] = []
+
+    def seek(self, where: Any) -> None:
+        self.seeks.append((where.partition, where.offset))
+
+    def commit(self, *, offsets: list[Any], asynchronous: bool) -> None:
+        self.commits.append({each.partition: each.offset for each in offsets})
+
+
+class Rig:
+    """A source whose thread is not started: the test takes its turns."""
+
+    def __init__(self, **options: str) -> None:
+        self.pool = EndPool()
+        made: list[Any] = []
+
+        def make(*arguments: Any, **settings: Any) -> Any:
+            made.append(ConsumerThread(*arguments, **settings))
+            return made[0]
+
+        self.source = KafkaSource(self.pool, 1, read_source({**OPTIONS, **options}), only_present=False, thread=make)
+        self.thread = made[0]
+        self.thread._account.assign([0, 1])
+        self.consumer = self.thread._consumer = Consumer()
+
+    def read(self, *offsets: int, partition: int = 0) -> None:
+        self.thread._take_in([Message(offset, partition) for offset in offsets])
+
+    def poll(self) -> list[Any]:
+        return list(self.source.poll(0.0))
+
+    def positions(self) -> list[int]:
+        return [position for each in self.poll() if isinstance(each, Arrived) for position in each.positions]
+
+    def commits(self) -> dict[int, int]:
+        found: dict[int, int] = self.thread._account.commits()
+        return found
+
+
+@pytest.fixture
+def rig() -> Any:
+    made = Rig()
+    yield made
+    made.source.close()
+    made.pool.close()
+
+
+def test_nothing_is_given_beyond_the_credit(rig: Rig) -> None:
+    """I1."""
+    rig.read(*range(10))
+    assert rig.poll() == []
+    rig.source.grant(4)
+    assert rig.positions() == [0, 1, 2, 3]
+    rig.source.grant(100)
+    assert rig.positions() == [4, 5, 6, 7, 8, 9]
+
+
+def test_after_a_drain_nothing_comes_before_the_next_grant(rig: Rig) -> None:
+    rig.source.grant(10)
+    rig.read(0, 1)
+    rig.source.drain()
+    assert rig.poll() == [Drained()]
+    rig.read(2)
+    assert rig.poll() == []
+    rig.source.grant(10)
+    assert rig.positions() == [0, 1, 2]
+
+
+def test_offsets_are_committed_after_settlement_only(rig: Rig) -> None:
+    """I2."""
+    rig.source.grant(10)
+    rig.read(*range(5))
+    rig.poll()
+    assert rig.commits() == {0: 0}
+    rig.source.settle(1, 4)
+    assert rig.commits() == {}
+    rig.source.settle(0, 0)
+    assert rig.commits() == {0: 5}
+
+
+def test_what_is_given_back_comes_again_in_order(rig: Rig) -> None:
+    """I2 of the consumer."""
+    rig.source.grant(4)
+    rig.read(*range(6))
+    rig.read(0, 1, partition=1)
+    rig.poll()
+    rig.source.settle(3, 3)
+    rig.source.release(1, 2)
+    rig.read(6)  # was on its way
+    rig.thread._go_back(rig.consumer)
+    assert rig.consumer.seeks == [(0, 1)]
+    rig.read(*range(1, 8))
+    rig.source.grant(100)
+    assert sorted(rig.positions()) == [1, 2, 4, 5, 6, 7, 1 << 48, 1 << 48 | 1]
+    rig.source.settle(0, 7)
+    assert rig.commits() == {0: 8, 1: 0}
+
+
+def test_of_revoked_partitions_nothing_is_given_or_committed(rig: Rig) -> None:
+    """I3 of the consumer."""
+    rig.source.grant(1)
+    rig.read(0, 1)
+    rig.read(0, partition=1)
+    assert rig.positions() == [0]
+    rig.source.settle(0, 0)
+
+    class Part:
+        partition = 0
+
+    rig.thread._revoked(rig.consumer, [Part()])
+    assert rig.consumer.commits == [{0: 1}]
+    rig.source.grant(10)
+    assert rig.positions() == [1 << 48]
+    rig.source.settle(0, 1)
+    assert rig.commits() == {1: 0}
+
+
+def test_a_log_without_a_dead_letter_topic_blocks_and_says_so(rig: Rig) -> None:
+    rig.source.grant(10)
+    rig.read(0, 1)
+    rig.poll()
+    rig.source.settle(1, 1, Disposition("dead-letter", "TooLarge", "5 MB"))
+    assert rig.poll() == []  # what is under way is settled first
+    rig.source.settle(0, 0)
+    told = rig.poll()
+    assert [type(each) for each in told] == [SourceLost]
+    assert told[0].is_fatal
+    assert "offset 1" in told[0].text
+    assert "dead_letter_topic" in told[0].text
+    assert rig.commits() == {0: 1}
+
+
+def test_what_is_set_aside_is_settled_after_the_acknowledgement() -> None:
+    rig = Rig(dead_letter_topic="d")
+    sent: list[dict[str, Any]] = []
+
+    class Producer:
+        def produce(self, topic: str, **record: Any) -> None:
+            sent.append({"topic": topic, **record})
+
+        def poll(self, timeout: float) -> None:
+            pass
+
+        def flush(self, timeout: float) -> None:
+            pass
+
+    rig.thread._dead._producer = Producer()
+    rig.source.grant(10)
+    rig.read(0, 1)
+    payloads = [payload for each in rig.poll() for payload in each.payloads]
+    rig.source.settle(0, 0)
+    rig.source.settle(1, 1, Disposition("dead-letter", "Odd", "very"))
+    rig.thread._serve_dead(rig.thread._dead)
+    assert rig.commits() == {0: 1}
+    assert sent[0]["topic"] == "d"
+    assert sent[0]["value"] == to_record(payloads[1]).value
+    sent[0]["on_delivery"](None, None)
+    rig.thread._serve_dead(rig.thread._dead)
+    assert rig.commits() == {0: 2}
+    rig.source.close()
+    rig.pool.close()
+
+
+def test_after_close_nothing_is_told(rig: Rig) -> None:
+    """I3."""
+    rig.source.grant(10)
+    rig.read(0)
+    rig.source.close()
+    assert rig.poll() == []

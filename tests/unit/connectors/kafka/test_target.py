@@ -1,0 +1,186 @@
+"""isthmus.connectors.kafka.target: what the delivery machine is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
+from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.kafka.cluster import TopicView, refusal_of
+from isthmus.connectors.kafka.mapping import Record, to_message
+from isthmus.connectors.kafka.option import read_target
+from isthmus.connectors.kafka.pool import EndPool
+from isthmus.connectors.kafka.producer import Answer, ProducerThread, ranges
+from isthmus.connectors.kafka.target import CREDIT, KafkaTarget
+from isthmus.errors import InvalidArgumentError
+
+BUSY = Refusal(RefusalKind.BLOCKED, "", "busy")
+
+
+class Thread(ProducerThread):
+    """Does nothing by itself."""
+
+    def __init__(self, options: Any, wake: Callable[[], None]) -> None:
+        super().__init__(options, wake)
+        self.sent: list[tuple[int, Record, int]] = []
+
+    def start(self) -> None:
+        pass
+
+    def is_alive(self) -> bool:
+        return False
+
+    def join(self, timeout: float | None = None) -> None:
+        pass
+
+    def send(self, ordinal: int, record: Record, partition: int) -> None:
+        self.sent.append((ordinal, record, partition))
+
+    def answer(self, *ordinals: int, refusal: Refusal | None = None) -> None:
+        if refusal is None:
+            self._accepted.extend(ordinals)
+        else:
+            self._refused.extend(Answer(each, refusal) for each in ordinals)
+
+
+class Rig:
+    """A target over threads that do nothing."""
+
+    def __init__(self, **options: str) -> None:
+        self.threads: list[Thread] = []
+        self.pool = EndPool()
+
+        def make(*arguments: Any) -> Thread:
+            self.threads.append(Thread(*arguments))
+            return self.threads[-1]
+
+        read = read_target({"bootstrap_servers": "a", "topic": "t", **options})
+        self.target = KafkaTarget(self.pool, 1, read, "origin-id", make)
+        self.now = time.monotonic()
+        self.target.open()
+
+    def opened(self, cluster_id: str = "c1") -> list[Any]:
+        self.threads[-1].view = TopicView(cluster_id, 3)
+        return list(self.target.poll(self.now))
+
+    def send(self, *records: Record, is_envelope: bool = False) -> None:
+        self.target.send(Send([to_message(each, (each.partition or 0) << 48) for each in records], is_envelope))
+
+    def close(self) -> None:
+        self.target.close()
+        self.pool.close()
+
+
+@pytest.fixture
+def rig() -> Any:
+    made = Rig()
+    yield made
+    made.close()
+
+
+def record(number: int, key: bytes | None = b"k", partition: int = 0) -> Record:
+    return Record(b"%d" % number, key, (), 1, partition)
+
+
+def test_answers_become_outcomes_by_ordinal(rig: Rig) -> None:
+    """I1."""
+    assert rig.opened() == [Opened(), Granted(CREDIT)]
+    rig.send(*map(record, range(5)))
+    rig.threads[0].answer(1, 0, 4)
+    rig.threads[0].answer(3, refusal=BUSY)
+    told = rig.target.poll(rig.now)
+    assert told == [Outcome(0, 1), Outcome(4, 4), Outcome(3, 3, BUSY), Granted(CREDIT - 1)]
+
+
+def test_an_envelope_is_answered_once_when_all_of_it_is(rig: Rig) -> None:
+    """I1."""
+    rig.opened()
+    rig.send(record(1), record(2), is_envelope=True)
+    rig.send(record(3))
+    rig.threads[0].answer(0, 1)
+    assert rig.target.poll(rig.now) == [Outcome(1, 1), Granted(CREDIT - 1)]
+    rig.threads[0].answer(0, refusal=BUSY)
+    assert rig.target.poll(rig.now) == [Outcome(0, 0, BUSY), Granted(CREDIT)]
+
+
+def test_another_cluster_is_refused(rig: Rig) -> None:
+    """I2."""
+    rig.opened("c1")
+    rig.target.open()
+    told = rig.opened("c2")
+    assert isinstance(told[0], Lost)
+    assert told[0].refusal.kind is RefusalKind.FATAL
+
+
+def test_a_cluster_that_acknowledges_nothing_is_lost(rig: Rig) -> None:
+    """I3."""
+    rig.opened()
+    assert rig.target.deadline(rig.now) > 1e9
+    rig.send(record(1))
+    due = rig.target.deadline(rig.now)
+    assert rig.now < due < rig.now + 30
+    assert not rig.target.poll(due - 0.1)
+    told = rig.target.poll(due)
+    assert [type(each) for each in told] == [Lost]
+    assert told[0].refusal.kind is RefusalKind.UNKNOWN  # type: ignore[union-attr]
+    rig.send(record(2))  # nothing happens: it is not open
+    rig.target.open()
+    assert rig.opened() == [Opened(), Granted(CREDIT)]
+
+
+@pytest.mark.parametrize(("how", "expected"), [("key", [-1, 1, -1]), ("source", [2, 1, -1]), ("single", [0, 0, 0])])
+def test_what_decides_the_partition(how: str, expected: list[int]) -> None:
+    rig = Rig(partitioning=how)
+    rig.opened()
+    rig.send(record(1, b"k", 5), record(2, None, 4))
+    rig.target.send(Send([b"\0Su\xa0\x01x"]))
+    assert [partition for _, _, partition in rig.threads[0].sent] == expected
+    rig.close()
+
+
+def test_what_cannot_be_read_is_refused_for_itself(rig: Rig) -> None:
+    rig.opened()
+    rig.target.send(Send([b"nonsense"]))
+    told = rig.target.poll(rig.now)
+    assert isinstance(told[0], Outcome)
+    assert told[0].refusal is not None
+    assert told[0].refusal.kind is RefusalKind.MESSAGE
+
+
+def test_copies_tell_where_they_have_been_and_never_return() -> None:
+    rig = Rig(origin="here/t", target="there")
+    with pytest.raises(InvalidArgumentError):
+        rig.target.copies(b"", [0], 0)
+    rig.opened("c1")
+    message = to_message(record(1), 7)
+    copies = rig.target.copies(message, [0, len(message)], 0)
+    assert not copies.disposed
+    back = Rig(origin="there/t", target="here")
+    back.opened("origin-id")
+    again = back.target.copies(copies.payloads[0], [0, len(copies.payloads[0])], 0)
+    assert not again.payloads
+    assert again.disposed[0][1].kind == "complete"
+    rig.close()
+    back.close()
+
+
+def test_ranges() -> None:
+    assert ranges([]) == []
+    assert ranges([3, 1, 2]) == [(1, 3)]
+    assert ranges([1, 2, 5, 7, 6]) == [(1, 2), (5, 7)]
+
+
+def test_refusals_say_whether_the_message_is_at_fault() -> None:
+    kinds = {
+        KafkaError.MSG_SIZE_TOO_LARGE: RefusalKind.UNCLEAR,
+        KafkaError.INVALID_TIMESTAMP: RefusalKind.UNCLEAR,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED: RefusalKind.FATAL,
+        KafkaError._PURGE_INFLIGHT: RefusalKind.UNKNOWN,
+        KafkaError.NOT_ENOUGH_REPLICAS: RefusalKind.BLOCKED,
+    }
+    assert {code: refusal_of(KafkaError(code), "t").kind for code in kinds} == kinds
