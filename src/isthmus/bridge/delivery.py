@@ -2,20 +2,8 @@
 
 What it is: a machine without I/O. It takes messages in the order of their source, says which to send, takes the target's
 outcomes, and says which messages to complete or to dead-letter at their source. `on(event, now)` returns effects; a run of
-many messages is one event. What it is not: a connection (`connectors`), the way to the source, or a lease. Over 400 lines, a
-fourth of which are this page and imports: the accounts are modules of their own, and each decision reads most of them.
-
-Order. Messages are first sent in the order in which they are handed over. A target that refuses nothing has them in that
-order, also over lost connections. Messages that were in flight behind a refused one may have been accepted, and then stand
-before it: at most as many as were in flight (`window`, and what the target's credit lets go, which in envelopes is more
-messages than credit). With a window of 1 that cannot happen.
-After a refusal one message is in flight until the refused one has passed; then twice as many after each round. Where refusals
-block, a machine begins in the same way, so that nothing overtakes what has blocked the lease before it.
-
-A message that its target refuses for itself (`refusal`) is set aside: dead-lettered at its source. To find out, the machine
-tries others ahead of it, one at a time, after `set_aside_seconds`: first the next that waits to be sent again, then the next
-that was never sent. One that is accepted in this way stands before those that it was tried ahead of. Where there is no other
-that has not been refused as well, it is set aside if one that was in flight behind it has been accepted; otherwise it waits.
+many messages is one event. What it is not: a connection (`connectors`), the way to the source, or a lease.
+The rules of order, of messages that are refused, and of envelopes: docs/explanation/lease.md, "Order".
 
 Invariants:
     I1. A message is completed at its source only after its target accepted it; it is completed then, whatever became of those
@@ -117,11 +105,6 @@ class Delivery:
     def unfinished(self) -> int:
         """Messages handed over and not finished."""
         return self._outbox.unfinished
-
-    @property
-    def credit(self) -> int:
-        """What is left of the credit told last."""
-        return self._link.credit
 
     @property
     def unsent(self) -> int:

@@ -43,8 +43,7 @@ from isthmus.bridge.source_flow import SourceFlow
 
 __all__ = ["TOLD_WINDOW", "RouteLease"]
 
-# I5: it may be the one that kills.
-TOLD_WINDOW = 8
+TOLD_WINDOW = 8  # I5: it may be the one that kills
 DRAIN_SECONDS = 5.0
 
 

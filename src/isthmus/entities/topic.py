@@ -2,7 +2,8 @@
 
 What it is: an `Intake` whose messages go on at once, as far as the budget of a commit reaches (`fan_out`). What is more waits
 in the topic, stored once and in the batch of its acceptance, and is copied in turns, each of them one commit. What it is
-not: the choice of the copies (`selection`). See docs/explanation/store.md.
+not: the choice of the copies (`selection`). See docs/explanation/store.md. Over 400 lines: a turn of copies reads the
+state of acceptance, of the waiting messages and of the subscriptions reached.
 
 Invariants:
     I1. Messages are accepted whole: with their acceptance each is copied, or stored here to be copied. A turn's copies and
@@ -11,7 +12,7 @@ Invariants:
         subscription.
     I3. Senders are told of acceptance when all copies are durable: those who send more than can be copied are held back
         by their credit.
-    I4. A turn ends when its budget is spent, be it in the midst of one message's subscriptions.
+    I4. A turn ends when its budget is spent, also between two subscriptions of one message.
     I5. A waiting message of which nothing can be made is set aside under a key of its own and named in the log; those behind
         it go on. What the disk does not give stays where it is, with all that is behind it.
 """

@@ -23,7 +23,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from isthmus.clock import Clock, SystemClock
 from isthmus.connectors.secret import scrub
@@ -32,40 +31,13 @@ from isthmus.replication.sighting import Backlog, Sighting
 from isthmus.replication.spark_gone import SparkGoneError
 from isthmus.supervisor.claim_view import Claims, ClaimState, ClaimView, NoClaims
 from isthmus.supervisor.condition import Condition, Phase
+from isthmus.supervisor.running_route import RunningRoute
 from isthmus.topology.model import Route
 from isthmus.transport.backoff import Backoff
 
 __all__ = ["ClaimState", "ClaimView", "Claims", "NoClaims", "RunningRoute", "Settings", "Supervisor"]
 
 log = logging.getLogger(__name__)
-
-
-class RunningRoute(Protocol):
-    """A route that was started."""
-
-    def is_active(self) -> bool:
-        """Whether it still runs."""
-        ...
-
-    def failure(self) -> str:
-        """Why it ended; empty while it runs, and where it ended because all was moved."""
-        ...
-
-    def sighting(self) -> Sighting:
-        """A look at it; never blocks on a namespace."""
-        ...
-
-    def drain(self) -> None:
-        """Asks it to take in nothing more and to finish what it has; does not wait."""
-        ...
-
-    def drained(self) -> bool:
-        """Whether it has nothing under way."""
-        ...
-
-    def stop(self) -> None:
-        """Ends it; blocks."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 What it is: queues in memory behind `isthmus.amqp.Connection(server=True)`, with peek-lock, dispositions, drain, `$cbs` and
 the parts of `$management` that routes use, and knobs for faults: refusals, silence, lost connections. What it is not:
-durable, timed or a model of Service Bus; locks never expire here. The namespace (`isthmus.broker`) is all that.
+durable, timed or a model of Service Bus; locks never expire here. The namespace (`isthmus.broker`) is all that. Over 400
+lines: one class for each role of the peer, and the faults that tests script read all of them.
 
 Invariants:
     I1. A message is either waiting, locked by one connection, or settled; `Peer.fates` tells which outcome each got.

@@ -4,7 +4,7 @@ What it is: the pattern's settings, its checks, the entities it wants and the ro
 "Message replication tasks patterns"). Per ordered pair of members the source topic gets a replication subscription without `$Default`, whose one
 rule selects what no route has marked and marks the copy, so that no copy ever goes back. A queue is modelled as a topic
 with exactly one ordinary subscription that all its consumers share. What it is not: the routes' execution; the rule on the
-mark (`mark`).
+mark (`mark`). Over 400 lines: settings, checks, entities and routes of the pattern, which are read together.
 
 Invariants:
     I1. N members give N × (N − 1) routes and as many replication subscriptions.

@@ -1,0 +1,40 @@
+"""A route that was started, as the supervisor sees it.
+
+What it is: what the supervisor asks of whatever runs a route. What it is not: that (`isthmus.replication.shared_route`).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from isthmus.replication.sighting import Sighting
+
+__all__ = ["RunningRoute"]
+
+
+class RunningRoute(Protocol):
+    """A route that was started."""
+
+    def is_active(self) -> bool:
+        """Whether it still runs."""
+        ...
+
+    def failure(self) -> str:
+        """Why it ended; empty while it runs, and where it ended because all was moved."""
+        ...
+
+    def sighting(self) -> Sighting:
+        """A look at it; never blocks on a namespace."""
+        ...
+
+    def drain(self) -> None:
+        """Asks it to take in nothing more and to finish what it has; does not wait."""
+        ...
+
+    def drained(self) -> bool:
+        """Whether it has nothing under way."""
+        ...
+
+    def stop(self) -> None:
+        """Ends it; blocks."""
+        ...
