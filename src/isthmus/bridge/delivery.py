@@ -24,26 +24,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from isthmus.bridge.delivery_event import (
-    Dispose,
-    Disposition,
-    Effect,
-    Event,
-    Fail,
-    Flush,
-    Flushed,
-    Granted,
-    HandedOver,
-    Hold,
-    Lost,
-    Open,
-    Opened,
-    Outcome,
-    Resume,
-    Send,
-    Settle,
-    Tick,
-)
+from isthmus.bridge import delivery_event as e
+from isthmus.bridge.delivery_event import Effect, Event
 from isthmus.bridge.delivery_settings import DeliveryCounts, DeliverySettings
 from isthmus.bridge.envelope import EnvelopeChoice
 from isthmus.bridge.in_flight import Answered
@@ -84,13 +66,13 @@ class Delivery:
         self._alone = IndexSet()  # to be sent each alone, e.g. from refused envelopes
         self._held = ""
         self._handlers: dict[type, Callable[[Any, float, list[Effect]], None]] = {
-            HandedOver: self._on_handed_over,
-            Flush: self._on_flush,
-            Opened: self._on_opened,
-            Granted: self._on_granted,
-            Outcome: self._on_outcome,
-            Lost: self._on_lost,
-            Tick: lambda event, now, effects: None,
+            e.HandedOver: self._on_handed_over,
+            e.Flush: self._on_flush,
+            e.Opened: self._on_opened,
+            e.Granted: self._on_granted,
+            e.Outcome: self._on_outcome,
+            e.Lost: self._on_lost,
+            e.Tick: lambda event, now, effects: None,
         }
 
     # ---- what the shell asks
@@ -105,6 +87,11 @@ class Delivery:
     def unfinished(self) -> int:
         """Messages handed over and not finished."""
         return self._outbox.unfinished
+
+    @property
+    def credit(self) -> int:
+        """What is left of the credit told last."""
+        return self._link.credit
 
     @property
     def unsent(self) -> int:
@@ -149,28 +136,28 @@ class Delivery:
             self._update_hold(effects)
         return effects
 
-    def _on_handed_over(self, event: HandedOver, now: float, effects: list[Effect]) -> None:
+    def _on_handed_over(self, event: e.HandedOver, now: float, effects: list[Effect]) -> None:
         start = self._outbox.end
         self._outbox.add(event.payloads, event.positions)
         if event.is_alone and event.payloads:
             self._alone.add(start, self._outbox.end)
         for position, disposition in event.disposed:
             self.counts.add(disposition.kind)
-            effects.append(Dispose(position, disposition))
+            effects.append(e.Dispose(position, disposition))
 
-    def _on_flush(self, event: Flush, now: float, effects: list[Effect]) -> None:
-        effects.extend(map(Flushed, self._outbox.add_flush(event.number)))
+    def _on_flush(self, event: e.Flush, now: float, effects: list[Effect]) -> None:
+        effects.extend(map(e.Flushed, self._outbox.add_flush(event.number)))
 
-    def _on_opened(self, event: Opened, now: float, effects: list[Effect]) -> None:
+    def _on_opened(self, event: e.Opened, now: float, effects: list[Effect]) -> None:
         self._link.opened(event.message_bytes)
         self._envelopes.opened(event.envelope_messages)
         self._recovery.opening = False
         self._recovery.retry_at = now
 
-    def _on_granted(self, event: Granted, now: float, effects: list[Effect]) -> None:
+    def _on_granted(self, event: e.Granted, now: float, effects: list[Effect]) -> None:
         self._link.credit = event.credit
 
-    def _on_outcome(self, event: Outcome, now: float, effects: list[Effect]) -> None:
+    def _on_outcome(self, event: e.Outcome, now: float, effects: list[Effect]) -> None:
         first, last, refusal = event
         for answered in self._link.flight.answered(first, last):
             if refusal is None:
@@ -181,7 +168,7 @@ class Delivery:
                 for number in range(answered.deliveries):
                     self._refuse(answered.first + number * answered.size, answered.size, refusal, now, effects)
 
-    def _on_lost(self, event: Lost, now: float, effects: list[Effect]) -> None:
+    def _on_lost(self, event: e.Lost, now: float, effects: list[Effect]) -> None:
         self._link.lost()
         if event.refusal.kind is RefusalKind.FATAL:
             self._fail(event.refusal, effects)
@@ -211,7 +198,7 @@ class Delivery:
         for run, low, high in self._outbox.parts(start, stop):
             if run.positions is not None:
                 whole = low == 0 and high == len(run.payloads)
-                effects.append(Settle(run.positions if whole else run.positions[low:high]))
+                effects.append(e.Settle(run.positions if whole else run.positions[low:high]))
         self._finish(start, stop, effects)
 
     def _refuse(self, index: int, size: int, refusal: Refusal, now: float, effects: list[Effect]) -> None:
@@ -254,23 +241,23 @@ class Delivery:
 
     def _set_aside(self, index: int, refusal: Refusal, text: str, effects: list[Effect]) -> None:
         position = self._outbox.position(index)
-        disposition = Disposition("dead-letter", refusal.reason, text)
+        disposition = e.Disposition("dead-letter", refusal.reason, text)
         self.counts.add(disposition.kind)
         self.last_set_aside = f"message {position}: {text}"
         self._refusals.forget(index, index + 1)
         self._envelopes.set_aside(index)
-        effects.append(Dispose(position, disposition))
+        effects.append(e.Dispose(position, disposition))
         self._finish(index, index + 1, effects)
 
     def _finish(self, start: int, stop: int, effects: list[Effect]) -> None:
         if self._alone:
             self._alone.remove(start, stop)
-        effects.extend(map(Flushed, self._outbox.finish(start, stop)))
+        effects.extend(map(e.Flushed, self._outbox.finish(start, stop)))
 
     def _fail(self, refusal: Refusal, effects: list[Effect], timed_out_seconds: float = 0.0) -> None:
         if not self.has_failed:
             self.has_failed = True
-            effects.append(Fail(refusal, timed_out_seconds))
+            effects.append(e.Fail(refusal, timed_out_seconds))
 
     def _candidates(self) -> list[int]:
         """What to try ahead of the refused message at the front."""
@@ -311,7 +298,7 @@ class Delivery:
         if not link.is_open:
             if not recovery.opening and now >= recovery.retry_at:
                 recovery.opening = True
-                effects.append(Open())
+                effects.append(e.Open())
             return False
         if recovery.settling:
             if link.flight.outstanding:
@@ -365,7 +352,7 @@ class Delivery:
             part = run.payloads if count == len(run.payloads) else run.payloads[low : low + count]
             if size < 2 and (not limit or max(map(len, part)) <= limit):
                 link.sent(run.start + low, count)
-                effects.append(Send(part))
+                effects.append(e.Send(part))
                 start = run.start + low + count
             else:
                 start, found = self._pack(run, low, min(high, low + link.message_room), size, effects)
@@ -397,4 +384,4 @@ class Delivery:
             text = self.blocked_by if is_away or self._outbox.unfinished > 1 else ""
         if text != self._held:
             self._held = text
-            effects.append(Hold(text) if text else Resume())
+            effects.append(e.Hold(text) if text else e.Resume())
