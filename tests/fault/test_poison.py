@@ -29,12 +29,12 @@ SITE = """
 import importlib.abc, importlib.util, os, signal, sys
 
 def poison_sink(module):
-    copy_all = module.Splicer.copy_all
+    copy_all = module.MessageRewriter.copy_all
     def copied(self, data, offsets, now_ms):
         if b"kills the sink" in data:
             os.kill(os.getpid(), signal.SIGKILL)
         return copy_all(self, data, offsets, now_ms)
-    module.Splicer.copy_all = copied
+    module.MessageRewriter.copy_all = copied
 
 def poison_reader(module):
     take = module._Held.take
@@ -46,7 +46,7 @@ def poison_reader(module):
     module._Held.take = taken
 
 POISONED = {
-    "isthmus.connectors.servicebus.splice": poison_sink,
+    "isthmus.connectors.servicebus.message_rewriter": poison_sink,
     "isthmus.bridge.spark.outflow": poison_reader,
 }
 

@@ -17,7 +17,7 @@ import pytest
 from isthmus.amqp import section
 from isthmus.amqp.types import Int, Timestamp
 from isthmus.connectors.administration import Administrations
-from isthmus.connectors.servicebus.splice import VISITED, Mark, Refused, Splicer
+from isthmus.connectors.servicebus.message_rewriter import VISITED, Mark, MessageRewriter, Refused
 from isthmus.message import DUPLICATE_KEYS, name
 from isthmus.replication.reach import Reach
 from isthmus.replication.verify import verify
@@ -117,13 +117,13 @@ class Way:
         self.copies: list[bytes] = []
         self.refused: list[Refused] = []
 
-    def take(self, splicer: Splicer | None = None) -> list[bytes]:
+    def take(self, rewriter: MessageRewriter | None = None) -> list[bytes]:
         """The copies of what waits, which is completed."""
         options = self.route.options
         with Reach(self.federation.federation) as reach, reach.open(self.route.source) as client:
             identities = reach.identities(self.federation.federation.namespaces)
             by_alias = {alias: identity for identity, alias in identities.items() if identity != alias}
-            splicer = splicer or Splicer(
+            rewriter = rewriter or MessageRewriter(
                 f"{self.route.source.alias}/{TOPIC}",
                 self.route.target.alias,
                 origin_namespace=by_alias[self.route.source.alias],
@@ -138,7 +138,7 @@ class Way:
             self.copies, self.refused = [], []
             for run in receiver.take():
                 for payload in run.payloads:
-                    made = splicer.copy(payload, time.time_ns() // 1_000_000)
+                    made = rewriter.copy(payload, time.time_ns() // 1_000_000)
                     if isinstance(made, bytes):
                         self.copies.append(made)
                     else:
@@ -238,18 +238,20 @@ def test_a_copy_goes_no_further_in_its_task_even_where_a_rule_lets_it(federation
             alias: identity for identity, alias in reach.identities(["ewr", "jfk"]).items() if identity != alias
         }
     mark = Mark(way.route.options.mark)
-    back = Splicer(
+    back = MessageRewriter(
         "jfk/flights", "ewr", origin_namespace=identities["jfk"], target_namespace=identities["ewr"], mark=mark
     ).copy(copy, 0)
     assert isinstance(back, Refused)
     assert (back.disposition, back.reason) == ("complete", VISITED)
-    onward = Splicer("jfk/flights", "lga", origin_namespace=identities["jfk"], target_namespace="x", mark=mark).copy(
-        copy, 0
-    )
+    onward = MessageRewriter(
+        "jfk/flights", "lga", origin_namespace=identities["jfk"], target_namespace="x", mark=mark
+    ).copy(copy, 0)
     assert isinstance(onward, Refused)
     assert onward.reason == "Copied"
     # Another file gives the alias to another namespace, and its task has a mark of its own.
-    other = Splicer("jfk/flights", "ewr", origin_namespace=identities["jfk"], target_namespace="x", mark=Mark("other"))
+    other = MessageRewriter(
+        "jfk/flights", "ewr", origin_namespace=identities["jfk"], target_namespace="x", mark=Mark("other")
+    )
     made = other.copy(copy, 0)
     assert isinstance(made, bytes)
     assert own(made)[name.NAMESPACE] == f"{identities['ewr']};{identities['jfk']}"
@@ -279,7 +281,7 @@ def test_a_chosen_mark_keeps_back_only_the_number_one(numbered: FederationProces
 def test_old_marks_make_no_loop_and_lose_nothing_when_the_rules_change(tmp_path: Path) -> None:
     """Copies made under the rule `replication` arrive where the task's own mark rules already."""
     with FederationProcess(tmp_path) as federation:
-        old = Splicer("ewr/flights", "jfk", mark=Mark("replication", is_number=True))
+        old = MessageRewriter("ewr/flights", "jfk", mark=Mark("replication", is_number=True))
         send(federation, "ewr", [section.encode_message(b"old", properties={"message_id": "old"})])
         way = Way(federation, "ewr")
         (copy,) = way.take(old)

@@ -11,7 +11,7 @@ import pytest
 from isthmus.amqp import section
 from isthmus.amqp.performative import Accepted, Rejected
 from isthmus.connectors.administration import Administrations, open_administration
-from isthmus.connectors.servicebus.splice import Splicer
+from isthmus.connectors.servicebus.message_rewriter import MessageRewriter
 from isthmus.replication.count import Verdict
 from isthmus.replication.identity import identify
 from isthmus.replication.reach import Reach
@@ -41,7 +41,7 @@ def publish(federation: FederationProcess, alias: str, names: list[str]) -> None
 def move(federation: FederationProcess, source: str, count: int, *, lose: bool = False) -> None:
     """Moves what waits before a route as its sink would; or loses it."""
     route = next(route for route in routes(federation.federation) if route.source.alias == source)
-    splicer = Splicer(f"{source}/{TOPIC}", route.target.alias)
+    rewriter = MessageRewriter(f"{source}/{TOPIC}", route.target.alias)
     with (
         Reach(federation.federation) as reach,
         reach.open(route.source) as client,
@@ -53,7 +53,7 @@ def move(federation: FederationProcess, source: str, count: int, *, lose: bool =
         client.wait_until(lambda: receiver.received >= count, 20, "messages")
         for run in receiver.take():
             for payload in () if lose else run.payloads:
-                copy = splicer.copy(payload, time.time_ns() // 1_000_000)
+                copy = rewriter.copy(payload, time.time_ns() // 1_000_000)
                 assert isinstance(copy, bytes)
                 sender.send_all([copy])
             receiver.dispose(run.first_id, run.first_id + len(run.tags) - 1)
@@ -115,9 +115,9 @@ def send(federation: Federation, endpoint: Endpoint, messages: list[bytes]) -> N
 def replicate(federation: Federation, source: str, count: int) -> None:
     """Moves what waits before a route as its sink would."""
     route = next(route for route in routes(federation) if route.source.alias == source)
-    splicer = Splicer(f"{source}/{route.target.entity}", route.target.alias)
+    rewriter = MessageRewriter(f"{source}/{route.target.entity}", route.target.alias)
     copies = [
-        splicer.copy(payload, time.time_ns() // 1_000_000) for payload in receive(federation, route.source, count)
+        rewriter.copy(payload, time.time_ns() // 1_000_000) for payload in receive(federation, route.source, count)
     ]
     send(federation, route.target, [copy for copy in copies if isinstance(copy, bytes)])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Symbol, Timestamp
-from isthmus.connectors.servicebus.splice import Splicer
+from isthmus.connectors.servicebus.message_rewriter import MessageRewriter
 from isthmus.replication.reach import Reach
 from isthmus.supervisor.survey import survey
 from isthmus.testing.federation import TOPIC, FederationProcess
@@ -19,9 +19,9 @@ from isthmus.transport import Sender
 def been_at_the_target(count: int, namespace: str) -> list[bytes]:
     """Copies that a route discards, since they come from the namespace, by its identity, to which it would send them."""
     annotations = {Symbol("x-opt-sequence-number"): Long(1), Symbol("x-opt-enqueued-time"): Timestamp(1)}
-    splicer = Splicer(f"jfk/{TOPIC}", "ewr", origin_namespace=namespace)
+    rewriter = MessageRewriter(f"jfk/{TOPIC}", "ewr", origin_namespace=namespace)
     copies = [
-        splicer.copy(
+        rewriter.copy(
             section.encode_message(b"body", annotations=annotations, properties={"message_id": f"back-{number}"}),
             time.time_ns() // 1_000_000,
         )

@@ -5,7 +5,7 @@ source was lost, or while it was away. The source may give them again; they are 
 is not: a duplicate detection: it lives as long as the lease, and knows nothing of messages that were never acknowledged here.
 
 Why no message is taken for another. A position is known only together with the identity of its namespace. Where the entity is made
-anew, or goes back to an earlier state, positions are given to other messages; those were taken in after the loss, and tell it
+again, or goes back to an earlier state, positions are given to other messages; those were taken in after the loss, and tell it
 (`x-opt-enqueued-time`): later than the message that came last before the loss. With the first of them everything is forgotten. A
 message that does not tell is never taken for a known one.
 

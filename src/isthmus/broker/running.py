@@ -26,7 +26,7 @@ def tell_running(data: Path, values: dict[str, Any]) -> None:
 
 
 def read_running(data: Path) -> dict[str, Any] | None:
-    """What the last process that opened the folder said; None if it has said goodbye."""
+    """What the last process that opened the folder said; None if it has ended in good order."""
     try:
         found: dict[str, Any] = json.loads((data / _NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -35,5 +35,5 @@ def read_running(data: Path) -> dict[str, Any] | None:
 
 
 def forget_running(data: Path) -> None:
-    """Say goodbye."""
+    """Remove the file: the process ends in good order."""
     (data / _NAME).unlink(missing_ok=True)

@@ -43,7 +43,7 @@ def key_of(rest: bytes, start: int = 0) -> bytes:
     if rest[start : start + 3] == b"\0Ss":
         end = start = start + 5 + rest[start + 4] if rest[start + 3] == 0xC0 else value_end(rest, start + 3)
     if rest[start : start + 3] == b"\0St":
-        if rest[start + 3] == 0xD1:  # as `isthmus.connectors.servicebus.splice` writes it
+        if rest[start + 3] == 0xD1:  # as `isthmus.connectors.servicebus.message_rewriter` writes it
             end = start + 8 + int.from_bytes(rest[start + 4 : start + 8], "big")
         else:
             end = start + 5 + rest[start + 4] if rest[start + 3] == 0xC1 else value_end(rest, start + 3)

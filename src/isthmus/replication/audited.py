@@ -157,7 +157,7 @@ class Audited:
         self.own.append(identity.number)
 
     def is_resent(self, number: int) -> bool:
-        """Whether this original entered anew, with the same content."""
+        """Whether this original entered again, with the same content."""
         again = self.resent.get(number, -1)
         return again in self.originals and self.originals.digest(again) == self.originals.digest(number)
 

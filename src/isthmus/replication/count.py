@@ -49,7 +49,7 @@ COUNTS = (
         Verdict.CLEAN,
         "duplicate detection dropped the copy; a message with the same MessageId and content stands",
     ),
-    Count("resent", Verdict.CLEAN, "dead letters that were sent again: they entered anew, and count as that message"),
+    Count("resent", Verdict.CLEAN, "dead letters that were sent again: they entered again, and count as that message"),
     Count(
         "consumed",
         Verdict.UNCLEAR,

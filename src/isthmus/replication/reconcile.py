@@ -65,7 +65,7 @@ class Undelivered:
         expired: their life ended in the route's source; they stand there, or in its dead-letter queue.
         dead_lettered: in its dead-letter queue for any other reason.
         dropped: dropped by the target's duplicate detection, which holds an equal (see `detection`).
-        resent: dead letters that were sent again, and entered anew.
+        resent: dead letters that were sent again, and entered again.
         consumed: may have been taken out of the subscription that was read at the target.
         ended: found nowhere after their life ended.
     """

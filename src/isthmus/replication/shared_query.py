@@ -7,7 +7,7 @@ moving, which happens in the workers (`isthmus.bridge`).
 
 Invariants:
     I1. A route that was removed is no part of any later lease.
-    I2. The query is stopped only after its lease has ended, or has not for FAREWELL_SECONDS: stopping it earlier leaves its
+    I2. The query is stopped only after its lease has ended, or has not for LEASE_END_SECONDS: stopping it earlier leaves its
         locks to expire, and whoever comes next waits for them.
     I3. A query that has ended stays ended, and its failure text stays the same.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["QueryControl", "SharedQuery"]
 
 # How long a lease may take to end before its query is stopped all the same.
-FAREWELL_SECONDS = 10.0
+LEASE_END_SECONDS = 10.0
 # What was looked up is good for so long: a round of the supervisor looks once for each route.
 LOOK_SECONDS = 0.1
 # A query whose worker died ends within so long; what ends it later is something else. A reader whose connection alone was cut is
@@ -89,7 +89,7 @@ class SharedQuery:
         name: unique in the run.
         control: the readers' control connection under that name.
         start: starts the Spark query.
-        on_reports: called with the query whenever its reports were looked up anew.
+        on_reports: called with the query whenever its reports were looked up again.
         clock: monotonic seconds.
     """
 
@@ -192,7 +192,7 @@ class SharedQuery:
         return self._reports[1]
 
     def stop(self, why: str) -> None:
-        """End it: first its lease, then the query; blocks for FAREWELL_SECONDS at most, beside what Spark takes."""
+        """End it: first its lease, then the query; blocks for LEASE_END_SECONDS at most, beside what Spark takes."""
         with self._stop_lock:
             self.control.stop(why)
             if self._query is None:
@@ -200,7 +200,7 @@ class SharedQuery:
                 return
             # What has ended with Java need not be stopped.
             with suppress(SparkGoneError), calling_spark():
-                limit = self._clock() + FAREWELL_SECONDS
+                limit = self._clock() + LEASE_END_SECONDS
                 while self._is_under_way() and self._clock() < limit:
                     time.sleep(_STEP_SECONDS)
                 if self._failure is None:

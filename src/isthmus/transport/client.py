@@ -182,7 +182,7 @@ class Client:
         return self
 
     def close(self, timeout_seconds: float = 5.0) -> None:
-        """Says goodbye and waits for the answer, so that what was sent before has been taken in; never raises."""
+        """Closes the connection and waits for the answer, so that what was sent before has been taken in; never raises."""
         if self._socket is None:
             return
         if self.error is None:
@@ -249,11 +249,6 @@ class Client:
         """Writes what can be written without blocking."""
         if self._socket is not None and self.error is None:
             self._write()
-
-    @property
-    def backlog_bytes(self) -> int:
-        """Bytes queued that the socket did not take yet."""
-        return sum(map(len, self._pending))
 
     # ---- blocking
 

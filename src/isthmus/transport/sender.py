@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from isthmus.amqp import Link, Transfers
     from isthmus.transport.client import Client
 
-__all__ = ["ENVELOPE_OVERHEAD_BYTES", "Outcome", "Sender", "envelope", "holds_one", "messages_of"]
+__all__ = ["ENVELOPE_OVERHEAD_BYTES", "Outcome", "Sender", "envelope", "messages_of"]
 
 ENVELOPE_OVERHEAD_BYTES = 8
 """What an envelope adds to each message."""
@@ -61,11 +61,6 @@ def messages_of(payload: bytes) -> list[bytes]:
         at = start + int.from_bytes(payload[at + 4 : start], "big")
         found.append(payload[start:at])
     return found
-
-
-def holds_one(payload: bytes) -> bool:
-    """Whether a payload that `envelope` made holds just one message."""
-    return int.from_bytes(payload[4:ENVELOPE_OVERHEAD_BYTES], "big") + ENVELOPE_OVERHEAD_BYTES == len(payload)
 
 
 class Sender:
@@ -111,11 +106,6 @@ class Sender:
     def outstanding(self) -> int:
         """Deliveries whose outcome is not known yet."""
         return self.sent - self.settled
-
-    @property
-    def oldest_open(self) -> int:
-        """The first ordinal without an outcome; `sent` where there is none."""
-        return self._open[0][0] if self._open else self.sent
 
     def offers(self, capability: str) -> bool:
         """Whether the peer has the capability; known once the link is attached."""

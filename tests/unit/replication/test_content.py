@@ -8,7 +8,7 @@ import pytest
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Int, Long, Symbol, Timestamp
-from isthmus.connectors.servicebus.splice import Splicer
+from isthmus.connectors.servicebus.message_rewriter import MessageRewriter
 from isthmus.replication.content import content_digest
 
 ANNOTATIONS = {Symbol("x-opt-sequence-number"): Long(7), Symbol("x-opt-enqueued-time"): Timestamp(1000)}
@@ -36,7 +36,7 @@ def message(body: bytes = b"body", **more: Any) -> bytes:
     ],
 )
 def test_a_copy_has_the_content_of_its_original(original: bytes) -> None:
-    copy = Splicer("ewr/flights", "jfk").copy(original, 2000)
+    copy = MessageRewriter("ewr/flights", "jfk").copy(original, 2000)
     assert isinstance(copy, bytes)
     assert content_digest(copy, ("replication",), "ewr/flights/7") == content_digest(original, ("replication",))
 

@@ -218,7 +218,7 @@ def test_a_route_with_an_end_is_done_when_everything_is_settled(bench: Bench) ->
 
 def test_a_query_that_does_not_let_a_route_go_is_stopped(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_route, "_STEP_SECONDS", 0.0)
-    monkeypatch.setattr(shared_query, "FAREWELL_SECONDS", 0.0)
+    monkeypatch.setattr(shared_query, "LEASE_END_SECONDS", 0.0)
     monkeypatch.setattr(shared_route, "LEAVE_SECONDS", 0.0)
     stuck, other = bench.run.start(spec("a")), bench.run.start(spec("b"))
     bench.controls["routes-1"].report("a")

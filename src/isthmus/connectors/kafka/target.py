@@ -26,7 +26,7 @@ from isthmus.connectors.kafka.mapping import Record, to_record
 from isthmus.connectors.kafka.option import TargetOptions
 from isthmus.connectors.kafka.pool import EndPool
 from isthmus.connectors.kafka.producer import ProducerThread, ranges
-from isthmus.connectors.servicebus.splice import Mark, Splicer
+from isthmus.connectors.servicebus.message_rewriter import Mark, MessageRewriter
 from isthmus.errors import InvalidArgumentError
 
 __all__ = ["CREDIT", "KafkaTarget"]
@@ -61,7 +61,7 @@ class KafkaTarget:
         self._make_thread = thread
         self._thread: ProducerThread | None = None
         self._cluster_id: str | None = None
-        self._splicer: Splicer | None = None
+        self._rewriter: MessageRewriter | None = None
         self._flight = _Flight()
         self._is_open = self._is_closed = False
 
@@ -113,11 +113,11 @@ class KafkaTarget:
         """
         if self._cluster_id is None:
             raise InvalidArgumentError("copies are made for a target that has answered; wait for Opened")
-        if self._splicer is None:
+        if self._rewriter is None:
             return Copies([data[offsets[at] : offsets[at + 1]] for at in range(len(offsets) - 1)])
         if len(offsets) < 2:
             return Copies(())
-        copies, held = self._splicer.copy_all(data, list(offsets), now_ms)
+        copies, held = self._rewriter.copy_all(data, list(offsets), now_ms)
         if not held:
             return Copies(copies)
         disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in held]
@@ -162,7 +162,7 @@ class KafkaTarget:
     def _opened(self, cluster_id: str) -> Refusal | None:
         if self._cluster_id is None:
             self._cluster_id = cluster_id
-            self._splicer = self._splicer_for(cluster_id)
+            self._rewriter = self._rewriter_for(cluster_id)
         elif self._cluster_id != cluster_id:
             text = f"topic '{self._options.topic}': another cluster, '{cluster_id}', answers now"
             return Refusal(RefusalKind.FATAL, "", text)
@@ -170,11 +170,11 @@ class KafkaTarget:
         self._flight = _Flight()
         return None
 
-    def _splicer_for(self, cluster_id: str) -> Splicer | None:
+    def _rewriter_for(self, cluster_id: str) -> MessageRewriter | None:
         options = self._options
         if not options.origin and not options.target:
             return None
-        return Splicer(
+        return MessageRewriter(
             options.origin,
             options.target,
             options.hop_budget,

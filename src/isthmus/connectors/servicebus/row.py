@@ -357,7 +357,7 @@ def encode(row: dict[str, Any], *, with_place: bool = False) -> bytes:
 
     Args:
         row: the columns.
-        with_place: also write the broker's annotations that tell where the message stood and since when, for the splice.
+        with_place: also write the broker's annotations that tell where the message stood and since when, for the rewriter.
 
     Raises:
         ValueError: a property's type or text is of no use.

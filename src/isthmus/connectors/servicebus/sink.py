@@ -1,9 +1,9 @@
 """The Spark data sink `servicebus`: what Spark calls to write.
 
 What it is: writers that take Arrow batches apart and hand messages on. Raw rows (column `message`) go on as they are but for
-the splice; other rows are encoded from the decoded columns. A row whose column `disposition` is not null is not sent: it gets that
+the rewriting; other rows are encoded from the decoded columns. A row whose column `disposition` is not null is not sent: it gets that
 disposition at its source (`complete`, `dead-letter`, `defer`), with the columns `reason` and `description`. What it is not: the
-sending (`outward`), the splice (`splice`), the routes of a run (`isthmus.bridge.spark`).
+sending (`outward`), the making of copies (`message_rewriter`), the routes of a run (`isthmus.bridge.spark`).
 
 Invariants:
     I1. `write` returns only after the target has acknowledged every row.

@@ -2,7 +2,7 @@
 
 What it is: `ServiceBusDataSource` and its readers. A streaming read is a sequence of micro-batches, each settled once Spark has
 committed it (see `batch`); a batch read browses. What it is not: the options (`option`), the rows (`row`), the looks
-(`lookout`), the sink (`sink`), the routes of a run, whose messages are settled one by one (`isthmus.bridge.spark`).
+(`offset_planner`), the sink (`sink`), the routes of a run, whose messages are settled one by one (`isthmus.bridge.spark`).
 
 Which process runs what: `latestOffset`, `partitions` and `commit` run in one Python process at the driver that lives as
 long as the query; `read` runs in a worker, again for every evaluation. What passes between them is pickled, and holds no
@@ -41,7 +41,7 @@ from isthmus.connectors.servicebus.batch.settlement import BatchSettlement
 from isthmus.connectors.servicebus.batch.store import BatchStore, new_name
 from isthmus.connectors.servicebus.block import Block, batch_of
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
-from isthmus.connectors.servicebus.lookout import Lookout
+from isthmus.connectors.servicebus.offset_planner import OffsetPlanner
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.row import DECODED_DDL, DECODED_SCHEMA, RAW_DDL, RAW_SCHEMA
 from isthmus.connectors.servicebus.sequence import sequences_of
@@ -124,7 +124,7 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self._driver: Lookout | None = None
+        self._driver: OffsetPlanner | None = None
         self._name = ""
         self._lost: int | None = None
         self._store: BatchStore | None = None
@@ -135,9 +135,9 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"options": self.options, "_driver": None, "_store": None}
 
     @property
-    def _here(self) -> Lookout:
+    def _here(self) -> OffsetPlanner:
         if self._driver is None:
-            self._driver = Lookout(self.options)
+            self._driver = OffsetPlanner(self.options)
         return self._driver
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name

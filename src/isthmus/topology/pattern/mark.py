@@ -1,7 +1,7 @@
 """The mark: the application property by which the rules of a task leave out the task's own copies.
 
 What it is: the default mark's name, and the filter and action of a replication rule for either kind of mark. What it is
-not: the marking of copies, which is the route's (`isthmus.connectors.servicebus.splice`).
+not: the marking of copies, which is the route's (`isthmus.connectors.servicebus.message_rewriter`).
 Specification: Microsoft Learn, "Subscription Rule SQL Filter Syntax".
 
 A mark of the task's own holds the copy's MessageId. The rule compares the two, so that another message which an application

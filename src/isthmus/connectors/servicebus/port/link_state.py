@@ -1,6 +1,6 @@
 """What a source knows of its present link, and of its owner's credit.
 
-What it is: the values that begin anew with each link. What it is not: the link.
+What it is: the values that start again with each link. What it is not: the link.
 
 Invariants:
     I1. Delivery ids ascend over a link's life, though the protocol's begin again at 2^32.

@@ -20,11 +20,11 @@ from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Ou
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.servicebus.error import TargetChangedError
+from isthmus.connectors.servicebus.message_rewriter import Mark, MessageRewriter
 from isthmus.connectors.servicebus.option import SinkOptions
 from isthmus.connectors.servicebus.port.end import End, MarkedSender, Step
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.refusal import may_pass, refusal_of
-from isthmus.connectors.servicebus.splice import Mark, Splicer
 from isthmus.errors import InvalidArgumentError, IsthmusError, OperationTimeoutError
 from isthmus.message import DUPLICATE_KEYS
 from isthmus.message import name as names
@@ -59,7 +59,7 @@ class ServiceBusTarget(End):
         asks = bool(options.origin and origin_identity) and options.duplicates in ("auto", "origin")
         self._capabilities = (DUPLICATE_KEYS,) if asks else ()
         self._known: tuple[str, frozenset[str]] | None = None
-        self._splicer: Splicer | None = None
+        self._rewriter: MessageRewriter | None = None
         self._sender: MarkedSender | None = None
         self._credit = 0
         self._no_credit_since = math.inf
@@ -96,13 +96,13 @@ class ServiceBusTarget(End):
         Raises:
             InvalidArgumentError: the target has never been open.
         """
-        if self._splicer is None:
+        if self._rewriter is None:
             raise InvalidArgumentError(
                 f"'{self.path}': copies are made for a target that has answered; wait for Opened"
             )
         if len(offsets) < 2:
             return Copies(())
-        copies, held = self._splicer.copy_all(data, list(offsets), now_ms)
+        copies, held = self._rewriter.copy_all(data, list(offsets), now_ms)
         self._has_work = self._has_work or bool(copies)
         is_alone = _PARTITION_KEY in data
         if not held:
@@ -138,7 +138,7 @@ class ServiceBusTarget(End):
         found = (sender.client.namespace_id, frozenset(filter(sender.offers, self._capabilities)))
         if self._known is None:
             self._known = found
-            self._splicer = self._splicer_for(*found)
+            self._rewriter = self._rewriter_for(*found)
         elif self._known != found:
             self.fail(TargetChangedError(f"'{self.path}': another namespace, or another version of it, answers now"))
             return
@@ -146,9 +146,9 @@ class ServiceBusTarget(End):
         self._credit = 0
         events.append(Opened(sender.max_message_bytes, ENVELOPE_MESSAGES))
 
-    def _splicer_for(self, namespace_id: str, offered: frozenset[str]) -> Splicer:
+    def _rewriter_for(self, namespace_id: str, offered: frozenset[str]) -> MessageRewriter:
         options = self.options
-        return Splicer(
+        return MessageRewriter(
             options.origin,
             options.target,
             options.hop_budget,

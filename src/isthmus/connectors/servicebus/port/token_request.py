@@ -80,7 +80,7 @@ class TokenRequests:
             self._queue.append(_Request(tokens[start : start + TOKEN_CHUNK], state, is_renewal))
 
     def link_lost(self) -> None:
-        """The links are gone: what was under way is asked for again; renewals are asked for anew by the account."""
+        """The links are gone: what was under way is asked for again; renewals are requested again by the account."""
         for _, request, _ in reversed(self._under_way):
             self._queue.appendleft(request)
         self._under_way.clear()

@@ -1,4 +1,4 @@
-"""What begins anew with each link."""
+"""What starts again with each link."""
 
 from isthmus.connectors.servicebus.port.link_state import LinkState, OwnerCredit
 

@@ -1,6 +1,6 @@
 """A message as it goes on to its target, made from its encoded bytes without decoding it.
 
-What it is: `Splicer` cuts the source broker's own annotations and `RuleName` out, puts provenance and the task's mark in,
+What it is: `MessageRewriter` cuts the source broker's own annotations and `RuleName` out, puts provenance and the task's mark in,
 recomputes what is left of TimeToLive, and leaves body, footer and every property of the sender as they are, to the
 byte. It also tells which messages must not go: copies that would return to an entity that they have been in, copies that
 this task has made already, and those that have used up their hops. What it is not: a transform of contents; it reads no
@@ -36,7 +36,7 @@ from isthmus.message import Provenance, Tail, digest, duplicate_key, made_messag
 from isthmus.message import name as names
 from isthmus.message.provenance import OFFSET_DIGITS, encoded
 
-__all__ = ["COPIED", "DEFAULT_HOP_BUDGET", "HOPS_USED_UP", "MALFORMED", "VISITED", "Mark", "Refused", "Splicer"]
+__all__ = ["COPIED", "DEFAULT_HOP_BUDGET", "HOPS_USED_UP", "MALFORMED", "VISITED", "Mark", "Refused", "MessageRewriter"]
 
 DEFAULT_HOP_BUDGET = 8
 HOPS_USED_UP = "HopBudgetUsedUp"
@@ -131,7 +131,7 @@ class Mark:
     is_number: bool = False
 
 
-class Splicer:
+class MessageRewriter:
     """Makes copies.
 
     Args:

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from isthmus.amqp import section
 from isthmus.amqp.section import Header, locate
 from isthmus.amqp.types import Int, Long, Symbol, Timestamp, UInt
-from isthmus.connectors.servicebus.splice import COPIED, HOPS_USED_UP, MALFORMED, VISITED, Mark, Refused, Splicer
+from isthmus.connectors.servicebus.message_rewriter import (
+    COPIED,
+    HOPS_USED_UP,
+    MALFORMED,
+    VISITED,
+    Mark,
+    MessageRewriter,
+    Refused,
+)
 from isthmus.message import digest, duplicate_key, made_message_id
 from isthmus.message.name import DIGEST, HOP_PROPERTIES
 from isthmus.replication.identity import provenance_of
@@ -69,8 +77,8 @@ def application(message: bytes) -> dict[Any, Any]:
     return section.decode_map(message, locate(message).application_properties)
 
 
-def copied(message: bytes, splicer: Splicer | None = None) -> bytes:
-    made = (splicer or Splicer("ewr/flights", "jfk")).copy(message, NOW_MS)
+def copied(message: bytes, rewriter: MessageRewriter | None = None) -> bytes:
+    made = (rewriter or MessageRewriter("ewr/flights", "jfk")).copy(message, NOW_MS)
     assert isinstance(made, bytes)
     return made
 
@@ -112,8 +120,8 @@ def test_messages_forwarded_from_two_topics_with_the_same_number_and_time_are_tw
     one: dict[str, Any], other: dict[str, Any], made: bool
 ) -> None:
     """`x-opt-enqueue-sequence-number` is that of the topic that each entered, so both may have the same one here."""
-    splicer = Splicer("ewr/flights", "jfk", makes_message_ids=made)
-    copies = [copied(stored(8 + n, topic_sequence=7, **what), splicer) for n, what in enumerate((one, other))]
+    rewriter = MessageRewriter("ewr/flights", "jfk", makes_message_ids=made)
+    copies = [copied(stored(8 + n, topic_sequence=7, **what), rewriter) for n, what in enumerate((one, other))]
     assert key_of(copies[0]) != key_of(copies[1])
     if made:
         ids = [section.decode_properties(each, locate(each).properties)["message_id"] for each in copies]
@@ -123,17 +131,17 @@ def test_messages_forwarded_from_two_topics_with_the_same_number_and_time_are_tw
 @pytest.mark.parametrize("marks", [None, Mark("isthmus-flights")])
 @pytest.mark.parametrize("what", [{}, {"properties": {}}, {"annotations": {"x": 1}}])
 def test_a_message_has_the_same_key_by_every_way(what: dict[str, Any], marks: Mark | None) -> None:
-    direct = copied(stored(7, **what), Splicer("ewr/flights", "lga", mark=marks))
-    again = copied(stored(7, **what, header=None), Splicer("ewr/flights", "lga"))
+    direct = copied(stored(7, **what), MessageRewriter("ewr/flights", "lga", mark=marks))
+    again = copied(stored(7, **what, header=None), MessageRewriter("ewr/flights", "lga"))
     for makes in (False, True):
-        first = copied(stored(7, **what), Splicer("ewr/flights", "jfk", makes_message_ids=makes))
+        first = copied(stored(7, **what), MessageRewriter("ewr/flights", "jfk", makes_message_ids=makes))
         properties = section.decode_properties(first, locate(first).properties)
         second = stored(9, own=application(first), properties={"message_id": properties["message_id"]})
-        assert key_of(copied(second, Splicer("jfk/flights", "lga"))) == key_of(direct) == key_of(again)
+        assert key_of(copied(second, MessageRewriter("jfk/flights", "lga"))) == key_of(direct) == key_of(again)
 
 
 def test_steps_that_change_contents_do_not_change_the_key() -> None:
-    copies = [copied(stored(7, body=body), Splicer("ewr/flights", "jfk", trusts=True)) for body in (b"a", b"b")]
+    copies = [copied(stored(7, body=body), MessageRewriter("ewr/flights", "jfk", trusts=True)) for body in (b"a", b"b")]
     assert key_of(copies[0]) == key_of(copies[1])
     assert application(copies[0])["repl-offset"] == "7"
 
@@ -143,23 +151,25 @@ def test_later_hops_are_joined_and_the_first_value_stays_i2() -> None:
     sections = locate(once)
     assert provenance_of(once) is not None
     again = stored(9, own=section.decode_map(once, sections.application_properties))
-    twice = application(copied(again, Splicer("jfk/flights", "lga")))
+    twice = application(copied(again, MessageRewriter("jfk/flights", "lga")))
     assert twice["repl-origin"] == "ewr/flights;jfk/flights"
     assert twice["repl-sequence"] == "7;9"
     assert twice["repl-enqueued-time"] == f"{ISO};{ISO}"
 
 
 def test_a_message_never_returns_i3() -> None:
-    splicer = Splicer("jfk/flights", "ewr")
-    verdict = splicer.copy(stored(own=been("ewr/flights")), NOW_MS)
+    rewriter = MessageRewriter("jfk/flights", "ewr")
+    verdict = rewriter.copy(stored(own=been("ewr/flights")), NOW_MS)
     assert isinstance(verdict, Refused)
-    assert (verdict.disposition, verdict.reason, splicer.looped) == ("complete", VISITED, 1)
+    assert (verdict.disposition, verdict.reason, rewriter.looped) == ("complete", VISITED, 1)
 
 
 def test_i3_another_entity_and_another_namespace_of_the_same_alias_are_no_return() -> None:
-    copied(stored(own=been("ewr/bookings")), Splicer("jfk/flights", "ewr"))
-    copied(stored(own=been("ewr/flights")), Splicer("jfk/flights", "ewr", target_namespace="other"))
-    verdict = Splicer("jfk/Flights", "EWR", target_namespace="ewr").copy(stored(own=been("ewr/flights")), NOW_MS)
+    copied(stored(own=been("ewr/bookings")), MessageRewriter("jfk/flights", "ewr"))
+    copied(stored(own=been("ewr/flights")), MessageRewriter("jfk/flights", "ewr", target_namespace="other"))
+    verdict = MessageRewriter("jfk/Flights", "EWR", target_namespace="ewr").copy(
+        stored(own=been("ewr/flights")), NOW_MS
+    )
     assert isinstance(verdict, Refused)
 
 
@@ -176,7 +186,7 @@ def test_i5_a_new_message_with_a_copys_properties_begins_its_provenance_here(mes
     mark = Mark("isthmus-flights")
     copy = copied(
         stored(7, **{"own": been("jfk/flights") | {"isthmus-flights": "m1"}, **message}),
-        Splicer("ewr/flights", "jfk", mark=mark),
+        MessageRewriter("ewr/flights", "jfk", mark=mark),
     )
     own = application(copy)
     assert (own["repl-origin"], own["repl-sequence"]) == ("ewr/flights", "7")
@@ -186,22 +196,24 @@ def test_i5_a_new_message_with_a_copys_properties_begins_its_provenance_here(mes
 
 def test_a_copy_of_the_same_task_goes_no_further() -> None:
     own = been("ewr/flights") | {"isthmus-flights": "m1"}
-    verdict = Splicer("jfk/flights", "lga", mark=Mark("isthmus-flights")).copy(stored(own=own), NOW_MS)
+    verdict = MessageRewriter("jfk/flights", "lga", mark=Mark("isthmus-flights")).copy(stored(own=own), NOW_MS)
     assert isinstance(verdict, Refused)
     assert (verdict.disposition, verdict.reason) == ("complete", COPIED)
-    assert application(copied(stored(own=own), Splicer("jfk/flights", "lga", mark=Mark("other"))))["other"] == "m1"
+    assert (
+        application(copied(stored(own=own), MessageRewriter("jfk/flights", "lga", mark=Mark("other"))))["other"] == "m1"
+    )
 
 
 def test_steps_that_change_a_message_do_not_make_it_new() -> None:
     message = stored(own=been("ewr/flights"), body=b"changed")
-    assert isinstance(Splicer("jfk/flights", "ewr", trusts=True).copy(message, NOW_MS), Refused)
+    assert isinstance(MessageRewriter("jfk/flights", "ewr", trusts=True).copy(message, NOW_MS), Refused)
 
 
 @given(st.binary(max_size=40), st.booleans(), st.sampled_from([None, Int(1), Int(0), "0", "m1"]))
 def test_i6_every_copy_bears_the_mark(body: bytes, is_number: bool, present: object) -> None:
     own = {"gate": "A1"} if present is None else {"gate": "A1", "seen": present}
-    splicer = Splicer("ewr/flights", "jfk", mark=Mark("seen", is_number=is_number))
-    copies, refused = splicer.copy_all(*joined([stored((1 << 33) + n, own=own, body=body) for n in (1, 2, 3)]), NOW_MS)
+    rewriter = MessageRewriter("ewr/flights", "jfk", mark=Mark("seen", is_number=is_number))
+    copies, refused = rewriter.copy_all(*joined([stored((1 << 33) + n, own=own, body=body) for n in (1, 2, 3)]), NOW_MS)
     assert not refused
     expected = "m1" if not is_number else 1
     assert {application(copy)["seen"] for copy in copies} == {expected}
@@ -210,15 +222,15 @@ def test_i6_every_copy_bears_the_mark(body: bytes, is_number: bool, present: obj
 
 @pytest.mark.parametrize("is_number", [True, False])
 def test_i6_the_name_of_the_mark_as_a_value_is_no_mark(is_number: bool) -> None:
-    splicer = Splicer("ewr/flights", "jfk", mark=Mark("seen", is_number=is_number))
-    copies, _ = splicer.copy_all(*joined([stored((1 << 33) + n, own={"gate": "seen"}) for n in (1, 2, 3)]), NOW_MS)
+    rewriter = MessageRewriter("ewr/flights", "jfk", mark=Mark("seen", is_number=is_number))
+    copies, _ = rewriter.copy_all(*joined([stored((1 << 33) + n, own={"gate": "seen"}) for n in (1, 2, 3)]), NOW_MS)
     assert [application(copy)["seen"] for copy in copies] == [1 if is_number else "m1"] * 3
 
 
 def test_where_nothing_keeps_keys_a_message_id_is_made_of_the_origin() -> None:
-    def made(number: int, name: str, splicer: Splicer | None = None) -> tuple[str, dict[Any, Any]]:
-        splicer = splicer or Splicer("ewr/flights", "jfk", mark=Mark("seen"), makes_message_ids=True)
-        copy = copied(stored(number, properties={"message_id": name, "subject": "s"}), splicer)
+    def made(number: int, name: str, rewriter: MessageRewriter | None = None) -> tuple[str, dict[Any, Any]]:
+        rewriter = rewriter or MessageRewriter("ewr/flights", "jfk", mark=Mark("seen"), makes_message_ids=True)
+        copy = copied(stored(number, properties={"message_id": name, "subject": "s"}), rewriter)
         assert provenance_of(copy) is not None
         fields = section.decode_properties(copy, locate(copy).properties)
         assert (fields["subject"], application(copy)["seen"]) == ("s", fields["message_id"])
@@ -230,14 +242,14 @@ def test_where_nothing_keeps_keys_a_message_id_is_made_of_the_origin() -> None:
     assert first != made(2, "m")[0]
     assert len(first) <= 128
     # A second hop keeps the sender's own, and the id, which is the origin's.
-    onward = Splicer("jfk/flights", "lga", makes_message_ids=True)
+    onward = MessageRewriter("jfk/flights", "lga", makes_message_ids=True)
     copy = copied(stored(9, properties={"message_id": first, "subject": "s"}, own=own), onward)
     assert application(copy)["repl-message-id"] == "m"
     assert section.decode_properties(copy, locate(copy).properties)["message_id"] == first
 
 
 def test_used_up_hops_are_dead_lettered() -> None:
-    verdict = Splicer("d/q", "e", hop_budget=3).copy(stored(own=been("a/q", "b/q", "c/q")), NOW_MS)
+    verdict = MessageRewriter("d/q", "e", hop_budget=3).copy(stored(own=been("a/q", "b/q", "c/q")), NOW_MS)
     assert isinstance(verdict, Refused)
     assert (verdict.disposition, verdict.reason) == ("dead-letter", HOPS_USED_UP)
 
@@ -245,8 +257,8 @@ def test_used_up_hops_are_dead_lettered() -> None:
 def test_rule_name_goes_as_a_key_only() -> None:
     own = {"note": "RuleName", "RuleName": "replication", "raw": b"\xa1\x08RuleName\xa1\x01x", "replication": Int(1)}
     for sequence in (7, 1 << 33):
-        splicer = Splicer("ewr/flights", "jfk")
-        copies, _ = splicer.copy_all(*joined([stored(sequence, own=own)] * 3), NOW_MS)
+        rewriter = MessageRewriter("ewr/flights", "jfk")
+        copies, _ = rewriter.copy_all(*joined([stored(sequence, own=own)] * 3), NOW_MS)
         for copy in copies:
             left = application(copy)
             assert "RuleName" not in left
@@ -261,9 +273,9 @@ def test_the_brokers_annotations_go_and_the_senders_stay() -> None:
 def test_remaining_time_to_live_is_recomputed_and_delivery_count_dropped_i4() -> None:
     waited = NOW_MS - ENQUEUED_MS
     for ttl_ms, left in ((waited + 5000, 5000), (waited - 5000, 1), (None, None), (0xFFFFFFFF, None)):
-        splicer = Splicer("ewr/flights", "jfk")
+        rewriter = MessageRewriter("ewr/flights", "jfk")
         for _ in range(3):
-            copy = copied(stored(header=Header(True, 4, ttl_ms, False, 3)), splicer)
+            copy = copied(stored(header=Header(True, 4, ttl_ms, False, 3)), rewriter)
             assert section.decode_header(copy, locate(copy).header) == Header(True, 4, left, False, 0)
 
 
@@ -278,7 +290,7 @@ def test_a_missing_message_id_is_made_of_the_duplicate_key() -> None:
 
 
 def test_without_an_origin_only_the_broker_is_taken_out() -> None:
-    copy = copied(stored(own={"a": "b"}), Splicer(""))
+    copy = copied(stored(own={"a": "b"}), MessageRewriter(""))
     assert application(copy) == {"a": "b"}
     assert "message_annotations" in locate(copy)._fields
     assert locate(copy).message_annotations == (0, 0)
@@ -315,11 +327,11 @@ some_message = st.builds(
 
 @given(st.lists(some_message, min_size=1, max_size=8))
 def test_the_quick_way_and_the_general_way_agree_and_keep_the_senders_sections_i1(messages: list[bytes]) -> None:
-    quick = Splicer("ewr/flights", "jfk", mark=Mark("seen"))
+    quick = MessageRewriter("ewr/flights", "jfk", mark=Mark("seen"))
     copies, refused = quick.copy_all(*joined(messages), NOW_MS)
     assert not refused
     for message, copy in zip(messages, copies, strict=True):
-        general = Splicer("ewr/flights", "jfk", mark=Mark("seen")).copy(message, NOW_MS)
+        general = MessageRewriter("ewr/flights", "jfk", mark=Mark("seen")).copy(message, NOW_MS)
         assert isinstance(general, bytes)
         before, after, other = locate(message), locate(copy), locate(general)
         assert application(copy) == application(general)
@@ -341,11 +353,11 @@ def test_a_uuid_message_id_stays_a_uuid() -> None:
 
 def test_what_nobody_can_read_goes_on_as_it_came_i1() -> None:
     message = stored(properties={"message_id": "id", "subject": "text"}).replace(b"text", b"\xff\xff\xff\xff")
-    copy = Splicer("ewr/flights", "jfk").copy(message, NOW_MS)
+    copy = MessageRewriter("ewr/flights", "jfk").copy(message, NOW_MS)
     assert isinstance(copy, bytes)
     assert copy[slice(*locate(copy).properties)] == message[slice(*locate(message).properties)]
     broken = stored(own={"repl-mine": 1}).replace(b"repl-mine", b"repl-min\xff")
-    copy = Splicer("ewr/flights", "jfk").copy(broken, NOW_MS)
+    copy = MessageRewriter("ewr/flights", "jfk").copy(broken, NOW_MS)
     assert isinstance(copy, bytes)
     assert b"repl-min\xff" in copy
 
@@ -354,14 +366,14 @@ def test_provenance_that_nobody_can_read_is_none() -> None:
     broken = stored(2, own={"repl-origin": "text"}).replace(b"text", b"\xff\xff\xff\xff")
     messages = [stored(1), broken, stored(3)]
     offsets = [0, *(sum(map(len, messages[: i + 1])) for i in range(3))]
-    copies, refused = Splicer("ewr/flights", "jfk").copy_all(b"".join(messages), offsets, NOW_MS)
+    copies, refused = MessageRewriter("ewr/flights", "jfk").copy_all(b"".join(messages), offsets, NOW_MS)
     assert [application(copy)["repl-sequence"] for copy in copies] == ["1", "2", "3"]
     assert not refused
 
 
 def test_what_is_no_message_is_dead_lettered_and_stops_no_other() -> None:
     messages = [stored(1), b"\0Sp\xff" + bytes(40), stored(3)]
-    copies, refused = Splicer("ewr/flights", "jfk").copy_all(*joined(messages), NOW_MS)
+    copies, refused = MessageRewriter("ewr/flights", "jfk").copy_all(*joined(messages), NOW_MS)
     assert [application(copy)["repl-sequence"] for copy in copies] == ["1", "3"]
     ((row, disposition, reason, _),) = refused
     assert (row, disposition, reason) == (1, "dead-letter", MALFORMED)

@@ -33,7 +33,7 @@ from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.errors import IsthmusError
 from isthmus.transport import Client, Management
 
-__all__ = ["Lookout"]
+__all__ = ["OffsetPlanner"]
 
 FIRST_LOOK_SECONDS = 0.05
 # A look that found only what others hold, or a batch that moved nothing: the next comes after so long, then later.
@@ -48,7 +48,7 @@ EVERYTHING = 1 << 62
 CLOCK_SLACK_MS = 120_000
 
 
-class Lookout:
+class OffsetPlanner:
     """The part of a streaming read that lives as long as the query.
 
     Args:

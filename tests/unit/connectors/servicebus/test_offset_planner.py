@@ -9,9 +9,9 @@ import pytest
 from isthmus.amqp import section, types
 from isthmus.amqp.section import Header
 from isthmus.clock import SystemClock
-from isthmus.connectors.servicebus import lookout as lookout_module
+from isthmus.connectors.servicebus import offset_planner as planner_module
 from isthmus.connectors.servicebus.error import HeldElsewhereError
-from isthmus.connectors.servicebus.lookout import Lookout
+from isthmus.connectors.servicebus.offset_planner import OffsetPlanner
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.testing.peer import Peer
 
@@ -30,7 +30,7 @@ def test_a_run_with_an_end_moves_of_each_fragment_what_stands_at_its_start_and_n
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What comes to a lower fragment later has a lower number than the last one, and there would be no end."""
-    lookout = Lookout(SourceOptions.read({"connection": "env:PLACE", "entity": "q", "ordered": "false"}))
+    planner = OffsetPlanner(SourceOptions.read({"connection": "env:PLACE", "entity": "q", "ordered": "false"}))
     held: dict[int, bytes] = {}
 
     def put(sequence: int, at_ms: int) -> None:
@@ -38,59 +38,59 @@ def test_a_run_with_an_end_moves_of_each_fragment_what_stands_at_its_start_and_n
         held[sequence] = section.encode_message(b"x", annotations=annotations)
 
     monkeypatch.setattr(
-        lookout, "_peek", lambda start, count: [held[each] for each in sorted(held) if each >= start][:count]
+        planner, "_peek", lambda start, count: [held[each] for each in sorted(held) if each >= start][:count]
     )
     one, two = 1 << 48, 2 << 48
     put(one + 1, 1000)
     put(one + 2, 3000)
     put(two + 1, 2000)
-    lookout.prepare_available_now()
+    planner.prepare_available_now()
     put(one + 3, 3001)
     put(two + 2, 3001)
     for sequence in (one + 1, two + 1, one + 2):
-        assert lookout._look()
+        assert planner._look()
         del held[sequence]
-    assert not lookout._look()
+    assert not planner._look()
     assert (
-        lookout.batch_through > two + 2
+        planner.batch_through > two + 2
     )  # a batch that ended with the last number would leave what is in other fragments
 
 
 def test_a_batch_of_an_ordinary_entity_ends_with_the_last_message_of_the_start(peer: Peer) -> None:
-    lookout = Lookout(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
-    assert lookout.batch_through == 0
+    planner = OffsetPlanner(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
+    assert planner.batch_through == 0
     for _ in range(3):
         peer.queues["q"].put(section.encode_message(b"x"))
-    lookout.prepare_available_now()
-    assert lookout.batch_through == 3
-    lookout.close()
+    planner.prepare_available_now()
+    assert planner.batch_through == 3
+    planner.close()
 
 
 @pytest.mark.parametrize("ahead_ms", [-60_000, 60_000])
 def test_a_message_that_has_expired_only_by_this_machines_clock_begins_a_batch(peer: Peer, ahead_ms: int) -> None:
-    lookout = Lookout(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
-    lookout._clock = SystemClock(ahead_ms)
+    planner = OffsetPlanner(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
+    planner._clock = SystemClock(ahead_ms)
     peer.queues["q"].put(section.encode_message(b"x", header=Header(ttl_ms=30_000)))
-    assert lookout._look()
-    lookout.close()
+    assert planner._look()
+    planner.close()
 
 
 def test_a_batch_that_moved_nothing_puts_off_the_next_i2(peer: Peer) -> None:
     """Somebody else holds the message."""
-    lookout = Lookout(SourceOptions.read({"connection": "env:PLACE", "entity": "q", "look_seconds": "0.01"}))
+    planner = OffsetPlanner(SourceOptions.read({"connection": "env:PLACE", "entity": "q", "look_seconds": "0.01"}))
     peer.queues["q"].put(section.encode_message(b"x"))
-    assert lookout.latest(7) == 8
-    assert lookout.latest(8) == 9
-    assert lookout.latest(9) == 9
-    lookout.close()
+    assert planner.latest(7) == 8
+    assert planner.latest(8) == 9
+    assert planner.latest(9) == 9
+    planner.close()
 
 
 def test_a_run_with_an_end_names_the_message_that_others_hold(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookout_module, "HELD_SECONDS", 0.0)
-    lookout = Lookout(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
+    monkeypatch.setattr(planner_module, "HELD_SECONDS", 0.0)
+    planner = OffsetPlanner(SourceOptions.read({"connection": "env:PLACE", "entity": "q"}))
     peer.queues["q"].put(section.encode_message(b"x"))
-    lookout.prepare_available_now()
-    assert lookout.latest(7) == 8
+    planner.prepare_available_now()
+    assert planner.latest(7) == 8
     with pytest.raises(HeldElsewhereError, match="'q': message 1 has been locked by another receiver"):
-        lookout.latest(8)
-    lookout.close()
+        planner.latest(8)
+    planner.close()
