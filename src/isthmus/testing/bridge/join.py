@@ -153,7 +153,8 @@ class Join:
     def _run(self) -> None:
         for number in itertools.count(1):
             lease = _Lease(self, number)
-            self._lease = lease
+            self._lease = lease  # before it starts: a scripted kill may come with the first messages
+            lease.start()
             if self._is_stopping.is_set():
                 lease.reader.stop("the test is over")
             self.ends.append(lease.run())
@@ -204,13 +205,16 @@ class _Lease:
         self._reading, self._writing = join.side(), join.side()
         path = join.channel(number)
         self.reader = join.make_reader(number, path, self._reading.connector)
-        self.reader.start()
         self.sender = SenderHost(channel=path, connectors=self._writing.connector)
-        self.sender.start()
         self._rows: dict[int, int] = {}
         self._flushes = 0
         self._told: str | None = None
         self.killed = ""
+
+    def start(self) -> None:
+        """Starts both hosts."""
+        self.reader.start()
+        self.sender.start()
 
     def kill_reader(self) -> None:
         """Ends the reader without a word."""

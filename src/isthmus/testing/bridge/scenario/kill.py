@@ -29,9 +29,9 @@ def _killed(bench: Bench, side: str, step: Step, *, detects: bool = False) -> No
         raise Killed
 
     faults.run(step, kill, after=15)
-    bench.publish(route, 60)
     with bench.join(route) as join:
         joins.append(join)
+        bench.publish(route, 60)
         bench.wait(lambda: join.leases >= 1, "the lease to fail")
         bench.wait_moved(route)
     assert not faults.is_planned
