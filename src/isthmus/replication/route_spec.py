@@ -55,7 +55,8 @@ def route_spec(
                 "mark_value": "number" if options.mark_is_number else "message-id",
                 "duplicates": options.duplicates,
                 "trusts_provenance": "true" if steps else "false",
-            },
+            }
+            | ({"policy": policy} if (policy := options.policy.to_text()) else {}),
         ),
         claim=claim_key(route.task, route.source.alias),
         ordered=options.ordering == "ordered",

@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from isthmus.message.copy_policy import CopyPolicy
 from isthmus.topology.document import Place
 from isthmus.topology.reference import SecretReference
 from isthmus.topology.spark import SparkSettings
 
-__all__ = ["Endpoint", "Federation", "NamespaceRef", "Route", "RouteOptions", "Task"]
+__all__ = ["Endpoint", "Federation", "Flow", "NamespaceRef", "Route", "RouteOptions", "Task"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,8 @@ class RouteOptions:
         filter: the operator's own condition, already part of the broker's rule; empty for all messages.
         lock_duration_ms: LockDuration of the source, by which a reader renews.
         refused: what becomes of a message that its target refuses for itself: `dead-letter` or `block`.
+        policy: what a copy differs in from its original.
+        steps: the steps that its rows go through, as the task declares them.
     """
 
     ordering: str = "ordered"
@@ -121,6 +124,8 @@ class RouteOptions:
     filter: str = ""
     lock_duration_ms: int = 30_000
     refused: str = "dead-letter"
+    policy: CopyPolicy = field(default=CopyPolicy())
+    steps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +153,34 @@ class Route:
         """The only target of a route that has one."""
         (target,) = self.targets
         return target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """What entered one entity and has to stand at another: what `isthmus verify` compares.
+
+    Attributes:
+        origin: the entity that publishers send to, e.g. `ewr/flights`.
+        witness: where what entered can be read without consuming it, e.g. `ewr/flights/Subscriptions/audit`; empty entity:
+            nowhere, then the numbers of the origin's messages tell, which have no gaps.
+        target: the entity where copies have to stand, e.g. `jfk/flights/Subscriptions/audit` or `jfk/orders`.
+        routes: names of the routes that move them, in the order in which a message passes them.
+        filter: SQL condition on what goes; empty: everything.
+        origin_is_consumed: whether applications consume from the witness.
+        target_is_consumed: whether applications consume from the target.
+        expires_ms: copies live so long at the target at most; 0: as long as their originals.
+        changes: whether steps change contents on the way.
+    """
+
+    origin: Endpoint
+    witness: Endpoint
+    target: Endpoint
+    routes: tuple[str, ...]
+    filter: str = ""
+    origin_is_consumed: bool = False
+    target_is_consumed: bool = True
+    expires_ms: int = 0
+    changes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ def wanted(federation: Federation) -> dict[str, tuple[TopicState, ...]]:
     topics: dict[str, dict[str, TopicState]] = {}
     for task in federation.tasks.values():
         for alias, topic in (*PATTERNS[task.pattern].wanted(task), *claims(task)):
+            if not isinstance(topic, TopicState):
+                continue
             at = topics.setdefault(alias, {})
             stands = at.get(topic.name.lower())
             at[topic.name.lower()] = _merged(stands, topic) if stands else topic

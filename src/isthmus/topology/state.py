@@ -8,8 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
-__all__ = ["DEFAULT_RULE", "NamespaceState", "RuleState", "SubscriptionState", "TopicState"]
+__all__ = [
+    "DEFAULT_RULE",
+    "EntityState",
+    "NamespaceState",
+    "QueueState",
+    "RuleState",
+    "SubscriptionState",
+    "TopicState",
+]
 
 DEFAULT_RULE = "$Default"
 """The rule that Service Bus gives a new subscription; it selects everything."""
@@ -43,6 +52,8 @@ class SubscriptionState:
     forward_to: str | None = None
     default_ttl_ms: int | None = None
     initial_ttl_ms: int | None = None
+    dead_letters_expired: bool | None = None
+    forward_dead_letters_to: str | None = None
 
     def rule(self, name: str) -> RuleState | None:
         """The rule of this name; names are compared without case, as Service Bus does."""
@@ -69,6 +80,37 @@ class TopicState:
     def subscription(self, name: str) -> SubscriptionState | None:
         """The subscription of this name, without case."""
         return next((each for each in self.subscriptions if each.name.lower() == name.lower()), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueState:
+    """A queue; names of forwarding targets are entity paths.
+
+    Attributes:
+        dead_letters_expired: whether a message whose life ends goes to the dead-letter queue (DeadLetteringOnMessageExpiration).
+        duplicate_detection_ms: the history window, 0 where detection is off.
+        keyless_detection_ms: of what is wanted: the window at a namespace that keeps no duplicate keys; None: as elsewhere.
+        initial_size_megabytes: the size that it is created with.
+    """
+
+    name: str
+    lock_duration_ms: int | None = None
+    max_delivery_count: int | None = None
+    auto_delete_on_idle_ms: int | None = None
+    requires_session: bool | None = None
+    forward_to: str | None = None
+    forward_dead_letters_to: str | None = None
+    default_ttl_ms: int | None = None
+    initial_ttl_ms: int | None = None
+    dead_letters_expired: bool | None = None
+    duplicate_detection_ms: int | None = None
+    keyless_detection_ms: int | None = None
+    partitioned: bool | None = None
+    initial_size_megabytes: int | None = None
+
+
+EntityState: TypeAlias = TopicState | QueueState
+"""What a pattern wants at a namespace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

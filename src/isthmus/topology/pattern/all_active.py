@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from isthmus.topology.document import Document, Place, Values
 from isthmus.topology.duration import INFINITE_MS
-from isthmus.topology.model import Endpoint, Federation, NamespaceRef, Route, RouteOptions, Task
+from isthmus.topology.model import Endpoint, Federation, Flow, NamespaceRef, Route, RouteOptions, Task
 from isthmus.topology.pattern.base import COMMON, COMMON_PLANNED
 from isthmus.topology.pattern.mark import default_mark, mark_action, mark_filter, unmarked_filter
 from isthmus.topology.rule_check import check_action, check_filter, check_joined
@@ -495,3 +495,22 @@ class AllActive:
                         targets=(Endpoint(target, task.entity),),
                         options=options,
                     )
+
+    def audit(self, task: AllActiveTask) -> Iterator[Flow]:
+        has_audit = any(each.name.lower() == AUDIT for each in task.subscriptions)
+        whole = next((each.name for each in task.subscriptions if not each.rules), "")
+        name = AUDIT if has_audit else whole
+        for route in self.routes(task):
+            source, target = (
+                Endpoint(each.alias, f"{task.entity}/Subscriptions/{name}" if name else "")
+                for each in (route.source, route.target)
+            )
+            yield Flow(
+                origin=Endpoint(route.source.alias, task.entity),
+                witness=source,
+                target=target,
+                routes=(route.name,),
+                filter=task.filter,
+                origin_is_consumed=not has_audit,
+                target_is_consumed=not has_audit,
+            )

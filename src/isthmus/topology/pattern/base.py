@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from isthmus.topology.document import Document, Values
-from isthmus.topology.model import Federation, NamespaceRef, Route, Task
+from isthmus.topology.model import Federation, Flow, NamespaceRef, Route, Task
 from isthmus.topology.setting import Kind, Setting, Spec
-from isthmus.topology.state import TopicState
+from isthmus.topology.state import EntityState
 
 __all__ = ["COMMON", "COMMON_PLANNED", "Pattern"]
 
@@ -74,10 +74,14 @@ class Pattern(Protocol):
         """Fault what is wrong between the task and the rest of the federation."""
         ...
 
-    def wanted(self, task: Any) -> Iterator[tuple[str, TopicState]]:
-        """What must stand: alias of the namespace and a topic with its subscriptions and rules."""
+    def wanted(self, task: Any) -> Iterator[tuple[str, EntityState]]:
+        """What must stand: alias of the namespace and a queue, or a topic with its subscriptions and rules."""
         ...
 
     def routes(self, task: Any) -> Iterator[Route]:
         """The routes that the task compiles to."""
+        ...
+
+    def audit(self, task: Any) -> Iterator[Flow]:
+        """What `isthmus verify` compares: each entity that messages enter, with each where they have to stand."""
         ...

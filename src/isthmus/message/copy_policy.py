@@ -1,0 +1,75 @@
+"""What a route changes of the messages that it copies, as data.
+
+What it is: the declared policy that a pattern gives its routes and that the rewriter of the target's connector carries out. It
+crosses to the workers as one text in the target's options. What it is not: the carrying out (`message_rewriter` of a connector),
+nor the mark and the provenance, which every copy gets. See docs/explanation/guarantees.md.
+
+Invariants:
+    I1. `CopyPolicy.from_text(policy.to_text()) == policy`.
+    I2. The default changes nothing beyond mark, provenance and what is left of TimeToLive; its text is empty.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from isthmus.errors import InvalidArgumentError
+
+__all__ = ["CopyPolicy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyPolicy:
+    """How a copy differs from its original.
+
+    Attributes:
+        ttl_ceiling_ms: the copy's TimeToLive is what is left of the original's, and at most this; 0: no ceiling.
+        deadline_ms: the copy's TimeToLive is what is left of this time since the message first entered a namespace, by its
+            provenance or else by its enqueued time at the source; one with nothing left is dead-lettered at the source with the
+            reason `DeadlinePassed`; 0: no deadline.
+        properties: application properties that every copy gets: name to text, number or truth value.
+        removed: application properties that no copy keeps.
+        keeps_dead_letter: whether why and where the original was dead-lettered stands on the copy, in `repl-dead-letter-reason`,
+            `repl-dead-letter-description` and `repl-dead-letter-source`, while the broker's own properties go.
+        session_from: where a copy's SessionId comes from: empty, the original's; `partition-key`, the original's PartitionKey.
+        partition_from: where a copy's PartitionKey comes from: empty, the original's; `session-id`, the original's SessionId.
+        makes_message_ids: whether a copy of a message without MessageId gets one made of its origin and position.
+    """
+
+    ttl_ceiling_ms: int = 0
+    deadline_ms: int = 0
+    properties: Mapping[str, str | int | bool] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
+    keeps_dead_letter: bool = False
+    session_from: str = ""
+    partition_from: str = ""
+    makes_message_ids: bool = False
+
+    def to_text(self) -> str:
+        """As JSON of what differs from the default; empty where nothing does."""
+        default = CopyPolicy()
+        told = {
+            each.name: value
+            for each in fields(self)
+            if (value := getattr(self, each.name)) != getattr(default, each.name)
+        }
+        return json.dumps(told, sort_keys=True, default=dict) if told else ""
+
+    @classmethod
+    def from_text(cls, text: str) -> CopyPolicy:
+        """From what `to_text` gave.
+
+        Raises:
+            InvalidArgumentError: the text is no policy.
+        """
+        if not text:
+            return cls()
+        try:
+            told: dict[str, Any] = json.loads(text)
+            told["removed"] = tuple(told.get("removed", ()))
+            return cls(**told)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InvalidArgumentError(f"the copy policy cannot be read ({error})") from None
