@@ -11,7 +11,7 @@ from typing import Any
 
 from isthmus.topology.duration import format_ms
 from isthmus.topology.pattern import PATTERNS, PLANNED
-from isthmus.topology.pattern.all_active import SUBSCRIPTION_SPEC
+from isthmus.topology.pattern.subscription import SUBSCRIPTION_SPEC
 from isthmus.topology.reader import FILE_SPEC, NAMESPACE_SPEC
 from isthmus.topology.setting import Kind, Setting, Spec
 from isthmus.topology.spark import CONTROL_SPEC, REFUSED, SPARK_SPEC

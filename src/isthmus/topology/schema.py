@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from isthmus.topology.pattern import PATTERNS
-from isthmus.topology.pattern.all_active import SUBSCRIPTION_SPEC
+from isthmus.topology.pattern.subscription import SUBSCRIPTION_SPEC
 from isthmus.topology.reader import FILE_SPEC, NAMESPACE_SPEC, VERSION
 from isthmus.topology.setting import Kind, Setting, Spec
 from isthmus.topology.spark import CONTROL_SPEC, REFUSED, SPARK_SPEC
