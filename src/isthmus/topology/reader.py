@@ -228,7 +228,8 @@ def _task(name: str, place: Place, node: Any, declared: set[str], document: Docu
 def _check_aliases(values: Values, spec: Spec, declared: set[str], document: Document) -> None:
     """Fault aliases that no namespace has; one that is declared wrongly is a fault at its own place only."""
     for setting in spec.settings:
-        if setting.kind is Kind.ALIASES and setting.available:
-            for alias, place in values[setting.name] or ():
+        if setting.kind in (Kind.ALIAS, Kind.ALIASES) and setting.available:
+            written = values[setting.name] or ()
+            for alias, place in ((written, values.at(setting.name)),) if isinstance(written, str) else written:
                 if alias not in declared:
                     document.fault(place, f"no namespace has the alias {alias!r}", suggest(alias, sorted(declared)))

@@ -20,6 +20,8 @@ from isthmus.topology.setting import Setting
 __all__ = ["starter"]
 
 _WIDTH = 100
+# Of patterns whose tasks name their entity in another setting than `topic`.
+_ENTITY: dict[str, dict[str, str]] = {"spillover": {"queue": "payments"}}
 _HEAD = """\
 # A federation of namespaces. Check it with `isthmus lint`, see what it would do with `isthmus plan`, make the entities
 # with `isthmus apply`, move messages with `isthmus run`.
@@ -41,7 +43,8 @@ def starter(pattern: str) -> str:
     lines += ["  ewr:", *_settings(NAMESPACE_SPEC.settings, {"connection": "env:EWR_CONNECTION"})]
     lines += ["  jfk:", "    connection: env:JFK_CONNECTION"]
     lines += ["", *_comment(spec.description, ""), "tasks:", "  flights:", f"    pattern: {spec.name}"]
-    lines += _settings(spec.settings, {"topic": "flights", "members": "[ewr, jfk]"})
+    required = {setting.name: setting.example for setting in spec.settings if setting.required}
+    lines += _settings(spec.settings, required | {"members": "[ewr, jfk]"} | _ENTITY.get(pattern, {"topic": "flights"}))
     return "\n".join(lines) + "\n"
 
 

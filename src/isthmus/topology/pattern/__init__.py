@@ -6,15 +6,15 @@ reference page and starter files know it then.
 
 from __future__ import annotations
 
+from isthmus.topology.pattern.active_passive import ActivePassive
 from isthmus.topology.pattern.all_active import AllActive
 from isthmus.topology.pattern.base import Pattern
 
 __all__ = ["PATTERNS", "PLANNED", "Pattern"]
 
-PATTERNS: dict[str, Pattern] = {pattern.spec.name: pattern for pattern in (AllActive(),)}
+PATTERNS: dict[str, Pattern] = {pattern.spec.name: pattern for pattern in (AllActive(), ActivePassive())}
 
 PLANNED = (
-    "active-passive",
     "spillover",
     "fan-out",
     "validation",
