@@ -38,6 +38,7 @@ class CopyPolicy:
             `repl-dead-letter-description` and `repl-dead-letter-source`, while the broker's own properties go.
         session_from: where a copy's SessionId comes from: empty, the original's; `partition-key`, the original's PartitionKey.
         partition_from: where a copy's PartitionKey comes from: empty, the original's; `session-id`, the original's SessionId.
+        may_return: whether a copy may go to an entity that the message has been in, where a mark of the task ends its ways.
         makes_message_ids: whether a copy of a message without MessageId gets one made of its origin and position.
     """
 
@@ -49,6 +50,7 @@ class CopyPolicy:
     keeps_dead_letter: bool = False
     session_from: str = ""
     partition_from: str = ""
+    may_return: bool = False
     makes_message_ids: bool = False
 
     def to_text(self) -> str:

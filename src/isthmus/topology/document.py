@@ -236,8 +236,8 @@ class Document:
 
     def _read(self, values: Values, setting: Setting, node: Node) -> None:
         try:
-            if setting.kind is Kind.ALIASES:
-                values.values[setting.name] = self._aliases(setting, node)
+            if setting.kind in (Kind.ALIASES, Kind.NAMES):
+                values.values[setting.name] = self._listed(setting, node)
             elif setting.kind in {Kind.SUBSCRIPTIONS, Kind.MAPPING}:
                 values.values[setting.name] = node
             elif id(node) in self._secrets:
@@ -277,7 +277,7 @@ class Document:
         elif isinstance(node, yaml.Node):
             self.fault(self.place(node), f"{what} is neither a list nor a mapping", f"write {what}: {example}")
 
-    def _aliases(self, setting: Setting, node: Node) -> tuple[tuple[str, Place], ...]:
+    def _listed(self, setting: Setting, node: Node) -> tuple[tuple[str, Place], ...]:
         if not isinstance(node, yaml.SequenceNode):
             raise SettingError(f"{setting.name} is not a list", f"write {setting.name}: {setting.example}")
         found: list[tuple[str, Place]] = []

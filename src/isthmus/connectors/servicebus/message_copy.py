@@ -211,7 +211,8 @@ class MessageCopy:
         identity = self._identity
         if before is None:
             return None
-        if identity.target and before.visited(identity.target_namespace, identity.entity):
+        looks = bool(identity.target) and not self._policy.may_return
+        if looks and before.visited(identity.target_namespace, identity.entity):
             self.looped += 1
             return "complete", VISITED, f"the message has been in '{identity.target}'"
         if mark and message_id and mark == self._mark_key + _string(message_id):

@@ -9,13 +9,13 @@ from __future__ import annotations
 from isthmus.topology.pattern.active_passive import ActivePassive
 from isthmus.topology.pattern.all_active import AllActive
 from isthmus.topology.pattern.base import Pattern
+from isthmus.topology.pattern.spillover import Spillover
 
 __all__ = ["PATTERNS", "PLANNED", "Pattern"]
 
-PATTERNS: dict[str, Pattern] = {pattern.spec.name: pattern for pattern in (AllActive(), ActivePassive())}
+PATTERNS: dict[str, Pattern] = {pattern.spec.name: pattern for pattern in (AllActive(), ActivePassive(), Spillover())}
 
 PLANNED = (
-    "spillover",
     "fan-out",
     "validation",
     "reduction",

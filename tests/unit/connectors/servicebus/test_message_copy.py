@@ -10,7 +10,7 @@ import pytest
 from isthmus.amqp import section
 from isthmus.amqp.section import Header, locate
 from isthmus.amqp.types import Int, Long, Timestamp
-from isthmus.connectors.servicebus.message_rewriter import Mark, MessageRewriter, Refused
+from isthmus.connectors.servicebus.message_rewriter import VISITED, Mark, MessageRewriter, Refused
 from isthmus.connectors.servicebus.port.option import read_target
 from isthmus.errors import ConfigError
 from isthmus.message import iso
@@ -168,6 +168,15 @@ def test_a_partition_key_comes_from_the_session() -> None:
     with_session = stored(annotations=keyed, properties={"message_id": "m1", "group_id": "s1"})
     assert annotations(copied(with_session, policy)) == {"mine": "x", "x-opt-partition-key": "s1"}
     assert annotations(copied(stored(annotations=keyed), policy)) == keyed
+
+
+def test_a_copy_returns_only_where_the_policy_lets_it() -> None:
+    hop = {"repl-origin": "jfk/flights", "repl-namespace": "jfk", "repl-sequence": "1", "repl-offset": "1"}
+    been = stored(own=hop | {"repl-enqueued-time": iso(NOW_MS), "repl-digest": digest(b"m1", b"body")})
+    verdict = rewriter(CopyPolicy()).copy(been, NOW_MS)
+    assert isinstance(verdict, Refused)
+    assert verdict.reason == VISITED
+    assert own(copied(been, CopyPolicy(may_return=True)))["repl-origin"] == "jfk/flights;ewr/flights"
 
 
 def test_a_message_id_is_made_of_origin_and_position() -> None:
