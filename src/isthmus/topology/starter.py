@@ -19,6 +19,19 @@ from isthmus.topology.setting import Setting
 
 __all__ = ["starter"]
 
+# What a starter writes of a pattern's settings; the others stand as comments.
+_WRITTEN = {
+    "copy": {"source": "ewr", "topic": "flights", "target": "jfk"},
+    "move": {"source": "ewr", "queue": "departures", "target": "jfk"},
+    "consolidate": {"sources": "[ewr, jfk]", "topic": "flights", "target": "jfk", "target_topic": "all-flights"},
+    "fan-out": {"topic": "flights", "hub": "ewr", "members": "[jfk]"},
+    "split": {
+        "source": "ewr",
+        "topic": "flights",
+        "targets": "[{to: jfk, queue: departures, filter: \"carrier = 'UA'\"}]",
+    },
+}
+
 _WIDTH = 100
 _HEAD = """\
 # A federation of namespaces. Check it with `isthmus lint`, see what it would do with `isthmus plan`, make the entities
@@ -41,7 +54,7 @@ def starter(pattern: str) -> str:
     lines += ["  ewr:", *_settings(NAMESPACE_SPEC.settings, {"connection": "env:EWR_CONNECTION"})]
     lines += ["  jfk:", "    connection: env:JFK_CONNECTION"]
     lines += ["", *_comment(spec.description, ""), "tasks:", "  flights:", f"    pattern: {spec.name}"]
-    lines += _settings(spec.settings, {"topic": "flights", "members": "[ewr, jfk]"})
+    lines += _settings(spec.settings, _WRITTEN.get(pattern, {"topic": "flights", "members": "[ewr, jfk]"}))
     return "\n".join(lines) + "\n"
 
 
