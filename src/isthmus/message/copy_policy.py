@@ -30,6 +30,8 @@ class CopyPolicy:
         deadline_ms: the copy's TimeToLive is what is left of this time since the message first entered a namespace, by its
             provenance or else by its enqueued time at the source; one with nothing left is dead-lettered at the source with the
             reason `DeadlinePassed`; 0: no deadline.
+        deadline_spent_ms: what counts as spent of the deadline before the message was enqueued at the source, where nothing
+            tells when it first entered: a broker gives a forwarded message a new enqueued time.
         properties: application properties that every copy gets: name to text, number or truth value.
         removed: application properties that no copy keeps.
         keeps_dead_letter: whether why and where the original was dead-lettered stands on the copy, in `repl-dead-letter-reason`,
@@ -43,6 +45,7 @@ class CopyPolicy:
 
     ttl_ceiling_ms: int = 0
     deadline_ms: int = 0
+    deadline_spent_ms: int = 0
     properties: Mapping[str, str | int | bool] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
     keeps_dead_letter: bool = False

@@ -6,6 +6,7 @@ reference page and starter files know it then.
 
 from __future__ import annotations
 
+from isthmus.topology.pattern.active_passive import ActivePassive
 from isthmus.topology.pattern.all_active import AllActive
 from isthmus.topology.pattern.base import Pattern
 from isthmus.topology.pattern.consolidate import Consolidate
@@ -17,11 +18,11 @@ from isthmus.topology.pattern.split import Split
 __all__ = ["PATTERNS", "PLANNED", "Pattern"]
 
 PATTERNS: dict[str, Pattern] = {
-    pattern.spec.name: pattern for pattern in (AllActive(), Copy(), Move(), Consolidate(), FanOut(), Split())
+    pattern.spec.name: pattern
+    for pattern in (AllActive(), ActivePassive(), Copy(), Move(), Consolidate(), FanOut(), Split())
 }
 
 PLANNED = (
-    "active-passive",
     "spillover",
     "validation",
     "reduction",

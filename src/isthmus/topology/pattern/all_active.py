@@ -37,16 +37,15 @@ from isthmus.topology.pattern.subscription import (
     AUDIT,
     AUDIT_DURATION,
     AUDIT_TTL_MS,
+    SUBSCRIPTION,
     SUBSCRIPTIONS,
     audited,
-    read_subscriptions,
+    read_task_subscriptions,
 )
 from isthmus.topology.setting import Kind, Setting, Spec
 from isthmus.topology.state import RuleState, SubscriptionState, TopicState
 
 __all__ = ["AUDIT", "AUDIT_TTL_MS", "AllActive", "AllActiveTask"]
-
-_CONSUMERS = "consumers"
 
 SPEC = Spec(
     "all-active",
@@ -73,13 +72,7 @@ SPEC = Spec(
             description="Aliases of two or more namespaces.",
             example="[ewr, jfk]",
         ),
-        Setting(
-            name="subscription",
-            kind=Kind.SUBSCRIPTION,
-            default=_CONSUMERS,
-            description="With `queue`: name of the one ordinary subscription, which consumers read.",
-            example=_CONSUMERS,
-        ),
+        SUBSCRIPTION,
         SUBSCRIPTIONS,
         AUDIT_DURATION,
         TOPIC_SIZE,
@@ -145,7 +138,7 @@ class AllActive:
         entity = read_entity(name, values, document)
         members = read_members(values, "members", SPEC.name, document)
         is_queue = values.written("queue")
-        subscriptions, audit_ms = audited(values, self._subscriptions(values, document), document)
+        subscriptions, audit_ms = audited(values, read_task_subscriptions(values, document), document)
         is_number = values.written("mark")
         mark = values["mark"] or default_mark(name, ())
         check_task_filter(values["filter"] or "", values.at("filter"), document, mark=mark, is_number=is_number)
@@ -180,28 +173,6 @@ class AllActive:
         members = [namespaces[alias] for alias in task.members if alias in namespaces]
         places = [(each.alias, str(each.connection) if each.connection else each.host) for each in members]
         return replace(task, mark=default_mark(task.name, places))
-
-    @staticmethod
-    def _subscriptions(values: Values, document: Document) -> tuple[SubscriptionState, ...]:
-        if not values.written("queue"):
-            if values.written("subscription"):
-                document.fault(
-                    values.at("subscription"), "subscription goes with queue", "write subscriptions: [NAME] for a topic"
-                )
-            return read_subscriptions(values["subscriptions"], document)
-        if values.written("subscriptions"):
-            document.fault(
-                values.at("subscriptions"),
-                "a queue has exactly one subscription",
-                "write subscription: NAME, or topic: instead of queue:",
-            )
-        if values["subscription"].lower() == AUDIT:
-            document.fault(
-                values.at("subscription"),
-                f"the name {AUDIT} is that of the subscription that isthmus verify reads, and no application",
-                f"write subscription: {_CONSUMERS}",
-            )
-        return (SubscriptionState(name=values["subscription"]),)
 
     def check(self, task: AllActiveTask, federation: Federation, document: Document) -> None:
         for target in task.members:

@@ -19,10 +19,13 @@ __all__ = [
     "AUDIT",
     "AUDIT_DURATION",
     "AUDIT_TTL_MS",
+    "CONSUMERS",
+    "SUBSCRIPTION",
     "SUBSCRIPTIONS",
     "SUBSCRIPTION_SPEC",
     "audited",
     "read_subscriptions",
+    "read_task_subscriptions",
 ]
 
 AUDIT = "audit"
@@ -30,6 +33,9 @@ AUDIT = "audit"
 
 AUDIT_TTL_MS = 86_400_000
 """How long an audit subscription keeps a message unless the task says otherwise."""
+
+CONSUMERS = "consumers"
+"""Name of the one ordinary subscription of a topic that stands for a queue, unless the task names it."""
 
 SUBSCRIPTION_SPEC = Spec(
     "subscription",
@@ -48,6 +54,14 @@ SUBSCRIPTION_SPEC = Spec(
             example="\"SET priority = 'high'\"",
         ),
     ),
+)
+
+SUBSCRIPTION = Setting(
+    name="subscription",
+    kind=Kind.SUBSCRIPTION,
+    default=CONSUMERS,
+    description="With `queue`: name of the one ordinary subscription, which consumers read.",
+    example=CONSUMERS,
 )
 
 SUBSCRIPTIONS = Setting(
@@ -84,6 +98,29 @@ def read_subscriptions(node: object, document: Document) -> tuple[SubscriptionSt
             document.fault(place, "names that begin with 'isthmus.' are isthmus's own", "write another name")
         found.setdefault(key, subscription)
     return tuple(found.values())
+
+
+def read_task_subscriptions(values: Values, document: Document) -> tuple[SubscriptionState, ...]:
+    """The ordinary subscriptions of a task that has `topic` with `subscriptions`, or `queue` with `subscription`."""
+    if not values.written("queue"):
+        if values.written("subscription"):
+            document.fault(
+                values.at("subscription"), "subscription goes with queue", "write subscriptions: [NAME] for a topic"
+            )
+        return read_subscriptions(values["subscriptions"], document)
+    if values.written("subscriptions"):
+        document.fault(
+            values.at("subscriptions"),
+            "a queue has exactly one subscription",
+            "write subscription: NAME, or topic: instead of queue:",
+        )
+    if values["subscription"].lower() == AUDIT:
+        document.fault(
+            values.at("subscription"),
+            f"the name {AUDIT} is that of the subscription that isthmus verify reads, and no application",
+            f"write subscription: {CONSUMERS}",
+        )
+    return (SubscriptionState(name=values["subscription"]),)
 
 
 def audited(
