@@ -38,7 +38,8 @@ class CopyPolicy:
             `repl-dead-letter-description` and `repl-dead-letter-source`, while the broker's own properties go.
         session_from: where a copy's SessionId comes from: empty, the original's; `partition-key`, the original's PartitionKey.
         partition_from: where a copy's PartitionKey comes from: empty, the original's; `session-id`, the original's SessionId.
-        may_return: whether a copy may go to an entity that the message has been in, where a mark of the task ends its ways.
+        dead_letters_returning: whether a message that would return to an entity where it has been is dead-lettered at its source,
+            which holds the only copy, instead of completed.
         makes_message_ids: whether a copy of a message without MessageId gets one made of its origin and position.
     """
 
@@ -50,7 +51,7 @@ class CopyPolicy:
     keeps_dead_letter: bool = False
     session_from: str = ""
     partition_from: str = ""
-    may_return: bool = False
+    dead_letters_returning: bool = False
     makes_message_ids: bool = False
 
     def to_text(self) -> str:

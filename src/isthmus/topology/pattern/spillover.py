@@ -329,7 +329,7 @@ class Spillover:
                 deadline_ms=task.deadline_ms,
                 deadline_spent_ms=task.deadline_ms // 2,
                 keeps_dead_letter=True,
-                may_return=True,
+                dead_letters_returning=True,
             ),
         )
         for member, pair in _pairs(task):

@@ -170,13 +170,14 @@ def test_a_partition_key_comes_from_the_session() -> None:
     assert annotations(copied(stored(annotations=keyed), policy)) == keyed
 
 
-def test_a_copy_returns_only_where_the_policy_lets_it() -> None:
+@pytest.mark.parametrize("returning", ["complete", "dead-letter"])
+def test_what_would_return_is_completed_or_dead_lettered(returning: str) -> None:
     hop = {"repl-origin": "jfk/flights", "repl-namespace": "jfk", "repl-sequence": "1", "repl-offset": "1"}
     been = stored(own=hop | {"repl-enqueued-time": iso(NOW_MS), "repl-digest": digest(b"m1", b"body")})
-    verdict = rewriter(CopyPolicy()).copy(been, NOW_MS)
+    policy = CopyPolicy(dead_letters_returning=returning == "dead-letter")
+    verdict = rewriter(policy).copy(been, NOW_MS)
     assert isinstance(verdict, Refused)
-    assert verdict.reason == VISITED
-    assert own(copied(been, CopyPolicy(may_return=True)))["repl-origin"] == "jfk/flights;ewr/flights"
+    assert (verdict.disposition, verdict.reason) == (returning, VISITED)
 
 
 def test_a_message_id_is_made_of_origin_and_position() -> None:
