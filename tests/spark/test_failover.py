@@ -70,8 +70,7 @@ def test_what_fails_is_tried_once_at_the_pair_and_then_parked(federation: Federa
     receive(federation, "ewr", "payments", then="dead-letter")
     began = time.monotonic()
     copy = receive(federation, "jfk", "payments", then="dead-letter", reason="Declined")
-    took = time.monotonic() - began
-    print(f"spilled within {took:.2f} s")
+    assert time.monotonic() - began < PATIENCE_SECONDS
     assert (copy.message_id, bytes(next(iter(copy.body)))) == ("a", b"a")
     assert text(copy, "amount") == "7"
     assert text(copy, "isthmus-payments-spilled") == "1"
@@ -146,8 +145,9 @@ def test_the_secondary_holds_the_window_of_a_failover(federation: FederationProc
             copies = receiver.peek_messages(max_message_count=20)
     assert [each.message_id for each in copies] == ["local", *(f"p-{number}" for number in range(5))]
     left = [each.time_to_live for each in copies[1:] if each.time_to_live is not None]
-    assert left[:3] + left[4:] == [timedelta(seconds=60)] * 4  # twice failover_within, set anew on arrival
-    assert timedelta(seconds=10) < left[3] <= timedelta(seconds=40)
+    # What is left of twice failover_within, or of the shorter life that the publisher gave.
+    assert all(timedelta(seconds=60 - PATIENCE_SECONDS) < each <= timedelta(seconds=60) for each in left[:3] + left[4:])
+    assert timedelta(seconds=40 - PATIENCE_SECONDS) < left[3] <= timedelta(seconds=40)
     with client(federation, "ewr") as opened, opened.get_subscription_receiver("bookings", "audit") as receiver:
         assert [each.message_id for each in receiver.peek_messages(max_message_count=20)] == [
             f"p-{number}" for number in range(5)
