@@ -92,8 +92,10 @@ def _kind_schema(setting: Setting) -> dict[str, Any]:
                 "type": "array",
                 "items": {"type": ["string", "number", "boolean"]},
                 "uniqueItems": True,
-                "minItems": 2,
+                "minItems": int(setting.minimum or 2),
             }
+        case Kind.MAPPING:
+            return {"type": "object"}
         case Kind.SUBSCRIPTIONS:
             inner = spec_schema(SUBSCRIPTION_SPEC) | {"type": ["object", "null"]}
             names = {"type": "array", "items": {"type": ["string", "number", "boolean"]}}

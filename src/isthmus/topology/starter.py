@@ -19,6 +19,11 @@ from isthmus.topology.setting import Setting
 
 __all__ = ["starter"]
 
+# What a starter writes of a pattern's settings; the others stand as comments.
+_WRITTEN = {
+    "chain": {"members": "[ewr]", "forward": "{inbox: flights, flights/Subscriptions/boards: boards}"},
+}
+
 _WIDTH = 100
 _HEAD = """\
 # A federation of namespaces. Check it with `isthmus lint`, see what it would do with `isthmus plan`, make the entities
@@ -41,7 +46,7 @@ def starter(pattern: str) -> str:
     lines += ["  ewr:", *_settings(NAMESPACE_SPEC.settings, {"connection": "env:EWR_CONNECTION"})]
     lines += ["  jfk:", "    connection: env:JFK_CONNECTION"]
     lines += ["", *_comment(spec.description, ""), "tasks:", "  flights:", f"    pattern: {spec.name}"]
-    lines += _settings(spec.settings, {"topic": "flights", "members": "[ewr, jfk]"})
+    lines += _settings(spec.settings, _WRITTEN.get(pattern, {"topic": "flights", "members": "[ewr, jfk]"}))
     return "\n".join(lines) + "\n"
 
 

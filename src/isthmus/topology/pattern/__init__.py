@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from isthmus.topology.pattern.all_active import AllActive
 from isthmus.topology.pattern.base import Pattern
+from isthmus.topology.pattern.chain import Chain
 
 __all__ = ["PATTERNS", "PLANNED", "Pattern"]
 
-PATTERNS: dict[str, Pattern] = {pattern.spec.name: pattern for pattern in (AllActive(),)}
+PATTERNS: dict[str, Pattern] = {pattern.spec.name: pattern for pattern in (AllActive(), Chain())}
 
 PLANNED = (
     "active-passive",
@@ -26,6 +27,5 @@ PLANNED = (
     "normalisation",
     "splitting",
     "routing",
-    "chaining",
 )
 """Patterns that are known by name and refused as not available yet."""
