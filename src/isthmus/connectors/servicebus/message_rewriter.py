@@ -52,14 +52,12 @@ __all__ = ["COPIED", "DEFAULT_HOP_BUDGET", "HOPS_USED_UP", "MALFORMED", "VISITED
 DEFAULT_HOP_BUDGET = 8
 MALFORMED = "Malformed"
 
-_MAP32 = MAP32
-_TAIL_COUNT = TAIL_COUNT
-_NUMBER_ONE = NUMBER_ONE
+
 _RULE_NAME = encoded(names.RULE_NAME)
 _SIZE_COUNT = struct.Struct(">II").unpack_from
 _U32_AT = struct.Struct(">I").unpack_from
 # The number 1 as brokers write it.
-_ONES = (_NUMBER_ONE, b"\x54\x01", b"\x71\0\0\0\1", b"\x81\0\0\0\0\0\0\0\1")
+_ONES = (NUMBER_ONE, b"\x54\x01", b"\x71\0\0\0\1", b"\x81\0\0\0\0\0\0\0\1")
 
 
 class Refused(NamedTuple):
@@ -184,7 +182,7 @@ class MessageRewriter:
                         if mark_key and count >= 0:
                             own_at = find(mark_key, pairs, e)
                             if own_at < 0:
-                                own = mark_key + (_NUMBER_ONE if marks_number else data[p + 6 : id_end])
+                                own = mark_key + (NUMBER_ONE if marks_number else data[p + 6 : id_end])
                                 count += 2
                             elif not marks_number or not data.startswith(_ONES, own_at + len(mark_key)):
                                 count = -1  # it is another value, or not a name at all
@@ -222,7 +220,7 @@ class MessageRewriter:
                                     (
                                         front.out if not front.ttl_ms else front.with_ttl(enqueued, now_ms),
                                         data[p:q],
-                                        _MAP32(b"\0St\xd1", len(kept) + len(extra) + 4, count + _TAIL_COUNT),
+                                        MAP32(b"\0St\xd1", len(kept) + len(extra) + 4, count + TAIL_COUNT),
                                         kept,
                                         extra,
                                         data[e:end],
