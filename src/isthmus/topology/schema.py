@@ -94,6 +94,13 @@ def _kind_schema(setting: Setting) -> dict[str, Any]:
                 "uniqueItems": True,
                 "minItems": 2,
             }
+        case Kind.NAMES:
+            return {
+                "type": "array",
+                "items": {"type": ["string", "number", "boolean"]},
+                "uniqueItems": True,
+                "minItems": 1,
+            }
         case Kind.SUBSCRIPTIONS:
             inner = spec_schema(SUBSCRIPTION_SPEC) | {"type": ["object", "null"]}
             names = {"type": "array", "items": {"type": ["string", "number", "boolean"]}}

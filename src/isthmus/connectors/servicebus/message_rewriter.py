@@ -120,8 +120,7 @@ class MessageRewriter:
             trusts=trusts,
         )
         self._general = MessageCopy(identity, policy, self._tail, self._fronts)
-        # Of the policy the quick way knows the ceiling of TimeToLive, and that a missing MessageId is made; a message that may
-        # return has provenance, which the general way reads.
+        # Of the policy the quick way knows the ceiling of TimeToLive. It meets no message with provenance or without MessageId.
         is_simple = policy == CopyPolicy(
             ttl_ceiling_ms=policy.ttl_ceiling_ms,
             dead_letters_returning=policy.dead_letters_returning,
