@@ -117,6 +117,10 @@ def run_federation(
     if options.task and options.task not in federation.tasks:
         raise InvalidArgumentError(f"no task {options.task} in {federation.file}: {', '.join(federation.tasks)}")
     chosen = routes(federation, options.task or None)
+    if not chosen:
+        raise InvalidArgumentError(
+            f"nothing to run in {federation.file}: the namespaces forward the messages of its tasks themselves"
+        )
     fill = FillWatch(federation, chosen)
     run = _Run(options, on_status, fill)
     reach = Reach(federation, "isthmus-claim")

@@ -126,8 +126,8 @@ class FakeAdministration:
 
     def _check(self, change: Change) -> None:
         """Refuse what the service would: a name that is taken, a target that is not there, sessions that forward."""
-        taken = {"topic": self._queues, "queue": self._topics}.get(change.kind, {})
-        if change.action == "create" and change.topic.lower() in taken:
+        names = {"topic": set(self._queues), "queue": set(self._topics)}.get(change.kind, set())
+        if change.action == "create" and change.topic.lower() in names:
             raise AdministrationError(self.endpoint, f"refused create {change.path} with 409 (the name is taken)")
         after, before = change.after, change.before
         if not isinstance(after, QueueState | SubscriptionState):

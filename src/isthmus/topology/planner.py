@@ -17,10 +17,13 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
 
 from isthmus.errors import InvalidArgumentError
 from isthmus.topology.change import Plan
 from isthmus.topology.duplicate import duplicate_notes, keeps_keys
+from isthmus.topology.forwarding import long_walks, told_walk
 from isthmus.topology.model import Federation
 from isthmus.topology.planning.finding import OWN, Findings
 from isthmus.topology.planning.order import ordered
@@ -28,9 +31,11 @@ from isthmus.topology.planning.queue import plan_queue
 from isthmus.topology.planning.topic import plan_topic
 from isthmus.topology.planning.wanted import contradictions, wanted
 from isthmus.topology.route import routes
-from isthmus.topology.state import EntityState, NamespaceState, TopicState
+from isthmus.topology.state import EntityState, NamespaceState, QueueState, SubscriptionState, TopicState
 
 __all__ = ["plan"]
+
+_Receiver = TypeVar("_Receiver", QueueState, SubscriptionState)
 
 
 def plan(federation: Federation, observed: Mapping[str, NamespaceState]) -> Plan:
@@ -55,6 +60,8 @@ def plan(federation: Federation, observed: Mapping[str, NamespaceState]) -> Plan
                 plan_topic(findings, observed[alias], entity)
             else:
                 plan_queue(findings, observed[alias], entity)
+        for walk in long_walks(_made(each, observed[alias]) for each in entities):
+            findings.fault(alias, told_walk(walk), "end what stands there already, or forward to another entity")
         _note_orphans(findings, observed[alias], entities)
     for task in federation.tasks.values():
         keyless = [alias for alias in task.members if not keeps_keys(observed[alias].endpoint)]
@@ -76,6 +83,29 @@ def _check_endpoints(findings: Findings, observed: Mapping[str, NamespaceState])
                 alias, f"{endpoint} is namespace {first[endpoint]} too", "write one alias, or another connection"
             )
         first.setdefault(endpoint, alias)
+
+
+def _made(entity: EntityState, namespace: NamespaceState) -> EntityState:
+    """The entity once the plan is made: what is wanted, and where that says nothing what stands."""
+    if isinstance(entity, QueueState):
+        return _forwarding(entity, namespace.queue(entity.name))
+    stands = namespace.topic(entity.name)
+    if stands is None:
+        return entity
+    subscriptions = [_forwarding(each, stands.subscription(each.name)) for each in entity.subscriptions]
+    others = [each for each in stands.subscriptions if entity.subscription(each.name) is None]
+    return replace(entity, subscriptions=(*subscriptions, *others))
+
+
+def _forwarding(wanted: _Receiver, stands: _Receiver | None) -> _Receiver:
+    if stands is None:
+        return wanted
+    kept = {
+        name: getattr(stands, name)
+        for name in ("forward_to", "forward_dead_letters_to")
+        if getattr(wanted, name) is None
+    }
+    return replace(wanted, **kept)
 
 
 def _note_orphans(findings: Findings, namespace: NamespaceState, entities: tuple[EntityState, ...]) -> None:

@@ -92,7 +92,7 @@ def _kind_schema(setting: Setting) -> dict[str, Any]:
                 "type": "array",
                 "items": {"type": ["string", "number", "boolean"]},
                 "uniqueItems": True,
-                "minItems": 2,
+                "minItems": int(setting.minimum or 2),
             }
         case Kind.NAMES:
             return {

@@ -30,6 +30,7 @@ _WRITTEN = {
         "topic": "flights",
         "targets": "[{to: jfk, queue: departures, filter: \"carrier = 'UA'\"}]",
     },
+    "chain": {"members": "[ewr]", "forward": "{inbox: flights, flights/Subscriptions/boards: boards}"},
 }
 
 _WIDTH = 100

@@ -9,6 +9,7 @@ from __future__ import annotations
 from isthmus.topology.pattern.active_passive import ActivePassive
 from isthmus.topology.pattern.all_active import AllActive
 from isthmus.topology.pattern.base import Pattern
+from isthmus.topology.pattern.chain import Chain
 from isthmus.topology.pattern.consolidate import Consolidate
 from isthmus.topology.pattern.copy import Copy
 from isthmus.topology.pattern.fan_out import FanOut
@@ -20,7 +21,17 @@ __all__ = ["PATTERNS", "PLANNED", "Pattern"]
 
 PATTERNS: dict[str, Pattern] = {
     pattern.spec.name: pattern
-    for pattern in (AllActive(), ActivePassive(), Spillover(), Copy(), Move(), Consolidate(), FanOut(), Split())
+    for pattern in (
+        AllActive(),
+        ActivePassive(),
+        Spillover(),
+        Copy(),
+        Move(),
+        Consolidate(),
+        FanOut(),
+        Split(),
+        Chain(),
+    )
 }
 
 PLANNED = (
@@ -30,6 +41,5 @@ PLANNED = (
     "stream-to-queue",
     "queue-to-stream",
     "normalisation",
-    "chaining",
 )
 """Patterns that are known by name and refused as not available yet."""

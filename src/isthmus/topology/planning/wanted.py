@@ -100,20 +100,14 @@ def _joined(first: _State, second: _State, what: str) -> tuple[_State, list[str]
     """One entity of two, without its subscriptions, and where they contradict each other."""
     values: dict[str, Any] = {}
     conflicts = []
-    skipped = {"name", "subscriptions"}
-    if isinstance(first, TopicState | QueueState) and isinstance(second, TopicState | QueueState):
-        skipped |= {"duplicate_detection_ms", "keyless_detection_ms"}
-        windows, mine, theirs = _windows(first), _windows(first), _windows(second)
-        if mine is None or theirs is None:
-            windows = mine or theirs
-        elif mine != theirs:
-            told = " and ".join(
-                "/".join(shown("duplicate_detection_ms", each) for each in pair) for pair in (mine, theirs)
-            )
-            conflicts.append(f"{what} with DuplicateDetection {told}")
-        if windows is not None:
-            values["duplicate_detection_ms"] = windows[0]
-            values["keyless_detection_ms"] = windows[1] if windows[1] != windows[0] else None
+    skipped = {"name", "subscriptions", "duplicate_detection_ms", "keyless_detection_ms"}
+    mine, theirs = _windows(first), _windows(second)
+    if mine and theirs and mine != theirs:
+        told = " and ".join("/".join(shown("duplicate_detection_ms", each) for each in pair) for pair in (mine, theirs))
+        conflicts.append(f"{what} with DuplicateDetection {told}")
+    if windows := mine or theirs:
+        values["duplicate_detection_ms"] = windows[0]
+        values["keyless_detection_ms"] = windows[1] if windows[1] != windows[0] else None
     for each in fields(first):
         if each.name in skipped:
             continue
@@ -131,8 +125,10 @@ def _joined(first: _State, second: _State, what: str) -> tuple[_State, list[str]
     return replace(first, **values), conflicts
 
 
-def _windows(state: TopicState | QueueState) -> tuple[int, int] | None:
+def _windows(state: EntityState | SubscriptionState) -> tuple[int, int] | None:
     """The windows of duplicate detection where the namespace keeps duplicate keys, and where it keeps none."""
+    if isinstance(state, SubscriptionState):
+        return None
     window_ms, keyless_ms = state.duplicate_detection_ms, state.keyless_detection_ms
     if window_ms is None and keyless_ms is None:
         return None
