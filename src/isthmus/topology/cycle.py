@@ -28,7 +28,8 @@ Node = tuple[str, str]
 
 # What a message keeps on its way from broker to broker, unless somebody changes it.
 _KEPT = frozenset({"CorrelationId", "Label", "To", "ReplyTo", "ReplyToSessionId", "ContentType"})
-_SEARCH_LIMIT = 2_000
+# So many are looked at in milliseconds, and hold every cycle of a file that a person wrote.
+_STEP_LIMIT = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,18 +90,16 @@ def _lasts(mark: Edge, part: Sequence[Edge]) -> bool:
 
 
 def _unstopped(edges: Sequence[Edge], part: Sequence[Edge]) -> tuple[Edge, ...]:
-    """The shortest cycle whose filters do not contradict each other; one that was not looked at counts as such."""
+    """The shortest cycle whose filters do not contradict each other; any, where there are too many to look at."""
     changed: set[str] | None = {edge.mark for edge in part}
     for edge in part:
         changed = None if changed is None or edge.changed is None else changed | edge.changed
     shortest: tuple[Edge, ...] = ()
-    for count, cycle in enumerate(_simple_cycles(edges)):
-        if shortest and len(cycle) >= len(shortest):
-            pass
-        elif count >= _SEARCH_LIMIT or not _contradict(cycle, changed):
+    for cycle in _simple_cycles(edges):
+        if cycle is None:
+            return shortest or _any_cycle(edges)
+        if (not shortest or len(cycle) < len(shortest)) and not _contradict(cycle, changed):
             shortest = cycle
-        if count >= _SEARCH_LIMIT:
-            break
     return shortest
 
 
@@ -170,25 +169,41 @@ def _visited(start: Node, ahead: Mapping[Node, list[Node]], seen: set[Node]) -> 
     return done
 
 
-def _simple_cycles(edges: Sequence[Edge]) -> Iterator[tuple[Edge, ...]]:
-    """The cycles that pass no node twice, each from its first node in the order of the edges."""
+def _any_cycle(edges: Sequence[Edge]) -> tuple[Edge, ...]:
+    """A cycle of a strongly connected part."""
+    first = edges[0]
+    ways: dict[Node, tuple[Edge, ...]] = {first.target: (first,)}
+    while first.source not in ways:
+        ways |= {
+            edge.target: (*ways[edge.source], edge) for edge in edges if edge.source in ways and edge.target not in ways
+        }
+    return ways[first.source]
+
+
+def _simple_cycles(edges: Sequence[Edge]) -> Iterator[tuple[Edge, ...] | None]:
+    """The cycles that pass no node twice, each from its first node in the order of the edges; None where there are too many."""
     leaving: dict[Node, list[Edge]] = defaultdict(list)
     for edge in edges:
         leaving[edge.source].append(edge)
+    steps = 0
     rank = {node: number for number, node in enumerate(leaving)}
     for start, first in leaving.items():
         path: list[Edge] = []
         on_path = {start}
         pending = [iter(first)]
         while pending:
-            edge = next(pending[-1], None)
-            if edge is None:
+            steps += 1
+            if steps > _STEP_LIMIT:
+                yield None
+                return
+            following = next(pending[-1], None)
+            if following is None:
                 pending.pop()
                 if path:
                     on_path.discard(path.pop().target)
-            elif edge.target == start:
-                yield (*path, edge)
-            elif edge.target not in on_path and rank.get(edge.target, -1) > rank[start]:
-                path.append(edge)
-                on_path.add(edge.target)
-                pending.append(iter(leaving[edge.target]))
+            elif following.target == start:
+                yield (*path, following)
+            elif following.target not in on_path and rank.get(following.target, -1) > rank[start]:
+                path.append(following)
+                on_path.add(following.target)
+                pending.append(iter(leaving[following.target]))

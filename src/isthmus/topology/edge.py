@@ -105,10 +105,11 @@ def _marked(edge: Edge, state: SubscriptionState, route: Route) -> Edge:
             value="1" if options.mark_is_number else "",
             holds_id=not options.mark_is_number,
         )
-    for name, value in {**_constants(rules), **options.policy.properties}.items():
+    number = {options.mark: 1} if options.mark and options.mark_is_number else {}
+    for name, value in {**_constants(rules), **options.policy.properties, **number}.items():
         has_it = Comparison("=", Property("user", name), Constant(value))
         if edge.filters and all(never_matches(And((tree, has_it))) for tree in edge.filters):
-            return replace(edge, mark=name.lower(), value=repr(value))
+            return replace(edge, mark=name.lower(), value=str(value))
     return edge
 
 

@@ -128,6 +128,14 @@ def test_filters_that_contradict_each_other_stop_a_cycle() -> None:
     assert list(cycles([edge(0, 1, filters=size[:1]), edge(1, 0, filters=size[1:])]))
 
 
+def test_more_cycles_than_can_be_looked_at_are_one_fault() -> None:
+    nodes = [("ewr", str(number)) for number in range(14)]
+    never = (Filter("p = 1 AND p = 2").tree,)
+    graph = [Edge(source=one, target=other, filters=never) for one in nodes for other in nodes if one != other]
+    (found,) = cycles(graph)
+    assert [each.target for each in found] == [each.source for each in (*found[1:], found[0])]
+
+
 def test_the_shortest_cycle_is_told() -> None:
     graph = [edge(0, 1), edge(1, 2), edge(2, 3), edge(3, 0), edge(2, 1)]
     (found,) = cycles(graph)
