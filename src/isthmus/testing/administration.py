@@ -100,7 +100,7 @@ class FakeAdministration:
         return replace(self._topics[name], subscriptions=subscriptions)
 
     def inventory(self, alias: str) -> NamespaceState:
-        every = [*map(self._observed, self._topics), *self._queues.values()]
+        every: list[EntityState] = [*map(self._observed, self._topics), *self._queues.values()]
         return self.observe(alias, every)
 
     def waiting(self, change: Change) -> int:

@@ -153,7 +153,7 @@ def _unlinked(namespace: NamespaceState, gone: set[tuple[str, str]]) -> Iterator
     for queue in namespace.queues:
         ended = _ended(queue, gone)
         if ended and (queue.name.lower(), "") not in gone:
-            after = QueueState(name=queue.name, **ended)
+            after = QueueState(name=queue.name, forward_to=ended[0], forward_dead_letters_to=ended[1])
             yield Change(
                 alias=namespace.alias,
                 action="update",
@@ -174,12 +174,14 @@ def _unlinked(namespace: NamespaceState, gone: set[tuple[str, str]]) -> Iterator
                 kind="subscription",
                 topic=topic.name,
                 subscription=subscription.name,
-                after=SubscriptionState(name=subscription.name, **ended),
+                after=SubscriptionState(name=subscription.name, forward_to=ended[0], forward_dead_letters_to=ended[1]),
                 before=subscription,
                 why=why,
             )
 
 
-def _ended(entity: QueueState | SubscriptionState, gone: set[tuple[str, str]]) -> dict[str, str]:
-    targets = {"forward_to": entity.forward_to, "forward_dead_letters_to": entity.forward_dead_letters_to}
-    return {name: "" for name, target in targets.items() if target and (target.lower(), "") in gone}
+def _ended(entity: QueueState | SubscriptionState, gone: set[tuple[str, str]]) -> tuple[str | None, str | None] | None:
+    """What ForwardTo and ForwardDeadLetteredMessagesTo become: empty where it ends, None where it stays; None: both stay."""
+    targets = (entity.forward_to, entity.forward_dead_letters_to)
+    to, dead_letters = ("" if target and (target.lower(), "") in gone else None for target in targets)
+    return None if to is None and dead_letters is None else (to, dead_letters)

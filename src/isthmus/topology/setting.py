@@ -66,6 +66,8 @@ class Kind(StrEnum):
     SUBSCRIPTION = "subscription name"
     SUBSCRIPTIONS = "list or mapping of subscriptions"
     MAPPING = "mapping"
+    LIST = "list of mappings"
+    TREE = "list, or mapping of aliases to lists"
     PROPERTY = "property name"
     REFERENCE = "reference to a secret"
     HOST = "host name"
@@ -91,6 +93,8 @@ class Setting:
         example: a value to show; also what a hint proposes.
         since: the version of isthmus that introduced it.
         available: False for a setting that is known but refused as not available yet.
+        refusal: why a setting that people expect here can never be written, and what to write instead; with `available` False.
+        inner: the settings of a MAPPING, or of each mapping of a LIST.
     """
 
     name: str
@@ -107,6 +111,8 @@ class Setting:
     example: str = ""
     since: str = "0.1"
     available: bool = True
+    refusal: tuple[str, str] | None = None
+    inner: Spec | None = None
 
     def parse(self, text: str) -> Any:
         """The value of a scalar's text.
