@@ -27,6 +27,7 @@ from typing import Any
 from isthmus.errors import ConfigError, InvalidArgumentError, IsthmusError
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
+from isthmus.replication.step.chain import check as check_steps
 from isthmus.replication.shared_spark import SharedSettings, open_shared_run, task_slots
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
@@ -111,7 +112,7 @@ def run_federation(
     Raises:
         TaskClaimedError: another run moves a task.
         SparkGoneError: Spark's Java process has ended.
-        InvalidArgumentError: there is no such task.
+        InvalidArgumentError: there is no such task, or a step cannot work.
         ConfigError: a secret, a right or an entity is missing; holds all such faults.
     """
     if options.task and options.task not in federation.tasks:
@@ -225,6 +226,8 @@ def _teller(federation: Federation, route: Route) -> Callable[[str], str]:
 
 def _check(federation: Federation, chosen: Sequence[Route]) -> None:
     """Refuse what cannot run before somebody changes the configuration."""
+    for route in chosen:
+        check_steps(route.options.steps)
     found = preflight(federation, chosen, lambda: Reach(federation, "isthmus-check"))
     if found.faults:
         raise ConfigError(found.faults)

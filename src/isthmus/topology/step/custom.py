@@ -8,26 +8,33 @@ from isthmus.topology.document import Document, Values
 from isthmus.topology.setting import Kind, Setting, Spec
 from isthmus.topology.step.base import StepKind, on_failure
 
-__all__ = ["COLUMNS", "PythonStep", "SqlStep"]
+__all__ = ["COLUMNS", "COLUMN_TYPES", "PythonStep", "SqlStep"]
 
-COLUMNS = (
-    "body",
-    "message_id",
-    "subject",
-    "content_type",
-    "correlation_id",
-    "session_id",
-    "reply_to",
-    "reply_to_session_id",
-    "to",
-    "partition_key",
-    "time_to_live_ms",
-    "enqueued_time",
-    "sequence_number",
-    "delivery_count",
-    "application_properties",
+_PROPERTY = (
+    "struct<boolean:boolean,long:bigint,double:double,string:string,datetime:timestamp,timespan_microseconds:bigint,uuid:string,"
+    "binary:binary,type:string>"
 )
-"""The columns that rows can have beside the raw message, named as those of the data source `servicebus`."""
+COLUMN_TYPES = {
+    "body": "binary",
+    "message_id": "string",
+    "subject": "string",
+    "content_type": "string",
+    "correlation_id": "string",
+    "session_id": "string",
+    "reply_to": "string",
+    "reply_to_session_id": "string",
+    "to": "string",
+    "partition_key": "string",
+    "time_to_live_ms": "bigint",
+    "enqueued_time": "timestamp",
+    "sequence_number": "bigint",
+    "delivery_count": "int",
+    "application_properties": f"map<string,{_PROPERTY}>",
+}
+"""The columns that rows can have beside the raw message, named as those of the data source `servicebus`, with their types as Spark
+writes them."""
+
+COLUMNS = tuple(COLUMN_TYPES)
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _SELECT = re.compile(r"\s*select\s", re.IGNORECASE)
@@ -55,8 +62,8 @@ class PythonStep(StepKind):
                 kind=Kind.CHOICE,
                 choices=("rows", "message"),
                 default="rows",
-                description="`rows`: the function takes a DataFrame and returns one, without a shuffle and without removing rows. "
-                "`message`: it takes one message as an object with `body`, `json`, `properties` and `application_properties`, "
+                description="`rows`: the function takes a DataFrame and returns one, by columns of Spark's own functions: without a shuffle, without "
+                "removing rows, without Python UDFs. `message`: it takes one message as an object with `body`, `json`, `properties` and `application_properties`, "
                 "changes it, and returns nothing, or a pair of disposition and reason; an error that it raises sets that "
                 "message aside.",
                 example="message",

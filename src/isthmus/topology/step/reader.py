@@ -12,6 +12,7 @@ import yaml
 
 from isthmus.topology.document import Document, Values, suggest
 from isthmus.topology.setting import Setting, SettingError
+from isthmus.topology.step.order import in_between
 from isthmus.topology.step import PLANNED_STEPS, STEPS, StepDeclaration, StepKind
 
 __all__ = ["read_steps"]
@@ -26,8 +27,15 @@ def read_steps(node: Any, document: Document) -> tuple[StepDeclaration, ...]:
     if not isinstance(node, yaml.SequenceNode):
         document.fault(document.place(node), "steps is not a list", _EXAMPLE)
         return ()
-    found = (_step(item, document) for item in node.value)
-    return tuple(step for step in found if step is not None)
+    found = tuple(step for item in node.value if (step := _step(item, document)) is not None)
+    wrong = in_between(found)
+    if wrong is not None:
+        document.fault(
+            wrong.place,
+            f"the step {wrong} stands between two steps that work on DataFrames (python, sql), where only filter can stand",
+            "put it before or behind both, or write takes: message",
+        )
+    return found
 
 
 def _step(node: Any, document: Document) -> StepDeclaration | None:
