@@ -16,17 +16,18 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from isthmus.connectors.secret import scrub
 from isthmus.errors import ConfigError, Fault, IsthmusError
-from isthmus.topology import Change, Federation, NamespaceRef, NamespaceState, Plan, TopicState, wanted
+from isthmus.topology import Change, EntityState, Federation, NamespaceRef, NamespaceState, Plan, wanted
 
 __all__ = [
     "Administration",
     "AdministrationError",
     "Administrations",
     "Applied",
+    "EntitySize",
     "NamespaceUnreachableError",
     "open_administration",
 ]
@@ -54,11 +55,26 @@ class NamespaceUnreachableError(AdministrationError):
     retryable = True
 
 
+class EntitySize(NamedTuple):
+    """How much stands in a queue or topic.
+
+    Attributes:
+        used_bytes: of all that stands in it.
+        limit_bytes: its greatest size.
+        kind: `queue` or `topic`.
+    """
+
+    used_bytes: int
+    limit_bytes: int
+    kind: str = "topic"
+
+
 class Administration(Protocol):
     """The entities of one namespace. Calls block."""
 
-    def observe(self, alias: str, topics: Sequence[TopicState]) -> NamespaceState:
-        """What stands of the topics asked for: all their subscriptions, and the rules of those that are named.
+    def observe(self, alias: str, entities: Sequence[EntityState]) -> NamespaceState:
+        """What stands under the names asked for, whether it is a queue or a topic: of a topic all its subscriptions, and the
+        rules of those that are named.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -73,8 +89,8 @@ class Administration(Protocol):
         """
         ...
 
-    def size(self, topic: str) -> tuple[int, int] | None:
-        """Bytes that stand in a topic, and its greatest size; None where there is no such topic.
+    def size(self, entity: str) -> EntitySize | None:
+        """How much stands in a queue or topic; None where there is neither.
 
         Raises:
             AdministrationError: no answer, or a refusal.

@@ -27,10 +27,10 @@ from typing import Any
 from isthmus.errors import ConfigError, InvalidArgumentError, IsthmusError
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
-from isthmus.replication.step.chain import check as check_steps
 from isthmus.replication.shared_spark import SharedSettings, open_shared_run, task_slots
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
+from isthmus.replication.step.chain import check as check_steps
 from isthmus.supervisor.claim import ClaimKeeper
 from isthmus.supervisor.fill import Fill, FillWatch
 from isthmus.supervisor.preflight import preflight

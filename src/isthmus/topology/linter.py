@@ -14,6 +14,7 @@ from isthmus.errors import Fault
 from isthmus.topology.document import Document
 from isthmus.topology.model import Federation, NamespaceRef
 from isthmus.topology.pattern import PATTERNS
+from isthmus.topology.planning.wanted import contradictions
 from isthmus.topology.reader import read_model
 from isthmus.topology.route import routes
 from isthmus.topology.spark import control_warning, slots_needed, slots_warning
@@ -56,6 +57,8 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
             )
         folded.setdefault(task.name.lower(), task.name)
         PATTERNS[task.pattern].check(task, federation, document)
+    if not document.faults:
+        document.faults += contradictions(federation)
     if not document.faults:
         spark = federation.spark
         found = routes(federation)

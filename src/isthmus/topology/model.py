@@ -210,7 +210,9 @@ class Federation:
             self,
             namespaces={alias: each.anchored(directory) for alias, each in self.namespaces.items()},
             tasks={
-                name: replace(task, steps=tuple(anchored(step, directory) for step in task.steps)) if task.steps else task
+                name: replace(task, steps=tuple(anchored(step, directory) for step in task.steps))
+                if task.steps
+                else task
                 for name, task in self.tasks.items()
             },
         )

@@ -232,7 +232,11 @@ def _task(name: str, place: Place, node: Any, declared: set[str], document: Docu
 def _check_aliases(values: Values, spec: Spec, declared: set[str], document: Document) -> None:
     """Fault aliases that no namespace has; one that is declared wrongly is a fault at its own place only."""
     for setting in spec.settings:
-        if setting.kind is Kind.ALIASES and setting.available:
-            for alias, place in values[setting.name] or ():
+        if not values.written(setting.name) or setting.name in values.faulty or not setting.available:
+            continue
+        if setting.kind in {Kind.ALIAS, Kind.ALIASES}:
+            is_one = setting.kind is Kind.ALIAS
+            written = [(values[setting.name], values.at(setting.name))] if is_one else values[setting.name]
+            for alias, place in written:
                 if alias not in declared:
                     document.fault(place, f"no namespace has the alias {alias!r}", suggest(alias, sorted(declared)))

@@ -19,7 +19,22 @@ from isthmus.topology.setting import Setting
 
 __all__ = ["starter"]
 
+# What a starter writes of a pattern's settings; the others stand as comments.
+_WRITTEN = {
+    "copy": {"source": "ewr", "topic": "flights", "target": "jfk"},
+    "move": {"source": "ewr", "queue": "departures", "target": "jfk"},
+    "consolidate": {"sources": "[ewr, jfk]", "topic": "flights", "target": "jfk", "target_topic": "all-flights"},
+    "fan-out": {"topic": "flights", "hub": "ewr", "members": "[jfk]"},
+    "split": {
+        "source": "ewr",
+        "topic": "flights",
+        "targets": "[{to: jfk, queue: departures, filter: \"carrier = 'UA'\"}]",
+    },
+}
+
 _WIDTH = 100
+# Of patterns whose tasks name their entity in another setting than `topic`.
+_ENTITY: dict[str, dict[str, str]] = {"spillover": {"queue": "payments"}}
 _HEAD = """\
 # A federation of namespaces. Check it with `isthmus lint`, see what it would do with `isthmus plan`, make the entities
 # with `isthmus apply`, move messages with `isthmus run`.
@@ -41,7 +56,9 @@ def starter(pattern: str) -> str:
     lines += ["  ewr:", *_settings(NAMESPACE_SPEC.settings, {"connection": "env:EWR_CONNECTION"})]
     lines += ["  jfk:", "    connection: env:JFK_CONNECTION"]
     lines += ["", *_comment(spec.description, ""), "tasks:", "  flights:", f"    pattern: {spec.name}"]
-    lines += _settings(spec.settings, {"topic": "flights", "members": "[ewr, jfk]"})
+    required = {setting.name: setting.example for setting in spec.settings if setting.required}
+    members = required | {"members": "[ewr, jfk]"} | _ENTITY.get(pattern, {"topic": "flights"})
+    lines += _settings(spec.settings, _WRITTEN.get(pattern, members))
     return "\n".join(lines) + "\n"
 
 

@@ -25,7 +25,7 @@ def rule_value(value: Any) -> Any:
         try:
             return _EPOCH + timedelta(milliseconds=value)
         except OverflowError:
-            return (datetime.max if value > 0 else datetime.min).replace(tzinfo=UTC)
+            return datetime.max.replace(tzinfo=UTC) if value > 0 else datetime.min.replace(tzinfo=UTC)
     if isinstance(value, Described) and value.descriptor == _TIMESPAN and isinstance(value.value, int):
         return timedelta(microseconds=value.value // _TICKS_PER_MICROSECOND)
     return value

@@ -67,4 +67,3 @@ def guarded(step: NamedStep, message: StepMessage) -> Disposition | None:
         return disposition_of(step.on_failure, error.reason, f"step {step.name}: {error}")
     except Exception as error:  # noqa: BLE001 - one message's fault; the others go on
         return disposition_of(step.on_failure, STEP_FAILED, f"step {step.name}: {type(error).__name__}: {error}")
-

@@ -35,6 +35,7 @@ READ_ONLY = ("enqueued_time", "sequence_number", "delivery_count")
 
 _PARTITION_KEY = "x-opt-partition-key"
 
+
 def read(message: StepMessage, name: str) -> Any:
     """A column's value; None where the message has none."""
     if name == "body":

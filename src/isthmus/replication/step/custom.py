@@ -62,7 +62,9 @@ def open_function(settings: Settings) -> MessageStep:
         kind, reason = told
         if kind not in ("complete", "dead-letter"):
             raise ValueError(f"it returned the disposition {kind!r}; known are complete and dead-letter")
-        return disposition_of("drop" if kind == "complete" else kind, str(reason), f"step python {settings['function']}")
+        return disposition_of(
+            "drop" if kind == "complete" else kind, str(reason), f"step python {settings['function']}"
+        )
 
     return step
 

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -79,7 +80,9 @@ def load_reference(path: str, key: str, columns: Sequence[str]) -> Reference:
             from pyarrow import csv
 
             with Path(path).open("rb") as file:
-                table = csv.read_csv(file, convert_options=csv.ConvertOptions(include_columns=wanted, strings_can_be_null=True))
+                table = csv.read_csv(
+                    file, convert_options=csv.ConvertOptions(include_columns=wanted, strings_can_be_null=True)
+                )
     except (pa.ArrowInvalid, KeyError) as error:
         raise ValueError(f"{path}: {error}") from None
     missing = [name for name in wanted if name not in table.column_names]
@@ -104,4 +107,4 @@ def _json_value(value: Any) -> Any:
         return float(value)
     if isinstance(value, bytes):
         return value.hex()
-    return None if isinstance(value, float) and value != value else value
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -123,7 +123,9 @@ class StepMessage:
         """
         found = self.json
         if not isinstance(found, dict):
-            raise ValueError(f"the body is a JSON {type(found).__name__}, and an object is needed")
+            raise ValueError(  # noqa: TRY004 - it is the message that is wrong
+                f"the body is a JSON {type(found).__name__}, and an object is needed"
+            )
         return found
 
     def _read_body(self) -> bytes:

@@ -66,7 +66,9 @@ def _avro_binary(path: str) -> MessageStep:
         try:
             schemaless_reader(data, schema.get(), None)
         except Exception as error:  # noqa: BLE001 - the decoder raises whatever bytes make of it
-            raise StepRefusalError(VALIDATION_FAILED, f"no datum of the schema: {type(error).__name__}: {error}") from None
+            raise StepRefusalError(
+                VALIDATION_FAILED, f"no datum of the schema: {type(error).__name__}: {error}"
+            ) from None
         if data.read(1):
             raise StepRefusalError(VALIDATION_FAILED, "bytes follow the datum")
         return None

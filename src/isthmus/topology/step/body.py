@@ -74,7 +74,7 @@ class ReduceStep(StepKind):
         for name in ("keep", "remove"):
             for field in values[name] or ():
                 check_field(field, values, name, document)
-                if name == "keep" and ":" in field or field.startswith("system:"):
+                if (name == "keep" and ":" in field) or field.startswith("system:"):
                     document.fault(values.at(name), f"{field} cannot stand here", "write fields of the body")
 
 

@@ -35,7 +35,9 @@ class EncryptStep(StepKind):
         "Encrypts bodies. Properties stay readable: brokers route by them. The original ContentType is encrypted with the body, and "
         "that of the copy is `application/jose` or `application/octet-stream`.",
         (
-            Setting(name="key", kind=Kind.REFERENCE, required=True, description=_KEY, example="file:/etc/isthmus/order.key"),
+            Setting(
+                name="key", kind=Kind.REFERENCE, required=True, description=_KEY, example="file:/etc/isthmus/order.key"
+            ),
             Setting(
                 name="key_id",
                 kind=Kind.TEXT,

@@ -82,10 +82,14 @@ class PythonStep(StepKind):
 
     def check(self, values: Values, document: Document) -> None:
         if values["function"] and not _FUNCTION.fullmatch(values["function"]):
-            document.fault(values.at("function"), "function has not the form package.module:function", "write orders.steps:mask")
+            document.fault(
+                values.at("function"), "function has not the form package.module:function", "write orders.steps:mask"
+            )
         for name in values["columns"] or ():
             if name not in COLUMNS:
-                document.fault(values.at("columns"), f"no message has a column {name!r}", f"write some of {', '.join(COLUMNS)}")
+                document.fault(
+                    values.at("columns"), f"no message has a column {name!r}", f"write some of {', '.join(COLUMNS)}"
+                )
 
 
 class SqlStep(StepKind):
@@ -93,7 +97,7 @@ class SqlStep(StepKind):
 
     spec = Spec(
         "sql",
-        "Changes messages by a SELECT of Spark SQL. `sql: \"SELECT …\"` is short for `select`.",
+        'Changes messages by a SELECT of Spark SQL. `sql: "SELECT …"` is short for `select`.',
         (
             Setting(
                 name="select",
@@ -102,7 +106,7 @@ class SqlStep(StepKind):
                 description="`SELECT … FROM rows`, without a shuffle and without removing rows. Each column of the result has the name of one "
                 "that a message has and is written into the message, or is `disposition` (`complete`, `dead-letter`, null), "
                 "`reason` or `description`.",
-                example="\"SELECT upper(subject) AS subject FROM rows\"",
+                example='"SELECT upper(subject) AS subject FROM rows"',
             ),
         ),
     )

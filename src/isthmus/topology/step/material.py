@@ -53,7 +53,11 @@ def _faults(step: StepDeclaration) -> Iterator[tuple[str, str, str]]:
         for each in [value] if isinstance(value, str) else value.values():
             reference = SecretReference.parse(each)
             if reference.scheme == "file" and not Path(reference.location).is_file():
-                yield name, f"there is no key file {reference.location}", "write file:PATH, env:NAME or keyvault:VAULT/NAME"
+                yield (
+                    name,
+                    f"there is no key file {reference.location}",
+                    "write file:PATH, env:NAME or keyvault:VAULT/NAME",
+                )
     if missing:
         return
     try:

@@ -12,8 +12,8 @@ import yaml
 
 from isthmus.topology.document import Document, Values, suggest
 from isthmus.topology.setting import Setting, SettingError
-from isthmus.topology.step.order import in_between
 from isthmus.topology.step import PLANNED_STEPS, STEPS, StepDeclaration, StepKind
+from isthmus.topology.step.order import in_between
 
 __all__ = ["read_steps"]
 

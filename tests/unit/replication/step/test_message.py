@@ -51,7 +51,12 @@ def test_an_action_changes_header_annotations_properties_and_application_propert
     action = "SET sys.Label = 't'; REMOVE sys.PartitionKey; SET sys.TimeToLive = '00:00:05'; REMOVE small; SET n = 5"
     read.apply(parse_action(action).apply(read))
     after = StepMessage(read.encoded())
-    assert (after.sys("Label"), after.sys("PartitionKey"), after.user("small"), after.user("n")) == ("t", MISSING, MISSING, 5)
+    assert (after.sys("Label"), after.sys("PartitionKey"), after.user("small"), after.user("n")) == (
+        "t",
+        MISSING,
+        MISSING,
+        5,
+    )
     assert after.sys("TimeToLive") == timedelta(seconds=5)
     assert section.decode_header(after.raw, after.sections.header)[:2] == (True, 7)
     assert (after.sys("SequenceNumber"), after.sys("DeliveryCount"), after.body) == (9, 2, b'{"a":1}')

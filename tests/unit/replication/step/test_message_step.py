@@ -76,7 +76,11 @@ def test_enrich_adds_columns_and_reads_a_changed_file_again(tmp_path: Path) -> N
     data = tmp_path / "airports.csv"
     data.write_text("faa,name,lat\nIAH,Houston,29.98\n7,Seven,\n")
     settings = {"from": str(data), "on": "dest = faa", "columns": ["name", "lat"], "prefix": "to_"}
-    assert passed("enrich", message({"dest": "IAH"}), **settings).json == {"dest": "IAH", "to_name": "Houston", "to_lat": 29.98}  # type: ignore[union-attr]
+    assert passed("enrich", message({"dest": "IAH"}), **settings).json == {
+        "dest": "IAH",
+        "to_name": "Houston",
+        "to_lat": 29.98,
+    }  # type: ignore[union-attr]
     assert passed("enrich", message({"dest": 7}), **settings).json["to_lat"] is None  # type: ignore[union-attr]
     assert passed("enrich", message({"dest": "X"}), **settings).json == {"dest": "X"}  # type: ignore[union-attr]
     told = passed("enrich", message({"dest": "X"}), **settings, missing="fail")
@@ -115,11 +119,13 @@ def test_what_is_encrypted_is_decrypted_with_the_key_that_the_message_names(tmp_
         (tmp_path / name).write_text(base64.b64encode(os.urandom(32)).decode())
         keys[name] = f"file:{tmp_path / name}"
     clear = message({"secret": "value"}, carrier="UA")
-    for name in keys:
-        sealed = passed("encrypt", clear, key=keys[name], key_id=name, format=form)
+    for name, reference in keys.items():
+        sealed = passed("encrypt", clear, key=reference, key_id=name, format=form)
         assert isinstance(sealed, StepMessage)
         assert b"value" not in sealed.raw
-        assert sealed.properties["content_type"] == ("application/jose" if form == "jwe" else "application/octet-stream")
+        assert sealed.properties["content_type"] == (
+            "application/jose" if form == "jwe" else "application/octet-stream"
+        )
         opened = passed("decrypt", sealed.raw, keys=keys, format=form)
         assert isinstance(opened, StepMessage)
         assert (opened.json, opened.properties["content_type"]) == ({"secret": "value"}, "application/json")
@@ -132,7 +138,7 @@ def test_what_is_encrypted_is_decrypted_with_the_key_that_the_message_names(tmp_
 
 def test_a_token_has_the_form_of_rfc_7516() -> None:
     cipher = AESGCM(bytes(32))
-    token = jwe.seal(b"plain", cipher, {"enc": "A256GCM", "kid": "k"}, random=lambda count: bytes(count))
+    token = jwe.seal(b"plain", cipher, {"enc": "A256GCM", "kid": "k"}, random=bytes)
     parts = token.split(b".")
     assert (len(parts), parts[1]) == (5, b"")
     assert json.loads(base64.urlsafe_b64decode(parts[0] + b"==")) == {"alg": "dir", "enc": "A256GCM", "kid": "k"}

@@ -37,7 +37,9 @@ def rows(*batches: pa.RecordBatch | None) -> list[dict[str, Any]]:
 
 
 def test_i1_i2_rows_keep_their_order_and_a_failure_is_its_own() -> None:
-    stage = RowStage([step("filter", where="number <> 2", on_failure="drop"), step("set", action="SET n = 10 / (number - 3)")])
+    stage = RowStage(
+        [step("filter", where="number <> 2", on_failure="drop"), step("set", action="SET n = 10 / (number - 3)")]
+    )
     given = batch_of([(4, range(1, 5), [raw(n) for n in range(1, 5)]), (7, (1,), [b"unreadable"])])
     made = stage.take(given)
     found = rows(made)
@@ -54,7 +56,11 @@ def test_i1_i2_rows_keep_their_order_and_a_failure_is_its_own() -> None:
 
 def test_i3_flush_rows_pass_behind_what_came_before_and_fillers_behind_them() -> None:
     stage = RowStage([step("set", action="SET n = 1")])
-    given = [batch_of([(1, (1,), [raw(1)])], 5, bytes(200)), batch_of([(1, (2,), [raw(2)])]), flush_batch(6, bytes(200))]
+    given = [
+        batch_of([(1, (1,), [raw(1)])], 5, bytes(200)),
+        batch_of([(1, (2,), [raw(2)])]),
+        flush_batch(6, bytes(200)),
+    ]
     made = rows(*(stage.take(each) for each in given))
     assert [(row["route"], row["position"], len(row["message"])) for row in made if row["route"] < 1] == [
         (-1, 5, 200),
