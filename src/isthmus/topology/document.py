@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from isthmus.errors import ConfigError, Fault
+from isthmus.topology.reference import SecretError, SecretReference
 from isthmus.topology.setting import Kind, Setting, SettingError, Spec
 
 __all__ = ["Document", "Place", "Values", "compose"]
@@ -148,7 +149,7 @@ class Document:
                 for key, value in node.value:
                     pending += [key, value]
                     named = isinstance(key, yaml.ScalarNode) and _SECRET_KEY.match(key.value)
-                    if named and isinstance(value, yaml.ScalarNode) and value.value:
+                    if named and isinstance(value, yaml.ScalarNode) and value.value and not _is_reference(value.value):
                         self._refuse_secret(value)
             elif isinstance(node, yaml.SequenceNode):
                 pending += node.value
@@ -287,6 +288,14 @@ class Document:
             except SettingError as wrong:
                 self.fault(self.place(item), wrong.message, wrong.hint)
         return tuple(found)
+
+
+def _is_reference(text: str) -> bool:
+    try:
+        SecretReference.parse(text)
+    except SecretError:
+        return False
+    return True
 
 
 def suggest(word: str, known: tuple[str, ...] | list[str] | Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from isthmus.topology.change import Action, Change, Plan, differences
 from isthmus.topology.claim import claims
 from isthmus.topology.duplicate import duplicate_notes, keeps_keys
 from isthmus.topology.duration import INFINITE_MS, format_ms
+from isthmus.topology.log_planner import log_changes, wanted_logs
 from isthmus.topology.model import Federation
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.route import routes
@@ -61,16 +62,20 @@ def plan(federation: Federation, observed: Mapping[str, NamespaceState]) -> Plan
         InvalidArgumentError: a namespace that a task uses was not observed.
     """
     desired = wanted(federation)
-    missing = [alias for alias in desired if alias not in observed]
+    missing = [alias for alias in (*desired, *wanted_logs(federation)) if alias not in observed]
     if missing:
         raise InvalidArgumentError(f"not observed: {', '.join(missing)}")
     planner = _Planner(federation)
-    planner.check_endpoints({alias: observed[alias] for alias in desired})
+    planner.check_endpoints({alias: observed[alias] for alias in (*desired, *wanted_logs(federation))})
     for alias, topics in desired.items():
         for topic in topics:
             planner.topic(observed[alias], topic)
         planner.orphans(observed[alias], topics)
     planner.duplicates(observed)
+    logs = log_changes(federation, observed)
+    planner.changes += logs.changes
+    planner.notes += logs.notes
+    planner.faults += logs.faults
     return Plan(
         changes=tuple(sorted(planner.changes, key=_rank)),
         routes=tuple(routes(federation)),
@@ -264,7 +269,7 @@ def _fitted(topic: TopicState, namespace: NamespaceState) -> TopicState:
 
 def _rank(change: Change) -> int:
     """Topics, then ordinary subscriptions, then replication subscriptions, then rules; within each as planned."""
-    if change.kind == "topic":
+    if change.kind in {"topic", "log"}:
         return 0
     if change.kind == "subscription":
         return 2 if change.subscription.lower().startswith(_OWN) else 1

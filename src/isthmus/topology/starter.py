@@ -13,7 +13,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from isthmus.topology.pattern import PATTERNS
+from isthmus.topology.namespace_kind import KAFKA
+from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS
 from isthmus.topology.reader import NAMESPACE_SPEC, VERSION
 from isthmus.topology.setting import Setting
 
@@ -29,6 +30,12 @@ isthmus: {version}
 namespaces:
 """
 
+# What a starter writes of a pattern's settings; the others stand as comments.
+_WRITTEN = {
+    "stream-to-queue": {"source": "hub", "stream": "flights", "target": "ewr", "queue": "departures"},
+    "queue-to-stream": {"source": "ewr", "queue": "departures", "target": "hub", "stream": "flights"},
+}
+
 
 def starter(pattern: str) -> str:
     """The text of a federation file with one task of a pattern.
@@ -39,9 +46,12 @@ def starter(pattern: str) -> str:
     spec = PATTERNS[pattern].spec
     lines = [_HEAD.format(version=VERSION).rstrip()]
     lines += ["  ewr:", *_settings(NAMESPACE_SPEC.settings, {"connection": "env:EWR_CONNECTION"})]
-    lines += ["  jfk:", "    connection: env:JFK_CONNECTION"]
+    if pattern in LOG_PATTERNS:
+        lines += ["  hub:", f"    kind: {KAFKA.name}", *_settings(KAFKA.settings, {"bootstrap": "127.0.0.1:9092"})]
+    else:
+        lines += ["  jfk:", "    connection: env:JFK_CONNECTION"]
     lines += ["", *_comment(spec.description, ""), "tasks:", "  flights:", f"    pattern: {spec.name}"]
-    lines += _settings(spec.settings, {"topic": "flights", "members": "[ewr, jfk]"})
+    lines += _settings(spec.settings, _WRITTEN.get(pattern, {"topic": "flights", "members": "[ewr, jfk]"}))
     return "\n".join(lines) + "\n"
 
 

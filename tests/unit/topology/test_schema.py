@@ -79,7 +79,7 @@ def test_every_setting_is_in_schema_and_starter(spec: Any) -> None:
     for setting in spec.settings:
         assert (f"'{setting.name}'" in text) == setting.available
         if setting.available:
-            assert setting.name in starter("all-active")
+            assert setting.name in starter(spec.name if spec.name in PATTERNS else "all-active")
             assert setting.description.endswith(".")
 
 

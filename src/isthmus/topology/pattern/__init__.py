@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from isthmus.topology.pattern.all_active import AllActive
 from isthmus.topology.pattern.base import Pattern
+from isthmus.topology.pattern.queue_to_stream import QueueToStream
+from isthmus.topology.pattern.stream_to_queue import StreamToQueue
 
-__all__ = ["PATTERNS", "PLANNED", "Pattern"]
+__all__ = ["LOG_PATTERNS", "PATTERNS", "PLANNED", "Pattern"]
 
-PATTERNS: dict[str, Pattern] = {pattern.spec.name: pattern for pattern in (AllActive(),)}
+PATTERNS: dict[str, Pattern] = {
+    pattern.spec.name: pattern for pattern in (AllActive(), StreamToQueue(), QueueToStream())
+}
+
+LOG_PATTERNS = ("stream-to-queue", "queue-to-stream")
+"""Patterns in which a namespace may be a log; the others need subscriptions, rules and dead-letter queues at every member."""
 
 PLANNED = (
     "active-passive",
@@ -20,8 +27,6 @@ PLANNED = (
     "validation",
     "reduction",
     "enrichment",
-    "stream-to-queue",
-    "queue-to-stream",
     "consolidation",
     "normalisation",
     "splitting",
