@@ -20,7 +20,10 @@ from typing import Any, Protocol, Self
 
 from isthmus.connectors.secret import scrub
 from isthmus.errors import ConfigError, Fault, IsthmusError
+from isthmus.extra import require
 from isthmus.topology import Change, Federation, NamespaceRef, NamespaceState, Plan, TopicState, wanted
+from isthmus.topology.log_planner import wanted_logs
+from isthmus.topology.namespace_kind import KAFKA
 
 __all__ = [
     "Administration",
@@ -118,6 +121,11 @@ def open_administration(namespace: NamespaceRef) -> Administration:
         SecretError, ConnectionStringError: its connection leads nowhere.
         AdministrationError: the file of its authority is not there.
     """
+    if namespace.kind == KAFKA.name:
+        require("kafka", "a Kafka cluster")
+        from isthmus.connectors.kafka.log_administration import LogAdministration
+
+        return LogAdministration.open(namespace)
     from isthmus.connectors.servicebus.administration import ServiceBusAdministration
 
     return ServiceBusAdministration.open(namespace)
@@ -136,7 +144,7 @@ class Administrations:
     ) -> None:
         self._federation = federation
         self._opener = opener
-        self._wanted = wanted(federation)
+        self._wanted: dict[str, Sequence[Any]] = {**wanted(federation), **wanted_logs(federation)}
         self._open: dict[str, Administration] = {}
 
     def __enter__(self) -> Self:

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from isthmus.connectors.kafka.cluster import LOOK_SECONDS, TopicView, error_of, look_at, settings
+from isthmus.connectors.kafka.cluster import LOOK_SECONDS, TopicView, cluster_id, error_of, look_at, settings
 from isthmus.connectors.kafka.option import read_cluster
 from isthmus.errors import EntityExistsError, EntityNotFoundError
 
@@ -45,6 +45,14 @@ class KafkaAdministration:
             return look_at(self._options, topic)
         except EntityNotFoundError:
             return None
+
+    def cluster_id(self) -> str:
+        """The cluster's identity.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        return cluster_id(self._options)
 
     def create(
         self, topic: str, partitions: int, *, replication: int = -1, config: Mapping[str, str] | None = None

@@ -12,6 +12,8 @@ Invariants:
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -26,6 +28,7 @@ from isthmus.errors import ConnectionLostError, EntityNotFoundError, IsthmusErro
 __all__ = [
     "KafkaFailureError",
     "TopicView",
+    "cluster_id",
     "consumer_settings",
     "error_of",
     "look_at",
@@ -125,20 +128,37 @@ def look_at(options: ClusterOptions, topic: str) -> TopicView:
     Raises:
         IsthmusError: no answer, or no such topic, or no right to it.
     """
-    heard: list[KafkaError] = []
-    try:
-        told: dict[str, Any] = {**settings(options), "error_cb": heard.append}
-        admin = AdminClient(told)
+    with _asked(options, topic) as admin:
         cluster = admin.describe_cluster(request_timeout=LOOK_SECONDS).result(LOOK_SECONDS + 1)
         found = admin.describe_topics(TopicCollection([topic]), request_timeout=LOOK_SECONDS)[topic].result(
             LOOK_SECONDS + 1
         )
         return TopicView(str(cluster.cluster_id or ""), len(found.partitions), _message_bytes(admin, topic))
+
+
+def cluster_id(options: ClusterOptions) -> str:
+    """The identity of the cluster; blocks for `LOOK_SECONDS` at most.
+
+    Raises:
+        IsthmusError: no answer, or a refusal.
+    """
+    with _asked(options, "") as admin:
+        return str(admin.describe_cluster(request_timeout=LOOK_SECONDS).result(LOOK_SECONDS + 1).cluster_id or "")
+
+
+@contextmanager
+def _asked(options: ClusterOptions, topic: str) -> Iterator[AdminClient]:
+    """An administration client, whose errors become errors of isthmus."""
+    heard: list[KafkaError] = []
+    try:
+        told: dict[str, Any] = {**settings(options), "error_cb": heard.append}
+        yield AdminClient(told)
     except KafkaException as error:
         causes = [each for each in heard if each.code() in _UNAUTHORIZED or each.code() == KafkaError._SSL]
         raise error_of(causes[-1] if causes else error.args[0], topic, options.bootstrap_servers) from None
     except TimeoutError:
-        raise ConnectionLostError(f"topic '{topic}': {options.bootstrap_servers} does not answer") from None
+        what = f"topic '{topic}': " if topic else ""
+        raise ConnectionLostError(f"{what}{options.bootstrap_servers} does not answer") from None
 
 
 def _message_bytes(admin: AdminClient, topic: str) -> int:
@@ -152,7 +172,8 @@ def _message_bytes(admin: AdminClient, topic: str) -> int:
 
 def error_of(error: KafkaError, topic: str, servers: str = "") -> IsthmusError:
     """An error of librdkafka as one of isthmus."""
-    text = scrub(f"topic '{topic}': {error.str()} ({error.name()})" + (f", at {servers}" if servers else ""))
+    what = f"topic '{topic}': " if topic else ""
+    text = scrub(f"{what}{error.str()} ({error.name()})" + (f", at {servers}" if servers else ""))
     if error.code() in _ABSENT:
         return EntityNotFoundError(f"{topic}{f' at {servers}' if servers else ''}")
     if error.code() in _UNAUTHORIZED:

@@ -77,6 +77,22 @@ SOURCE = Spec(
             description="After how long without a sign of life the group takes a reader for dead.",
         ),
         Setting(
+            name="message_ids",
+            kind=Kind.CHOICE,
+            choices=("header", "offset"),
+            default="header",
+            description="What a message has as MessageId. `header`: what the header `amqp-message-id` holds, else none; `offset`: where "
+            "there is no such header, `topic/partition/offset`, the same each time that the record is read.",
+        ),
+        Setting(
+            name="keyless",
+            kind=Kind.CHOICE,
+            choices=("none", "partition"),
+            default="none",
+            description="What key a record without key is given: `none`, or `partition` for one that names its partition, e.g. "
+            "`partition-3`.",
+        ),
+        Setting(
             name="dead_letter_topic",
             kind=Kind.TEXT,
             default="",
@@ -220,6 +236,8 @@ class SourceOptions(ClusterOptions):
     member: str
     session_seconds: float
     dead_letter_topic: str
+    message_ids: str = "header"
+    keyless: str = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

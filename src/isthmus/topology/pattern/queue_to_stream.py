@@ -205,8 +205,9 @@ class QueueToStream:
         for other in federation.tasks.values():
             if other.name == task.name:
                 break
-            same = isinstance(other, QueueToStreamTask) and not other.is_topic and not task.is_topic
-            if same and other.entity == task.entity:
+            if not isinstance(other, QueueToStreamTask) or other.is_topic or task.is_topic:
+                continue
+            if other.entity == task.entity:
                 document.fault(
                     task.places.get("queue", task.place),
                     f"queue {task.entity} is consumed by task {other.name} already: each message reaches one of them only",
