@@ -83,10 +83,6 @@ class Reach:
         self._managements: dict[Endpoint, Management] = {}
         self._peeks: dict[Endpoint, TopicPeek] = {}
 
-    def is_log(self, endpoint: Endpoint) -> bool:
-        """Whether an entity is one of a log."""
-        return self._federation.namespaces[endpoint.alias].is_log
-
     def waiting(self, endpoint: Endpoint, group: str) -> tuple[int, int]:
         """How many records of a log wait for a group, at most, and the timestamp of the oldest in ms, 0 where it is not known.
 
@@ -115,7 +111,7 @@ class Reach:
         Raises:
             IsthmusError: the namespace cannot be reached, or refuses.
         """
-        if self.is_log(endpoint):
+        if self._federation.namespaces[endpoint.alias].is_log:
             return self._peek_log(endpoint)
 
         def look(from_sequence: int, count: int) -> Sequence[bytes]:

@@ -64,9 +64,10 @@ class BacklogLook:
         Raises:
             IsthmusError: the source cannot be read.
         """
-        if not reach.is_log(route.source):
+        group = route.options.log.group
+        if not group:
             return self(reach.peek(route.source))
-        waiting, oldest_ms = reach.waiting(route.source, route.options.log.group)
+        waiting, oldest_ms = reach.waiting(route.source, group)
         self._interval_seconds = BUSY_SECONDS if waiting else min(IDLE_SECONDS, self._interval_seconds * 2)
         return Backlog(waiting, oldest_ms)
 

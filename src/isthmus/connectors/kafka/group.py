@@ -16,9 +16,8 @@ from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 
-from isthmus.connectors.kafka.cluster import LOOK_SECONDS, error_of, look_at, settings
+from isthmus.connectors.kafka.cluster import LOOK_SECONDS, ClusterClient, error_of, look_at, settings
 from isthmus.connectors.kafka.option import ClusterOptions, read_cluster
 
 __all__ = ["GroupOffsets", "Waiting", "errors_of", "reader_settings"]
@@ -101,9 +100,9 @@ class GroupOffsets:
                     TopicPartition(topic, number, _edges(consumer, topic, number)[from_end])
                     for number in range(partitions)
                 ]
-            admin = AdminClient(settings(self._options))
+            asked = ClusterClient(self._options, topic)
             wanted = ConsumerGroupTopicPartitions(group, offsets)
-            admin.alter_consumer_group_offsets([wanted], request_timeout=LOOK_SECONDS)[group].result()
+            asked.result(asked.admin.alter_consumer_group_offsets([wanted], request_timeout=LOOK_SECONDS)[group])
 
     def waiting(self, group: str, topic: str) -> Waiting:
         """What waits for a group.
