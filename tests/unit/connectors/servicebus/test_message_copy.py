@@ -55,7 +55,7 @@ def own(copy: bytes) -> dict[Any, Any]:
     return section.decode_map(copy, locate(copy).application_properties)
 
 
-def annotations(copy: bytes) -> dict[Any, Any]:
+def annotated(copy: bytes) -> dict[Any, Any]:
     return section.decode_map(copy, locate(copy).message_annotations)
 
 
@@ -100,7 +100,7 @@ def test_a_forwarded_dead_letter_tells_when_it_was_first_enqueued() -> None:
     policy = CopyPolicy(deadline_ms=60_000, deadline_spent_ms=30_000)
     first = {"x-opt-first-enqueued-time": Timestamp(NOW_MS - 15_000)}
     copy = copied(stored(annotations=first), policy)
-    assert (ttl(copy), annotations(copy)) == (45_000, {})
+    assert (ttl(copy), annotated(copy)) == (45_000, {})
     assert ttl(copied(stored(), policy)) == 20_000
 
 
@@ -133,7 +133,7 @@ def test_why_the_original_was_dead_lettered_is_kept_and_the_brokers_own_goes() -
     assert found["repl-dead-letter-source"] == "flights"
     assert found["gate"] == "A1"
     assert not {"DeadLetterReason", "DeadLetterErrorDescription"} & found.keys()
-    assert annotations(copy) == {}
+    assert annotated(copy) == {}
     # Only then: another route leaves what the message bears as it is.
     assert own(copied(message, CopyPolicy()))["DeadLetterReason"] == "TTLExpiredException"
 
@@ -158,7 +158,7 @@ def test_a_session_comes_from_the_partition_key() -> None:
     keyed = stored(annotations={"x-opt-partition-key": "p1"}, properties={"message_id": "m1", "group_id": "old"})
     copy = copied(keyed, policy)
     assert properties(copy) == {"message_id": "m1", "group_id": "p1"}
-    assert annotations(copy) == {"x-opt-partition-key": "p1"}
+    assert annotated(copy) == {"x-opt-partition-key": "p1"}
     assert properties(copied(stored(properties={"group_id": "old", "message_id": "m"}), policy))["group_id"] == "old"
 
 
@@ -166,8 +166,8 @@ def test_a_partition_key_comes_from_the_session() -> None:
     policy = CopyPolicy(partition_from="session-id")
     keyed = {"x-opt-partition-key": "old", "mine": "x"}
     with_session = stored(annotations=keyed, properties={"message_id": "m1", "group_id": "s1"})
-    assert annotations(copied(with_session, policy)) == {"mine": "x", "x-opt-partition-key": "s1"}
-    assert annotations(copied(stored(annotations=keyed), policy)) == keyed
+    assert annotated(copied(with_session, policy)) == {"mine": "x", "x-opt-partition-key": "s1"}
+    assert annotated(copied(stored(annotations=keyed), policy)) == keyed
 
 
 @pytest.mark.parametrize("returning", ["complete", "dead-letter"])
