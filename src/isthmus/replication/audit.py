@@ -42,10 +42,10 @@ from isthmus.replication.passage import (
     PeekOpener,
     SourceReader,
     messages,
-    numbered,
 )
 from isthmus.replication.reading import Reading
 from isthmus.replication.reconcile import Holding, Reconciliation, Undelivered, reconcile
+from isthmus.replication.unkept import doubt_unkept, entered_unkept
 from isthmus.topology.model import Endpoint, Route
 
 __all__ = ["DEAD_LETTER", "Peek", "PeekOpener", "Selects", "audit"]
@@ -101,9 +101,12 @@ def audit(
         Passage(origin=route.source.alias, member=route.target.alias, routes=(route,)) for route in routes
     ]
     kept = {each.origin for each in passages if each.is_witnessed} if passages else set(subscriptions)
+    forwarded = {each.member: each.origin for each in followed if not each.routes}
     peeks = {alias: open_peek(endpoint) for alias, endpoint in subscriptions.items()}
     audited = {
-        alias: Audited(alias, endpoint.entity, marks, selects, is_origin=alias in kept)
+        alias: Audited(
+            alias, endpoint.entity, marks, selects, is_origin=alias in kept, forwards=forwarded.get(alias, "")
+        )
         for alias, endpoint in subscriptions.items()
     }
     ends = {alias: _read_on(each, peeks[alias], read, {}, on_message) for alias, each in audited.items()}
@@ -124,12 +127,12 @@ def audit(
         for alias, each in audited.items()
     }
     ended_ms = clock.wall_ms() + DRIFT_MS
-    unkept, unseen = _unkept(followed, audited, rest, met)
+    unkept, unseen = entered_unkept(followed, audited, rest, met)
     changed = {each.pair for each in followed if each.changes}
     holdings = {alias: _holding(each, audited, readings, ended_ms, unkept, changed) for alias, each in audited.items()}
-    for alias, numbers in unkept.items():
-        holdings.setdefault(alias, Holding()).entered = numbers
-        holdings[alias].arrived[alias] = numbers
+    for alias, entered in unkept.items():
+        holdings.setdefault(alias, Holding()).entered = entered
+        holdings[alias].arrived[alias] = entered
     missing = _missing(holdings, rest)
     for pair, numbers in missing.items():
         if pair[0] not in unkept:
@@ -145,55 +148,15 @@ def audit(
         for pair, numbers in dropped_by_detection(sought, reads, detection_ms or {}, originals, marks).items():
             rest[pair].dropped |= numbers
             missing[pair] -= numbers
-        _doubt_unkept([each for each in followed if not each.is_witnessed], missing, rest)
-        for each in followed:
-            if each.is_witnessed:
-                reading = readings[each.member]
-                _doubt(
-                    rest[each.pair],
-                    missing[each.pair],
-                    audited[each.origin],
-                    reading,
-                    began_ms - DRIFT_MS,
-                    each.expires_ms,
-                )
+        doubt_unkept([each for each in followed if not each.is_witnessed], missing, rest)
+        for passage in followed:
+            if passage.is_witnessed:
+                at = rest[passage.pair], missing[passage.pair], audited[passage.origin], readings[passage.member]
+                _doubt(*at, began_ms - DRIFT_MS, passage.expires_ms)
     pairs = {each.pair for each in followed} | {(each.origin, each.origin) for each in followed} if passages else None
     return reconcile(
         task, holdings, rest, ordered=ordered, readings=tuple(readings.values()), pairs=pairs, unread=unseen
     )
-
-
-def _unkept(
-    passages: Sequence[Passage],
-    audited: Mapping[str, Audited],
-    rest: Mapping[tuple[str, str], Undelivered],
-    met: Mapping[tuple[str, str], set[int]],
-) -> tuple[dict[str, list[int]], list[str]]:
-    """By origin that nobody keeps, what entered it as far as its numbers tell; and what they cannot tell.
-
-    `met`: what waited before the routes.
-    """
-    entered: dict[str, list[int]] = {}
-    unseen = []
-    for origin in {each.origin: None for each in passages if not each.is_witnessed}:
-        known: set[int] = set()
-        until: set[int] = set()
-        for each in passages:
-            if each.origin != origin:
-                continue
-            undelivered = rest[each.pair]
-            until |= met[each.pair]
-            known |= undelivered.waiting | undelivered.expired | undelivered.dead_lettered
-            arrivals = audited[each.member].arrivals.get(origin)
-            if arrivals is not None:
-                until.update(arrivals.numbers[: arrivals.first_pass])
-                known.update(arrivals.numbers)
-        entered[origin], before = numbered(known | until, until)
-        if before:
-            unseen.append(
-                f"{before:,} messages came to {origin} before the first that is known: nobody keeps what enters there"
-            )
-    return entered, unseen
 
 
 def _holding(
@@ -206,7 +169,7 @@ def _holding(
 ) -> Holding:
     """What stands at a member, each copy judged by the original that it names.
 
-    `ended_ms`: when the reading ended. `unkept`: see `_unkept`. `changed`: pairs between which contents change.
+    `ended_ms`: when the reading ended. `unkept`: see `entered_unkept`. `changed`: pairs between which contents change.
     """
     held = Holding(entered=at.own, kept=at.kept, arrived={at.alias: list(at.own)})
     for alias, arrivals in at.arrivals.items():
@@ -285,27 +248,6 @@ def _doubt(
             undelivered.ended.add(number)
         elif reading.may_have_held(enqueued_ms, DRIFT_MS):
             undelivered.consumed.add(number)
-
-
-def _doubt_unkept(
-    passages: Sequence[Passage],
-    missing: Mapping[tuple[str, str], set[int]],
-    rest: Mapping[tuple[str, str], Undelivered],
-) -> None:
-    """Of what is missing in the numbers of origins that nobody keeps, what cannot be called lost.
-
-    Where not all messages go the same way, one that is known elsewhere is missing nowhere, and one that is known nowhere is told
-    once.
-    """
-    for each in passages:
-        siblings = [other for other in passages if other.origin == each.origin and other.is_filtered]
-        if each.is_filtered:
-            nowhere = set.intersection(*(missing[other.pair] for other in siblings))
-            told = nowhere if each is siblings[0] else set()
-            rest[each.pair].elsewhere |= missing[each.pair] - told
-            rest[each.pair].consumed |= told
-        elif each.is_consumed or each.expires_ms:
-            rest[each.pair].consumed |= missing[each.pair]
 
 
 def _read_on(

@@ -1,25 +1,21 @@
 """The ways that messages take through a task, as the audit follows them.
 
-What it is: one origin's messages on their way to one target through one or more routes, the reading of what stands before those
-routes, and what the numbers of an origin tell whose messages nobody keeps. A queue numbers its messages without gaps (Microsoft
-Learn, "Message sequencing and timestamps"), but for those that were scheduled. What it is not: the reading of targets
-(`isthmus.replication.audit`).
+What it is: one origin's messages on their way to one target through one or more routes, and the reading of what stands before those
+routes. What it is not: the reading of targets (`isthmus.replication.audit`).
 
 Invariants:
     I1. Routes are read in the order in which a message passes them, so that one that moves meanwhile is met further on.
     I2. A number counts for an origin only if the message entered there: at the first route one that came from no other origin of
         the task, further on a copy that names the origin.
-    I3. Of an origin that nobody keeps, the numbers from the lowest to the highest that is known have entered. What came behind the
-        highest, or before the lowest, cannot be seen; the latter is told.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from isthmus.connectors.servicebus.head import FRAGMENT_BITS, standing
+from isthmus.connectors.servicebus.head import standing
 from isthmus.errors import EntityNotFoundError
 from isthmus.replication.identity import Identity
 from isthmus.replication.reconcile import Undelivered
@@ -34,7 +30,6 @@ __all__ = [
     "PeekOpener",
     "SourceReader",
     "messages",
-    "numbered",
 ]
 
 Peek = Callable[[int, int], Sequence[bytes]]
@@ -60,7 +55,7 @@ class Passage:
     Attributes:
         origin: what the audit calls the origin.
         member: what the audit calls the target.
-        routes: in the order in which a message passes them.
+        routes: in the order in which a message passes them; none: the namespace itself forwards the messages.
         is_witnessed: whether what entered the origin can be read there.
         is_consumed: of an origin without witness: whether what is missing may have been consumed, there or at the target.
         is_filtered: whether not all messages of the origin go this way.
@@ -162,29 +157,3 @@ def messages(peek: Peek, from_sequence: int, read: Read) -> Iterator[tuple[bytes
             identity = read(message)
             at = max(at, identity.sequence + 1)
             yield message, identity
-
-
-def numbered(known: Iterable[int], until: Iterable[int]) -> tuple[list[int], int]:
-    """The numbers that entered an origin that nobody keeps, and how many came before the lowest that is known.
-
-    Args:
-        known: numbers that were met anywhere.
-        until: those of them that were met before anything else was read; what is higher may have entered since.
-    """
-    lowest = _by_fragment(known, min)
-    highest = _by_fragment(until, max)
-    entered: list[int] = []
-    for fragment, last in sorted(highest.items()):
-        entered.extend(range(lowest[fragment], last + 1))
-    low = (1 << FRAGMENT_BITS) - 1
-    return entered, sum(max(0, (first & low) - 1) for first in lowest.values())
-
-
-def _by_fragment(numbers: Iterable[int], choose: Callable[[int, int], int]) -> Mapping[int, int]:
-    found: dict[int, int] = {}
-    for number in numbers:
-        if number < 0:
-            continue  # its provenance cannot be read
-        fragment = number >> FRAGMENT_BITS
-        found[fragment] = choose(found.get(fragment, number), number)
-    return found

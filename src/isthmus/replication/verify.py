@@ -85,10 +85,10 @@ def verify(
                 continue
             chosen = {route.name: route for route in routes(federation, each.name)}
             flows = flows_of(federation, each.name, subscription)
-            read = [flow for flow in flows if not _unbrowsed(flow, federation)]
+            reasons = {flow: why for flow in flows if (why := _unread(flow, flows, federation))}
+            read = [flow for flow in flows if flow not in reasons]
             results = [_audit(each.name, group, chosen, reach, former_marks) for group in _groups(read)]
-            unread = tuple(_unbrowsed(flow, federation) for flow in flows if flow not in read)
-            yield _merged(each.name, results, tuple(dict.fromkeys(unread)))
+            yield _merged(each.name, results, tuple(dict.fromkeys(reasons.values())))
 
 
 def flows_of(federation: Federation, task: str, subscription: str = "") -> list[Flow]:
@@ -139,12 +139,15 @@ def _read_by(flow: Flow, subscription: str) -> Flow:
     )
 
 
-def _unbrowsed(flow: Flow, federation: Federation) -> str:
+def _unread(flow: Flow, flows: Sequence[Flow], federation: Federation) -> str:
     """Why a flow cannot be read; empty where it can."""
     for each in (flow.origin, flow.target):
         kind = federation.namespaces[each.alias].kind
         if kind != BROWSED:
             return f"what goes from {flow.origin} to {flow.target} is not compared: {each.alias} is of the kind {kind}"
+    others = [each for each in flows if each.target == flow.target and each.origin != flow.origin]
+    if not flow.routes and others:
+        return f"what goes to {flow.target} is not compared: messages that several entities forward have equal numbers"
     return ""
 
 

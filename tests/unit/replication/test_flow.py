@@ -14,8 +14,8 @@ from isthmus.message.name import DIGEST, HOP_PROPERTIES
 from isthmus.replication.audit import audit
 from isthmus.replication.count import Verdict
 from isthmus.replication.identity import Members, identify
-from isthmus.replication.passage import numbered
 from isthmus.replication.reconcile import Reconciliation
+from isthmus.replication.unkept import numbered
 from isthmus.replication.verify import ground_of
 from isthmus.testing.clock import ManualClock
 from isthmus.topology.model import Endpoint, Flow, Route
@@ -141,7 +141,7 @@ def test_what_came_before_the_lowest_known_number_is_told() -> None:
     assert "4 messages came to ewr before" in result.unread[0]
 
 
-def test_i3_numbers_are_those_of_each_fragment() -> None:
+def test_i1_numbers_are_those_of_each_fragment() -> None:
     fragment = 1 << 48
     assert numbered([1, 3, fragment + 1], [1, 3, fragment + 1]) == ([1, 2, 3, fragment + 1], 0)
     assert numbered([2, 9, -1], [2, 3]) == ([2, 3], 1)
@@ -223,3 +223,11 @@ def test_a_target_alone_is_no_origin_and_entities_of_one_namespace_are_told_apar
         "unknown": 0,
     }
     assert result.clean
+
+
+def test_what_the_namespace_forwards_keeps_its_number() -> None:
+    entities = Entities("ewr/end")
+    for number in (1, 2, 4):
+        entities.put("ewr/end", number)
+    result = entities.audit(flow("ewr/entry", "ewr/end"), routes=[])
+    assert counts(result, "entered", "arrived", "lost") == {"entered": 4, "arrived": 3, "lost": 1}
