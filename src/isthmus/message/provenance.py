@@ -24,7 +24,7 @@ Invariants:
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -117,18 +117,6 @@ class Provenance:
     def visited(self, namespace: str, entity: str) -> bool:
         """Whether the message has been in this entity."""
         return any(hop.is_at(namespace, entity) for hop in self.hops)
-
-    def first_among(self, namespaces: Collection[str], entity: str = "") -> Hop | None:
-        """The first hop in one of these namespaces, where the message entered as far as they are concerned.
-
-        Args:
-            namespaces: identities.
-            entity: only hops in this entity; empty: in any.
-        """
-        wanted = entity.lower()
-        return next(
-            (hop for hop in self.hops if hop.namespace in namespaces and wanted in ("", hop.entity.lower())), None
-        )
 
 
 class Tail:

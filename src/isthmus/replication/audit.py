@@ -26,33 +26,29 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from isthmus.clock import Clock, SystemClock
-from isthmus.connectors.servicebus.head import FRAGMENT_BITS, standing
-from isthmus.errors import EntityNotFoundError
+from isthmus.connectors.servicebus.head import FRAGMENT_BITS
 from isthmus.replication.audited import Audited, Selects
 from isthmus.replication.detection import dropped_by_detection
 from isthmus.replication.identity import Identity, Members, identify
+from isthmus.replication.passage import (
+    DEAD_LETTER,
+    DRIFT_MS,
+    Passage,
+    Peek,
+    PeekOpener,
+    SourceReader,
+    messages,
+)
 from isthmus.replication.reading import Reading
 from isthmus.replication.reconcile import Holding, Reconciliation, Undelivered, reconcile
+from isthmus.replication.unkept import doubt_unkept, entered_unkept
 from isthmus.topology.model import Endpoint, Route
 
 __all__ = ["DEAD_LETTER", "Peek", "PeekOpener", "Selects", "audit"]
-
-Peek = Callable[[int, int], Sequence[bytes]]
-"""Encoded messages from a sequence number on, at most so many; empty at the end."""
-
-PeekOpener = Callable[[Endpoint], Peek]
-"""Opens an entity for browsing; EntityNotFoundError where there is none."""
-
-DEAD_LETTER = "/$DeadLetterQueue"
-EXPIRED = "TTLExpiredException"
-# A page of 1 KiB messages stays well below the service's limit for one answer.
-PAGE_MESSAGES = 250
-# How far the clocks of namespaces and of this machine may be apart.
-DRIFT_MS = 5000
 
 
 def audit(
@@ -61,14 +57,15 @@ def audit(
     subscriptions: Mapping[str, Endpoint],
     open_peek: PeekOpener,
     *,
+    passages: Sequence[Passage] = (),
     on_message: Callable[[str, bytes], None] | None = None,
     detection_ms: Mapping[str, int] | None = None,
     selects: Selects | None = None,
     ordered: bool = True,
     mark: str = "",
     former_marks: Sequence[str] = (),
-    shared: bool = False,
-    ttl_ms: int = 0,
+    shared: bool | Collection[str] = False,
+    ttl_ms: int | Mapping[str, int] = 0,
     clock: Clock | None = None,
     members: Members | None = None,
 ) -> Reconciliation:
@@ -77,15 +74,17 @@ def audit(
     Args:
         task: the task's name.
         routes: the task's routes.
-        subscriptions: by alias, the subscription that holds every message of the member.
+        subscriptions: by alias, or by what else the passages call it, each entity that is read to its end: what keeps all that
+            entered an origin, and where copies have to stand.
         open_peek: opens an entity for browsing.
+        passages: which origin's messages have to stand where; none: those of each route's source at each route's target.
         on_message: is also shown every message of the audited subscriptions, with the member's alias.
         detection_ms: by alias, the history window of the duplicate detection of the member's topic, where it is on.
         selects: which of the messages that publishers sent are replicated; None: all.
         ordered: whether the task promises order.
         mark: the property that the task's rule sets on copies.
         former_marks: those that it has set before.
-        shared: whether applications consume the audited subscriptions.
+        shared: whether applications consume the audited subscriptions, or which of them.
         ttl_ms: the time to live that they give their messages; 0 for none.
         clock: tells whose time to live has ended.
         members: as for `identify`.
@@ -98,41 +97,86 @@ def audit(
     began_ms = clock.wall_ms()
     read = partial(identify, members=members)
     marks = tuple(filter(None, (mark, *former_marks)))
+    followed = passages or [
+        Passage(origin=route.source.alias, member=route.target.alias, routes=(route,)) for route in routes
+    ]
+    kept = {each.origin for each in passages if each.is_witnessed} if passages else set(subscriptions)
+    forwarded = {each.member: each.origin for each in followed if not each.routes}
     peeks = {alias: open_peek(endpoint) for alias, endpoint in subscriptions.items()}
-    audited = {alias: Audited(alias, endpoint.entity, marks, selects) for alias, endpoint in subscriptions.items()}
+    audited = {
+        alias: Audited(
+            alias, endpoint.entity, marks, selects, is_origin=alias in kept, forwards=forwarded.get(alias, "")
+        )
+        for alias, endpoint in subscriptions.items()
+    }
     ends = {alias: _read_on(each, peeks[alias], read, {}, on_message) for alias, each in audited.items()}
-    rest = {(route.source.alias, route.target.alias): Undelivered() for route in routes}
-    for route in routes:
-        _read_waiting(rest[route.source.alias, route.target.alias], open_peek(route.source), read, began_ms)
+    sources = SourceReader(followed, open_peek, read)
+    sources.read_waiting(began_ms)
+    rest = sources.found
+    met = {pair: set(each.waiting) for pair, each in rest.items()}
     for alias, each in audited.items():
         each.first_pass = False
         _read_on(each, peeks[alias], read, ends[alias], on_message)
-    for route in routes:
-        _read_set_aside(route, rest[route.source.alias, route.target.alias], open_peek, read)
-    readings = {alias: each.reading(shared=shared, ttl_ms=ttl_ms, read_ms=began_ms) for alias, each in audited.items()}
+    sources.read_set_aside()
+    readings = {
+        alias: each.reading(
+            shared=shared if isinstance(shared, bool) else alias in shared,
+            ttl_ms=ttl_ms if isinstance(ttl_ms, int) else ttl_ms.get(alias, 0),
+            read_ms=began_ms,
+        )
+        for alias, each in audited.items()
+    }
     ended_ms = clock.wall_ms() + DRIFT_MS
-    holdings = {alias: _holding(each, audited, readings, ended_ms) for alias, each in audited.items()}
+    unkept, unseen = entered_unkept(followed, audited, rest, met)
+    changed = {each.pair for each in followed if each.changes}
+    holdings = {alias: _holding(each, audited, readings, ended_ms, unkept, changed) for alias, each in audited.items()}
+    for alias, entered in unkept.items():
+        holdings.setdefault(alias, Holding()).entered = entered
+        holdings[alias].arrived[alias] = entered
     missing = _missing(holdings, rest)
     for pair, numbers in missing.items():
-        rest[pair].resent |= {number for number in numbers if audited[pair[0]].is_resent(number)}
-        numbers.difference_update(rest[pair].resent)
-    for alias, holding in holdings.items():
-        _leave_out(alias, holding, audited[alias], missing, (began_ms - DRIFT_MS, clock.wall_ms() + DRIFT_MS))
+        if pair[0] not in unkept:
+            rest[pair].resent |= {number for number in numbers if audited[pair[0]].is_resent(number)}
+            numbers.difference_update(rest[pair].resent)
+    for alias in holdings.keys() - unkept.keys():
+        during_ms = (began_ms - DRIFT_MS, clock.wall_ms() + DRIFT_MS)
+        _leave_out(alias, holdings[alias], audited[alias], missing, during_ms)
     if any(missing.values()):
-        reads = {alias: partial(_messages, peek, 0, read) for alias, peek in peeks.items()}
+        reads = {alias: partial(messages, peek, 0, read) for alias, peek in peeks.items()}
         originals = {alias: each.originals for alias, each in audited.items()}
-        for pair, numbers in dropped_by_detection(missing, reads, detection_ms or {}, originals, marks).items():
+        sought = {pair: numbers for pair, numbers in missing.items() if pair[0] not in unkept}
+        for pair, numbers in dropped_by_detection(sought, reads, detection_ms or {}, originals, marks).items():
             rest[pair].dropped |= numbers
             missing[pair] -= numbers
-        for pair, numbers in missing.items():
-            _doubt(rest[pair], numbers, audited[pair[0]], readings[pair[1]], began_ms - DRIFT_MS)
-    return reconcile(task, holdings, rest, ordered=ordered, readings=tuple(readings.values()))
+        doubt_unkept([each for each in followed if not each.is_witnessed], missing, rest)
+        for passage in followed:
+            if passage.is_witnessed:
+                at = rest[passage.pair], missing[passage.pair], audited[passage.origin], readings[passage.member]
+                _doubt(*at, began_ms - DRIFT_MS, passage.expires_ms)
+    pairs = {each.pair for each in followed} | {(each.origin, each.origin) for each in followed} if passages else None
+    return reconcile(
+        task, holdings, rest, ordered=ordered, readings=tuple(readings.values()), pairs=pairs, unread=unseen
+    )
 
 
-def _holding(at: Audited, audited: Mapping[str, Audited], readings: Mapping[str, Reading], ended_ms: int) -> Holding:
-    """What stands at a member, each copy judged by the original that it names; `ended_ms`: when the reading ended."""
+def _holding(
+    at: Audited,
+    audited: Mapping[str, Audited],
+    readings: Mapping[str, Reading],
+    ended_ms: int,
+    unkept: Mapping[str, Sequence[int]],
+    changed: Collection[tuple[str, str]],
+) -> Holding:
+    """What stands at a member, each copy judged by the original that it names.
+
+    `ended_ms`: when the reading ended. `unkept`: see `entered_unkept`. `changed`: pairs between which contents change.
+    """
     held = Holding(entered=at.own, kept=at.kept, arrived={at.alias: list(at.own)})
     for alias, arrivals in at.arrivals.items():
+        if alias in unkept:
+            entered = set(unkept[alias])
+            held.arrived[alias] = [number for number in arrivals.numbers if number in entered]
+            continue
         origin = audited.get(alias)
         if origin is None:
             continue
@@ -141,7 +185,8 @@ def _holding(at: Audited, audited: Mapping[str, Audited], readings: Mapping[str,
         gone = bool(readings[alias].doubt) or not origin.messages
         for index, (number, digest) in enumerate(zip(arrivals.numbers, arrivals.digests, strict=True)):
             if number in origin.originals:
-                fate = held.arrived if origin.originals.digest(number) == digest else held.unequal
+                equal = (alias, at.alias) in changed or origin.originals.digest(number) == digest
+                fate = held.arrived if equal else held.unequal
             elif number in kept:
                 continue  # a route took it before the rule was changed
             elif number > horizon and (index >= arrivals.first_pass or number <= origin.last_number):
@@ -168,6 +213,7 @@ def _missing(
         - undelivered.waiting
         - undelivered.expired
         - undelivered.dead_lettered
+        - undelivered.elsewhere
         for pair, undelivered in rest.items()
     }
 
@@ -190,12 +236,17 @@ def _leave_out(
             each.difference_update(ended)
 
 
-def _doubt(undelivered: Undelivered, missing: set[int], origin: Audited, reading: Reading, began_ms: int) -> None:
+def _doubt(
+    undelivered: Undelivered, missing: set[int], origin: Audited, reading: Reading, began_ms: int, expires_ms: int
+) -> None:
     """Of what is missing, what cannot be called lost."""
     for number in missing:
-        if 0 < origin.originals.ends_ms(number) < began_ms:
+        enqueued_ms = origin.originals.enqueued_ms(number)
+        if expires_ms and enqueued_ms + expires_ms < began_ms and not reading.shared:
+            undelivered.copy_expired.add(number)
+        elif 0 < origin.originals.ends_ms(number) < began_ms:
             undelivered.ended.add(number)
-        elif reading.may_have_held(origin.originals.enqueued_ms(number), DRIFT_MS):
+        elif reading.may_have_held(enqueued_ms, DRIFT_MS):
             undelivered.consumed.add(number)
 
 
@@ -209,7 +260,7 @@ def _read_on(
     """Reads what comes after `known`: by fragment, of which an ordinary entity has one, the next sequence number."""
     ends = dict(known)
     start = 0 if any(known) else known.get(0, 0)
-    for message, identity in _messages(peek, start, read):
+    for message, identity in messages(peek, start, read):
         fragment = identity.sequence >> FRAGMENT_BITS
         if identity.sequence < known.get(fragment, 0):
             continue
@@ -218,32 +269,3 @@ def _read_on(
         if on_message is not None:
             on_message(audited.alias, message)
     return ends
-
-
-def _read_waiting(undelivered: Undelivered, peek: Peek, read: Callable[[bytes], Identity], began_ms: int) -> None:
-    for message, identity in _messages(peek, 0, read):
-        if identity.origin:
-            continue  # a copy, which a changed rule let through: its number is that of another namespace
-        over = 0 < standing(message).expires_at_ms < began_ms - DRIFT_MS
-        (undelivered.expired if over else undelivered.waiting).add(identity.number)
-
-
-def _read_set_aside(
-    route: Route, undelivered: Undelivered, open_peek: PeekOpener, read: Callable[[bytes], Identity]
-) -> None:
-    try:
-        peek = open_peek(Endpoint(route.source.alias, route.source.entity + DEAD_LETTER))
-        for _, identity in _messages(peek, 0, read):
-            kind = undelivered.expired if identity.reason == EXPIRED else undelivered.dead_lettered
-            kind.add(identity.number)
-    except EntityNotFoundError:
-        return
-
-
-def _messages(peek: Peek, from_sequence: int, read: Callable[[bytes], Identity]) -> Iterator[tuple[bytes, Identity]]:
-    at = from_sequence
-    while page := peek(at, PAGE_MESSAGES):
-        for message in page:
-            identity = read(message)
-            at = max(at, identity.sequence + 1)
-            yield message, identity

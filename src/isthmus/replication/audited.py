@@ -91,6 +91,8 @@ class Audited:
         entity: the subscription's path.
         marks: the properties that the task's rule sets on copies, or has set.
         selects: which messages the task replicates; None: all.
+        is_origin: whether messages enter the task here.
+        forwards: the origin whose messages the namespace itself forwards here, under the numbers that they have there; else empty.
         first_pass: whether this is the first reading.
         numbering: of what was read.
         arrivals: by the origin's alias.
@@ -107,6 +109,8 @@ class Audited:
     entity: str
     marks: tuple[str, ...] = ()
     selects: Selects | None = None
+    is_origin: bool = True
+    forwards: str = ""
     first_pass: bool = True
     numbering: Numbering = field(default_factory=Numbering)
     arrivals: dict[str, Arrivals] = field(default_factory=dict)
@@ -128,17 +132,18 @@ class Audited:
         if not self._first_enqueued_ms:
             self._first_enqueued_ms = standing(message).enqueued_ms
             self._first_ttl_ms = _ttl_ms(message)
-        if identity.origin:
-            arrivals = self.arrivals.setdefault(identity.origin, Arrivals())
+        if identity.origin or self.forwards:
+            arrivals = self.arrivals.setdefault(identity.origin or self.forwards, Arrivals())
             arrivals.numbers.append(identity.number)
-            made_id = f"{identity.origin}/{identity.entity}/{identity.number}"
+            alias = identity.origin.partition("/")[0]
+            made_id = f"{alias}/{identity.entity}/{identity.number}" if alias else ""
             arrivals.digests.append(content_digest(message, self.marks, made_id))
             arrivals.ends_ms.append(standing(message).expires_at_ms)
             arrivals.first_pass += self.first_pass
             return
         self.first_number = min(self.first_number or identity.number, identity.number)
         self.last_number = max(self.last_number, identity.number)
-        if self.first_pass:
+        if self.first_pass and self.is_origin:
             self._enter(message, identity)
 
     def _enter(self, message: bytes, identity: Identity) -> None:

@@ -49,6 +49,11 @@ COUNTS = (
         Verdict.CLEAN,
         "duplicate detection dropped the copy; a message with the same MessageId and content stands",
     ),
+    Count(
+        "copy_expired",
+        Verdict.CLEAN,
+        "the time for which the task lets copies live at the target is over",
+    ),
     Count("resent", Verdict.CLEAN, "dead letters that were sent again: they entered again, and count as that message"),
     Count(
         "consumed",

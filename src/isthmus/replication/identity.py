@@ -5,8 +5,8 @@ namespace that it entered, the entity there and its sequence number there (docs/
 not: the forms of provenance (`isthmus.message`), and their writing, which is the sink's.
 
 Invariants:
-    I1. A copy is known by the first hop of its provenance, or, for one task, by the first hop in a member of that task:
-        what came from elsewhere entered the task where it entered its first member.
+    I1. A copy is known by the first hop of its provenance, or, for one task, by the first hop in an origin of that task:
+        what came from elsewhere entered the task where it entered its first origin.
     I2. A message without provenance entered where it stands; its number is the topic's where it stands in a
         subscription (`x-opt-enqueue-sequence-number`), else its own.
     I3. Provenance that does not fit the message, or that nobody can read, counts as none.
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from isthmus.amqp import codec, section
 from isthmus.message import Provenance
 from isthmus.message.name import DEAD_LETTER_REASON, ENQUEUE_SEQUENCE, ORIGIN, OWN_PROPERTIES, RESENT, SEQUENCE_NUMBER
+from isthmus.message.provenance import Hop
 
 __all__ = ["Identity", "Members", "identify", "provenance_of"]
 
@@ -41,7 +42,8 @@ class Identity(NamedTuple):
 
     Attributes:
         sequence: its sequence number in the entity that was read.
-        origin: alias of the namespace that it entered; empty where it entered this one.
+        origin: alias of the namespace that it entered, with the entity where the task has several there; empty where it
+            entered the entity that was read.
         entity: the entity there; empty where it entered this one.
         number: its sequence number there.
         reason: why it was dead-lettered; empty where it was not.
@@ -57,15 +59,21 @@ class Identity(NamedTuple):
 
 
 class Members(NamedTuple):
-    """The members of a task, by which it knows the hops that are its own.
+    """The entities that messages enter for a task, by which it knows the hops that are its own.
 
     Attributes:
-        aliases: by namespace identity, the alias in the task's file.
-        entity: the task's queue or topic.
+        labels: by identity of the namespace and by the entity's name in lower case, what the audit calls it.
     """
 
-    aliases: Mapping[str, str]
-    entity: str
+    labels: Mapping[tuple[str, str], str]
+
+    def first(self, provenance: Provenance) -> tuple[str, Hop] | None:
+        """The first hop in one of these entities, where the message entered as far as the task is concerned."""
+        for hop in provenance.hops:
+            label = self.labels.get((hop.namespace, hop.entity.lower()))
+            if label is not None:
+                return label, hop
+        return None
 
 
 def identify(message: bytes, members: Members | None = None) -> Identity:
@@ -85,10 +93,11 @@ def identify(message: bytes, members: Members | None = None) -> Identity:
     reason = str(properties.get(DEAD_LETTER_REASON) or "")
     provenance = _provenance(message, sections, properties)
     if provenance is not None:
-        hop = provenance.hops[0] if members is None else provenance.first_among(*members)
-        if hop is not None:
-            alias = hop.alias if members is None else members.aliases[hop.namespace]
-            return Identity(sequence, alias, hop.entity, hop.sequence, reason)
+        first = provenance.hops[0]
+        entered = (first.alias, first) if members is None else members.first(provenance)
+        if entered is not None:
+            label, hop = entered
+            return Identity(sequence, label, hop.entity, hop.sequence, reason)
     enqueued = annotations.get(ENQUEUE_SEQUENCE)
     before = str(properties.get(RESENT) or "")
     resent = int(before) if before.isascii() and before.isdigit() and len(before) < _LONGEST_NUMBER else 0

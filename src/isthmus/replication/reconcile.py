@@ -6,7 +6,7 @@ namespaces (`isthmus.replication.audit`); and it never looks at a route's own co
 
 Invariants:
     I1. Every identity that entered a member and stands there is, for each other member, exactly one of: arrived, waiting,
-        expired, dead-lettered, dropped, resent, consumed, ended, lost.
+        expired, dead-lettered, dropped, copy expired, resent, consumed, ended, lost.
     I2. A second arrival of an identity counts as duplicated, also at its own origin, where it is a copy that came back.
     I3. Order is judged per origin, over first arrivals only: one is out of order if a later one of the same origin stands
         before it.
@@ -16,7 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,17 +66,21 @@ class Undelivered:
         dead_lettered: in its dead-letter queue for any other reason.
         dropped: dropped by the target's duplicate detection, which holds an equal (see `detection`).
         resent: dead letters that were sent again, and entered again.
-        consumed: may have been taken out of the subscription that was read at the target.
+        copy_expired: the time for which the task lets a copy live is over.
+        consumed: may have been taken out of the entity that was read at the target, or of the origin.
         ended: found nowhere after their life ended.
+        elsewhere: not for this target, but for another one.
     """
 
     waiting: set[int] = field(default_factory=set)
     expired: set[int] = field(default_factory=set)
     dead_lettered: set[int] = field(default_factory=set)
     dropped: set[int] = field(default_factory=set)
+    copy_expired: set[int] = field(default_factory=set)
     resent: set[int] = field(default_factory=set)
     consumed: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
+    elsewhere: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +124,14 @@ class Reconciliation:
         comparisons: one for each origin and member.
         ordered: whether the task promises order; else what is out of order is counted, and no fault.
         readings: what was read of each member; empty where the caller does not say.
+        unread: what could not be read, or cannot show everything, and why.
     """
 
     task: str
     comparisons: tuple[Comparison, ...]
     ordered: bool = True
     readings: tuple[Reading, ...] = ()
+    unread: tuple[str, ...] = ()
 
     def total(self, kind: str) -> int:
         """The sum of one count over all comparisons between different members; some count also at the origin."""
@@ -140,7 +146,7 @@ class Reconciliation:
         found = [doubt for reading in self.readings if (doubt := reading.doubt)]
         if self.readings and not any(reading.messages for reading in self.readings):
             found.append("nothing stands in the subscriptions that were read: there is nothing to compare")
-        return tuple(found)
+        return (*found, *self.unread)
 
     @property
     def verdict(self) -> Verdict:
@@ -174,6 +180,8 @@ def reconcile(
     *,
     ordered: bool = True,
     readings: Sequence[Reading] = (),
+    pairs: Collection[tuple[str, str]] | None = None,
+    unread: Sequence[str] = (),
 ) -> Reconciliation:
     """Compare every origin with every member.
 
@@ -183,6 +191,8 @@ def reconcile(
         undelivered: by (origin, member), what the routes still hold.
         ordered: whether the task promises order.
         readings: what was read of each member.
+        pairs: only these pairs of origin and member; None: all.
+        unread: what could not be read, and why.
     """
     rest = undelivered or {}
     return Reconciliation(
@@ -201,9 +211,11 @@ def reconcile(
             )
             for origin, holding in holdings.items()
             for member, at in holdings.items()
+            if pairs is None or (origin, member) in pairs
         ),
         ordered,
         tuple(readings),
+        tuple(unread),
     )
 
 
@@ -244,11 +256,11 @@ def compare(
             disordered.append(number)
         else:
             highest = number
-    expected = set(entered)
+    expected = set(entered) - rest.elsewhere
     # What was set aside counts although its original may have gone meanwhile.
     found = {"expired": rest.expired - seen, "dead_lettered": rest.dead_lettered - seen - rest.expired}
     missing = expected - seen - found["expired"] - found["dead_lettered"]
-    for kind in ("waiting", "dropped", "resent", "consumed", "ended"):
+    for kind in ("waiting", "dropped", "copy_expired", "resent", "consumed", "ended"):
         found[kind] = missing & getattr(rest, kind)
         missing -= found[kind]
     found["lost"] = missing

@@ -1,13 +1,18 @@
 """Which entities prove a task, and the proof.
 
-What it is: the choice of the subscription that is read at each member, what of a member's messages the task replicates,
-and the audit of each task. What it is not: the reading (`isthmus.replication.audit`) or the comparison
-(`isthmus.replication.reconcile`).
+What it is: what the flows of a task's pattern come to for the audit (the entities that are read and what they are called, the
+routes between them, what of an origin's messages the task replicates), and the audit of each task. What it is not: any pattern,
+the reading (`isthmus.replication.audit`) or the comparison (`isthmus.replication.reconcile`).
+
+Invariants:
+    I1. Flows whose origin is kept are audited together where the same messages go; each other filter is an audit of its own.
+    I2. A namespace that cannot be browsed, e.g. Kafka, is told: its flows are never called clean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from isthmus.amqp import section
@@ -20,59 +25,41 @@ from isthmus.message.name import ORIGIN
 from isthmus.replication.audit import audit
 from isthmus.replication.audited import Selects
 from isthmus.replication.identity import Identity, Members
+from isthmus.replication.passage import Passage
 from isthmus.replication.reach import Reach
 from isthmus.replication.reconcile import Reconciliation
 from isthmus.rules import Filter, FilterError, parse_filter
 from isthmus.rules.value import compare
-from isthmus.topology.model import Endpoint, Federation, Task
-from isthmus.topology.pattern.all_active import AUDIT, AllActiveTask
+from isthmus.topology.model import Endpoint, Federation, Flow, Route, RouteOptions
+from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.pattern.mark import mark_filter
 from isthmus.topology.route import routes
 
-__all__ = ["Witness", "selection", "verify", "witness_of"]
+__all__ = ["Ground", "flows_of", "ground_of", "selection", "verify"]
+
+AUDIT = "audit"
+SUBSCRIPTIONS = "/Subscriptions/"
+BROWSED = "servicebus"
 
 
-class Witness(NamedTuple):
-    """The subscription that is read at every member.
+class Ground(NamedTuple):
+    """Flows that are audited together, in the audit's terms.
 
     Attributes:
-        name: of the subscription.
-        shared: whether applications consume it: what is missing there may have been consumed.
-        ttl_ms: the time to live that it gives its messages; 0 for none, or not known.
+        places: by label, the entities that are read to their end.
+        passages: the flows.
+        origins: by entity that messages enter, or are copied from first, the origin's label.
+        detection_ms: by label, the history window of duplicate detection.
+        shared: labels of the places that applications consume.
+        ttl_ms: by label, the time to live that a place gives its messages.
     """
 
-    name: str
-    shared: bool = False
-    ttl_ms: int = 0
-
-
-def witness_of(task: Task, subscription: str = "") -> Witness:
-    """The subscription that holds every message of a task.
-
-    Args:
-        task: the task.
-        subscription: the one to read; empty: the audit subscription where the task has one, else the first that holds all.
-
-    Raises:
-        InvalidArgumentError: the task declares none.
-    """
-    declared = task.subscriptions if isinstance(task, AllActiveTask) else ()
-    kept = next((each for each in declared if each.name.lower() == (subscription or AUDIT).lower()), None)
-    if kept is not None and kept.rules and not subscription:
-        kept = None  # what a filter leaves out would be missed nowhere
-    if kept is not None and kept.name.lower() == AUDIT:
-        return Witness(kept.name, ttl_ms=task.audit_ms or 0 if isinstance(task, AllActiveTask) else 0)
-    if kept is not None:
-        return Witness(kept.name, shared=isinstance(task, AllActiveTask) and task.is_queue)
-    if subscription:
-        return Witness(subscription)
-    whole = next((each.name for each in declared if not each.rules), "")
-    if not whole:
-        raise InvalidArgumentError(
-            f"task {task.name} declares no subscription that holds every message: write audit: 1d in the task and apply "
-            "it, or name one with --subscription"
-        )
-    return Witness(whole, shared=True)
+    places: Mapping[str, Endpoint]
+    passages: Sequence[Passage]
+    origins: Mapping[Endpoint, str]
+    detection_ms: Mapping[str, int]
+    shared: frozenset[str]
+    ttl_ms: Mapping[str, int]
 
 
 def verify(
@@ -83,7 +70,7 @@ def verify(
     Args:
         federation: with absolute paths.
         task: this one only; empty for all.
-        subscription: the subscription to read at every member; empty to choose.
+        subscription: the subscription to read at every topic; empty to choose.
         former_marks: properties that copies were marked with before the file named another mark.
 
     Raises:
@@ -96,48 +83,207 @@ def verify(
         for each in federation.tasks.values():
             if task and each.name != task:
                 continue
-            witness = witness_of(each, subscription)
-            chosen = routes(federation, each.name)
-            entities = {route.source.alias: route.source.entity.partition("/Subscriptions/")[0] for route in chosen}
-            read = {
-                alias: Endpoint(alias, f"{entity}/Subscriptions/{witness.name}") for alias, entity in entities.items()
-            }
-            active = each if isinstance(each, AllActiveTask) else None
-            yield audit(
-                each.name,
-                chosen,
-                read,
-                reach.peek,
-                detection_ms=dict.fromkeys(read, active.duplicate_detection_ms if active else 0),
-                selects=selection(active) if active else None,
-                members=_members(each, reach),
-                ordered=all(route.options.ordering == "ordered" for route in chosen),
-                mark=active.mark if active else "",
-                former_marks=former_marks,
-                shared=witness.shared,
-                ttl_ms=witness.ttl_ms,
+            chosen = {route.name: route for route in routes(federation, each.name)}
+            flows = flows_of(federation, each.name, subscription)
+            reasons = {flow: why for flow in flows if (why := _unread(flow, flows, federation))}
+            read = [flow for flow in flows if flow not in reasons]
+            results = [_audit(each.name, group, chosen, reach, former_marks) for group in _groups(read)]
+            yield _merged(each.name, results, tuple(dict.fromkeys(reasons.values())))
+
+
+def flows_of(federation: Federation, task: str, subscription: str = "") -> list[Flow]:
+    """The flows of a task, with the subscription that the caller wants read.
+
+    Args:
+        federation: which declares the task.
+        task: its name.
+        subscription: the one to read at every topic; empty: the audit subscription where the task has one, else the first that
+            holds all.
+
+    Raises:
+        InvalidArgumentError: the task declares none.
+    """
+    declared = federation.tasks[task]
+    flows = list(PATTERNS[declared.pattern].audit(declared))
+    if subscription:
+        return [_read_by(flow, subscription) for flow in flows]
+    if any(not flow.target.entity for flow in flows):
+        raise InvalidArgumentError(
+            f"task {task} declares no subscription that holds every message: write audit: 1d in the task and apply "
+            "it, or name one with --subscription"
+        )
+    return flows
+
+
+def _read_by(flow: Flow, subscription: str) -> Flow:
+    """The flow with another subscription read at its topics."""
+    is_shared = subscription.lower() == flow.consumers.lower()
+    route_topics = flow.origin, Endpoint(flow.target.alias, flow.origin.entity)
+    ends = []
+    for end, topic in zip((flow.witness, flow.target), route_topics, strict=True):
+        name = (
+            end.entity.partition(SUBSCRIPTIONS)[0]
+            if SUBSCRIPTIONS in end.entity
+            else ""
+            if end.entity
+            else topic.entity
+        )
+        ends.append(Endpoint(end.alias, f"{name}{SUBSCRIPTIONS}{subscription}") if name else end)
+    return replace(
+        flow,
+        witness=ends[0],
+        target=ends[1],
+        origin_is_consumed=is_shared,
+        target_is_consumed=is_shared,
+        audit_ms=flow.audit_ms if subscription.lower() == AUDIT else 0,
+    )
+
+
+def _unread(flow: Flow, flows: Sequence[Flow], federation: Federation) -> str:
+    """Why a flow cannot be read; empty where it can."""
+    for each in (flow.origin, flow.target):
+        kind = federation.namespaces[each.alias].kind
+        if kind != BROWSED:
+            return f"what goes from {flow.origin} to {flow.target} is not compared: {each.alias} is of the kind {kind}"
+    others = [each for each in flows if each.target == flow.target and each.origin != flow.origin]
+    if not flow.routes and others:
+        return f"what goes to {flow.target} is not compared: messages that several entities forward have equal numbers"
+    return ""
+
+
+def _groups(flows: Iterable[Flow]) -> list[list[Flow]]:
+    """Flows that are audited together (I1)."""
+    found: dict[str | None, list[Flow]] = {}
+    for flow in flows:
+        found.setdefault(flow.filter if flow.witness.entity else None, []).append(flow)
+    return list(found.values())
+
+
+def _audit(
+    task: str, flows: Sequence[Flow], chosen: Mapping[str, Route], reach: Reach, former_marks: Sequence[str]
+) -> Reconciliation:
+    ground = ground_of(flows, chosen)
+    by_namespace = reach.identities(dict.fromkeys(each.alias for each in ground.origins))
+    labels = {
+        (namespace, entity.entity.lower()): label
+        for namespace, alias in by_namespace.items()
+        for entity, label in ground.origins.items()
+        if entity.alias == alias
+    }
+    passed = [route for each in ground.passages for route in each.routes]
+    options = passed[0].options if passed else RouteOptions()
+    return audit(
+        task,
+        passed,
+        ground.places,
+        reach.peek,
+        passages=ground.passages,
+        detection_ms=ground.detection_ms,
+        selects=selection(flows[0].filter, options) if flows[0].witness.entity else None,
+        members=Members(labels),
+        ordered=all(route.options.ordering == "ordered" for route in passed),
+        mark=options.mark,
+        former_marks=former_marks,
+        shared=ground.shared,
+        ttl_ms=ground.ttl_ms,
+    )
+
+
+def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
+    """Flows in the audit's terms.
+
+    Args:
+        flows: that are audited together.
+        chosen: the task's routes by name.
+    """
+    label = _labels(
+        [end for flow in flows for end in (flow.witness if flow.witness.entity else flow.origin, flow.target)]
+    )
+    places: dict[str, Endpoint] = {}
+    passages = []
+    origins: dict[Endpoint, str] = {}
+    detection_ms: dict[str, int] = {}
+    ttl_ms: dict[str, int] = {}
+    shared = set()
+    for flow in flows:
+        origin = label(flow.witness if flow.witness.entity else flow.origin)
+        member = label(flow.target)
+        if flow.witness.entity:
+            places[origin] = flow.witness
+            ttl_ms[origin] = flow.audit_ms
+            shared |= {origin} if flow.origin_is_consumed else set()
+        shared |= {member} if flow.target_is_consumed else set()
+        passed = tuple(chosen[name] for name in flow.routes if name in chosen)
+        passages.append(
+            Passage(
+                origin=origin,
+                member=member,
+                routes=passed,
+                is_witnessed=bool(flow.witness.entity),
+                is_consumed=flow.origin_is_consumed or flow.target_is_consumed,
+                is_filtered=bool(flow.filter),
+                expires_ms=flow.expires_ms,
+                changes=flow.changes,
             )
+        )
+        for source in (flow.origin, *(route.source for route in passed[:1])):
+            origins.setdefault(Endpoint(source.alias, source.entity.partition(SUBSCRIPTIONS)[0]), origin)
+    for flow in flows:
+        member = label(flow.target)
+        places.setdefault(member, flow.target)
+        detection_ms[member] = flow.detection_ms
+        lives = [each for each in (flow.audit_ms, flow.expires_ms) if each]
+        ttl_ms.setdefault(member, min(lives, default=0))
+    return Ground(places, passages, origins, detection_ms, frozenset(shared), ttl_ms)
 
 
-def _members(task: Task, reach: Reach) -> Members | None:
-    return Members(reach.identities(task.members), task.entity) if isinstance(task, AllActiveTask) else None
+def _labels(ends: Iterable[Endpoint]) -> Callable[[Endpoint], str]:
+    """Names for entities: the alias where only one is meant there, else with queue or topic, else the whole path."""
+    by_alias: dict[str, dict[str, set[str]]] = {}
+    for end in ends:
+        by_alias.setdefault(end.alias, {}).setdefault(end.entity.partition(SUBSCRIPTIONS)[0], set()).add(end.entity)
+
+    def label(end: Endpoint) -> str:
+        entities = by_alias[end.alias]
+        base = end.entity.partition(SUBSCRIPTIONS)[0]
+        if len(entities[base]) > 1:
+            return str(end)
+        return f"{end.alias}/{base}" if len(entities) > 1 else end.alias
+
+    return label
 
 
-def selection(task: AllActiveTask) -> Selects:
-    """What the task does with a message that a publisher sent, by the rule of its replication subscriptions.
+def _merged(task: str, results: Sequence[Reconciliation], unread: tuple[str, ...]) -> Reconciliation:
+    if len(results) == 1 and not unread:
+        return results[0]
+    return Reconciliation(
+        task,
+        tuple(comparison for result in results for comparison in result.comparisons),
+        all(result.ordered for result in results),
+        tuple(reading for result in results for reading in result.readings),
+        tuple(dict.fromkeys((*(text for result in results for text in result.unread), *unread))),
+    )
+
+
+def selection(condition_text: str, options: RouteOptions) -> Selects:
+    """What a task does with a message that a publisher sent, by the rule of its replication subscriptions.
 
     A publisher may mark a message to keep it where it is. A mark on a message that also has provenance came with a copy's
     properties, from an application that sends them again or from another task: the rule stops a new message then.
+
+    Args:
+        condition_text: what goes; empty: everything.
+        options: of the task's routes, which name the mark; an empty mark: the task needs none.
     """
-    condition = parse_filter(task.filter) if task.filter else None
-    unmarked = parse_filter(mark_filter(task.mark, is_number=task.mark_is_number))
-    is_number = task.mark_is_number
-    mark = task.mark.lower()
+    condition = parse_filter(condition_text) if condition_text else None
+    is_number = options.mark_is_number
+    mark = options.mark.lower()
+    unmarked = parse_filter(mark_filter(options.mark, is_number=is_number) if mark else "1 = 1")
     origin = ORIGIN.encode()
 
     def selects(message: bytes, identity: Identity) -> str:
         start, end = section.locate(message).application_properties
-        may_be_marked = not mark.isascii() or mark.encode() in message[start:end].lower()
+        may_be_marked = bool(mark) and (not mark.isascii() or mark.encode() in message[start:end].lower())
         if condition is None and not may_be_marked:
             return ""
         view = MessageView(split(message, HeadCache(0)), identity.number, standing(message).enqueued_ms)

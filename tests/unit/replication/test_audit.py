@@ -12,7 +12,7 @@ from isthmus.amqp.types import Long, Symbol, Timestamp
 from isthmus.errors import EntityNotFoundError
 from isthmus.message import digest
 from isthmus.message.name import DIGEST, HOP_PROPERTIES, RESENT
-from isthmus.replication import audit as audit_module
+from isthmus.replication import passage
 from isthmus.replication.audit import audit
 from isthmus.replication.count import Verdict
 from isthmus.replication.identity import Members
@@ -152,7 +152,7 @@ def test_i2_what_enters_later_is_ignored_everywhere() -> None:
 
 
 def test_a_reading_of_many_pages_keeps_the_order(monkeypatch) -> None:
-    monkeypatch.setattr(audit_module, "PAGE_MESSAGES", 7)
+    monkeypatch.setattr(passage, "PAGE_MESSAGES", 7)
     entities = Entities()
     for number in range(1, 51):
         entities.put("ewr/flights/Subscriptions/audit", number)
@@ -304,7 +304,7 @@ def test_provenance_of_a_message_that_never_entered_is_not_believed() -> None:
 def test_a_message_from_outside_the_task_entered_where_it_came_to_a_member() -> None:
     """Another task brought it: a route that stops it because of where it comes from loses it for this task."""
     entities = Entities()
-    members = Members({"ewr": "ewr", "jfk": "jfk"}, "Flights")
+    members = Members({("ewr", "flights"): "ewr", ("jfk", "flights"): "jfk"})
     entities.put("ewr/flights/Subscriptions/audit", 1, origin="lga")
     result = audit("flights", ROUTES, AUDIT, entities.peek, members=members)
     assert [result.total(kind) for kind in ("entered", "lost", "forged")] == [1, 1, 0]

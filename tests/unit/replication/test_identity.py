@@ -27,9 +27,16 @@ def test_i1_a_copy_is_known_by_its_first_hop() -> None:
     )
     assert identify(message) == (7, "ewr", "flights", 42, "", 0)
     # For a task, by the first hop in one of its members, by the alias that its file gives.
-    assert identify(message, Members({"B": "hub", "C": "lga"}, "Flights")) == (7, "hub", "flights", 43, "", 0)
-    assert identify(message, Members({"B": "hub"}, "bookings")).origin == ""
-    assert identify(message, Members({"ewr": "ewr"}, "flights")).origin == ""
+    assert identify(message, Members({("B", "flights"): "hub", ("C", "flights"): "lga"})) == (
+        7,
+        "hub",
+        "flights",
+        43,
+        "",
+        0,
+    )
+    assert identify(message, Members({("B", "bookings"): "hub"})).origin == ""
+    assert identify(message, Members({("ewr", "flights"): "ewr"})).origin == ""
 
 
 def test_i3_a_copys_properties_on_another_message_are_none() -> None:

@@ -11,7 +11,7 @@ from isthmus.errors import InvalidArgumentError
 from isthmus.replication import verify as verify_module
 from isthmus.replication.identity import identify
 from isthmus.replication.reconcile import Reconciliation
-from isthmus.replication.verify import Witness, verify, witness_of
+from isthmus.replication.verify import flows_of, verify
 from isthmus.topology import read
 
 FILE = """
@@ -86,29 +86,37 @@ def test_what_the_tasks_rule_keeps_back_is_not_expected(
 @pytest.mark.parametrize(
     ("task", "given", "expected"),
     [
-        ("topic: f, subscriptions: [audit]", "", Witness("audit", ttl_ms=86_400_000)),
-        ("topic: f, subscriptions: [boards], audit: 2h", "", Witness("audit", ttl_ms=7_200_000)),
-        ("topic: f, subscriptions: [audit], audit: off", "", Witness("audit")),
-        ("topic: f, subscriptions: [boards]", "", Witness("boards", shared=True)),
-        ("topic: f, subscriptions: [boards]", "other", Witness("other")),
-        ("queue: q", "", Witness("consumers", shared=True)),
-        ("queue: q", "consumers", Witness("consumers", shared=True)),
-        ("queue: q, audit: 1h", "", Witness("audit", ttl_ms=3_600_000)),
-        ("queue: q, audit: 1h", "consumers", Witness("consumers", shared=True)),
+        ("topic: f, subscriptions: [audit]", "", ("f/Subscriptions/audit", False, 86_400_000)),
+        ("topic: f, subscriptions: [boards], audit: 2h", "", ("f/Subscriptions/audit", False, 7_200_000)),
+        ("topic: f, subscriptions: [audit], audit: off", "", ("f/Subscriptions/audit", False, 0)),
+        ("topic: f, subscriptions: [boards]", "", ("f/Subscriptions/boards", True, 0)),
+        ("topic: f, subscriptions: [boards]", "other", ("f/Subscriptions/other", False, 0)),
+        ("queue: q", "", ("q/Subscriptions/consumers", True, 0)),
+        ("queue: q", "consumers", ("q/Subscriptions/consumers", True, 0)),
+        ("queue: q, audit: 1h", "", ("q/Subscriptions/audit", False, 3_600_000)),
+        ("queue: q, audit: 1h", "consumers", ("q/Subscriptions/consumers", True, 0)),
     ],
 )
-def test_the_audit_subscription_is_read_where_there_is_one(task: str, given: str, expected: Witness) -> None:
-    federation = read(FILE.replace("subscriptions: [audit], ", "") % task)
-    assert witness_of(federation.tasks["flights"], given) == expected
+def test_the_audit_subscription_is_read_where_there_is_one(
+    task: str, given: str, expected: tuple[str, bool, int]
+) -> None:
+    flows = flows_of(read(FILE.replace("subscriptions: [audit], ", "") % task), "flights", given)
+    assert [str(flow.origin) for flow in flows] == [
+        f"{alias}/{expected[0].partition('/')[0]}" for alias in ("ewr", "jfk")
+    ]
+    for flow in flows:
+        assert (flow.witness.entity, flow.origin_is_consumed, flow.audit_ms) == expected
+        assert (flow.target.entity, flow.target_is_consumed) == expected[:2]
 
 
 def test_an_audit_subscription_with_a_filter_does_not_hold_every_message() -> None:
     text = FILE.replace("subscriptions: [audit], ", "") % 'topic: f, subscriptions: {audit: {filter: "a = 1"}%s}'
-    alone = read(text % "").tasks["flights"]
+    alone = read(text % "")
     with pytest.raises(InvalidArgumentError, match="no subscription that holds every message"):
-        witness_of(alone)
-    assert witness_of(alone, "audit").name == "audit"
-    assert witness_of(read(text % ", boards: ").tasks["flights"]) == Witness("boards", shared=True)
+        flows_of(alone, "flights")
+    assert {flow.witness.entity for flow in flows_of(alone, "flights", "audit")} == {"f/Subscriptions/audit"}
+    chosen = flows_of(read(text % ", boards: "), "flights")
+    assert {(flow.witness.entity, flow.origin_is_consumed) for flow in chosen} == {("f/Subscriptions/boards", True)}
 
 
 @pytest.mark.parametrize(("task", "ordered"), [("topic: f", True), ("topic: f, ordering: none", False)])

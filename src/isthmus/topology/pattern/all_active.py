@@ -233,7 +233,8 @@ class AllActive:
                     )
 
     def audit(self, task: AllActiveTask) -> Iterator[Flow]:
-        has_audit = any(each.name.lower() == AUDIT for each in task.subscriptions)
+        # What the filter of an audit subscription leaves out would be missed nowhere.
+        has_audit = any(each.name.lower() == AUDIT and not each.rules for each in task.subscriptions)
         whole = next((each.name for each in task.subscriptions if not each.rules), "")
         name = AUDIT if has_audit else whole
         for route in self.routes(task):
@@ -249,4 +250,7 @@ class AllActive:
                 filter=task.filter,
                 origin_is_consumed=not has_audit,
                 target_is_consumed=not has_audit,
+                audit_ms=(task.audit_ms or 0) if has_audit else 0,
+                detection_ms=task.duplicate_detection_ms,
+                consumers=task.subscriptions[0].name if task.is_queue else "",
             )

@@ -1,0 +1,233 @@
+"""Flows of other patterns than all-active: queues, chains, filters, copies that expire, contents that change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from isthmus.amqp import section
+from isthmus.amqp.types import Long, Symbol, Timestamp
+from isthmus.errors import EntityNotFoundError
+from isthmus.message import digest
+from isthmus.message.name import DIGEST, HOP_PROPERTIES
+from isthmus.replication.audit import audit
+from isthmus.replication.count import Verdict
+from isthmus.replication.identity import Members, identify
+from isthmus.replication.reconcile import Reconciliation
+from isthmus.replication.unkept import numbered
+from isthmus.replication.verify import ground_of
+from isthmus.testing.clock import ManualClock
+from isthmus.topology.model import Endpoint, Flow, Route
+
+DEAD = "/$DeadLetterQueue"
+
+
+def route(source: str, target: str) -> Route:
+    return Route(name=f"{source}>{target}", task="t", pattern="p", source=end(source), targets=(end(target),))
+
+
+def end(text: str) -> Endpoint:
+    alias, _, entity = text.partition("/")
+    return Endpoint(alias, entity)
+
+
+def flow(origin: str, target: str, *routes: Route, witness: str = "", **more: object) -> Flow:
+    kept = end(witness) if witness else Endpoint(end(origin).alias, "")
+    more = {"target_is_consumed": False} | more
+    return Flow(origin=end(origin), witness=kept, target=end(target), routes=tuple(r.name for r in routes), **more)
+
+
+class Entities:
+    """Entities in memory."""
+
+    def __init__(self, *names: str) -> None:
+        self.held: dict[str, list[bytes]] = {name: [] for name in names}
+        self.moves: dict[str, list[tuple[str, int, str]]] = {}
+
+    def put(self, place: str, number: int, *hops: tuple[str, int], body: bytes = b"", at_ms: int = 1) -> None:
+        """A message under a number; `hops`: entity and number of each that it was copied from."""
+        own: dict[str, object] = {}
+        if hops:
+            columns = [(name, name.partition("/")[0], str(at), str(at), "x") for name, at in hops]
+            own = {
+                name: ";".join(values) for name, values in zip(HOP_PROPERTIES, zip(*columns, strict=True), strict=True)
+            }
+            own[DIGEST] = digest(b"", body)
+        held = self.held.setdefault(place, [])
+        annotations = {
+            Symbol("x-opt-sequence-number"): Long(len(held) + 1),
+            Symbol("x-opt-enqueue-sequence-number"): Long(number),
+            Symbol("x-opt-enqueued-time"): Timestamp(at_ms),
+        }
+        held.append(section.encode_message(body, annotations=annotations, application_properties=own))
+
+    def peek(self, endpoint: Endpoint):
+        name = str(endpoint)
+        if name not in self.held:
+            raise EntityNotFoundError(name)
+
+        def look(start: int, count: int) -> Sequence[bytes]:
+            found = [message for message in self.held[name] if identify(message).sequence >= start][:count]
+            for target, number, hop in self.moves.pop(name, ()):
+                self.put(target, number, (hop, number))
+            return found
+
+        return look
+
+    def audit(self, *flows: Flow, routes: Sequence[Route], now_ms: int = 10) -> Reconciliation:
+        ground = ground_of(flows, {each.name: each for each in routes})
+        labels = {(each.alias, each.entity.lower()): label for each, label in ground.origins.items()}
+        return audit(
+            "t",
+            routes,
+            ground.places,
+            self.peek,
+            passages=ground.passages,
+            shared=ground.shared,
+            ttl_ms=ground.ttl_ms,
+            members=Members(labels),
+            clock=ManualClock(now_ms),
+        )
+
+
+def counts(result: Reconciliation, *names: str) -> dict[str, int]:
+    return {name: result.total(name) for name in names}
+
+
+MOVE = route("ewr/orders", "jfk/orders")
+
+
+def moved(*numbers: int) -> Entities:
+    entities = Entities("ewr/orders", "jfk/orders")
+    for number in numbers:
+        entities.put("jfk/orders", number, ("ewr/orders", number))
+    return entities
+
+
+def test_a_queue_that_its_route_empties_is_told_by_its_numbers() -> None:
+    entities = moved(1, 2, 4, 5)
+    entities.put("ewr/orders", 7)
+    entities.put(f"ewr/orders{DEAD}", 6)
+    result = entities.audit(flow("ewr/orders", "jfk/orders", MOVE), routes=[MOVE])
+    found = counts(result, "entered", "arrived", "waiting", "dead_lettered", "lost", "consumed")
+    assert found == {"entered": 7, "arrived": 4, "waiting": 1, "dead_lettered": 1, "lost": 1, "consumed": 0}
+    assert [each.samples["lost"] for each in result.comparisons if each.origin != each.member] == [(3,)]
+    assert result.verdict is Verdict.FAULTY
+
+
+@pytest.mark.parametrize("end_name", ["origin_is_consumed", "target_is_consumed"])
+def test_what_is_missing_may_have_been_consumed_where_applications_consume(end_name: str) -> None:
+    result = moved(1, 3).audit(flow("ewr/orders", "jfk/orders", MOVE, **{end_name: True}), routes=[MOVE])
+    assert counts(result, "consumed", "lost") == {"consumed": 1, "lost": 0}
+    assert result.verdict is Verdict.UNCLEAR
+
+
+def test_a_queue_that_was_moved_whole_is_clean_and_doubles_and_order_are_told() -> None:
+    assert moved(1, 2, 3).audit(flow("ewr/orders", "jfk/orders", MOVE), routes=[MOVE]).clean
+    result = moved(1, 3, 2, 2).audit(flow("ewr/orders", "jfk/orders", MOVE), routes=[MOVE])
+    assert counts(result, "arrived", "lost", "duplicated", "out_of_order") == {
+        "arrived": 3,
+        "lost": 0,
+        "duplicated": 1,
+        "out_of_order": 1,
+    }
+
+
+def test_what_came_before_the_lowest_known_number_is_told() -> None:
+    result = moved(5, 6).audit(flow("ewr/orders", "jfk/orders", MOVE), routes=[MOVE])
+    assert result.total("lost") == 0
+    assert result.verdict is Verdict.UNCLEAR
+    assert "4 messages came to ewr before" in result.unread[0]
+
+
+def test_i1_numbers_are_those_of_each_fragment() -> None:
+    fragment = 1 << 48
+    assert numbered([1, 3, fragment + 1], [1, 3, fragment + 1]) == ([1, 2, 3, fragment + 1], 0)
+    assert numbered([2, 9, -1], [2, 3]) == ([2, 3], 1)
+
+
+def test_i1_a_message_that_moves_through_a_chain_meanwhile_is_met_further_on() -> None:
+    first, second = route("ewr/in/Subscriptions/r", "hub/in"), route("hub/in/Subscriptions/r", "jfk/in")
+    entities = Entities(
+        "ewr/in/Subscriptions/audit", str(first.source), str(second.source), "jfk/in/Subscriptions/audit"
+    )
+    for number in range(1, 6):
+        entities.put("ewr/in/Subscriptions/audit", number)
+    entities.put("jfk/in/Subscriptions/audit", 7, ("ewr/in", 1), ("hub/in", 7))
+    entities.put(str(second.source), 8, ("ewr/in", 2))
+    entities.put(str(first.source), 3)
+    entities.put(f"{second.source}{DEAD}", 9, ("ewr/in", 4))
+    entities.moves[str(first.source)] = [(str(second.source), 5, "ewr/in")]
+    chained = flow("ewr/in", "jfk/in/Subscriptions/audit", first, second, witness="ewr/in/Subscriptions/audit")
+    result = entities.audit(chained, routes=[first, second])
+    found = counts(result, "entered", "arrived", "waiting", "dead_lettered", "lost")
+    assert found == {"entered": 5, "arrived": 1, "waiting": 3, "dead_lettered": 1, "lost": 0}
+
+
+def test_a_queue_divided_by_filters_misses_a_number_once_and_cannot_tell() -> None:
+    east, west = route("ewr/all/Subscriptions/e", "jfk/east"), route("ewr/all/Subscriptions/w", "jfk/west")
+    entities = Entities(str(east.source), str(west.source), "jfk/east", "jfk/west")
+    for number in (1, 3):
+        entities.put("jfk/east", number, ("ewr/all", number))
+    for number in (2, 5):
+        entities.put("jfk/west", number, ("ewr/all", number))
+    flows = [
+        flow("ewr/all", "jfk/east", east, filter="x = 1"),
+        flow("ewr/all", "jfk/west", west, filter="x = 2"),
+    ]
+    result = entities.audit(*flows, routes=[east, west])
+    assert counts(result, "entered", "arrived", "consumed", "lost") == {
+        "entered": 5,
+        "arrived": 4,
+        "consumed": 1,
+        "lost": 0,
+    }
+    assert {each.member for each in result.comparisons} == {"ewr", "jfk/east", "jfk/west"}
+
+
+COPY = route("ewr/in/Subscriptions/r", "jfk/in")
+KEPT = "ewr/in/Subscriptions/audit"
+
+
+def test_a_copy_whose_time_at_the_target_is_over_is_not_lost() -> None:
+    entities = Entities(KEPT, str(COPY.source), "jfk/in/Subscriptions/audit")
+    for number, at_ms in ((1, 1_000), (2, 900_000)):
+        entities.put(KEPT, number, at_ms=at_ms)
+    going = flow("ewr/in", "jfk/in/Subscriptions/audit", COPY, witness=KEPT, expires_ms=60_000)
+    result = entities.audit(going, routes=[COPY], now_ms=930_000)
+    assert counts(result, "copy_expired", "lost") == {"copy_expired": 1, "lost": 1}
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_contents_that_steps_change_are_not_compared(changes: bool) -> None:
+    entities = Entities(KEPT, str(COPY.source), "jfk/orders")
+    entities.put(KEPT, 1, body=b"before")
+    entities.put("jfk/orders", 1, ("ewr/in", 1), body=b"after")
+    result = entities.audit(flow("ewr/in", "jfk/orders", COPY, witness=KEPT, changes=changes), routes=[COPY])
+    assert (result.total("arrived"), result.total("unequal")) == ((1, 0) if changes else (0, 1))
+
+
+def test_a_target_alone_is_no_origin_and_entities_of_one_namespace_are_told_apart() -> None:
+    within = route("ewr/a/Subscriptions/r", "ewr/b")
+    entities = Entities("ewr/a/Subscriptions/audit", str(within.source), "ewr/b")
+    entities.put("ewr/a/Subscriptions/audit", 1)
+    entities.put("ewr/b", 1, ("ewr/a", 1))
+    entities.put("ewr/b", 2)  # an application's own
+    result = entities.audit(flow("ewr/a", "ewr/b", within, witness="ewr/a/Subscriptions/audit"), routes=[within])
+    assert [(each.origin, each.member) for each in result.comparisons] == [("ewr/a", "ewr/a"), ("ewr/a", "ewr/b")]
+    assert counts(result, "entered", "arrived", "lost", "unknown") == {
+        "entered": 1,
+        "arrived": 1,
+        "lost": 0,
+        "unknown": 0,
+    }
+    assert result.clean
+
+
+def test_what_the_namespace_forwards_keeps_its_number() -> None:
+    entities = Entities("ewr/end")
+    for number in (1, 2, 4):
+        entities.put("ewr/end", number)
+    result = entities.audit(flow("ewr/entry", "ewr/end"), routes=[])
+    assert counts(result, "entered", "arrived", "lost") == {"entered": 4, "arrived": 3, "lost": 1}
