@@ -354,6 +354,7 @@ class Spillover:
                 filter=task.spill_filter,
                 target_is_consumed=True,
                 expires_ms=task.deadline_ms,
+                audit_ms=task.audit_ms or 0,
             )
 
 
