@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from isthmus.errors import Fault
 from isthmus.topology.document import Document
+from isthmus.topology.edge import cycle_faults
 from isthmus.topology.forwarding import hop_faults
 from isthmus.topology.model import Federation, NamespaceRef
 from isthmus.topology.pattern import PATTERNS
@@ -63,8 +64,12 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
     if not document.faults:
         document.faults += hop_faults(federation)
     if not document.faults:
+        document.faults += cycle_faults(federation)
+    if not document.faults:
         spark = federation.spark
-        for warned in (slots_warning(spark, slots_needed(len(routes(federation)))), control_warning(spark)):
+        found = routes(federation)
+        needed = slots_needed(len(found), len({route.options.steps for route in found}))
+        for warned in (slots_warning(spark, needed), control_warning(spark)):
             if warned is not None:
                 document.warn(spark.place, *warned)
     return document, federation

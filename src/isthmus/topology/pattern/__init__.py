@@ -14,17 +14,27 @@ from isthmus.topology.pattern.consolidate import Consolidate
 from isthmus.topology.pattern.copy import Copy
 from isthmus.topology.pattern.fan_out import FanOut
 from isthmus.topology.pattern.move import Move
+from isthmus.topology.pattern.spillover import Spillover
 from isthmus.topology.pattern.split import Split
 
 __all__ = ["PATTERNS", "PLANNED", "Pattern"]
 
 PATTERNS: dict[str, Pattern] = {
     pattern.spec.name: pattern
-    for pattern in (AllActive(), ActivePassive(), Copy(), Move(), Consolidate(), FanOut(), Split(), Chain())
+    for pattern in (
+        AllActive(),
+        ActivePassive(),
+        Spillover(),
+        Copy(),
+        Move(),
+        Consolidate(),
+        FanOut(),
+        Split(),
+        Chain(),
+    )
 }
 
 PLANNED = (
-    "spillover",
     "validation",
     "reduction",
     "enrichment",
