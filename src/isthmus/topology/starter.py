@@ -57,9 +57,7 @@ def starter(pattern: str) -> str:
     lines += ["  ewr:", *_settings(NAMESPACE_SPEC.settings, {"connection": "env:EWR_CONNECTION"})]
     lines += ["  jfk:", "    connection: env:JFK_CONNECTION"]
     lines += ["", *_comment(spec.description, ""), "tasks:", "  flights:", f"    pattern: {spec.name}"]
-    required = {setting.name: setting.example for setting in spec.settings if setting.required}
-    members = required | {"members": "[ewr, jfk]"} | _ENTITY.get(pattern, {"topic": "flights"})
-    lines += _settings(spec.settings, _WRITTEN.get(pattern, members))
+    lines += _settings(spec.settings, _WRITTEN.get(pattern, {"topic": "flights", "members": "[ewr, jfk]"}))
     return "\n".join(lines) + "\n"
 
 
