@@ -44,13 +44,13 @@ from isthmus.connectors.servicebus.entity_property import detection_ms, queue_st
 from isthmus.extra import require
 from isthmus.topology import (
     Change,
-    EntityState,
     NamespaceRef,
     NamespaceState,
     QueueState,
     RuleState,
     SubscriptionState,
     TopicState,
+    WantedState,
 )
 
 __all__ = ["CA_FILE_VARIABLE", "ServiceBusAdministration", "ca_file"]
@@ -121,7 +121,7 @@ class ServiceBusAdministration:
     def close(self) -> None:
         self._client.close()
 
-    def observe(self, alias: str, entities: Sequence[EntityState]) -> NamespaceState:
+    def observe(self, alias: str, entities: Sequence[WantedState]) -> NamespaceState:
         topics: list[TopicState] = []
         queues: list[QueueState] = []
         with self._errors():
