@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 from azure.core.exceptions import (
     AzureError,
@@ -30,8 +29,6 @@ from azure.core.exceptions import (
     ServiceRequestError,
 )
 from azure.servicebus.management import (
-    CorrelationRuleFilter,
-    QueueProperties,
     ServiceBusAdministrationClient,
     SqlRuleAction,
     SqlRuleFilter,
@@ -43,18 +40,18 @@ from isthmus.connectors.administration import AdministrationError, EntitySize, N
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.default_rule import DefaultRuleTransport
+from isthmus.connectors.servicebus.entity_property import detection_ms, queue_state, received, rule_state, settings_of
 from isthmus.extra import require
 from isthmus.topology import (
     Change,
-    EntityState,
     NamespaceRef,
     NamespaceState,
     QueueState,
     RuleState,
     SubscriptionState,
     TopicState,
+    WantedState,
 )
-from isthmus.topology.duration import INFINITE_MS
 
 __all__ = ["CA_FILE_VARIABLE", "ServiceBusAdministration", "ca_file"]
 
@@ -124,7 +121,7 @@ class ServiceBusAdministration:
     def close(self) -> None:
         self._client.close()
 
-    def observe(self, alias: str, entities: Sequence[EntityState]) -> NamespaceState:
+    def observe(self, alias: str, entities: Sequence[WantedState]) -> NamespaceState:
         topics: list[TopicState] = []
         queues: list[QueueState] = []
         with self._errors():
@@ -156,7 +153,7 @@ class ServiceBusAdministration:
         return TopicState(
             name=topic.name,
             subscriptions=subscriptions,
-            duplicate_detection_ms=_detection_ms(stands),
+            duplicate_detection_ms=detection_ms(stands),
             partitioned=bool(stands.enable_partitioning),
         )
 
@@ -165,23 +162,23 @@ class ServiceBusAdministration:
             stands = self._client.get_queue(asked.name)
         except (ResourceNotFoundError, AttributeError):  # see `_topic`
             return None
-        return _queue_state(asked.name, stands)
+        return queue_state(asked.name, stands)
 
     def _subscription(self, topic: TopicState, stands: SubscriptionProperties) -> SubscriptionState:
         asked = topic.subscription(stands.name)
         rules: tuple[RuleState, ...] | None = None
         if asked is not None and asked.rules is not None:
-            rules = tuple(_rule(each) for each in self._client.list_rules(topic.name, stands.name))
+            rules = tuple(rule_state(each) for each in self._client.list_rules(topic.name, stands.name))
         return SubscriptionState(
             name=stands.name,
             rules=rules,
-            **_received(stands),
+            **received(stands),
         )
 
     def inventory(self, alias: str) -> NamespaceState:
         with self._errors():
             topics = tuple(self._topic_state(TopicState(name=each.name), each) for each in self._client.list_topics())
-            queues = tuple(_queue_state(each.name, each) for each in self._client.list_queues())
+            queues = tuple(queue_state(each.name, each) for each in self._client.list_queues())
         return NamespaceState(alias=alias, endpoint=self._endpoint, topics=topics, queues=queues)
 
     def waiting(self, change: Change) -> int:
@@ -259,13 +256,13 @@ class ServiceBusAdministration:
                 duplicate_detection_history_time_window=window,
                 enable_partitioning=queue.partitioned,
                 max_size_in_megabytes=queue.initial_size_megabytes,
-                **_settings(queue, creates=True),
+                **settings_of(queue, creates=True),
             )
             if queue.status in {None, "Active"}:
                 return
             window = None
         stands = self._client.get_queue(queue.name)
-        for name, value in _settings(queue).items():
+        for name, value in settings_of(queue).items():
             setattr(stands, name, value)
         if window is not None:
             stands.duplicate_detection_history_time_window = window
@@ -277,7 +274,7 @@ class ServiceBusAdministration:
             return
         first, *others = subscription.rules or (None,)
         with self._transport.default_rule(first):
-            self._client.create_subscription(change.topic, subscription.name, **_settings(subscription, creates=True))
+            self._client.create_subscription(change.topic, subscription.name, **settings_of(subscription, creates=True))
         for rule in others:
             if rule is not None:
                 self._create_rule(change.topic, subscription.name, rule)
@@ -286,7 +283,7 @@ class ServiceBusAdministration:
 
     def _update_subscription(self, topic: str, subscription: SubscriptionState) -> None:
         stands = self._client.get_subscription(topic, subscription.name)
-        for name, value in _settings(subscription).items():
+        for name, value in settings_of(subscription).items():
             setattr(stands, name, value)
         self._client.update_subscription(topic, stands)
 
@@ -344,90 +341,6 @@ class ServiceBusAdministration:
             raise AdministrationError(
                 self._endpoint, f"cannot be reached ({_first_line(error)})", "check host and port"
             ) from None
-
-
-def _settings(entity: QueueState | SubscriptionState, *, creates: bool = False) -> dict[str, Any]:
-    """The client's names and values of what the state asks for."""
-    ttl_ms = entity.default_ttl_ms
-    if creates and ttl_ms is None:
-        ttl_ms = entity.initial_ttl_ms
-    settings: dict[str, Any] = {
-        "max_delivery_count": entity.max_delivery_count,
-        "requires_session": entity.requires_session,
-        "dead_lettering_on_message_expiration": entity.dead_letters_expired,
-        "status": None if creates else entity.status,  # the client's `create` methods do not take it
-    }
-    if entity.lock_duration_ms is not None:
-        settings["lock_duration"] = timedelta(milliseconds=entity.lock_duration_ms)
-    for name, length_ms in (
-        ("auto_delete_on_idle", entity.auto_delete_on_idle_ms),
-        ("default_message_time_to_live", ttl_ms),
-    ):
-        if length_ms is not None:
-            endless = length_ms >= INFINITE_MS
-            settings[name] = "P10675199DT2H48M5.4775807S" if endless else timedelta(milliseconds=length_ms)
-    settings = {name: value for name, value in settings.items() if value is not None}
-    for name, target in (
-        ("forward_to", entity.forward_to),
-        ("forward_dead_lettered_messages_to", entity.forward_dead_letters_to),
-    ):
-        if target is not None:
-            settings[name] = target or None
-    return settings
-
-
-def _queue_state(name: str, stands: QueueProperties) -> QueueState:
-    return QueueState(
-        name=name,
-        duplicate_detection_ms=_detection_ms(stands),
-        partitioned=bool(stands.enable_partitioning),
-        **_received(stands),
-    )
-
-
-def _received(stands: QueueProperties | SubscriptionProperties) -> dict[str, Any]:
-    """What a queue and a subscription have in common, by the names of `QueueState` and `SubscriptionState`."""
-    return {
-        "lock_duration_ms": _milliseconds(stands.lock_duration),
-        "max_delivery_count": stands.max_delivery_count,
-        "auto_delete_on_idle_ms": _milliseconds(stands.auto_delete_on_idle),
-        "requires_session": bool(stands.requires_session),
-        "forward_to": _path(stands.forward_to),
-        "forward_dead_letters_to": _path(stands.forward_dead_lettered_messages_to),
-        "default_ttl_ms": _milliseconds(stands.default_message_time_to_live),
-        "dead_letters_expired": bool(stands.dead_lettering_on_message_expiration),
-        "status": str(getattr(stands.status, "value", stands.status) or "Active"),
-    }
-
-
-def _path(target: str | None) -> str:
-    """The entity's path in a forwarding target, which the service gives as a URL; empty where there is none."""
-    return urlsplit(target).path.strip("/") if target else ""
-
-
-def _detection_ms(stands: QueueProperties | TopicProperties) -> int:
-    """The window of duplicate detection, 0 where it is off."""
-    if not stands.requires_duplicate_detection:
-        return 0
-    return _milliseconds(stands.duplicate_detection_history_time_window)
-
-
-def _rule(stands: Any) -> RuleState:
-    action = getattr(stands.action, "sql_expression", "") or ""
-    return RuleState(stands.name, _filter_text(stands.filter), action)
-
-
-def _filter_text(stands: Any) -> str:
-    if isinstance(stands, CorrelationRuleFilter):
-        parts = {name: value for name, value in vars(stands).items() if value}
-        return f"correlation {parts}"
-    return str(getattr(stands, "sql_expression", "") or "")
-
-
-def _milliseconds(duration: Any) -> int:
-    if isinstance(duration, timedelta):
-        return min(int(duration / timedelta(milliseconds=1)), INFINITE_MS)
-    return INFINITE_MS
 
 
 def _first_line(error: Exception) -> str:

@@ -40,6 +40,14 @@ _LINK = Spec(
             description="SQL filter of a subscription's only rule. Without it the rules are left as they are.",
             example="\"carrier = 'UA'\"",
         ),
+        Setting(
+            name="kind",
+            kind=Kind.CHOICE,
+            choices=("queue", "topic"),
+            default="queue",
+            description="What the target is, where no subscription of it is in the chain.",
+            example="topic",
+        ),
     ),
 )
 _ENTITY = Setting(name="forward", kind=Kind.ENTITY, description="", example="{inbox: orders}")
@@ -66,8 +74,9 @@ SPEC = Spec(
             kind=Kind.MAPPING,
             required=True,
             description="What forwards its messages (ForwardTo): a queue, or `TOPIC/Subscriptions/NAME`, and the queue or topic "
-            "that they go to. `{to: TARGET, filter: SQL}` selects the messages of a subscription; `off` ends forwarding. "
-            "Entities that are not there are made, as a topic where a subscription of it is named, else as a queue. Nobody can "
+            "that they go to. `{to: TARGET, filter: SQL}` selects the messages of a subscription, `{to: TARGET, kind: topic}` says "
+            "that the target is a topic; `off` ends forwarding. Entities that are not there are made, as a topic where that is "
+            "said or a subscription of it is named, else as a queue. Nobody can "
             "receive from an entity that forwards, and none that requires sessions can.",
             example="{inbox: flights, flights/Subscriptions/boards: boards}",
         ),
@@ -98,12 +107,14 @@ class Link(NamedTuple):
         subscription: its name; empty for a queue.
         target: queue or topic; empty where forwarding is to end.
         filter: of the subscription's only rule; empty: left alone.
+        to_topic: whether the target is said to be a topic.
     """
 
     entity: str
     subscription: str
     target: str
     filter: str = ""
+    to_topic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +134,9 @@ class ChainTask(Task):
     @property
     def topics(self) -> dict[str, str]:
         """Topics of the chain: lower-case name to the name as it is first written."""
-        return _spelt(link.entity for link in (*self.links, *self.dead_letters) if link.subscription)
+        links = (*self.links, *self.dead_letters)
+        named = [link.entity for link in links if link.subscription]
+        return _spelt([*named, *(link.target for link in links if link.to_topic)])
 
     @property
     def queues(self) -> dict[str, str]:
@@ -193,14 +206,17 @@ class Chain:
             text = (inner["filter"] if inner else "") or ""
             if inner and text:
                 check_filter(text, inner.at("filter"), document)
-                if not subscription:
-                    document.fault(inner.at("filter"), f"queue {entity} cannot select messages", "remove filter")
+                if not subscription or setting != "forward":
+                    what = f"{setting} of {entity}" if subscription else f"queue {entity}"
+                    document.fault(inner.at("filter"), f"{what} cannot select messages", "remove filter")
             for named in (entity, target):
                 if named.lower().startswith("isthmus."):
                     document.fault(place, "names that begin with 'isthmus.' are isthmus's own", "write another name")
             if (entity.lower(), subscription.lower()) in found:
                 document.fault(place, f"{key.value} stands twice in {setting}", "remove one")
-            found[entity.lower(), subscription.lower()] = Link(entity, subscription, target, text)
+            found[entity.lower(), subscription.lower()] = Link(
+                entity, subscription, target, text, bool(inner and target and inner["kind"] == "topic")
+            )
         return tuple(found.values())
 
     @staticmethod

@@ -104,6 +104,11 @@ def test_partners_are_suspended_alone_and_resumed() -> None:
         ("forward: {a: {to: b, filter: x = 1}}", "queue a cannot select messages"),
         ("forward: {t/Subscriptions/s: {to: b, filter: x = = 1}}", "filter, column"),
         ("forward: {a: b, A: c}", "A stands twice in forward"),
+        (
+            "forward: {a: b}, dead_letters: {t/Subscriptions/s: {to: b, filter: x = 1}}",
+            "dead_letters of t cannot select messages",
+        ),
+        ("forward: {a: {to: t, kind: topic}, t: c}", "t is a topic here and forwards nothing itself"),
         ("forward: {t/Subscriptions/s: b, t: c}", "t is a topic here and forwards nothing itself"),
         ("forward: {a: isthmus.claims}", "isthmus's own"),
         ("forward: {a: b, b: A}", "in a circle: a → b → a"),
@@ -145,3 +150,13 @@ def test_audit_goes_from_each_entry_to_each_end() -> None:
 
 def test_the_starter_has_no_fault() -> None:
     assert lint(starter("chain")) == []
+
+
+def test_an_entry_queue_leads_to_a_topic_of_another_task() -> None:
+    text = chain("forward: {inbox: TARGET}") + "  u: {pattern: all-active, topic: flights, members: [ewr, jfk]}\n"
+    (fault,) = lint(text.replace("TARGET", "flights"))
+    assert fault.message == "tasks t and u want both a queue and a topic flights at ewr"
+    federation = read(text.replace("TARGET", "{to: flights, kind: topic}"))
+    assert [type(each).__name__ for each in wanted(federation)["ewr"]] == ["QueueState", "TopicState", "TopicState"]
+    (flow,) = PATTERNS["chain"].audit(federation.tasks["t"])
+    assert str(flow.target) == "ewr/flights"
