@@ -16,6 +16,7 @@ pytestmark = pytest.mark.spark
 TASKS = """\
   bookings: {pattern: active-passive, topic: bookings, primary: ewr, secondary: jfk, failover_within: 30s, audit: 1d}
   payments: {pattern: spillover, queue: payments, members: [ewr, jfk], deadline: 60s, reasons: [max-deliveries, expired, Declined]}
+  quick: {pattern: spillover, queue: quick, members: [ewr, jfk], deadline: 2s}
 """
 DEADLINE_SECONDS = 60
 # A spilled message is at the pair within 2 s; this is for a machine that does other things too.
@@ -47,10 +48,8 @@ def receive(
         (message,) = receiver.receive_messages(max_message_count=1, max_wait_time=PATIENCE_SECONDS)
         if then == "complete":
             receiver.complete_message(message)
-        elif then == "dead-letter":
-            receiver.dead_letter_message(message, reason=reason, error_description=f"{reason} by the test")
         else:
-            receiver.abandon_message(message)
+            receiver.dead_letter_message(message, reason=reason, error_description=f"{reason} by the test")
         return message
 
 
@@ -98,8 +97,10 @@ def test_what_expires_and_what_is_abandoned_too_often_spills(federation: Federat
     assert 1 < copy.time_to_live.total_seconds() < DEADLINE_SECONDS
     assert time.monotonic() - sent < DEADLINE_SECONDS
     send(federation, "jfk", "payments", ServiceBusMessage("c", message_id="c"))
-    for _ in range(10):
-        receive(federation, "jfk", "payments", then="abandon")
+    with client(federation, "jfk") as opened, opened.get_queue_receiver("payments") as receiver:
+        for _ in range(10):
+            (message,) = receiver.receive_messages(max_message_count=1, max_wait_time=PATIENCE_SECONDS)
+            receiver.abandon_message(message)
     copy = receive(federation, "ewr", "payments")
     assert (copy.message_id, text(copy, "repl-dead-letter-reason")) == ("c", "MaxDeliveryCountExceeded")
 
@@ -120,10 +121,14 @@ def test_what_is_stranded_in_a_namespace_that_cannot_be_reached_moves_when_it_re
     send(federation, "ewr", "payments", ServiceBusMessage("f", message_id="f"))
     federation.namespaces["jfk"].kill()
     receive(federation, "ewr", "payments", then="dead-letter")
-    time.sleep(3)
+    send(federation, "ewr", "quick", ServiceBusMessage("g", message_id="g"))
+    time.sleep(4)
     federation.namespaces["jfk"].start()
     assert receive(federation, "ewr", "payments").message_id == "e"
     assert receive(federation, "jfk", "payments").message_id == "f"
+    late = receive(federation, "ewr", "quick-parked")
+    assert (late.message_id, late.dead_letter_reason) == ("g", "DeadlinePassed")
+    assert text(late, "repl-dead-letter-reason") == "TTLExpiredException"
     for alias in ("ewr", "jfk"):
         assert count(federation, alias, "payments") == 0
         assert count(federation, alias, "payments-parked") == 0

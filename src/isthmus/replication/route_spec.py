@@ -22,16 +22,13 @@ def claim_key(task: str, alias: str) -> str:
     return f"{alias}/{task}"
 
 
-def route_spec(
-    route: Route, federation: Federation, *, only_present: bool = False, steps: tuple[str, ...] = ()
-) -> RouteSpec:
+def route_spec(route: Route, federation: Federation, *, only_present: bool = False) -> RouteSpec:
     """Describe a route.
 
     Args:
         route: the route.
         federation: its federation, with absolute paths.
         only_present: end when what stands at the source at the beginning is moved.
-        steps: names of the custom steps that its rows go through.
     """
     source, target = (federation.namespaces[each.alias] for each in (route.source, route.target))
     options = route.options
@@ -54,7 +51,7 @@ def route_spec(
                 "mark": options.mark,
                 "mark_value": "number" if options.mark_is_number else "message-id",
                 "duplicates": options.duplicates,
-                "trusts_provenance": "true" if steps else "false",
+                "trusts_provenance": "true" if options.steps else "false",
             }
             | ({"policy": policy} if (policy := options.policy.to_text()) else {}),
         ),
@@ -62,5 +59,5 @@ def route_spec(
         ordered=options.ordering == "ordered",
         only_present=only_present,
         block_refused=options.refused == "block",
-        steps=steps,
+        steps=options.steps,
     )

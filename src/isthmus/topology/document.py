@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from isthmus.errors import ConfigError, Fault
+from isthmus.topology.reference import SecretError, SecretReference
 from isthmus.topology.setting import Kind, Setting, SettingError, Spec
 
 __all__ = ["Document", "Place", "Values", "compose"]
@@ -148,7 +149,7 @@ class Document:
                 for key, value in node.value:
                     pending += [key, value]
                     named = isinstance(key, yaml.ScalarNode) and _SECRET_KEY.match(key.value)
-                    if named and isinstance(value, yaml.ScalarNode) and value.value:
+                    if named and isinstance(value, yaml.ScalarNode) and value.value and not _is_reference(value.value):
                         self._refuse_secret(value)
             elif isinstance(node, yaml.SequenceNode):
                 pending += node.value
@@ -241,7 +242,11 @@ class Document:
         try:
             if setting.kind in (Kind.ALIASES, Kind.NAMES):
                 values.values[setting.name] = self._named(setting, node)
-            elif setting.kind in {Kind.SUBSCRIPTIONS, Kind.MAPPING, Kind.LIST, Kind.TREE}:
+            elif setting.kind is Kind.TEXTS:
+                values.values[setting.name] = self._texts(setting, node)
+            elif setting.kind is Kind.PAIRS:
+                values.values[setting.name] = self._pairs(setting, node)
+            elif setting.kind in {Kind.SUBSCRIPTIONS, Kind.MAPPING, Kind.LIST, Kind.TREE, Kind.STEPS}:
                 values.values[setting.name] = node
             elif id(node) in self._secrets:
                 values.faulty.add(setting.name)
@@ -302,6 +307,24 @@ class Document:
             except SettingError as wrong:
                 self.fault(self.place(item), wrong.message, wrong.hint)
         return tuple(found)
+
+    def _texts(self, setting: Setting, node: Node) -> tuple[str, ...]:
+        if not isinstance(node, yaml.SequenceNode) or not node.value:
+            raise SettingError(f"{setting.name} is not a list", f"write {setting.name}: {setting.example}")
+        return tuple(self.scalar(setting, item) for item in node.value)
+
+    def _pairs(self, setting: Setting, node: Node) -> dict[str, str]:
+        if not isinstance(node, yaml.MappingNode) or not node.value:
+            raise SettingError(f"{setting.name} is not a mapping", f"write {setting.name}: {setting.example}")
+        return {name: self.scalar(setting, value) for name, (_, value) in self.pairs(node, setting.name).items()}
+
+
+def _is_reference(text: str) -> bool:
+    try:
+        SecretReference.parse(text)
+    except SecretError:
+        return False
+    return True
 
 
 def suggest(word: str, known: tuple[str, ...] | list[str] | Mapping[str, Any]) -> str:

@@ -67,7 +67,9 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
         document.faults += cycle_faults(federation)
     if not document.faults:
         spark = federation.spark
-        for warned in (slots_warning(spark, slots_needed(len(routes(federation)))), control_warning(spark)):
+        found = routes(federation)
+        needed = slots_needed(len(found), len({route.options.steps for route in found}))
+        for warned in (slots_warning(spark, needed), control_warning(spark)):
             if warned is not None:
                 document.warn(spark.place, *warned)
     return document, federation

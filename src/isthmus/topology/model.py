@@ -18,6 +18,7 @@ from isthmus.message.copy_policy import CopyPolicy
 from isthmus.topology.document import Place
 from isthmus.topology.reference import SecretReference
 from isthmus.topology.spark import SparkSettings
+from isthmus.topology.step import StepDeclaration, anchored
 
 __all__ = ["Endpoint", "Federation", "Flow", "NamespaceRef", "Route", "RouteOptions", "Task"]
 
@@ -72,6 +73,7 @@ class Task:
         name: the task's key in the file.
         pattern: the pattern's name.
         members: aliases of the namespaces that take part, in the file's order.
+        steps: what messages go through on each of its routes, in order.
         place: where the task stands.
         places: where its settings stand.
     """
@@ -79,6 +81,7 @@ class Task:
     name: str
     pattern: str
     members: tuple[str, ...]
+    steps: tuple[StepDeclaration, ...] = ()
     place: Place = field(default=Place(), compare=False, repr=False)
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
 
@@ -113,7 +116,7 @@ class RouteOptions:
         lock_duration_ms: LockDuration of the source, by which a reader renews.
         refused: what becomes of a message that its target refuses for itself: `dead-letter` or `block`.
         policy: what a copy differs in from its original.
-        steps: the steps that its rows go through, as the task declares them.
+        steps: the steps that its rows go through, each as `StepDeclaration.to_text` writes it.
     """
 
     ordering: str = "ordered"
@@ -203,4 +206,13 @@ class Federation:
 
     def anchored(self, directory: Path) -> Federation:
         """The same with relative file paths put below `directory`."""
-        return replace(self, namespaces={alias: each.anchored(directory) for alias, each in self.namespaces.items()})
+        return replace(
+            self,
+            namespaces={alias: each.anchored(directory) for alias, each in self.namespaces.items()},
+            tasks={
+                name: replace(task, steps=tuple(anchored(step, directory) for step in task.steps))
+                if task.steps
+                else task
+                for name, task in self.tasks.items()
+            },
+        )

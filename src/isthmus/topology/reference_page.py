@@ -15,6 +15,7 @@ from isthmus.topology.pattern.subscription import SUBSCRIPTION_SPEC
 from isthmus.topology.reader import FILE_SPEC, NAMESPACE_SPEC
 from isthmus.topology.setting import Kind, Setting, Spec
 from isthmus.topology.spark import CONTROL_SPEC, REFUSED, SPARK_SPEC
+from isthmus.topology.step import PLANNED_STEPS, STEPS
 
 __all__ = ["reference_page"]
 
@@ -44,6 +45,23 @@ A key that this version does not know is a fault, never ignored; so is one that 
 not stand in the file: it names them by reference. YAML anchors, aliases and merge keys (`<<`) can be used.
 """
 
+_STEPS = """\
+## steps
+
+A task of any pattern can declare `steps`: what messages go through on each of its routes, in order. A step that fails on a message
+sets that message aside at its source and not the route. Not available yet: {planned}. How to use them:
+[change messages on the way](../how-to/change-messages-on-the-way.md).
+
+```yaml
+steps:
+  - validate: {{schema: flight.schema.json, on_failure: dead-letter}}
+  - filter: "carrier = 'UA'"
+  - set: "SET priority = 'high'"
+  - enrich: {{from: airports.csv, on: dest = faa, columns: [name, lat]}}
+  - encrypt: {{key: file:flight.key, algorithm: A256GCM}}
+```
+"""
+
 _TABLE = "| setting | value | default | since |\n| --- | --- | --- | --- |"
 
 
@@ -58,6 +76,8 @@ def reference_page() -> str:
         + ".\n",
         *(section for pattern in PATTERNS.values() for section in _pattern(pattern.spec)),
         _section("#### subscriptions", SUBSCRIPTION_SPEC),
+        _STEPS.format(planned=", ".join(f"`{name}`" for name in PLANNED_STEPS)),
+        *(_section(f"### step: {kind.spec.name}", kind.spec) for kind in STEPS.values()),
         _section("## spark", SPARK_SPEC),
         "Refused in `settings`:\n\n" + "\n".join(f"- `{name}`: {reason}." for name, reason in REFUSED.items()) + "\n",
         _section("### control", CONTROL_SPEC),

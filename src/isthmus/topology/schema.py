@@ -16,6 +16,7 @@ from isthmus.topology.pattern.subscription import SUBSCRIPTION_SPEC
 from isthmus.topology.reader import FILE_SPEC, NAMESPACE_SPEC, VERSION
 from isthmus.topology.setting import Kind, Setting, Spec
 from isthmus.topology.spark import CONTROL_SPEC, REFUSED, SPARK_SPEC
+from isthmus.topology.step import STEPS, StepKind
 
 __all__ = ["federation_schema", "setting_schema", "spec_schema"]
 
@@ -101,6 +102,12 @@ def _kind_schema(setting: Setting) -> dict[str, Any]:
                 "uniqueItems": True,
                 "minItems": 1,
             }
+        case Kind.TEXTS:
+            return {"type": "array", "items": {"type": ["string", "number", "boolean"]}, "minItems": 1}
+        case Kind.PAIRS:
+            return {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
+        case Kind.STEPS:
+            return {"type": "array", "items": {"anyOf": [_step_schema(kind) for kind in STEPS.values()]}}
         case Kind.SUBSCRIPTIONS:
             inner = spec_schema(SUBSCRIPTION_SPEC) | {"type": ["object", "null"]}
             names = {"type": "array", "items": {"type": ["string", "number", "boolean"]}}
@@ -118,6 +125,14 @@ def _kind_schema(setting: Setting) -> dict[str, Any]:
         case _:
             # YAML reads `no` and `007` as other types; the reader takes what was written.
             return {"type": ["string", "number", "boolean"]}
+
+
+def _step_schema(kind: StepKind) -> dict[str, Any]:
+    schema = spec_schema(kind.spec)
+    if kind.short:
+        schema = {"anyOf": [{"type": ["string", "number", "boolean"]}, schema]}
+    name = kind.spec.name
+    return {"type": "object", "required": [name], "properties": {name: schema}, "additionalProperties": False}
 
 
 def _inner_schema(setting: Setting) -> dict[str, Any]:

@@ -21,6 +21,8 @@ __all__ = ["starter"]
 
 # What a starter writes of a pattern's settings; the others stand as comments.
 _WRITTEN = {
+    "active-passive": {"topic": "flights", "primary": "ewr", "secondary": "jfk", "failover_within": "1m"},
+    "spillover": {"queue": "payments", "members": "[ewr, jfk]", "deadline": "10m"},
     "copy": {"source": "ewr", "topic": "flights", "target": "jfk"},
     "move": {"source": "ewr", "queue": "departures", "target": "jfk"},
     "consolidate": {"sources": "[ewr, jfk]", "topic": "flights", "target": "jfk", "target_topic": "all-flights"},
@@ -34,8 +36,6 @@ _WRITTEN = {
 }
 
 _WIDTH = 100
-# Of patterns whose tasks name their entity in another setting than `topic`.
-_ENTITY: dict[str, dict[str, str]] = {"spillover": {"queue": "payments"}}
 _HEAD = """\
 # A federation of namespaces. Check it with `isthmus lint`, see what it would do with `isthmus plan`, make the entities
 # with `isthmus apply`, move messages with `isthmus run`.

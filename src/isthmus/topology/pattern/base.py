@@ -45,11 +45,17 @@ COMMON = (
         "takes it. A target that is busy, full or disabled always blocks.",
         example="dead-letter",
     ),
+    Setting(
+        name="steps",
+        kind=Kind.STEPS,
+        description="What messages go through on each route of the task, in order: a list of steps, each a mapping with one key.",
+        example="[{filter: \"carrier = 'UA'\"}]",
+    ),
 )
 
 COMMON_PLANNED = tuple(
     Setting(name=name, kind=Kind.TEXT, description="Not available yet.", available=False)
-    for name in ("rate_limit", "when_full", "mailbox", "python", "steps", "compression", "hop_budget")
+    for name in ("rate_limit", "when_full", "mailbox", "compression", "hop_budget")
 )
 
 
