@@ -20,7 +20,10 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from isthmus.connectors.secret import scrub
 from isthmus.errors import ConfigError, Fault, IsthmusError
-from isthmus.topology import Change, EntityState, Federation, NamespaceRef, NamespaceState, Plan, wanted
+from isthmus.extra import require
+from isthmus.topology import Change, Federation, NamespaceRef, NamespaceState, Plan, WantedState, wanted
+from isthmus.topology.log_planner import wanted_logs
+from isthmus.topology.namespace_kind import KAFKA
 
 __all__ = [
     "Administration",
@@ -73,7 +76,7 @@ class EntitySize(NamedTuple):
 class Administration(Protocol):
     """The entities of one namespace. Calls block."""
 
-    def observe(self, alias: str, entities: Sequence[EntityState]) -> NamespaceState:
+    def observe(self, alias: str, entities: Sequence[WantedState]) -> NamespaceState:
         """What stands under the names asked for, whether it is a queue or a topic: of a topic all its subscriptions, and the
         rules of those that are named.
 
@@ -156,6 +159,11 @@ def open_administration(namespace: NamespaceRef) -> Administration:
         SecretError, ConnectionStringError: its connection leads nowhere.
         AdministrationError: the file of its authority is not there.
     """
+    if namespace.kind == KAFKA.name:
+        require("kafka", "a Kafka cluster")
+        from isthmus.connectors.kafka.log_administration import LogAdministration
+
+        return LogAdministration.open(namespace)
     from isthmus.connectors.servicebus.administration import ServiceBusAdministration
 
     return ServiceBusAdministration.open(namespace)
@@ -174,7 +182,7 @@ class Administrations:
     ) -> None:
         self._federation = federation
         self._opener = opener
-        self._wanted = wanted(federation)
+        self._wanted: dict[str, Sequence[Any]] = {**wanted(federation), **wanted_logs(federation)}
         self._open: dict[str, Administration] = {}
 
     def __enter__(self) -> Self:

@@ -24,6 +24,7 @@ from isthmus.errors import InvalidArgumentError
 from isthmus.topology.change import Plan
 from isthmus.topology.duplicate import duplicate_notes, keeps_keys
 from isthmus.topology.forwarding import long_walks, told_walk
+from isthmus.topology.log_planner import log_changes, wanted_logs
 from isthmus.topology.model import Federation
 from isthmus.topology.planning.finding import OWN, Findings
 from isthmus.topology.planning.order import ordered
@@ -49,11 +50,11 @@ def plan(federation: Federation, observed: Mapping[str, NamespaceState]) -> Plan
         InvalidArgumentError: a namespace that a task uses was not observed.
     """
     desired = wanted(federation)
-    missing = [alias for alias in desired if alias not in observed]
+    missing = [alias for alias in (*desired, *wanted_logs(federation)) if alias not in observed]
     if missing:
         raise InvalidArgumentError(f"not observed: {', '.join(missing)}")
     findings = Findings(federation, faults=list(contradictions(federation)))
-    _check_endpoints(findings, {alias: observed[alias] for alias in desired})
+    _check_endpoints(findings, {alias: observed[alias] for alias in (*desired, *wanted_logs(federation))})
     for alias, entities in desired.items():
         for entity in entities:
             if isinstance(entity, TopicState):
@@ -66,6 +67,10 @@ def plan(federation: Federation, observed: Mapping[str, NamespaceState]) -> Plan
     for task in federation.tasks.values():
         keyless = [alias for alias in task.members if not keeps_keys(observed[alias].endpoint)]
         findings.notes += duplicate_notes(task, keyless)
+    logs = log_changes(federation, observed)
+    findings.changes += logs.changes
+    findings.notes += logs.notes
+    findings.faults += logs.faults
     return Plan(
         changes=ordered(findings.changes),
         routes=tuple(routes(federation)),

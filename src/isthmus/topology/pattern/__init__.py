@@ -14,10 +14,12 @@ from isthmus.topology.pattern.consolidate import Consolidate
 from isthmus.topology.pattern.copy import Copy
 from isthmus.topology.pattern.fan_out import FanOut
 from isthmus.topology.pattern.move import Move
+from isthmus.topology.pattern.queue_to_stream import QueueToStream
 from isthmus.topology.pattern.spillover import Spillover
 from isthmus.topology.pattern.split import Split
+from isthmus.topology.pattern.stream_to_queue import StreamToQueue
 
-__all__ = ["PATTERNS", "PLANNED", "Pattern"]
+__all__ = ["LOG_PATTERNS", "PATTERNS", "PLANNED", "Pattern"]
 
 PATTERNS: dict[str, Pattern] = {
     pattern.spec.name: pattern
@@ -31,15 +33,18 @@ PATTERNS: dict[str, Pattern] = {
         FanOut(),
         Split(),
         Chain(),
+        StreamToQueue(),
+        QueueToStream(),
     )
 }
+
+LOG_PATTERNS = ("stream-to-queue", "queue-to-stream")
+"""Patterns in which a namespace may be a log; the others need subscriptions, rules and dead-letter queues at every member."""
 
 PLANNED = (
     "validation",
     "reduction",
     "enrichment",
-    "stream-to-queue",
-    "queue-to-stream",
     "normalisation",
 )
 """Patterns that are known by name and refused as not available yet."""

@@ -20,7 +20,7 @@ from isthmus.topology.change import label, same_value, shown
 from isthmus.topology.claim import claims
 from isthmus.topology.model import Federation, Task
 from isthmus.topology.pattern import PATTERNS
-from isthmus.topology.state import EntityState, QueueState, SubscriptionState, TopicState
+from isthmus.topology.state import EntityState, LogState, QueueState, SubscriptionState, TopicState
 
 __all__ = ["contradictions", "wanted", "wanted_of", "wanted_topics"]
 
@@ -43,9 +43,11 @@ def wanted_topics(federation: Federation) -> dict[str, tuple[str, ...]]:
 
 
 def wanted_of(task: Task) -> Iterator[tuple[str, EntityState]]:
-    """What one task wants. A task without routes is moved by nobody and needs no claim."""
+    """What one task wants at Service Bus namespaces. A task without routes is moved by nobody and needs no claim."""
     pattern = PATTERNS[task.pattern]
-    yield from pattern.wanted(task)
+    for alias, entity in pattern.wanted(task):
+        if not isinstance(entity, LogState):
+            yield alias, entity
     if next(pattern.routes(task), None) is not None:
         yield from claims(task)
 
