@@ -21,9 +21,10 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 from isthmus.connectors.secret import scrub
 from isthmus.errors import ConfigError, Fault, IsthmusError
 from isthmus.extra import require
-from isthmus.topology import Change, Federation, NamespaceRef, NamespaceState, Plan, WantedState, wanted
+from isthmus.topology import Change, Federation, NamespaceRef, NamespaceState, Plan, wanted
 from isthmus.topology.log_planner import wanted_logs
 from isthmus.topology.namespace_kind import KAFKA
+from isthmus.topology.state import WantedState
 
 __all__ = [
     "Administration",

@@ -99,7 +99,9 @@ _SCALARS = st.one_of(
     st.integers(),
     st.floats(),
     st.text(max_size=20),
-    st.sampled_from(["all-active", "ewr", "env:A", "10m", "off", "a = 1", "flights", "<<", "now", "replicated <> 1", "drop"]),
+    st.sampled_from(
+        ["all-active", "ewr", "env:A", "10m", "off", "a = 1", "flights", "<<", "now", "replicated <> 1", "drop"]
+    ),
 )
 _KEYS = st.sampled_from(
     "isthmus namespaces tasks pattern topic queue members connection host identity ca_file filter mark start ordering "
