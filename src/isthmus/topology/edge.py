@@ -79,7 +79,7 @@ def _edge(route: Route, fed: Fed, *, is_changed: bool) -> Edge:
     for suffix in _DEAD_LETTERS:
         path = path.partition(suffix)[0]
     entity, _, subscription = path.partition(_SUBSCRIPTIONS)
-    options, policy = route.options, route.options.policy
+    policy = route.options.policy
     edge = Edge(
         source=_node(route.source.alias, entity),
         target=_node(route.target.alias, route.target.entity),

@@ -37,8 +37,8 @@ def test_a_cycle_is_named_way_by_way_at_its_last_task() -> None:
         "  a: {pattern: fan-out, topic: t, hub: ewr, members: {jfk: [lga]}}\n" + COPY % ("b", "lga", "t", "ewr", "topic", "t", ""),
         # Steps that only leave messages out take no mark away, and a task whose routes all set one sets it again.
         "".join(
-            "  %s: {pattern: copy, source: %s, topic: t, target: %s, steps: [{filter: p = 1}]}\n" % way
-            for way in [("a", "ewr", "jfk"), ("b", "jfk", "ewr")]
+            f"  {name}: {{pattern: copy, source: {source}, topic: t, target: {target}, steps: [{{filter: p = 1}}]}}\n"
+            for name, source, target in [("a", "ewr", "jfk"), ("b", "jfk", "ewr")]
         ),
         "  a: {pattern: all-active, topic: a, members: [ewr, jfk], steps: [{set: 'SET a = 1'}]}\n",
         # No message is selected by both.
@@ -60,8 +60,8 @@ def test_what_comes_to_an_end_is_no_fault(tasks: str) -> None:
         SPLIT % ("a", "ewr", "jfk", "seen IS NULL", ", action: SET seen = 1") + SPLIT % ("b", "jfk", "ewr", "1 = 1", ", action: REMOVE seen"),
         # Steps may give both copies other MessageIds, so that neither mark fits any more.
         "".join(
-            "  %s: {pattern: copy, source: %s, topic: t, target: %s, steps: [{set: 'SET a = 1'}]}\n" % way
-            for way in [("a", "ewr", "jfk"), ("b", "jfk", "ewr")]
+            f"  {name}: {{pattern: copy, source: {source}, topic: t, target: {target}, steps: [{{set: 'SET a = 1'}}]}}\n"
+            for name, source, target in [("a", "ewr", "jfk"), ("b", "jfk", "ewr")]
         ),
         # The copy gets another MessageId on its way back, so that the mark does not fit any more.
         COPY % ("a", "ewr", "t", "jfk", "queue", "q", "")
