@@ -21,6 +21,7 @@ from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.pattern.mark import mark_filter
 from isthmus.topology.route import routes
 from isthmus.topology.state import QueueState, RuleState, SubscriptionState, TopicState
+from isthmus.topology.step import changes
 
 __all__ = ["cycle_faults", "edges"]
 
@@ -61,7 +62,8 @@ def edges(federation: Federation) -> list[Edge]:
                     found += _forwards(task, alias, entity.name, each, f"subscription {each.name}")
             elif isinstance(entity, QueueState):
                 found += _forwards(task, alias, entity.name, entity, f"queue {entity.name}")
-        found += (_edge(route, fed) for route in routes(federation, task.name))
+        is_changed = any(changes(step) for step in task.steps)
+        found += (_edge(route, fed, is_changed=is_changed) for route in routes(federation, task.name))
     return list(dict.fromkeys(found))
 
 
@@ -72,19 +74,19 @@ def _forwards(task: Task, alias: str, entity: str, state: QueueState | Subscript
             yield _ruled(edge, state) if isinstance(state, SubscriptionState) else edge
 
 
-def _edge(route: Route, fed: Fed) -> Edge:
+def _edge(route: Route, fed: Fed, *, is_changed: bool) -> Edge:
     path = route.source.entity.lower()
     for suffix in _DEAD_LETTERS:
         path = path.partition(suffix)[0]
     entity, _, subscription = path.partition(_SUBSCRIPTIONS)
-    options, policy = route.options, route.options.policy
+    policy = route.options.policy
     edge = Edge(
         source=_node(route.source.alias, entity),
         target=_node(route.target.alias, route.target.entity),
         task=route.task,
         text=f"route {route.name}",
-        changed=None if options.steps else frozenset(name.lower() for name in (*policy.properties, *policy.removed)),
-        changes_id=bool(options.steps),
+        changed=None if is_changed else frozenset(name.lower() for name in (*policy.properties, *policy.removed)),
+        changes_id=is_changed,
     )
     state = fed.get((route.source.alias, entity, subscription))
     return _marked(_ruled(edge, state), state, route) if state is not None else edge

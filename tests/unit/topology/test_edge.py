@@ -35,6 +35,12 @@ def test_a_cycle_is_named_way_by_way_at_its_last_task() -> None:
         # One marked way is enough.
         COPY % ("a", "ewr", "t", "jfk", "queue", "q", "") + "  b: {pattern: move, source: jfk, queue: q, target: ewr, target_topic: t}\n",
         "  a: {pattern: fan-out, topic: t, hub: ewr, members: {jfk: [lga]}}\n" + COPY % ("b", "lga", "t", "ewr", "topic", "t", ""),
+        # Steps that only leave messages out take no mark away, and a task whose routes all set one sets it again.
+        "".join(
+            f"  {name}: {{pattern: copy, source: {source}, topic: t, target: {target}, steps: [{{filter: p = 1}}]}}\n"
+            for name, source, target in [("a", "ewr", "jfk"), ("b", "jfk", "ewr")]
+        ),
+        "  a: {pattern: all-active, topic: a, members: [ewr, jfk], steps: [{set: 'SET a = 1'}]}\n",
         # No message is selected by both.
         SPLIT % ("a", "ewr", "jfk", "p = 1", "") + SPLIT % ("b", "jfk", "ewr", "p = 2", ""),
         # A mark of the operator's own.
@@ -52,6 +58,11 @@ def test_what_comes_to_an_end_is_no_fault(tasks: str) -> None:
         SPLIT % ("a", "ewr", "jfk", "p = 1", "") + SPLIT % ("b", "jfk", "ewr", "p > 0", ""),
         SPLIT % ("a", "ewr", "jfk", "p = 1", ", action: SET p = 2") + SPLIT % ("b", "jfk", "ewr", "p = 2", ", action: SET p = 1"),
         SPLIT % ("a", "ewr", "jfk", "seen IS NULL", ", action: SET seen = 1") + SPLIT % ("b", "jfk", "ewr", "1 = 1", ", action: REMOVE seen"),
+        # Steps may give both copies other MessageIds, so that neither mark fits any more.
+        "".join(
+            f"  {name}: {{pattern: copy, source: {source}, topic: t, target: {target}, steps: [{{set: 'SET a = 1'}}]}}\n"
+            for name, source, target in [("a", "ewr", "jfk"), ("b", "jfk", "ewr")]
+        ),
         # The copy gets another MessageId on its way back, so that the mark does not fit any more.
         COPY % ("a", "ewr", "t", "jfk", "queue", "q", "")
         + SPLIT.replace("queue: q, filter", "topic: t, filter") % ("b", "jfk", "ewr", "1 = 1", ", action: SET sys.MessageId = newid()"),

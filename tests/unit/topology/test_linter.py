@@ -99,11 +99,14 @@ _SCALARS = st.one_of(
     st.integers(),
     st.floats(),
     st.text(max_size=20),
-    st.sampled_from(["all-active", "ewr", "env:A", "10m", "off", "a = 1", "flights", "<<", "now", "replicated <> 1"]),
+    st.sampled_from(
+        ["all-active", "ewr", "env:A", "10m", "off", "a = 1", "flights", "<<", "now", "replicated <> 1", "drop"]
+    ),
 )
 _KEYS = st.sampled_from(
     "isthmus namespaces tasks pattern topic queue members connection host identity ca_file filter mark start ordering "
-    "subscriptions subscription duplicate_detection lock_duration rate_limit when_full ewr jfk << x-y action kind".split()
+    "subscriptions subscription duplicate_detection lock_duration rate_limit when_full ewr jfk << x-y action kind source sources target target_topic "
+    "target_queue targets otherwise first hub to name".split()
 )
 _TREES = st.recursive(
     _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=5), max_leaves=25
@@ -122,11 +125,22 @@ def test_i1_any_tree_is_linted(tree: object) -> None:
     assert lint(yaml.safe_dump(tree))
 
 
-@given(st.dictionaries(_KEYS, _TREES, max_size=6))
-def test_i1_any_task_is_linted(task: dict[str, object]) -> None:
+# What makes a task of each pattern whole enough for all of its checks.
+_WHOLE = {
+    "all-active": {},
+    "copy": {"source": "ewr", "topic": "flights", "target": "jfk"},
+    "move": {"source": "ewr", "queue": "flights", "target": "jfk"},
+    "consolidate": {"sources": ["ewr", "jfk"], "topic": "flights", "target": "jfk"},
+    "fan-out": {"hub": "ewr", "topic": "flights", "members": {"jfk": []}},
+    "split": {"source": "ewr", "queue": "flights", "targets": [{"to": "jfk", "queue": "a", "filter": "a = 1"}]},
+}
+
+
+@given(st.sampled_from(sorted(_WHOLE)), st.dictionaries(_KEYS, _TREES, max_size=6))
+def test_i1_any_task_is_linted(pattern: str, task: dict[str, object]) -> None:
     import yaml
 
-    tasks = yaml.safe_dump({"x": {"pattern": "all-active", **task}})
+    tasks = yaml.safe_dump({"x": {"pattern": pattern, **_WHOLE[pattern], **task}})
     assert isinstance(lint(SOUND + "".join(f"  {line}\n" for line in tasks.splitlines())), list)
 
 
