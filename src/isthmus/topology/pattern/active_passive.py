@@ -256,7 +256,7 @@ class ActivePassive:
 
     def audit(self, task: ActivePassiveTask) -> Iterator[Flow]:
         primary, secondary = task.members
-        has_audit = any(each.name.lower() == AUDIT for each in task.subscriptions)
+        has_audit = any(each.name.lower() == AUDIT and not each.rules for each in task.subscriptions)
         whole = next((each.name for each in task.subscriptions if not each.rules), "")
         name = AUDIT if has_audit else whole
         path = f"{task.entity}/Subscriptions/{name}" if name else ""
@@ -269,4 +269,6 @@ class ActivePassive:
             origin_is_consumed=not has_audit,
             target_is_consumed=not has_audit,
             expires_ms=task.window_ms,
+            audit_ms=(task.audit_ms or 0) if has_audit else 0,
+            detection_ms=task.duplicate_detection_ms,
         )
