@@ -329,6 +329,7 @@ def main(source: Path | str, arguments: Sequence[str] | None = None) -> int:
         "--messages", type=int, default=MESSAGES, help=f"rows of each table to publish, by default {MESSAGES:,}"
     )
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object in the last line")
+    parser.add_argument("--calm", action="store_true", help="without the outage, which takes half a minute")
     parser.add_argument("--keep", type=Path, help="leave namespaces and logs in this folder")
     asked = parser.parse_args(arguments)
     folder = asked.keep.absolute() if asked.keep else Path(tempfile.mkdtemp(prefix=f"isthmus-{source.name}-"))
@@ -336,7 +337,10 @@ def main(source: Path | str, arguments: Sequence[str] | None = None) -> int:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        report = Example(source, folder, asked.messages, _say).play()
+        example = Example(source, folder, asked.messages, _say)
+        if asked.calm:
+            example.script = replace(example.script, outage=None)
+        report = example.play()
     except IsthmusError as error:
         _say(f"{source.name}: {error}")
         return 2
