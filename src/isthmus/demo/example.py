@@ -54,8 +54,8 @@ from isthmus.supervisor.watch import BacklogLook
 from isthmus.testing.namespace import NamespaceProcess
 from isthmus.topology import plan
 from isthmus.topology.model import Federation, Flow, NamespaceRef
-from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.reference import SecretReference
+from isthmus.topology.route import flows as declared_flows
 from isthmus.topology.route import routes
 from isthmus.topology.source import load, load_text
 
@@ -101,7 +101,7 @@ class Example:
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._document: dict[str, Any] = {}
-        flows = [flow for task in self.federation.tasks.values() for flow in PATTERNS[task.pattern].audit(task)]
+        flows = [flow for task in self.federation.tasks.values() for flow in declared_flows(task)]
         self.flows: tuple[Flow, ...] = tuple(flows)
         self._stamped = Stamped(flows, [work.at for work in self.script.work])
 
@@ -332,6 +332,7 @@ def main(source: Path | str, arguments: Sequence[str] | None = None) -> int:
         "--messages", type=int, default=MESSAGES, help=f"rows of each table to publish, by default {MESSAGES:,}"
     )
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object in the last line")
+    parser.add_argument("--calm", action="store_true", help="without the outage, which takes half a minute")
     parser.add_argument("--keep", type=Path, help="leave namespaces and logs in this folder")
     asked = parser.parse_args(arguments)
     folder = asked.keep.absolute() if asked.keep else Path(tempfile.mkdtemp(prefix=f"isthmus-{source.name}-"))
@@ -339,7 +340,10 @@ def main(source: Path | str, arguments: Sequence[str] | None = None) -> int:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        report = Example(source, folder, asked.messages, _say).play()
+        example = Example(source, folder, asked.messages, _say)
+        if asked.calm:
+            example.script = replace(example.script, outage=None)
+        report = example.play()
     except IsthmusError as error:
         _say(f"{source.name}: {error}")
         return 2

@@ -31,8 +31,8 @@ from isthmus.replication.reconcile import Reconciliation
 from isthmus.rules import Filter, FilterError, parse_filter
 from isthmus.rules.value import compare
 from isthmus.topology.model import Endpoint, Federation, Flow, Route, RouteOptions
-from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.pattern.mark import mark_filter
+from isthmus.topology.route import flows as declared_flows
 from isthmus.topology.route import routes
 
 __all__ = ["Ground", "flows_of", "ground_of", "selection", "verify"]
@@ -103,8 +103,7 @@ def flows_of(federation: Federation, task: str, subscription: str = "") -> list[
     Raises:
         InvalidArgumentError: the task declares none.
     """
-    declared = federation.tasks[task]
-    flows = list(PATTERNS[declared.pattern].audit(declared))
+    flows = declared_flows(federation.tasks[task])
     if subscription:
         return [_read_by(flow, subscription) for flow in flows]
     if any(not flow.target.entity for flow in flows):

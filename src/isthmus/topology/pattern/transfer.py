@@ -180,7 +180,8 @@ def flow(task: TransferTask, path: tuple[Transfer, ...]) -> Flow:
     """What entered the source of the first transfer and has to stand at the target of the last."""
     first, last = path[0], path[-1]
     whole = next((each.name for each in task.subscriptions if not each.rules), "")
-    name = AUDIT if any(each.name.lower() == AUDIT for each in task.subscriptions) else whole
+    audit = next((each for each in task.subscriptions if each.name.lower() == AUDIT), None)
+    name = AUDIT if audit is not None else whole
     witness = f"{first.source.entity}/Subscriptions/{name}" if name and first.is_topic else ""
     target = last.target.entity
     if last.to_topic:
@@ -194,6 +195,9 @@ def flow(task: TransferTask, path: tuple[Transfer, ...]) -> Flow:
         filter=filters[0] if len(filters) == 1 else " AND ".join(f"({each})" for each in filters),
         origin_is_consumed=name != AUDIT,
         target_is_consumed=not last.to_topic or name != AUDIT,
+        changes=any(each.action for each in path),
+        audit_ms=(audit.default_ttl_ms or audit.initial_ttl_ms or 0) if audit is not None else 0,
+        detection_ms=task.duplicate_detection_ms,
     )
 
 
