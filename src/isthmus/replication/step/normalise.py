@@ -179,7 +179,8 @@ def _content(element: ET.Element) -> Any:
 
 def write_xml(value: Any, root: str) -> bytes:
     """A document; see `read_xml`."""
-    return ET.tostring(_element(root, value), encoding="utf-8", xml_declaration=True)
+    document: bytes = ET.tostring(_element(root, value), encoding="utf-8", xml_declaration=True)
+    return document
 
 
 def _element(name: str, value: Any) -> ET.Element:
