@@ -17,14 +17,21 @@ import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
-__all__ = ["KafkaBroker", "broker", "install_kafka"]
+from isthmus.broker.certificate import ensure_certificate
+
+__all__ = ["PASSWORD", "USER", "KafkaBroker", "broker", "install_kafka"]
 
 ROOT = Path(__file__).parent.parent
 POM = ROOT / "tests" / "interop" / "kafka" / "pom.xml"
@@ -32,6 +39,10 @@ CACHE = ROOT / ".cache" / "interop"
 INSTALL_SECONDS = 500
 START_SECONDS = 90
 STOP_SECONDS = 30
+# Who may log in at the listeners with SASL.
+USER, PASSWORD = "isthmus", "hunter2-of-kafka"
+_SECURE = {"SSL": "ssl", "SASL_PLAINTEXT": "sasl_plaintext", "SASL_SSL": "sasl_ssl"}
+_SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 def install_kafka() -> Path:
@@ -66,15 +77,21 @@ class KafkaBroker:
 
     Attributes:
         address: for clients; kept over restarts.
+        secure: with `is_secure`, the addresses of the other listeners by their security: `ssl`, `sasl_plaintext`, `sasl_ssl`.
+        ca_file: with `is_secure`, the certificate that clients have to trust.
+        client: with `is_secure`, a client's certificate that the broker trusts, and its key.
     """
 
-    def __init__(self, jars: Path, folder: Path) -> None:
+    def __init__(self, jars: Path, folder: Path, *, is_secure: bool = False) -> None:
         self.folder = folder
         self._classpath = f"{jars}/*"
         port, controller = _free_ports(2)
         self.address = f"127.0.0.1:{port}"
         self._config = folder / "server.properties"
         self._process: subprocess.Popen[bytes] | None = None
+        self.secure: dict[str, str] = {}
+        security = self._secured() if is_secure else []
+        listeners = "".join(f",{name}://{self.secure[kind]}" for name, kind in _SECURE.items() if is_secure)
         self._config.write_text(
             "\n".join(
                 (
@@ -82,8 +99,8 @@ class KafkaBroker:
                     "node.id=1",
                     f"controller.quorum.bootstrap.servers=127.0.0.1:{controller}",
                     f"controller.quorum.voters=1@127.0.0.1:{controller}",
-                    f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-                    f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}",
+                    f"listeners=PLAINTEXT://127.0.0.1:{port}{listeners},CONTROLLER://127.0.0.1:{controller}",
+                    f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}{listeners}",
                     "controller.listener.names=CONTROLLER",
                     "inter.broker.listener.name=PLAINTEXT",
                     f"log.dirs={folder / 'data'}",
@@ -94,12 +111,47 @@ class KafkaBroker:
                     "group.initial.rebalance.delay.ms=0",
                     "auto.create.topics.enable=false",
                     "num.partitions=1",
+                    *security,
                 )
             )
         )
-        self._java("kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(self._config)).wait(
-            START_SECONDS
+        users = [f"--add-scram={name}=[name={USER},password={PASSWORD}]" for name in _SCRAM if is_secure]
+        formatting = self._java(
+            "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(self._config), *users
         )
+        assert formatting.wait(START_SECONDS) == 0, self.log()
+
+    def _secured(self) -> list[str]:
+        """The settings of the listeners with TLS and SASL."""
+        files = ensure_certificate(self.folder / "certificate", now_ms=int(time.time() * 1000))
+        self.ca_file = files.authority
+        store = self.folder / "broker.pem"
+        store.write_text(files.key.read_text() + files.certificate.read_text())
+        self.client = _client_certificate(self.folder)
+        self.secure = {
+            kind: f"127.0.0.1:{port}" for kind, port in zip(_SECURE.values(), _free_ports(len(_SECURE)), strict=True)
+        }
+        module = "org.apache.kafka.common.security"
+        login = f'username="{USER}" password="{PASSWORD}" user_{USER}="{PASSWORD}"'
+        settings = [
+            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
+            + ",".join(f"{name}:{name}" for name in _SECURE),
+            "ssl.keystore.type=PEM",
+            f"ssl.keystore.location={store}",
+            "ssl.truststore.type=PEM",
+            f"ssl.truststore.location={self.client[0]}",
+            "ssl.client.auth=requested",
+            f"sasl.enabled.mechanisms=PLAIN,{','.join(_SCRAM)}",
+        ]
+        for name in ("sasl_plaintext", "sasl_ssl"):
+            settings.append(
+                f"listener.name.{name}.plain.sasl.jaas.config={module}.plain.PlainLoginModule required {login};"
+            )
+            settings += [
+                f"listener.name.{name}.{each.lower()}.sasl.jaas.config={module}.scram.ScramLoginModule required;"
+                for each in _SCRAM
+            ]
+        return settings
 
     def start(self) -> None:
         """Starts it, and waits until it answers."""
@@ -157,14 +209,37 @@ class KafkaBroker:
 
 
 @contextmanager
-def broker(folder: Path) -> Iterator[KafkaBroker]:
-    """A broker that runs."""
-    made = KafkaBroker(install_kafka(), folder)
+def broker(folder: Path, *, is_secure: bool = False) -> Iterator[KafkaBroker]:
+    """A broker that runs; `is_secure`: with listeners for TLS and SASL, too."""
+    made = KafkaBroker(install_kafka(), folder, is_secure=is_secure)
     try:
         made.start()
         yield made
     finally:
         made.stop(signal.SIGKILL)
+
+
+def _client_certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate that is its own authority, and its key."""
+    certificate, key = folder / "client.pem", folder / "client-key.pem"
+    made = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "isthmus")])
+    now = datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(made.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(made, hashes.SHA256())
+    )
+    certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    key.write_bytes(
+        made.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return certificate, key
 
 
 def _cluster_id() -> str:

@@ -54,8 +54,8 @@ from isthmus.supervisor.watch import BacklogLook
 from isthmus.testing.namespace import NamespaceProcess
 from isthmus.topology import plan
 from isthmus.topology.model import Federation, Flow, NamespaceRef
-from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.reference import SecretReference
+from isthmus.topology.route import flows as task_flows
 from isthmus.topology.route import routes
 from isthmus.topology.source import load, load_text
 
@@ -101,7 +101,7 @@ class Example:
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._document: dict[str, Any] = {}
-        flows = [flow for task in self.federation.tasks.values() for flow in PATTERNS[task.pattern].audit(task)]
+        flows = [flow for task in self.federation.tasks.values() for flow in task_flows(task)]
         self.flows: tuple[Flow, ...] = tuple(flows)
         self._stamped = Stamped(flows, [work.at for work in self.script.work])
 

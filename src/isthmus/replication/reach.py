@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.errors import IsthmusError
+from isthmus.extra import require
 from isthmus.replication.audit import Peek
 from isthmus.topology.model import Endpoint, Federation, NamespaceRef
 from isthmus.transport import Client, Management
+
+if TYPE_CHECKING:
+    from isthmus.connectors.kafka.peek import TopicPeek
 
 __all__ = ["Reach", "name_places", "namespace_options"]
 
@@ -28,6 +32,8 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 def namespace_options(namespace: NamespaceRef) -> dict[str, str]:
     """The data source's options that reach a namespace; references, never secrets."""
     options = namespace.options()
+    if namespace.is_log:
+        return options
     ca_file = os.environ.get(CA_FILE_VARIABLE, "")
     return options if "ca_file" in options or not ca_file else options | {"ca_file": ca_file}
 
@@ -41,17 +47,25 @@ def name_places(text: str, federation: Federation, aliases: Iterable[str]) -> st
         aliases: of those that the text may be about.
     """
     for alias in aliases:
-        options = federation.namespaces[alias].options()
-        place = options.get("host", "")
-        if not place:
-            try:
-                parsed = ConnectionString.parse(resolve(options["connection"]))
-            except IsthmusError:
-                continue
-            place = f"{parsed.host}:{parsed.data_port}"
-        if place in text:
-            return text.replace(place, f"{alias} ({place})", 1)
+        for place in _places(federation.namespaces[alias]):
+            if place in text:
+                return text.replace(place, f"{alias} ({place})", 1)
     return text
+
+
+def _places(namespace: NamespaceRef) -> Sequence[str]:
+    """What texts about connections call a namespace."""
+    options = namespace.options()
+    if namespace.is_log:
+        servers = options.get("bootstrap_servers", "")
+        return [each for each in (servers, *servers.split(",")) if each]
+    if options.get("host"):
+        return [options["host"]]
+    try:
+        parsed = ConnectionString.parse(resolve(options["connection"]))
+    except IsthmusError:
+        return ()
+    return [f"{parsed.host}:{parsed.data_port}"]
 
 
 class Reach:
@@ -67,6 +81,19 @@ class Reach:
         self._name = name
         self._clients: dict[str, Client] = {}
         self._managements: dict[Endpoint, Management] = {}
+        self._peeks: dict[Endpoint, TopicPeek] = {}
+
+    def waiting(self, endpoint: Endpoint, group: str) -> tuple[int, int]:
+        """How many records of a log wait for a group, at most, and the timestamp of the oldest in ms, 0 where it is not known.
+
+        Raises:
+            IsthmusError: the cluster cannot be reached, or refuses.
+        """
+        require("kafka", "a Kafka cluster")
+        from isthmus.connectors.kafka.group import GroupOffsets
+
+        options = namespace_options(self._federation.namespaces[endpoint.alias])
+        return GroupOffsets(options).waiting(group, endpoint.entity)
 
     def open(self, endpoint: Endpoint) -> Client:
         """A new connection, authorized for the entity; the caller closes it.
@@ -84,6 +111,8 @@ class Reach:
         Raises:
             IsthmusError: the namespace cannot be reached, or refuses.
         """
+        if self._federation.namespaces[endpoint.alias].is_log:
+            return self._peek_log(endpoint)
 
         def look(from_sequence: int, count: int) -> Sequence[bytes]:
             return self._management(endpoint).peek(from_sequence, count)
@@ -100,11 +129,31 @@ class Reach:
         found: dict[str, str] = {}
         for alias in aliases:
             namespace = self._federation.namespaces[alias]
+            if namespace.is_log:
+                found |= {alias: alias, self._cluster_id(namespace): alias}
+                continue
             options = SourceOptions.read(namespace_options(namespace) | {"entity": "$cbs"})
             client = Client(endpoint_of(options), name=self._name).open(CONNECT_TIMEOUT_SECONDS)
             client.close(1.0)
             found |= {alias: alias, client.namespace_id: alias}
         return found
+
+    def _peek_log(self, endpoint: Endpoint) -> Peek:
+        require("kafka", "a Kafka cluster")
+        from isthmus.connectors.kafka.peek import TopicPeek
+
+        found = self._peeks.get(endpoint)
+        if found is None:
+            options = namespace_options(self._federation.namespaces[endpoint.alias])
+            found = self._peeks[endpoint] = TopicPeek(options, endpoint.entity)
+        return found
+
+    @staticmethod
+    def _cluster_id(namespace: NamespaceRef) -> str:
+        require("kafka", "a Kafka cluster")
+        from isthmus.connectors.kafka.administration import KafkaAdministration
+
+        return KafkaAdministration(namespace_options(namespace)).cluster_id()
 
     def _management(self, endpoint: Endpoint) -> Management:
         client = self._clients.get(endpoint.alias)
@@ -129,8 +178,11 @@ class Reach:
         """Closes all connections."""
         for client in self._clients.values():
             client.close(1.0)
+        for peek in self._peeks.values():
+            peek.close()
         self._clients.clear()
         self._managements.clear()
+        self._peeks.clear()
 
     def __enter__(self) -> Self:
         return self

@@ -5,7 +5,7 @@ carries it (`isthmus.replication.shared_run`), nor the options' meaning, which t
 
 Invariants:
     I1. Options hold references to secrets, never secrets.
-    I2. A route's claim is that of its task at its source's namespace; no two such pairs have the same key.
+    I2. A route's claim is that of its task at the namespace where the route is claimed; no two such pairs have the same key.
 """
 
 from __future__ import annotations
@@ -31,33 +31,56 @@ def route_spec(route: Route, federation: Federation, *, only_present: bool = Fal
         only_present: end when what stands at the source at the beginning is moved.
     """
     source, target = (federation.namespaces[each.alias] for each in (route.source, route.target))
+    read = _log_source if source.is_log else _source
+    write = _log_target if target.is_log else _target
     options = route.options
     return RouteSpec(
         name=route.name,
-        source=End(
-            source.kind,
-            source.alias,
-            namespace_options(source)
-            | {"entity": route.source.entity, "lock_seconds": str(options.lock_duration_ms / 1000)},
-        ),
-        target=End(
-            target.kind,
-            target.alias,
-            namespace_options(target)
-            | {
-                "entity": route.target.entity,
-                "origin": f"{route.source.alias}/{route.source.entity.partition('/Subscriptions/')[0]}",
-                "target": route.target.alias,
-                "mark": options.mark,
-                "mark_value": "number" if options.mark_is_number else "message-id",
-                "duplicates": options.duplicates,
-                "trusts_provenance": "true" if options.steps else "false",
-            }
-            | ({"policy": policy} if (policy := options.policy.to_text()) else {}),
-        ),
-        claim=claim_key(route.task, route.source.alias),
+        source=End(source.kind, source.alias, namespace_options(source) | read(route)),
+        target=End(target.kind, target.alias, namespace_options(target) | write(route, has_steps=bool(options.steps))),
+        claim=claim_key(route.task, route.claim_alias),
         ordered=options.ordering == "ordered",
         only_present=only_present,
         block_refused=options.refused == "block",
         steps=options.steps,
     )
+
+
+def _source(route: Route) -> dict[str, str]:
+    return {"entity": route.source.entity, "lock_seconds": str(route.options.lock_duration_ms / 1000)}
+
+
+def _log_source(route: Route) -> dict[str, str]:
+    """A static member: whoever takes the route over has its partitions at once, and shuts out who had them."""
+    options = route.options.log
+    found = {
+        "topic": route.source.entity,
+        "group": options.group,
+        "member": route.name,
+        "message_ids": "offset",
+        "keyless": "partition" if options.keys_by_partition else "none",
+    }
+    return found | ({"dead_letter_topic": options.dead_letters} if options.dead_letters else {})
+
+
+def _target(route: Route, *, has_steps: bool) -> dict[str, str]:
+    options = route.options
+    found = {"entity": route.target.entity, "duplicates": options.duplicates, **_copies(route, has_steps=has_steps)}
+    policy = options.policy.to_text()
+    return found | ({"policy": policy} if policy else {})
+
+
+def _log_target(route: Route, *, has_steps: bool) -> dict[str, str]:
+    copies = _copies(route, has_steps=has_steps)
+    return {"topic": route.target.entity, "partitioning": route.options.log.partitioning, **copies}
+
+
+def _copies(route: Route, *, has_steps: bool) -> dict[str, str]:
+    """What a target of any kind is told of the copies."""
+    return {
+        "origin": f"{route.source.alias}/{route.source.entity.partition('/Subscriptions/')[0]}",
+        "target": route.target.alias,
+        "mark": route.options.mark,
+        "mark_value": "number" if route.options.mark_is_number else "message-id",
+        "trusts_provenance": "true" if has_steps else "false",
+    }

@@ -73,7 +73,6 @@ def _contrary(tree: Predicate, *, of: bool) -> Predicate | None:
                     for test in _is(subject, kind)
                 )
             return _any(other)
-    return None
 
 
 def _any(parts: Iterable[Predicate]) -> Predicate:

@@ -23,7 +23,7 @@ from isthmus.connectors.secret import resolve, scrub
 from isthmus.errors import EntityDisabledError, EntityNotFoundError, Fault, IsthmusError
 from isthmus.replication.reach import Reach, namespace_options
 from isthmus.topology.claim import claim_endpoint
-from isthmus.topology.model import Endpoint, Federation, Route
+from isthmus.topology.model import Endpoint, Federation, NamespaceRef, Route
 from isthmus.transport import Sender
 
 __all__ = ["Preflight", "is_fault", "preflight"]
@@ -77,17 +77,22 @@ def _namespace(federation: Federation, routes: Sequence[Route], alias: str, reac
         place = namespace.place
         return Fault(f"namespace {alias}: {scrub(message)}", hint, federation.file, place.line, place.column)
 
-    ca_file = namespace_options(namespace).get("ca_file", "")
+    options = namespace_options(namespace)
+    ca_file = options.get("ca_file", "")
     if ca_file and not Path(ca_file).is_file():
         return Preflight((fault(f"there is no file {ca_file}", "write ca_file: the PEM file of the authority"),))
+    for name in ("certificate_file", "key_file"):
+        if not Path(options.get(name, "/")).exists():
+            return Preflight((fault(f"there is no file {options[name]}", f"write {name}: a PEM file"),))
     try:
-        if namespace.connection is not None:
-            resolve(namespace.connection)
+        for name in ("connection", "password", "key_password"):
+            if options.get(name):
+                resolve(options[name])
     except IsthmusError as error:
         return Preflight((fault(str(error)),)) if is_fault(error) else Preflight(away=((alias, str(error)),))
     faults: list[Fault] = []
     with reach() as opened:
-        for attempt in _attempts(routes, alias, opened):
+        for attempt in _attempts(routes, namespace, opened):
             try:
                 attempt()
             except EntityNotFoundError as error:
@@ -101,11 +106,15 @@ def _namespace(federation: Federation, routes: Sequence[Route], alias: str, reac
     return Preflight(tuple(dict.fromkeys(faults)))
 
 
-def _attempts(routes: Sequence[Route], alias: str, reach: Reach) -> Iterator[Callable[[], object]]:
+def _attempts(routes: Sequence[Route], namespace: NamespaceRef, reach: Reach) -> Iterator[Callable[[], object]]:
     """To browse what routes read, and to attach where they send."""
+    alias = namespace.alias
     sources = [route.source for route in routes if route.source.alias == alias]
-    claims = [claim_endpoint(route.task, alias) for route in routes if route.source.alias == alias]
     targets = [target for route in routes for target in route.targets if target.alias == alias]
+    if namespace.is_log:
+        yield from (partial(reach.peek, each) for each in dict.fromkeys((*sources, *targets)))
+        return
+    claims = [claim_endpoint(route.task, alias) for route in routes if route.claim_alias == alias]
     for source in dict.fromkeys((*claims, *sources)):
         yield partial(_browse, reach, source)
     for target in dict.fromkeys(targets):

@@ -118,6 +118,10 @@ def run_federation(
     if options.task and options.task not in federation.tasks:
         raise InvalidArgumentError(f"no task {options.task} in {federation.file}: {', '.join(federation.tasks)}")
     chosen = routes(federation, options.task or None)
+    if not chosen:
+        raise InvalidArgumentError(
+            f"nothing to run in {federation.file}: the namespaces forward the messages of its tasks themselves"
+        )
     fill = FillWatch(federation, chosen)
     run = _Run(options, on_status, fill)
     reach = Reach(federation, "isthmus-claim")
@@ -125,7 +129,7 @@ def run_federation(
     where = replace(federation.spark, master=options.master or federation.spark.master)
     slots = task_slots(specs)
     _warn_of_spark(where, slots)
-    claims = ClaimKeeper([(route.task, route.source.alias) for route in chosen], reach.open).start()
+    claims = ClaimKeeper([(route.task, route.claim_alias) for route in chosen], reach.open).start()
     watch = BacklogWatch(chosen, lambda: Reach(federation, "isthmus-look"))
     try:
         _check(federation, chosen)
@@ -143,7 +147,7 @@ def run_federation(
         try:
             if on_started is not None:
                 on_started()
-            keys = {claim_key(route.task, route.source.alias): (route.task, route.source.alias) for route in chosen}
+            keys = {claim_key(route.task, route.claim_alias): (route.task, route.claim_alias) for route in chosen}
             carried = open_shared_run(
                 spark,
                 SharedSettings(options.folder / CHECKPOINTS, options.lease_seconds, where.control),

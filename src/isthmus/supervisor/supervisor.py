@@ -175,7 +175,7 @@ class Supervisor:
             slot.condition.stands(self.clock.monotonic(), found.waiting, max(0, age_ms) / 1000)
 
     def _claimed(self, slot: _Slot) -> bool:
-        view = self._claims.view(slot.route.task, slot.route.source.alias)
+        view = self._claims.view(slot.route.task, slot.route.claim_alias)
         if view.state is ClaimState.HELD:
             slot.unclaimed_since = None
             slot.is_faulty = False
@@ -188,10 +188,10 @@ class Supervisor:
         if view.state is ClaimState.ELSEWHERE:
             slot.condition.claimed(view.text)
         elif view.state is ClaimState.UNREACHABLE:
-            alias = slot.route.source.alias
+            alias = slot.route.claim_alias
             slot.condition.pending(f"{alias} cannot be reached: {view.text}", away=alias)
         elif view.state is ClaimState.FAULTY:
-            slot.condition.pending(f"{slot.route.source.alias}: {view.text}")
+            slot.condition.pending(f"{slot.route.claim_alias}: {view.text}")
         else:
             slot.condition.pending("waiting for the claim")
         slot.is_faulty = view.state is ClaimState.FAULTY

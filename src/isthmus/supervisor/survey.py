@@ -44,7 +44,7 @@ def survey(federation: Federation, folder: Path) -> dict[str, Any]:
             condition = Condition()
             condition.stopped()
             try:
-                found = BacklogLook(clock)(reach.peek(route.source))
+                found = BacklogLook(clock).look(reach, route)
                 age_ms = clock.wall_ms() - found.oldest_enqueued_ms if found.oldest_enqueued_ms else 0
                 condition.stands(now, found.waiting, max(0, age_ms) / 1000)
             except IsthmusError as error:

@@ -58,6 +58,19 @@ class BacklogLook:
         self._tail = last_sequence(peek, max(self._tail, head.sequence))
         return Backlog(max(1, waiting_at_most(peek, head.sequence, self._tail)), head.enqueued_ms)
 
+    def look(self, reach: Reach, route: Route) -> Backlog:
+        """Look once at the source of a route, of whatever kind it is.
+
+        Raises:
+            IsthmusError: the source cannot be read.
+        """
+        group = route.options.log.group
+        if not group:
+            return self(reach.peek(route.source))
+        waiting, oldest_ms = reach.waiting(route.source, group)
+        self._interval_seconds = BUSY_SECONDS if waiting else min(IDLE_SECONDS, self._interval_seconds * 2)
+        return Backlog(waiting, oldest_ms)
+
     @property
     def interval_seconds(self) -> float:
         """After how long to look again."""
@@ -111,7 +124,7 @@ class BacklogWatch:
                         continue
                     interval_seconds = UNREACHABLE_SECONDS
                     with contextlib.suppress(IsthmusError, OSError):
-                        self._found[route.name] = looks[route.name](reach.peek(route.source))
+                        self._found[route.name] = looks[route.name].look(reach, route)
                         interval_seconds = looks[route.name].interval_seconds
                     due[route.name] = time.monotonic() + interval_seconds
                 self._stop.wait(max(0.1, min(due.values()) - time.monotonic()))

@@ -61,6 +61,7 @@ class FakeAdministration:
         away: True makes every call fail as if the namespace could not be reached.
         refuse_after: number of changes after which every further one is refused; None for never.
         changes: all that were made, in order.
+        messages: by path of a queue or subscription, how many messages it holds.
         closed: whether `close` was called.
     """
 
@@ -71,6 +72,7 @@ class FakeAdministration:
         self.away = False
         self.refuse_after: int | None = None
         self.changes: list[Change] = []
+        self.messages: dict[str, int] = {}
         self.closed = False
         self._queues: dict[str, QueueState] = {}
         for queue in queues:
@@ -97,6 +99,18 @@ class FakeAdministration:
         subscriptions = tuple(each for (topic, _), each in self._subscriptions.items() if topic == name)
         return replace(self._topics[name], subscriptions=subscriptions)
 
+    def inventory(self, alias: str) -> NamespaceState:
+        every: list[EntityState] = [*map(self._observed, self._topics), *self._queues.values()]
+        return self.observe(alias, every)
+
+    def waiting(self, change: Change) -> int:
+        self._answer()
+        return sum(
+            count
+            for path, count in self.messages.items()
+            if path == change.path or (change.kind == "topic" and path.startswith(f"{change.path}/"))
+        )
+
     def size(self, entity: str) -> EntitySize | None:
         self._answer()
         kinds = (("topic", self._topics), ("queue", self._queues))
@@ -109,6 +123,8 @@ class FakeAdministration:
         topic, key = change.topic.lower(), (change.topic.lower(), change.subscription.lower())
         self._check(change)
         match change:
+            case Change(action="delete", kind="topic" | "queue" | "subscription"):
+                self._delete(change)
             case Change(kind="queue", after=QueueState() as queue):
                 held = self._stands(self._queues.get(topic), change)
                 self._queues[topic] = _kept(queue, held or _QUEUE)
@@ -124,10 +140,19 @@ class FakeAdministration:
                 self._subscriptions[key] = self._with_rule(self._subscriptions[key], change)
         self.changes.append(change)
 
+    def _delete(self, change: Change) -> None:
+        """As the service: a topic goes with its subscriptions; one that is not there is not missed."""
+        name, subscription = change.topic.lower(), change.subscription.lower()
+        for key in list(self._subscriptions):
+            if key == (name, subscription) or (change.kind == "topic" and key[0] == name):
+                del self._subscriptions[key]
+        if change.kind != "subscription":
+            (self._topics if change.kind == "topic" else self._queues).pop(name, None)
+
     def _check(self, change: Change) -> None:
         """Refuse what the service would: a name that is taken, a target that is not there, sessions that forward."""
-        taken = {"topic": self._queues, "queue": self._topics}.get(change.kind, {})
-        if change.action == "create" and change.topic.lower() in taken:
+        names = {"topic": set(self._queues), "queue": set(self._topics)}.get(change.kind, set())
+        if change.action == "create" and change.topic.lower() in names:
             raise AdministrationError(self.endpoint, f"refused create {change.path} with 409 (the name is taken)")
         after, before = change.after, change.before
         if not isinstance(after, QueueState | SubscriptionState):

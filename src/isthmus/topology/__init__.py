@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from isthmus.topology.planner import plan
     from isthmus.topology.planning.wanted import wanted, wanted_topics
     from isthmus.topology.route import routes
-    from isthmus.topology.state import EntityState, NamespaceState, QueueState, RuleState, SubscriptionState, TopicState
+    from isthmus.topology.state import (
+        EntityState,
+        NamespaceState,
+        QueueState,
+        RuleState,
+        SubscriptionState,
+        TopicState,
+        WantedState,
+    )
 
 __all__ = [
     "Change",
@@ -36,6 +44,7 @@ __all__ = [
     "SubscriptionState",
     "Task",
     "TopicState",
+    "WantedState",
     "lint",
     "plan",
     "read",
@@ -51,7 +60,15 @@ _MODULES = {
     "planner": ("plan",),
     "planning.wanted": ("wanted", "wanted_topics"),
     "route": ("routes",),
-    "state": ("EntityState", "NamespaceState", "QueueState", "RuleState", "SubscriptionState", "TopicState"),
+    "state": (
+        "EntityState",
+        "NamespaceState",
+        "QueueState",
+        "RuleState",
+        "SubscriptionState",
+        "TopicState",
+        "WantedState",
+    ),
 }
 
 

@@ -13,11 +13,11 @@ from typing import Any, Literal, TypeAlias
 from isthmus.errors import Fault
 from isthmus.topology.duration import format_ms
 from isthmus.topology.model import Route
-from isthmus.topology.state import QueueState, RuleState, SubscriptionState, TopicState
+from isthmus.topology.state import GroupState, LogState, QueueState, RuleState, SubscriptionState, TopicState
 
 __all__ = ["Action", "Change", "Entity", "Plan", "differences", "label", "same_value", "shown"]
 
-Entity: TypeAlias = TopicState | QueueState | SubscriptionState | RuleState
+Entity: TypeAlias = TopicState | QueueState | SubscriptionState | RuleState | LogState | GroupState
 Action: TypeAlias = Literal["create", "update", "delete"]
 
 
@@ -28,9 +28,9 @@ class Change:
     Attributes:
         alias: the namespace's.
         action: create, update or delete.
-        kind: topic, queue, subscription or rule.
-        topic: the topic's name; of a queue its own.
-        subscription: the subscription's name; empty for a topic or queue.
+        kind: topic, queue, subscription or rule; of a log, log or group.
+        topic: the topic's or log's name; of a queue its own.
+        subscription: the subscription's or group's name; empty for a topic or queue.
         after: what stands afterwards; of a created subscription with its rules, of a created topic without
             subscriptions; None after a deletion. None in its fields: the service's default, or what stood.
         before: what stood; None before a creation.
@@ -39,7 +39,7 @@ class Change:
 
     alias: str
     action: Action
-    kind: Literal["topic", "queue", "subscription", "rule"]
+    kind: Literal["topic", "queue", "subscription", "rule", "log", "group"]
     topic: str
     subscription: str = ""
     after: Entity | None = None
@@ -50,6 +50,8 @@ class Change:
     def path(self) -> str:
         """The entity's path, e.g. `flights/Subscriptions/boards/Rules/filter`."""
         path = self.topic
+        if self.kind == "group":
+            return f"{path}/Groups/{self.subscription}"
         if self.subscription:
             path += f"/Subscriptions/{self.subscription}"
         if self.kind == "rule":
@@ -106,7 +108,7 @@ def differences(before: Entity | None, after: Entity) -> Iterator[tuple[str, Any
     """Field, value that stood, value wanted, for every field that is wanted and differs; rules apart."""
     for each in fields(after):
         value = getattr(after, each.name)
-        if each.name in {"name", "rules", "subscriptions"} or value is None:
+        if each.name in {"name", "rules", "subscriptions", "groups"} or value is None:
             continue
         if before is not None and each.name.startswith("initial_"):
             continue
@@ -154,6 +156,9 @@ _LABELS = {
     "dead_letters_expired": "DeadLetteringOnMessageExpiration",
     "status": "Status",
     "forward_dead_letters_to": "ForwardDeadLetteredMessagesTo",
+    "initial_partitions": "partitions",
+    "initial_replication": "replication factor",
+    "start": "starts at",
 }
 
 

@@ -24,7 +24,7 @@ _MAX_DELIVERY_COUNT = 2000
 
 
 def claims(task: Task) -> Iterator[tuple[str, TopicState]]:
-    """What must stand for a task's claims: the members' aliases and the topic."""
+    """What must stand for a task's claims: the aliases of the namespaces that hold them and the topic."""
     subscription = SubscriptionState(
         name=task.name,
         rules=(RuleState(_RULE, f"sys.Label = '{task.name}'"),),
@@ -34,7 +34,7 @@ def claims(task: Task) -> Iterator[tuple[str, TopicState]]:
         requires_session=False,
         forward_to="",
     )
-    for alias in task.members:
+    for alias in task.claim_members:
         yield alias, TopicState(name=CLAIM_TOPIC, subscriptions=(subscription,))
 
 

@@ -240,8 +240,8 @@ class Document:
 
     def _read(self, values: Values, setting: Setting, node: Node) -> None:
         try:
-            if setting.kind is Kind.ALIASES:
-                values.values[setting.name] = self._aliases(setting, node)
+            if setting.kind in (Kind.ALIASES, Kind.NAMES):
+                values.values[setting.name] = self._named(setting, node)
             elif setting.kind is Kind.TEXTS:
                 values.values[setting.name] = self._texts(setting, node)
             elif setting.kind is Kind.PAIRS:
@@ -297,7 +297,7 @@ class Document:
         """The text of a scalar; empty for anything else."""
         return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
 
-    def _aliases(self, setting: Setting, node: Node) -> tuple[tuple[str, Place], ...]:
+    def _named(self, setting: Setting, node: Node) -> tuple[tuple[str, Place], ...]:
         if not isinstance(node, yaml.SequenceNode):
             raise SettingError(f"{setting.name} is not a list", f"write {setting.name}: {setting.example}")
         found: list[tuple[str, Place]] = []

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from isthmus.errors import Fault
 from isthmus.topology.document import Document
-from isthmus.topology.model import Federation, NamespaceRef
-from isthmus.topology.pattern import PATTERNS
+from isthmus.topology.edge import cycle_faults
+from isthmus.topology.forwarding import hop_faults
+from isthmus.topology.model import Federation, NamespaceRef, Task
+from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS
 from isthmus.topology.planning.wanted import contradictions
 from isthmus.topology.reader import read_model
 from isthmus.topology.route import routes
@@ -56,9 +58,14 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
                 "Service Bus compares names without case: write another name",
             )
         folded.setdefault(task.name.lower(), task.name)
+        _check_kinds(task, federation, document)
         PATTERNS[task.pattern].check(task, federation, document)
     if not document.faults:
         document.faults += contradictions(federation)
+    if not document.faults:
+        document.faults += hop_faults(federation)
+    if not document.faults:
+        document.faults += cycle_faults(federation)
     if not document.faults:
         spark = federation.spark
         found = routes(federation)
@@ -69,11 +76,26 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
     return document, federation
 
 
+def _check_kinds(task: Task, federation: Federation, document: Document) -> None:
+    """Fault logs in a task of a pattern that needs queues, subscriptions and rules."""
+    if task.pattern in LOG_PATTERNS:
+        return
+    for alias in task.members:
+        namespace = federation.namespaces.get(alias)
+        if namespace is not None and namespace.is_log:
+            document.fault(
+                task.places.get("members", task.place),
+                f"{task.pattern} needs subscriptions with rules: {alias} is of kind {namespace.kind}, which has none",
+                f"write a task of pattern {' or '.join(LOG_PATTERNS)} for {alias}",
+            )
+
+
 def _check_namespaces(federation: Federation, document: Document) -> None:
     first: dict[str, NamespaceRef] = {}
     folded: dict[str, str] = {}
     for namespace in federation.namespaces.values():
         where = str(namespace.connection) if namespace.connection else namespace.host.removesuffix(":5671")
+        where = where or dict(namespace.settings).get("bootstrap", "")
         if where and where in first:
             document.fault(
                 namespace.place,

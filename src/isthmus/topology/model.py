@@ -16,11 +16,13 @@ from pathlib import Path
 
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.topology.document import Place
+from isthmus.topology.namespace_kind import KINDS, SERVICE_BUS
 from isthmus.topology.reference import SecretReference
+from isthmus.topology.setting import Kind
 from isthmus.topology.spark import SparkSettings
 from isthmus.topology.step import StepDeclaration, anchored
 
-__all__ = ["Endpoint", "Federation", "Flow", "NamespaceRef", "Route", "RouteOptions", "Task"]
+__all__ = ["Endpoint", "Federation", "Flow", "LogOptions", "NamespaceRef", "Route", "RouteOptions", "Task"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class NamespaceRef:
         ca_file: PEM file of the authority that signed the namespace's certificate; empty for the system's own.
         transport_type: `amqp`, or `websockets`.
         kind: the connector that speaks to it.
+        settings: of a kind other than Service Bus, its settings as text, references among them; nothing else is set then.
         place: where the file declares it.
     """
 
@@ -45,10 +48,14 @@ class NamespaceRef:
     ca_file: str = ""
     transport_type: str = "amqp"
     kind: str = "servicebus"
+    settings: tuple[tuple[str, str], ...] = ()
     place: Place = field(default=Place(), compare=False, repr=False)
 
     def options(self) -> dict[str, str]:
         """The options by which a connector reaches it; references, never secrets."""
+        if self.kind != SERVICE_BUS.name:
+            kind = KINDS[self.kind]
+            return {kind.option(name): value for name, value in self.settings}
         options = (
             {"connection": str(self.connection)} if self.connection else {"host": self.host, "identity": self.identity}
         )
@@ -62,7 +69,19 @@ class NamespaceRef:
             self,
             connection=self.connection.anchored(directory) if self.connection else None,
             ca_file=str(directory / self.ca_file) if self.ca_file else "",
+            settings=tuple((name, self._anchored(name, value, directory)) for name, value in self.settings),
         )
+
+    @property
+    def is_log(self) -> bool:
+        """Whether its messages stay after they are settled, in topics with partitions."""
+        return KINDS[self.kind].is_log
+
+    def _anchored(self, name: str, value: str, directory: Path) -> str:
+        kind = next((each.kind for each in KINDS[self.kind].settings if each.name == name), Kind.TEXT)
+        if kind is Kind.PATH and value:
+            return str(directory / value)
+        return str(SecretReference.parse(value).anchored(directory)) if kind is Kind.REFERENCE and value else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +104,11 @@ class Task:
     place: Place = field(default=Place(), compare=False, repr=False)
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
 
+    @property
+    def claim_members(self) -> tuple[str, ...]:
+        """Aliases of the namespaces where runs claim the task."""
+        return self.members
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -103,6 +127,23 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """What a route honours at an end that is a log, e.g. a topic of Kafka.
+
+    Attributes:
+        group: consumer group that keeps how far the route has read; of a source.
+        dead_letters: log that takes the messages which are set aside; empty: such a message blocks the route; of a source.
+        keys_by_partition: whether a record without key gets one that names its partition; of a source.
+        partitioning: what decides the partition: `key`, or `single` for the first; of a target.
+    """
+
+    group: str = ""
+    dead_letters: str = ""
+    keys_by_partition: bool = False
+    partitioning: str = "key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouteOptions:
     """What a route honours while it moves messages.
 
@@ -116,6 +157,7 @@ class RouteOptions:
         lock_duration_ms: LockDuration of the source, by which a reader renews.
         refused: what becomes of a message that its target refuses for itself: `dead-letter` or `block`.
         policy: what a copy differs in from its original.
+        log: of a route whose source or target is a log.
         steps: the steps that its rows go through, each as `StepDeclaration.to_text` writes it.
     """
 
@@ -128,6 +170,7 @@ class RouteOptions:
     lock_duration_ms: int = 30_000
     refused: str = "dead-letter"
     policy: CopyPolicy = field(default=CopyPolicy())
+    log: LogOptions = LogOptions()
     steps: tuple[str, ...] = ()
 
 
@@ -142,6 +185,7 @@ class Route:
         source: where messages are received.
         targets: where each message is sent; settled at the source when all have it.
         options: how.
+        claim_at: alias of the namespace where runs claim it; empty: the source's.
     """
 
     name: str
@@ -150,6 +194,12 @@ class Route:
     source: Endpoint
     targets: tuple[Endpoint, ...]
     options: RouteOptions = RouteOptions()
+    claim_at: str = ""
+
+    @property
+    def claim_alias(self) -> str:
+        """Alias of the namespace where runs claim it. A log can hold no claim."""
+        return self.claim_at or self.source.alias
 
     @property
     def target(self) -> Endpoint:

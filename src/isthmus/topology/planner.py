@@ -17,10 +17,14 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
 
 from isthmus.errors import InvalidArgumentError
 from isthmus.topology.change import Plan
 from isthmus.topology.duplicate import duplicate_notes, keeps_keys
+from isthmus.topology.forwarding import long_walks, told_walk
+from isthmus.topology.log_planner import log_changes, wanted_logs
 from isthmus.topology.model import Federation
 from isthmus.topology.planning.finding import OWN, Findings
 from isthmus.topology.planning.order import ordered
@@ -28,9 +32,11 @@ from isthmus.topology.planning.queue import plan_queue
 from isthmus.topology.planning.topic import plan_topic
 from isthmus.topology.planning.wanted import contradictions, wanted
 from isthmus.topology.route import routes
-from isthmus.topology.state import EntityState, NamespaceState, TopicState
+from isthmus.topology.state import EntityState, NamespaceState, QueueState, SubscriptionState, TopicState
 
 __all__ = ["plan"]
+
+_Receiver = TypeVar("_Receiver", QueueState, SubscriptionState)
 
 
 def plan(federation: Federation, observed: Mapping[str, NamespaceState]) -> Plan:
@@ -44,21 +50,27 @@ def plan(federation: Federation, observed: Mapping[str, NamespaceState]) -> Plan
         InvalidArgumentError: a namespace that a task uses was not observed.
     """
     desired = wanted(federation)
-    missing = [alias for alias in desired if alias not in observed]
+    missing = [alias for alias in (*desired, *wanted_logs(federation)) if alias not in observed]
     if missing:
         raise InvalidArgumentError(f"not observed: {', '.join(missing)}")
     findings = Findings(federation, faults=list(contradictions(federation)))
-    _check_endpoints(findings, {alias: observed[alias] for alias in desired})
+    _check_endpoints(findings, {alias: observed[alias] for alias in (*desired, *wanted_logs(federation))})
     for alias, entities in desired.items():
         for entity in entities:
             if isinstance(entity, TopicState):
                 plan_topic(findings, observed[alias], entity)
             else:
                 plan_queue(findings, observed[alias], entity)
+        for walk in long_walks(_made(each, observed[alias]) for each in entities):
+            findings.fault(alias, told_walk(walk), "end what stands there already, or forward to another entity")
         _note_orphans(findings, observed[alias], entities)
     for task in federation.tasks.values():
         keyless = [alias for alias in task.members if not keeps_keys(observed[alias].endpoint)]
         findings.notes += duplicate_notes(task, keyless)
+    logs = log_changes(federation, observed)
+    findings.changes += logs.changes
+    findings.notes += logs.notes
+    findings.faults += logs.faults
     return Plan(
         changes=ordered(findings.changes),
         routes=tuple(routes(federation)),
@@ -78,6 +90,29 @@ def _check_endpoints(findings: Findings, observed: Mapping[str, NamespaceState])
         first.setdefault(endpoint, alias)
 
 
+def _made(entity: EntityState, namespace: NamespaceState) -> EntityState:
+    """The entity once the plan is made: what is wanted, and where that says nothing what stands."""
+    if isinstance(entity, QueueState):
+        return _forwarding(entity, namespace.queue(entity.name))
+    stands = namespace.topic(entity.name)
+    if stands is None:
+        return entity
+    subscriptions = [_forwarding(each, stands.subscription(each.name)) for each in entity.subscriptions]
+    others = [each for each in stands.subscriptions if entity.subscription(each.name) is None]
+    return replace(entity, subscriptions=(*subscriptions, *others))
+
+
+def _forwarding(wanted: _Receiver, stands: _Receiver | None) -> _Receiver:
+    if stands is None:
+        return wanted
+    kept = {
+        name: getattr(stands, name)
+        for name in ("forward_to", "forward_dead_letters_to")
+        if getattr(wanted, name) is None
+    }
+    return replace(wanted, **kept)
+
+
 def _note_orphans(findings: Findings, namespace: NamespaceState, entities: tuple[EntityState, ...]) -> None:
     """Note subscriptions that isthmus made for members or tasks that are gone; they fill until they are deleted."""
     for topic in entities:
@@ -88,5 +123,5 @@ def _note_orphans(findings: Findings, namespace: NamespaceState, entities: tuple
             if subscription.name.lower().startswith(OWN) and not topic.subscription(subscription.name):
                 findings.notes.append(
                     f"subscription {subscription.name} of {topic.name} at {namespace.alias} belongs to no task of "
-                    "this file: it fills up; delete it once nobody needs its messages"
+                    "this file: it fills up; delete it once nobody needs its messages, e.g. with isthmus apply --prune"
                 )

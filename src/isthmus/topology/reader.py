@@ -9,14 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import yaml
+
 from isthmus.topology.document import Document, Place, Values, compose, suggest
 from isthmus.topology.model import Federation, NamespaceRef, Task
+from isthmus.topology.namespace_kind import KAFKA, KINDS, SERVICE_BUS, NamespaceKind, kafka_faults
 from isthmus.topology.pattern import PATTERNS, PLANNED
 from isthmus.topology.setting import Kind, Setting, SettingError, Spec
 from isthmus.topology.spark import read_spark
 from isthmus.topology.step.reader import read_steps
 
-__all__ = ["FILE_SPEC", "NAMESPACE_SPEC", "PATTERN_SETTING", "read_model"]
+__all__ = ["FILE_SPEC", "KIND_SETTING", "NAMESPACE_SPEC", "PATTERN_SETTING", "read_model"]
 
 VERSION = 1
 
@@ -104,16 +107,17 @@ NAMESPACE_SPEC = Spec(
         Setting(
             name="kind",
             kind=Kind.CHOICE,
-            choices=("servicebus",),
-            planned=("eventhubs", "iothub", "eventgrid", "queuestorage", "rabbitmq", "kafka"),
-            default="servicebus",
-            description="Which system it is.",
-            example="servicebus",
+            choices=tuple(KINDS),
+            planned=("eventhubs", "iothub", "eventgrid", "queuestorage", "rabbitmq"),
+            default=SERVICE_BUS.name,
+            description="Which system it is. Each kind other than `servicebus` has settings of its own.",
+            example=SERVICE_BUS.name,
         ),
         Setting(name="tenant", kind=Kind.TEXT, description="Not available yet.", available=False),
     ),
 )
 
+KIND_SETTING = next(each for each in NAMESPACE_SPEC.settings if each.name == "kind")
 ALIAS_SETTING = Setting(name="alias", kind=Kind.ALIAS, description="Alias of a namespace.", example="ewr")
 TASK_NAME_SETTING = Setting(name="task", kind=Kind.ALIAS, description="Name of a task.", example="flights")
 
@@ -158,11 +162,37 @@ def _namespaces(node: Any, document: Document) -> tuple[dict[str, NamespaceRef],
         except SettingError as wrong:
             document.fault(document.place(key), wrong.message, wrong.hint)
             continue
-        values = document.settings(value, NAMESPACE_SPEC, f"namespace {alias}")
-        found[alias] = _namespace(alias, values, document.place(key), document)
+        kind = _kind(value)
+        if kind is None or kind is SERVICE_BUS:
+            values = document.settings(value, NAMESPACE_SPEC, f"namespace {alias}")
+            found[alias] = _namespace(alias, values, document.place(key), document)
+        else:
+            values = document.settings(value, kind.spec(KIND_SETTING), f"namespace {alias}")
+            found[alias] = _other_namespace(alias, kind, values, document.place(key), document)
     if document.is_bare(node):
         document.fault(document.place(node), "no namespace is declared", "write ewr: {connection: env:EWR_CONNECTION}")
     return found, declared
+
+
+def _kind(node: Any) -> NamespaceKind | None:
+    """The kind of a namespace; None where it is not written, or wrongly, which is told when its settings are read."""
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        if getattr(key, "value", "") == KIND_SETTING.name:
+            try:
+                return KINDS[KIND_SETTING.parse(Document.scalar(KIND_SETTING, value))]
+            except SettingError:
+                return None
+    return None
+
+
+def _other_namespace(alias: str, kind: NamespaceKind, values: Values, place: Place, document: Document) -> NamespaceRef:
+    """A namespace of a kind that has settings of its own."""
+    if kind is KAFKA and not values.faulty:
+        for name, message, hint in kafka_faults(values.values, lambda name, value: f"{name}: {value}"):
+            document.fault(values.at(name), f"namespace {alias}: {message}", hint)
+    written = [each.name for each in kind.settings if values.written(each.name) and each.name not in values.faulty]
+    settings = tuple((name, str(values[name])) for name in written)
+    return NamespaceRef(alias=alias, kind=kind.name, settings=settings, place=place)
 
 
 def _namespace(alias: str, values: Values, place: Place, document: Document) -> NamespaceRef:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from isthmus.topology.duration import format_ms
+from isthmus.topology.namespace_kind import KINDS
 from isthmus.topology.pattern import PATTERNS, PLANNED
 from isthmus.topology.pattern.subscription import SUBSCRIPTION_SPEC
 from isthmus.topology.reader import FILE_SPEC, NAMESPACE_SPEC
@@ -71,6 +72,11 @@ def reference_page() -> str:
         _HEAD.format(example=_EXAMPLE),
         _section("## Top of the file", FILE_SPEC),
         _section("## namespaces", NAMESPACE_SPEC),
+        *(
+            _section(f"### kind: {kind.name}", Spec(kind.name, f"How to reach {kind.title}.", kind.settings))
+            for kind in KINDS.values()
+            if kind.settings
+        ),
         "## tasks\n\nEvery task has a `pattern`; the other settings depend on it. Not available yet: "
         + ", ".join(f"`{name}`" for name in PLANNED)
         + ".\n",

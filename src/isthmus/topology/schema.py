@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from isthmus.topology.namespace_kind import KINDS, SERVICE_BUS
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.pattern.subscription import SUBSCRIPTION_SPEC
-from isthmus.topology.reader import FILE_SPEC, NAMESPACE_SPEC, VERSION
+from isthmus.topology.reader import FILE_SPEC, KIND_SETTING, NAMESPACE_SPEC, VERSION
 from isthmus.topology.setting import Kind, Setting, Spec
 from isthmus.topology.spark import CONTROL_SPEC, REFUSED, SPARK_SPEC
 from isthmus.topology.step import STEPS, StepKind
@@ -93,7 +94,14 @@ def _kind_schema(setting: Setting) -> dict[str, Any]:
                 "type": "array",
                 "items": {"type": ["string", "number", "boolean"]},
                 "uniqueItems": True,
-                "minItems": 2,
+                "minItems": int(setting.minimum or 2),
+            }
+        case Kind.NAMES:
+            return {
+                "type": "array",
+                "items": {"type": ["string", "number", "boolean"]},
+                "uniqueItems": True,
+                "minItems": 1,
             }
         case Kind.TEXTS:
             return {"type": "array", "items": {"type": ["string", "number", "boolean"]}, "minItems": 1}
@@ -133,7 +141,15 @@ def _inner_schema(setting: Setting) -> dict[str, Any]:
 
 
 def _namespace_schema() -> dict[str, Any]:
-    return {**spec_schema(NAMESPACE_SPEC), "oneOf": [{"required": ["connection"]}, {"required": ["host"]}]}
+    bus = {**spec_schema(NAMESPACE_SPEC), "oneOf": [{"required": ["connection"]}, {"required": ["host"]}]}
+    bus["properties"] = {**bus["properties"], "kind": {**bus["properties"]["kind"], "enum": [SERVICE_BUS.name]}}
+    others = []
+    for kind in KINDS.values():
+        if kind is not SERVICE_BUS:
+            schema = spec_schema(kind.spec(KIND_SETTING))
+            schema["properties"]["kind"] = {"const": kind.name, "description": KIND_SETTING.description}
+            others.append({**schema, "required": [*schema["required"], KIND_SETTING.name]})
+    return {"oneOf": [bus, *others]}
 
 
 def _spark_schema() -> dict[str, Any]:

@@ -62,6 +62,7 @@ class Kind(StrEnum):
     SQL = "SQL"
     ALIAS = "alias"
     ALIASES = "list of aliases"
+    NAMES = "list of names"
     ENTITY = "entity name"
     SUBSCRIPTION = "subscription name"
     SUBSCRIPTIONS = "list or mapping of subscriptions"

@@ -13,7 +13,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from isthmus.topology.pattern import PATTERNS
+from isthmus.topology.namespace_kind import KAFKA
+from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS
 from isthmus.topology.reader import NAMESPACE_SPEC, VERSION
 from isthmus.topology.setting import Setting
 
@@ -21,6 +22,8 @@ __all__ = ["starter"]
 
 # What a starter writes of a pattern's settings; the others stand as comments.
 _WRITTEN = {
+    "active-passive": {"topic": "flights", "primary": "ewr", "secondary": "jfk", "failover_within": "1m"},
+    "spillover": {"queue": "payments", "members": "[ewr, jfk]", "deadline": "10m"},
     "copy": {"source": "ewr", "topic": "flights", "target": "jfk"},
     "move": {"source": "ewr", "queue": "departures", "target": "jfk"},
     "consolidate": {"sources": "[ewr, jfk]", "topic": "flights", "target": "jfk", "target_topic": "all-flights"},
@@ -30,11 +33,12 @@ _WRITTEN = {
         "topic": "flights",
         "targets": "[{to: jfk, queue: departures, filter: \"carrier = 'UA'\"}]",
     },
+    "stream-to-queue": {"source": "hub", "stream": "flights", "target": "ewr", "queue": "departures"},
+    "queue-to-stream": {"source": "ewr", "queue": "departures", "target": "hub", "stream": "flights"},
+    "chain": {"members": "[ewr]", "forward": "{inbox: flights, flights/Subscriptions/boards: boards}"},
 }
 
 _WIDTH = 100
-# Of patterns whose tasks name their entity in another setting than `topic`.
-_ENTITY: dict[str, dict[str, str]] = {"spillover": {"queue": "payments"}}
 _HEAD = """\
 # A federation of namespaces. Check it with `isthmus lint`, see what it would do with `isthmus plan`, make the entities
 # with `isthmus apply`, move messages with `isthmus run`.
@@ -54,10 +58,13 @@ def starter(pattern: str) -> str:
     spec = PATTERNS[pattern].spec
     lines = [_HEAD.format(version=VERSION).rstrip()]
     lines += ["  ewr:", *_settings(NAMESPACE_SPEC.settings, {"connection": "env:EWR_CONNECTION"})]
-    lines += ["  jfk:", "    connection: env:JFK_CONNECTION"]
+    if pattern in LOG_PATTERNS:
+        lines += ["  hub:", f"    kind: {KAFKA.name}", *_settings(KAFKA.settings, {"bootstrap": "127.0.0.1:9092"})]
+    else:
+        lines += ["  jfk:", "    connection: env:JFK_CONNECTION"]
     lines += ["", *_comment(spec.description, ""), "tasks:", "  flights:", f"    pattern: {spec.name}"]
     required = {setting.name: setting.example for setting in spec.settings if setting.required}
-    members = required | {"members": "[ewr, jfk]"} | _ENTITY.get(pattern, {"topic": "flights"})
+    members = required | {"topic": "flights", "members": "[ewr, jfk]"}
     lines += _settings(spec.settings, _WRITTEN.get(pattern, members))
     return "\n".join(lines) + "\n"
 

@@ -13,6 +13,8 @@ from typing import TypeAlias
 __all__ = [
     "DEFAULT_RULE",
     "EntityState",
+    "GroupState",
+    "LogState",
     "NamespaceState",
     "QueueState",
     "RuleState",
@@ -112,8 +114,45 @@ class QueueState:
     status: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """A consumer group of a log, with an offset for each partition.
+
+    Attributes:
+        start: of what is wanted: `now`, where the partitions end when it is made, or `existing`, where they begin.
+    """
+
+    name: str
+    start: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogState:
+    """A log with partitions, e.g. a topic of Kafka.
+
+    Attributes:
+        initial_partitions: how many it is created with; one that stands keeps its number.
+        initial_replication: copies of each that it is created with; None: as the cluster has it.
+        partitions: of one that stands.
+        groups: those that are wanted, or, of the ones asked for, those that stand.
+    """
+
+    name: str
+    initial_partitions: int | None = None
+    initial_replication: int | None = None
+    partitions: int | None = None
+    groups: tuple[GroupState, ...] = ()
+
+    def has_group(self, name: str) -> bool:
+        """Whether this group stands."""
+        return any(group.name == name for group in self.groups)
+
+
 EntityState: TypeAlias = TopicState | QueueState
-"""What a pattern wants at a namespace."""
+"""What a task may want at a Service Bus namespace."""
+
+WantedState: TypeAlias = EntityState | LogState
+"""What a pattern wants at a namespace of any kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +165,18 @@ class NamespaceState:
         topics: those that stand, of the ones asked for.
         queues: those that stand, of the ones asked for; also where a topic was asked for, as `topics` also has those that
             stand where a queue was asked for.
+        logs: those that stand, of the ones asked for.
     """
 
     alias: str
     endpoint: str = ""
     topics: tuple[TopicState, ...] = ()
     queues: tuple[QueueState, ...] = ()
+    logs: tuple[LogState, ...] = ()
+
+    def log(self, name: str) -> LogState | None:
+        """The log of this name; unlike at Service Bus case counts."""
+        return next((each for each in self.logs if each.name == name), None)
 
     def topic(self, name: str) -> TopicState | None:
         """The topic of this name, without case."""

@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from isthmus.connectors.kafka.cluster import LOOK_SECONDS, TopicView, error_of, look_at, settings
+from isthmus.connectors.kafka.cluster import LOOK_SECONDS, ClusterClient, TopicView, cluster_id, look_at
 from isthmus.connectors.kafka.option import read_cluster
-from isthmus.errors import EntityExistsError, EntityNotFoundError
+from isthmus.errors import EntityExistsError, EntityNotFoundError, IsthmusError
 
 __all__ = ["KafkaAdministration"]
 
@@ -46,6 +45,14 @@ class KafkaAdministration:
         except EntityNotFoundError:
             return None
 
+    def cluster_id(self) -> str:
+        """The cluster's identity.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        return cluster_id(self._options)
+
     def create(
         self, topic: str, partitions: int, *, replication: int = -1, config: Mapping[str, str] | None = None
     ) -> None:
@@ -62,14 +69,15 @@ class KafkaAdministration:
             IsthmusError: no answer, or a refusal.
         """
         wanted = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(config or {}))
+        asked = ClusterClient(self._options, topic)
+        answer = asked.admin.create_topics([wanted], request_timeout=LOOK_SECONDS)[topic]
         try:
-            admin = AdminClient(settings(self._options))
-            admin.create_topics([wanted], request_timeout=LOOK_SECONDS)[topic].result()
-        except KafkaException as error:
-            found: KafkaError = error.args[0]
-            if found.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            asked.result(answer)
+        except IsthmusError:
+            error = answer.exception() if answer.done() else None
+            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 raise EntityExistsError(topic) from None
-            raise error_of(found, topic, self._options.bootstrap_servers) from None
+            raise
 
     def delete(self, topic: str) -> None:
         """Removes a topic and all that it holds.
@@ -77,8 +85,5 @@ class KafkaAdministration:
         Raises:
             IsthmusError: no answer, or a refusal.
         """
-        try:
-            admin = AdminClient(settings(self._options))
-            admin.delete_topics([topic], request_timeout=LOOK_SECONDS)[topic].result()
-        except KafkaException as error:
-            raise error_of(error.args[0], topic, self._options.bootstrap_servers) from None
+        asked = ClusterClient(self._options, topic)
+        asked.result(asked.admin.delete_topics([topic], request_timeout=LOOK_SECONDS)[topic])

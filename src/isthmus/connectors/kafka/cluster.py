@@ -12,6 +12,8 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import time
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -24,8 +26,10 @@ from isthmus.connectors.secret import scrub
 from isthmus.errors import ConnectionLostError, EntityNotFoundError, IsthmusError, UnauthorizedError
 
 __all__ = [
+    "ClusterClient",
     "KafkaFailureError",
     "TopicView",
+    "cluster_id",
     "consumer_settings",
     "error_of",
     "look_at",
@@ -35,6 +39,7 @@ __all__ = [
 ]
 
 LOOK_SECONDS = 10.0
+_POLL_SECONDS = 0.02
 # The default of `message.max.bytes` and of `max.message.bytes`.
 MESSAGE_BYTES = 1_000_000
 
@@ -125,20 +130,63 @@ def look_at(options: ClusterOptions, topic: str) -> TopicView:
     Raises:
         IsthmusError: no answer, or no such topic, or no right to it.
     """
-    heard: list[KafkaError] = []
-    try:
-        told: dict[str, Any] = {**settings(options), "error_cb": heard.append}
-        admin = AdminClient(told)
-        cluster = admin.describe_cluster(request_timeout=LOOK_SECONDS).result(LOOK_SECONDS + 1)
-        found = admin.describe_topics(TopicCollection([topic]), request_timeout=LOOK_SECONDS)[topic].result(
-            LOOK_SECONDS + 1
-        )
-        return TopicView(str(cluster.cluster_id or ""), len(found.partitions), _message_bytes(admin, topic))
-    except KafkaException as error:
-        causes = [each for each in heard if each.code() in _UNAUTHORIZED or each.code() == KafkaError._SSL]
-        raise error_of(causes[-1] if causes else error.args[0], topic, options.bootstrap_servers) from None
-    except TimeoutError:
-        raise ConnectionLostError(f"topic '{topic}': {options.bootstrap_servers} does not answer") from None
+    asked = ClusterClient(options, topic)
+    cluster = asked.result(asked.admin.describe_cluster(request_timeout=LOOK_SECONDS))
+    found = asked.result(asked.admin.describe_topics(TopicCollection([topic]), request_timeout=LOOK_SECONDS)[topic])
+    return TopicView(str(cluster.cluster_id or ""), len(found.partitions), _message_bytes(asked.admin, topic))
+
+
+def cluster_id(options: ClusterOptions) -> str:
+    """The identity of the cluster; blocks for `LOOK_SECONDS` at most.
+
+    Raises:
+        IsthmusError: no answer, or a refusal.
+    """
+    asked = ClusterClient(options)
+    return str(asked.result(asked.admin.describe_cluster(request_timeout=LOOK_SECONDS)).cluster_id or "")
+
+
+class ClusterClient:
+    """A client of a cluster's administration, whose errors are errors of isthmus.
+
+    Args:
+        options: how the cluster is reached.
+        topic: what errors are about; empty for the cluster.
+
+    Raises:
+        SecretError: a reference leads nowhere.
+        IsthmusError: the client cannot be made, e.g. of a certificate that cannot be read.
+    """
+
+    def __init__(self, options: ClusterOptions, topic: str = "") -> None:
+        self._topic = topic
+        self._servers = options.bootstrap_servers
+        self._heard: list[KafkaError] = []
+        try:
+            self.admin = AdminClient({**settings(options), "error_cb": self._heard.append})  # type: ignore[dict-item]
+        except KafkaException as error:
+            raise error_of(error.args[0], topic, self._servers) from None
+
+    def result(self, answer: Future[Any]) -> Any:
+        """What was answered; blocks for `LOOK_SECONDS` at most.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        deadline = time.monotonic() + LOOK_SECONDS + 1
+        while not answer.done() and time.monotonic() < deadline:
+            self.admin.poll(_POLL_SECONDS)  # which calls `error_cb`; of a login that fails an answer would never tell
+            refused = [each for each in self._heard if each.code() in _UNAUTHORIZED]
+            if refused:
+                raise error_of(refused[-1], self._topic, self._servers)
+        try:
+            return answer.result(0)
+        except KafkaException as error:
+            causes = [each for each in self._heard if each.code() == KafkaError._SSL]
+            raise error_of(causes[-1] if causes else error.args[0], self._topic, self._servers) from None
+        except TimeoutError:
+            what = f"topic '{self._topic}': " if self._topic else ""
+            raise ConnectionLostError(f"{what}{self._servers} does not answer") from None
 
 
 def _message_bytes(admin: AdminClient, topic: str) -> int:
@@ -152,7 +200,8 @@ def _message_bytes(admin: AdminClient, topic: str) -> int:
 
 def error_of(error: KafkaError, topic: str, servers: str = "") -> IsthmusError:
     """An error of librdkafka as one of isthmus."""
-    text = scrub(f"topic '{topic}': {error.str()} ({error.name()})" + (f", at {servers}" if servers else ""))
+    what = f"topic '{topic}': " if topic else ""
+    text = scrub(f"{what}{error.str()} ({error.name()})" + (f", at {servers}" if servers else ""))
     if error.code() in _ABSENT:
         return EntityNotFoundError(f"{topic}{f' at {servers}' if servers else ''}")
     if error.code() in _UNAUTHORIZED:

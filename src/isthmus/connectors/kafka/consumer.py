@@ -27,14 +27,14 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from isthmus.bridge.delivery_event import Disposition
-from isthmus.bridge.port import PARTITION_SHIFT, Exhausted, SourceLost, SourceOpened
+from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
 from isthmus.connectors.kafka.cluster import consumer_settings, error_of, look_at
 from isthmus.connectors.kafka.dead_letter import DeadLetterTopic
-from isthmus.connectors.kafka.mapping import Record, to_message
 from isthmus.connectors.kafka.offset import OffsetAccount
 from isthmus.connectors.kafka.option import SourceOptions
 from isthmus.connectors.kafka.present import Present
 from isthmus.connectors.kafka.read_queue import Batch, ReadQueue
+from isthmus.connectors.kafka.record_reader import RecordReader
 from isthmus.errors import ConnectionLostError, IsthmusError
 
 __all__ = ["ConsumerThread"]
@@ -49,7 +49,6 @@ BATCH = 500
 BATCH_BYTES = 4 << 20
 # Errors that come so soon after a connection is made are of the time before.
 STALE_SECONDS = 2.0
-_NO_TIMESTAMP = 0
 _FENCED = {KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED}
 
 Told = SourceOpened | SourceLost | Exhausted
@@ -75,6 +74,7 @@ class ConsumerThread(threading.Thread):
         self._rewind: set[int] = set()
         self._commit_at = 0.0
         self._wants_open = self._stops = False
+        self._reader = RecordReader.of(options)
         self._dead = DeadLetterTopic(options) if options.dead_letter_topic else None
         self._consumer: Any = None
         self._lost_text: tuple[str, bool] | None = None
@@ -311,17 +311,9 @@ class ConsumerThread(threading.Thread):
                 if not found.is_new(offset):
                     continue
                 found.deliver(offset)
-                kind, timestamp_ms = message.timestamp()
-                position = partition << PARTITION_SHIFT | offset
-                record = Record(
-                    message.value(),
-                    message.key(),
-                    message.headers() or (),
-                    timestamp_ms if kind != _NO_TIMESTAMP else None,
-                    partition,
-                )
+                position, payload = self._reader.read(message)
                 positions.append(position)
-                payloads.append(to_message(record, position))
+                payloads.append(payload)
             if positions:
                 self._queue.put(Batch(positions, payloads))
                 self._record_bytes = max(1, sum(map(len, payloads)) // len(payloads))

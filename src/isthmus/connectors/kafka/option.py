@@ -12,12 +12,13 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault
+from isthmus.topology.namespace_kind import KAFKA, kafka_faults
 from isthmus.topology.reference import SecretError, SecretReference
 
 __all__ = [
@@ -34,60 +35,10 @@ __all__ = [
 ]
 
 PREFIX = "kafka."
-_PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
-_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER")
 _EXAMPLE = "env:NAME"
-_REFERENCE = "Reference: `env:NAME`, `file:/path#key` or `keyvault:vault/name`."
 
-_CLUSTER = (
-    Setting(
-        name="bootstrap_servers",
-        kind=Kind.TEXT,
-        required=True,
-        example="kafka-1:9092,kafka-2:9092",
-        description="Addresses of some brokers, separated by commas.",
-    ),
-    Setting(
-        name="security_protocol",
-        kind=Kind.CHOICE,
-        choices=_PROTOCOLS,
-        default="plaintext",
-        description="Whether TLS (`ssl`) and authentication (`sasl`) are used.",
-    ),
-    Setting(
-        name="sasl_mechanism", kind=Kind.CHOICE, choices=_MECHANISMS, default="PLAIN", description="With SASL: how."
-    ),
-    Setting(name="username", kind=Kind.TEXT, default="", description="With SASL: who."),
-    Setting(
-        name="password",
-        kind=Kind.REFERENCE,
-        secret=True,
-        default="",
-        example=_EXAMPLE,
-        description=f"With SASL: the password. {_REFERENCE}",
-    ),
-    Setting(
-        name="ca_file",
-        kind=Kind.PATH,
-        default="",
-        description="With TLS: certificates to trust instead of the system's.",
-    ),
-    Setting(
-        name="certificate_file",
-        kind=Kind.PATH,
-        default="",
-        description="With mutual TLS: this client's certificate, PEM.",
-    ),
-    Setting(name="key_file", kind=Kind.PATH, default="", description="With mutual TLS: its private key, PEM."),
-    Setting(
-        name="key_password",
-        kind=Kind.REFERENCE,
-        secret=True,
-        default="",
-        example=_EXAMPLE,
-        description=f"The password of the private key. {_REFERENCE}",
-    ),
-)
+# The settings of a namespace of this kind (`isthmus.topology.namespace_kind`), under the names that options have.
+_CLUSTER = tuple(replace(each, name=KAFKA.option(each.name)) for each in KAFKA.settings)
 _TOPIC = Setting(name="topic", kind=Kind.TEXT, required=True, example="orders", description="The topic.")
 
 SOURCE = Spec(
@@ -124,6 +75,22 @@ SOURCE = Spec(
             minimum=6,
             maximum=300,
             description="After how long without a sign of life the group takes a reader for dead.",
+        ),
+        Setting(
+            name="message_ids",
+            kind=Kind.CHOICE,
+            choices=("header", "offset"),
+            default="header",
+            description="What a message has as MessageId. `header`: what the header `amqp-message-id` holds, else none; `offset`: where "
+            "there is no such header, `topic/partition/offset`, the same each time that the record is read.",
+        ),
+        Setting(
+            name="keyless",
+            kind=Kind.CHOICE,
+            choices=("none", "partition"),
+            default="none",
+            description="What key a record without key is given: `none`, or `partition` for one that names its partition, e.g. "
+            "`partition-3`.",
         ),
         Setting(
             name="dead_letter_topic",
@@ -269,6 +236,8 @@ class SourceOptions(ClusterOptions):
     member: str
     session_seconds: float
     dead_letter_topic: str
+    message_ids: str = "header"
+    keyless: str = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,20 +325,10 @@ def _extra_faults(spec: Spec, extra: Mapping[str, str]) -> list[Fault]:
 
 def _at_odds(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What is wrong with the options together: (message, hint)."""
-    faults = []
-    protocol = values["security_protocol"]
-    if (values["username"] or values["password"]) and not protocol.startswith("sasl"):
-        faults.append(("username and password need SASL", "write security_protocol=sasl_ssl"))
-    elif protocol.startswith("sasl") and values["sasl_mechanism"] in _MECHANISMS[:3]:
-        faults += [
-            (f"SASL {values['sasl_mechanism']} needs {name}", f"write {name}={example}")
-            for name, example in (("username", "NAME"), ("password", _EXAMPLE))
-            if not values[name]
-        ]
-    if not protocol.endswith("ssl") and (values["ca_file"] or values["certificate_file"] or values["key_file"]):
-        faults.append(("certificates need TLS", "write security_protocol=ssl or sasl_ssl"))
-    if bool(values["certificate_file"]) != bool(values["key_file"]):
-        faults.append(("certificate_file and key_file go together", "write both or none"))
+    named = {each.name: values[KAFKA.option(each.name)] for each in KAFKA.settings}
+    faults = [
+        (message, hint) for _, message, hint in kafka_faults(named, lambda name, value: f"{KAFKA.option(name)}={value}")
+    ]
     if values.get("origin") and "/" not in values["origin"]:
         faults.append(("origin has no alias", "write alias/entity"))
     if values.get("dead_letter_topic") and values["dead_letter_topic"] == values.get("topic"):

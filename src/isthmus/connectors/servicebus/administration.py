@@ -149,6 +149,9 @@ class ServiceBusAdministration:
         except (ResourceNotFoundError, AttributeError):
             # The client fails on the answer for a queue of this name, which has no topic's description.
             return None
+        return self._topic_state(topic, stands)
+
+    def _topic_state(self, topic: TopicState, stands: TopicProperties) -> TopicState:
         subscriptions = tuple(self._subscription(topic, each) for each in self._client.list_subscriptions(topic.name))
         return TopicState(
             name=topic.name,
@@ -162,12 +165,7 @@ class ServiceBusAdministration:
             stands = self._client.get_queue(asked.name)
         except (ResourceNotFoundError, AttributeError):  # see `_topic`
             return None
-        return QueueState(
-            name=asked.name,
-            duplicate_detection_ms=_detection_ms(stands),
-            partitioned=bool(stands.enable_partitioning),
-            **_received(stands),
-        )
+        return _queue_state(asked.name, stands)
 
     def _subscription(self, topic: TopicState, stands: SubscriptionProperties) -> SubscriptionState:
         asked = topic.subscription(stands.name)
@@ -179,6 +177,23 @@ class ServiceBusAdministration:
             rules=rules,
             **_received(stands),
         )
+
+    def inventory(self, alias: str) -> NamespaceState:
+        with self._errors():
+            topics = tuple(self._topic_state(TopicState(name=each.name), each) for each in self._client.list_topics())
+            queues = tuple(_queue_state(each.name, each) for each in self._client.list_queues())
+        return NamespaceState(alias=alias, endpoint=self._endpoint, topics=topics, queues=queues)
+
+    def waiting(self, change: Change) -> int:
+        with self._errors():
+            if change.kind == "queue":
+                return int(self._client.get_queue_runtime_properties(change.topic).total_message_count or 0)
+            if change.kind == "subscription":
+                name = change.subscription
+                found = self._client.get_subscription_runtime_properties(change.topic, name)
+                return int(found.total_message_count or 0)
+            each_of = self._client.list_subscriptions_runtime_properties(change.topic)
+            return sum(int(each.total_message_count or 0) for each in each_of)
 
     def size(self, entity: str) -> EntitySize | None:
         with self._errors():
@@ -203,6 +218,20 @@ class ServiceBusAdministration:
                     self._make_subscription(change, subscription)
                 case Change(kind="rule"):
                     self._make_rule(change)
+                case Change(action="delete"):
+                    self._delete(change)
+
+    def _delete(self, change: Change) -> None:
+        try:
+            match change.kind:
+                case "subscription":
+                    self._client.delete_subscription(change.topic, change.subscription)
+                case "queue":
+                    self._client.delete_queue(change.topic)
+                case "topic":
+                    self._client.delete_topic(change.topic)
+        except ResourceNotFoundError:
+            return  # somebody else has deleted it
 
     def _make_topic(self, action: str, topic: TopicState) -> None:
         if action == "create":
@@ -345,6 +374,15 @@ def _settings(entity: QueueState | SubscriptionState, *, creates: bool = False) 
         if target is not None:
             settings[name] = target or None
     return settings
+
+
+def _queue_state(name: str, stands: QueueProperties) -> QueueState:
+    return QueueState(
+        name=name,
+        duplicate_detection_ms=_detection_ms(stands),
+        partitioned=bool(stands.enable_partitioning),
+        **_received(stands),
+    )
 
 
 def _received(stands: QueueProperties | SubscriptionProperties) -> dict[str, Any]:

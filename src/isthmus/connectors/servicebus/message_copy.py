@@ -213,7 +213,8 @@ class MessageCopy:
             return None
         if identity.target and before.visited(identity.target_namespace, identity.entity):
             self.looped += 1
-            return "complete", VISITED, f"the message has been in '{identity.target}'"
+            disposition = "dead-letter" if self._policy.dead_letters_returning else "complete"
+            return disposition, VISITED, f"the message has been in '{identity.target}'"
         if mark and message_id and mark == self._mark_key + _string(message_id):
             self.looped += 1
             return "complete", COPIED, "this task has copied the message to every member"

@@ -120,9 +120,11 @@ class MessageRewriter:
             trusts=trusts,
         )
         self._general = MessageCopy(identity, policy, self._tail, self._fronts)
-        # Of the policy the quick way knows the ceiling of TimeToLive, and that a missing MessageId is made.
+        # Of the policy the quick way knows the ceiling of TimeToLive. It meets no message with provenance or without MessageId.
         is_simple = policy == CopyPolicy(
-            ttl_ceiling_ms=policy.ttl_ceiling_ms, makes_message_ids=policy.makes_message_ids
+            ttl_ceiling_ms=policy.ttl_ceiling_ms,
+            dead_letters_returning=policy.dead_letters_returning,
+            makes_message_ids=policy.makes_message_ids,
         )
         self._is_quick = bool(origin) and not makes_message_ids and is_simple
         self._front: Front | None = None

@@ -179,8 +179,8 @@ def _content(element: ET.Element) -> Any:
 
 def write_xml(value: Any, root: str) -> bytes:
     """A document; see `read_xml`."""
-    document: bytes = ET.tostring(_element(root, value), encoding="utf-8", xml_declaration=True)
-    return document
+    text: bytes = ET.tostring(_element(root, value), encoding="utf-8", xml_declaration=True)
+    return text
 
 
 def _element(name: str, value: Any) -> ET.Element:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from isthmus.topology.document import Document, Values
 from isthmus.topology.model import Federation, Flow, NamespaceRef, Route, Task
 from isthmus.topology.setting import Kind, Setting, Spec
-from isthmus.topology.state import EntityState
+from isthmus.topology.state import WantedState
 
 __all__ = ["COMMON", "COMMON_PLANNED", "Pattern"]
 
@@ -80,7 +80,7 @@ class Pattern(Protocol):
         """Fault what is wrong between the task and the rest of the federation."""
         ...
 
-    def wanted(self, task: Any) -> Iterator[tuple[str, EntityState]]:
+    def wanted(self, task: Any) -> Iterator[tuple[str, WantedState]]:
         """What must stand: alias of the namespace and a queue, or a topic with its subscriptions and rules."""
         ...
 

@@ -155,11 +155,12 @@ class FanOut(TransferPattern):
         for value, alias in below:
             yield from self._edges(value, alias, depth + 1, seen, places, document)
 
-    def named(self, task: FanOutTask, namespaces: Mapping[str, NamespaceRef]) -> FanOutTask:
+    def named(self, task: Any, namespaces: Mapping[str, NamespaceRef]) -> FanOutTask:
         def mark(transfer: Transfer) -> str:
             return default_mark(task.name, places_of(namespaces, (transfer.source.alias, transfer.target.alias)))
 
-        return replace(task, transfers=tuple(replace(each, mark=mark(each)) for each in task.transfers))
+        made: FanOutTask = replace(task, transfers=tuple(replace(each, mark=mark(each)) for each in task.transfers))
+        return made
 
     def check(self, task: Any, federation: Federation, document: Document) -> None:
         super().check(task, federation, document)
@@ -177,7 +178,7 @@ class FanOut(TransferPattern):
     def audit(self, task: Any) -> Iterator[Flow]:
         above = {each.target.alias: each for each in task.transfers}
         for last in task.transfers:
-            path = (last,)
+            path: tuple[Transfer, ...] = (last,)
             yield flow(task, path)
             while path[0].source.alias in above:
                 path = (above[path[0].source.alias], *path)

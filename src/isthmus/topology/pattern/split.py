@@ -162,7 +162,7 @@ class Split(TransferPattern):
             return None
         is_number = values.written("mark")
         mark = "" if is_queue else values["mark"] or default_mark(name, ())
-        shared = {
+        shared: dict[str, Any] = {
             "source": Endpoint(source, entity),
             "is_topic": not is_queue,
             "through": _through(name) if is_queue else "",

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.topology.document import Document, suggest
@@ -119,19 +119,17 @@ class TransferTask(Task):
         return f"{self.name}.{transfer.name}"
 
 
-_Task = TypeVar("_Task", bound=TransferTask)
-
-
 class TransferPattern:
     """What patterns that are made of transfers have in common."""
 
-    def named(self, task: _Task, namespaces: Mapping[str, NamespaceRef]) -> _Task:
+    def named(self, task: Any, namespaces: Mapping[str, NamespaceRef]) -> Task:
         places = places_of(namespaces, task.members)
         marked = tuple(
             each if not each.mark or each.mark_is_number else replace(each, mark=default_mark(task.name, places))
             for each in task.transfers
         )
-        return replace(task, transfers=marked)
+        made: TransferTask = replace(task, transfers=marked)
+        return made
 
     def check(self, task: Any, federation: Federation, document: Document) -> None:
         for alias in dict.fromkeys(task.members):
@@ -244,7 +242,7 @@ def _source(task: TransferTask, transfer: Transfer) -> Iterator[tuple[str, Entit
     if transfer.feed:
         fed = replication_subscription(task.name, transfer.feed)
         feed = (replication_state(fed, transfer.rule(), task.lock_duration_ms),)
-    read = {
+    read: dict[str, Any] = {
         "lock_duration_ms": task.lock_duration_ms,
         "max_delivery_count": MAX_DELIVERY_COUNT,
         "requires_session": False,

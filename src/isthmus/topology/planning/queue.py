@@ -10,9 +10,6 @@ from isthmus.topology.state import NamespaceState, QueueState
 
 __all__ = ["plan_queue"]
 
-# What an update leaves as it is: fixed when a queue is created, or only meant for its creation.
-_LEFT = ("requires_session", "partitioned", "initial_ttl_ms", "initial_size_megabytes")
-
 
 def plan_queue(findings: Findings, namespace: NamespaceState, queue: QueueState) -> None:
     """Add what makes the queue: its creation, or one update of what the task declares and that differs."""
@@ -34,7 +31,8 @@ def plan_queue(findings: Findings, namespace: NamespaceState, queue: QueueState)
     findings.check_partitioned(alias, what, queue, stands)
     if not findings.check_duplicates(alias, what, queue, stands):
         queue = replace(queue, duplicate_detection_ms=None)
-    queue = replace(queue, **dict.fromkeys(_LEFT))
+    # Fixed when a queue is created, or only meant for its creation.
+    queue = replace(queue, requires_session=None, partitioned=None, initial_ttl_ms=None, initial_size_megabytes=None)
     if sound and any(True for _ in differences(stands, queue)):
         change = Change(alias=alias, action="update", kind="queue", topic=queue.name, after=queue, before=stands)
         findings.changes.append(change)

@@ -20,7 +20,7 @@ from isthmus.topology.change import label, same_value, shown
 from isthmus.topology.claim import claims
 from isthmus.topology.model import Federation, Task
 from isthmus.topology.pattern import PATTERNS
-from isthmus.topology.state import EntityState, QueueState, SubscriptionState, TopicState
+from isthmus.topology.state import EntityState, LogState, QueueState, SubscriptionState, TopicState
 
 __all__ = ["contradictions", "wanted", "wanted_of", "wanted_topics"]
 
@@ -43,9 +43,11 @@ def wanted_topics(federation: Federation) -> dict[str, tuple[str, ...]]:
 
 
 def wanted_of(task: Task) -> Iterator[tuple[str, EntityState]]:
-    """What one task wants. A task without routes is moved by nobody and needs no claim."""
+    """What one task wants at Service Bus namespaces. A task without routes is moved by nobody and needs no claim."""
     pattern = PATTERNS[task.pattern]
-    yield from pattern.wanted(task)
+    for alias, entity in pattern.wanted(task):
+        if not isinstance(entity, LogState):
+            yield alias, entity
     if next(pattern.routes(task), None) is not None:
         yield from claims(task)
 
@@ -100,20 +102,14 @@ def _joined(first: _State, second: _State, what: str) -> tuple[_State, list[str]
     """One entity of two, without its subscriptions, and where they contradict each other."""
     values: dict[str, Any] = {}
     conflicts = []
-    skipped = {"name", "subscriptions"}
-    if isinstance(first, TopicState | QueueState) and isinstance(second, TopicState | QueueState):
-        skipped |= {"duplicate_detection_ms", "keyless_detection_ms"}
-        windows, mine, theirs = _windows(first), _windows(first), _windows(second)
-        if mine is None or theirs is None:
-            windows = mine or theirs
-        elif mine != theirs:
-            told = " and ".join(
-                "/".join(shown("duplicate_detection_ms", each) for each in pair) for pair in (mine, theirs)
-            )
-            conflicts.append(f"{what} with DuplicateDetection {told}")
-        if windows is not None:
-            values["duplicate_detection_ms"] = windows[0]
-            values["keyless_detection_ms"] = windows[1] if windows[1] != windows[0] else None
+    skipped = {"name", "subscriptions", "duplicate_detection_ms", "keyless_detection_ms"}
+    mine, theirs = _windows(first), _windows(second)
+    if mine and theirs and mine != theirs:
+        told = " and ".join("/".join(shown("duplicate_detection_ms", each) for each in pair) for pair in (mine, theirs))
+        conflicts.append(f"{what} with DuplicateDetection {told}")
+    if windows := mine or theirs:
+        values["duplicate_detection_ms"] = windows[0]
+        values["keyless_detection_ms"] = windows[1] if windows[1] != windows[0] else None
     for each in fields(first):
         if each.name in skipped:
             continue
@@ -131,8 +127,10 @@ def _joined(first: _State, second: _State, what: str) -> tuple[_State, list[str]
     return replace(first, **values), conflicts
 
 
-def _windows(state: TopicState | QueueState) -> tuple[int, int] | None:
+def _windows(state: EntityState | SubscriptionState) -> tuple[int, int] | None:
     """The windows of duplicate detection where the namespace keeps duplicate keys, and where it keeps none."""
+    if isinstance(state, SubscriptionState):
+        return None
     window_ms, keyless_ms = state.duplicate_detection_ms, state.keyless_detection_ms
     if window_ms is None and keyless_ms is None:
         return None

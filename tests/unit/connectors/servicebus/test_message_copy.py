@@ -10,7 +10,7 @@ import pytest
 from isthmus.amqp import section
 from isthmus.amqp.section import Header, locate
 from isthmus.amqp.types import Int, Long, Timestamp
-from isthmus.connectors.servicebus.message_rewriter import Mark, MessageRewriter, Refused
+from isthmus.connectors.servicebus.message_rewriter import VISITED, Mark, MessageRewriter, Refused
 from isthmus.connectors.servicebus.port.option import read_target
 from isthmus.errors import ConfigError
 from isthmus.message import iso
@@ -168,6 +168,16 @@ def test_a_partition_key_comes_from_the_session() -> None:
     with_session = stored(annotations=keyed, properties={"message_id": "m1", "group_id": "s1"})
     assert annotations(copied(with_session, policy)) == {"mine": "x", "x-opt-partition-key": "s1"}
     assert annotations(copied(stored(annotations=keyed), policy)) == keyed
+
+
+@pytest.mark.parametrize("returning", ["complete", "dead-letter"])
+def test_what_would_return_is_completed_or_dead_lettered(returning: str) -> None:
+    hop = {"repl-origin": "jfk/flights", "repl-namespace": "jfk", "repl-sequence": "1", "repl-offset": "1"}
+    been = stored(own=hop | {"repl-enqueued-time": iso(NOW_MS), "repl-digest": digest(b"m1", b"body")})
+    policy = CopyPolicy(dead_letters_returning=returning == "dead-letter")
+    verdict = rewriter(policy).copy(been, NOW_MS)
+    assert isinstance(verdict, Refused)
+    assert (verdict.disposition, verdict.reason) == (returning, VISITED)
 
 
 def test_a_message_id_is_made_of_origin_and_position() -> None:

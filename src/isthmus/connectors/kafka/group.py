@@ -1,0 +1,140 @@
+"""The offsets of consumer groups, and what stands behind them.
+
+What it is: how far a group has read a topic, where it begins, and how much waits, asked without joining the group. Calls block. What it is
+not: the reading of a route (`consumer`).
+Specification: Apache Kafka documentation, "Distribution: Consumer Offset Tracking".
+
+Invariants:
+    I1. A group is not joined, and no offset is committed, but by `begin`.
+    I2. A partition without an offset of the group counts from its first record, as routes read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+
+from isthmus.connectors.kafka.cluster import LOOK_SECONDS, ClusterClient, error_of, look_at, settings
+from isthmus.connectors.kafka.option import ClusterOptions, read_cluster
+
+__all__ = ["GroupOffsets", "Waiting", "errors_of", "reader_settings"]
+
+_TIMESTAMP_SECONDS = 2.0
+
+
+class Waiting(NamedTuple):
+    """What waits for a group.
+
+    Attributes:
+        records: how many, at most: a log that was compacted has gaps.
+        oldest_ms: timestamp of the oldest of them; 0 where none waits, or it is not known.
+    """
+
+    records: int = 0
+    oldest_ms: int = 0
+
+
+@contextmanager
+def errors_of(options: ClusterOptions, topic: str) -> Iterator[None]:
+    """Turns errors of the client into errors of isthmus."""
+    try:
+        yield
+    except KafkaException as error:
+        raise error_of(error.args[0], topic, options.bootstrap_servers) from None
+
+
+def reader_settings(options: ClusterOptions, group: str) -> dict[str, Any]:
+    """The settings of a consumer that only looks.
+
+    Raises:
+        SecretError: a reference leads nowhere.
+    """
+    return {
+        **settings(options),
+        "group.id": group,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "earliest",
+    }
+
+
+class GroupOffsets:
+    """The groups of one cluster.
+
+    Args:
+        options: `isthmus.connectors.kafka.option.ADMINISTRATION`.
+
+    Raises:
+        ConfigError: an option is of no use.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = read_cluster(options)
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """The offsets of a group by partition; empty where it has none.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        partitions = look_at(self._options, topic).partitions
+        with errors_of(self._options, topic), closing(Consumer(reader_settings(self._options, group))) as consumer:
+            asked = [TopicPartition(topic, number) for number in range(partitions)]
+            found = consumer.committed(asked, timeout=LOOK_SECONDS)
+        return {each.partition: each.offset for each in found if each.offset >= 0}
+
+    def begin(self, group: str, topic: str, *, from_end: bool) -> None:
+        """Gives a group an offset for every partition: its end, or its first record.
+
+        Raises:
+            EntityNotFoundError: there is no such topic.
+            IsthmusError: no answer, or a refusal.
+        """
+        partitions = look_at(self._options, topic).partitions
+        with errors_of(self._options, topic):
+            with closing(Consumer(reader_settings(self._options, group))) as consumer:
+                offsets = [
+                    TopicPartition(topic, number, _edges(consumer, topic, number)[from_end])
+                    for number in range(partitions)
+                ]
+            asked = ClusterClient(self._options, topic)
+            wanted = ConsumerGroupTopicPartitions(group, offsets)
+            asked.result(asked.admin.alter_consumer_group_offsets([wanted], request_timeout=LOOK_SECONDS)[group])
+
+    def waiting(self, group: str, topic: str) -> Waiting:
+        """What waits for a group.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        offsets = self.committed(group, topic)
+        partitions = look_at(self._options, topic).partitions
+        with errors_of(self._options, topic), closing(Consumer(reader_settings(self._options, group))) as consumer:
+            behind: list[TopicPartition] = []
+            records = 0
+            for number in range(partitions):
+                low, high = _edges(consumer, topic, number)
+                start = max(low, offsets.get(number, 0))
+                if start < high:
+                    behind.append(TopicPartition(topic, number, start))
+                    records += high - start
+            return Waiting(records, _oldest_ms(consumer, behind) if behind else 0)
+
+
+def _edges(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+    """The first offset of a partition, and the one behind its last."""
+    low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=LOOK_SECONDS)
+    return int(low), int(high)
+
+
+def _oldest_ms(consumer: Consumer, behind: list[TopicPartition]) -> int:
+    """The least timestamp of the first records from these offsets on."""
+    found: list[int] = []
+    for each in behind:
+        consumer.assign([each])
+        records = consumer.consume(1, _TIMESTAMP_SECONDS)
+        found += [record.timestamp()[1] for record in records if record.error() is None and record.timestamp()[0]]
+    return min(found, default=0)

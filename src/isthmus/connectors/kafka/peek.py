@@ -1,0 +1,94 @@
+"""A topic, browsed.
+
+What it is: the records of a topic as encoded messages in the order of their positions, read without a group. Verification and looks
+read a Service Bus entity by the same call. What it is not: the reading of a route (`consumer`).
+
+Invariants:
+    I1. Nothing is committed.
+    I2. Positions and MessageIds are those that the source of a federation's route gives: partition × 2^48 + offset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from isthmus.bridge.port import PARTITION_SHIFT
+from isthmus.connectors.kafka.cluster import LOOK_SECONDS, look_at
+from isthmus.connectors.kafka.group import errors_of, reader_settings
+from isthmus.connectors.kafka.option import read_cluster
+from isthmus.connectors.kafka.record_reader import RecordReader
+
+__all__ = ["TopicPeek"]
+
+# A group name is needed to make a consumer; nothing is committed to it.
+_GROUP = "isthmus-peek"
+_POLL_SECONDS = 0.5
+
+
+class TopicPeek:
+    """Browses one topic.
+
+    Args:
+        options: `isthmus.connectors.kafka.option.ADMINISTRATION`.
+        topic: the topic.
+
+    Raises:
+        IsthmusError: no answer, no such topic, or no right to it.
+    """
+
+    def __init__(self, options: Mapping[str, str], topic: str) -> None:
+        self._options = read_cluster(options)
+        self._topic = topic
+        self._reader = RecordReader(topic, gives_ids=True, names_partition=False)
+        view = look_at(self._options, topic)
+        self.cluster_id = view.cluster_id
+        self._partitions = view.partitions
+        with errors_of(self._options, topic):
+            self._consumer = Consumer(reader_settings(self._options, _GROUP))
+        self._at: tuple[int, int] | None = None
+
+    def __call__(self, from_position: int, count: int) -> Sequence[bytes]:
+        """Messages from a position on, `count` at most, all of one partition; empty where none follows.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        partition, offset = max(0, from_position) >> PARTITION_SHIFT, max(0, from_position) % (1 << PARTITION_SHIFT)
+        with errors_of(self._options, self._topic):
+            for number in range(partition, self._partitions):
+                page = self._page(number, offset if number == partition else 0, count)
+                if page:
+                    return page
+        return ()
+
+    def _page(self, partition: int, offset: int, count: int) -> list[bytes]:
+        where = TopicPartition(self._topic, partition)
+        low, high = self._consumer.get_watermark_offsets(where, timeout=LOOK_SECONDS)
+        start = max(low, offset)
+        found: list[bytes] = []
+        if start >= high:
+            return found
+        if self._at != (partition, start):
+            self._consumer.assign([TopicPartition(self._topic, partition, start)])
+        deadline = time.monotonic() + LOOK_SECONDS
+        while len(found) < count and start < high and time.monotonic() < deadline:
+            for record in self._consumer.consume(count - len(found), _POLL_SECONDS):
+                error = record.error()
+                if error is not None:
+                    raise KafkaException(error)
+                position, message = self._reader.read(record)
+                start = position % (1 << PARTITION_SHIFT) + 1
+                found.append(message)
+            if self._consumer.position([where])[0].offset >= high:  # behind what compaction left, or control records
+                break
+        self._at = (partition, start)
+        return found
+
+    def close(self) -> None:
+        """Ends it."""
+        with suppress(KafkaException, RuntimeError):
+            self._consumer.close()

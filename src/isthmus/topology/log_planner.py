@@ -1,0 +1,83 @@
+"""What stands of logs against what is wanted.
+
+What it is: the pure comparison for namespaces whose kind is a log, e.g. Kafka: topics with partitions, and the consumer groups that
+keep how far a route has read. What it is not: that of Service Bus (`isthmus.topology.planner`, which calls this one).
+
+Invariants:
+    I1. A plan whose changes have all been made is followed by a plan without changes.
+    I2. A log or a group that stands is never changed: more partitions would spread keys anew, another offset would lose messages.
+    I3. A group is made after its log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from isthmus.errors import Fault
+from isthmus.topology.change import Change
+from isthmus.topology.model import Federation
+from isthmus.topology.pattern import PATTERNS
+from isthmus.topology.state import LogState, NamespaceState
+
+__all__ = ["LogChanges", "log_changes", "wanted_logs"]
+
+
+@dataclass(slots=True)
+class LogChanges:
+    """The part of a plan that concerns logs."""
+
+    changes: list[Change] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+
+
+def wanted_logs(federation: Federation) -> dict[str, tuple[LogState, ...]]:
+    """What must stand at each namespace that is a log and that a task uses."""
+    logs: dict[str, dict[str, LogState]] = {}
+    for task in federation.tasks.values():
+        for alias, log in PATTERNS[task.pattern].wanted(task):
+            if isinstance(log, LogState):
+                at = logs.setdefault(alias, {})
+                stands = at.get(log.name)
+                at[log.name] = _merged(stands, log) if stands else log
+    return {alias: tuple(at.values()) for alias, at in logs.items()}
+
+
+def log_changes(federation: Federation, observed: Mapping[str, NamespaceState]) -> LogChanges:
+    """Compare the logs that a federation wants with those that stand.
+
+    Args:
+        federation: from `isthmus.topology.read`.
+        observed: by alias, every namespace that a task uses.
+    """
+    found = LogChanges()
+    for alias, logs in wanted_logs(federation).items():
+        for log in logs:
+            _compare(alias, log, observed[alias].log(log.name), found)
+    return found
+
+
+def _compare(alias: str, log: LogState, stands: LogState | None, found: LogChanges) -> None:
+    if stands is None:
+        created = replace(log, groups=(), initial_partitions=log.initial_partitions or 1)
+        found.changes.append(Change(alias=alias, action="create", kind="log", topic=log.name, after=created))
+    elif log.initial_partitions is not None and stands.partitions != log.initial_partitions:
+        found.notes.append(
+            f"topic {log.name} at {alias} stands with {stands.partitions} partitions, not {log.initial_partitions}, and is left "
+            "so: another number spreads the keys anew, which breaks their order"
+        )
+    for group in log.groups:
+        if stands is None or not stands.has_group(group.name):
+            found.changes.append(
+                Change(alias=alias, action="create", kind="group", topic=log.name, subscription=group.name, after=group)
+            )
+
+
+def _merged(first: LogState, second: LogState) -> LogState:
+    return replace(
+        first,
+        initial_partitions=first.initial_partitions or second.initial_partitions,
+        initial_replication=first.initial_replication or second.initial_replication,
+        groups=first.groups + tuple(group for group in second.groups if not first.has_group(group.name)),
+    )

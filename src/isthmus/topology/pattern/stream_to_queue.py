@@ -1,0 +1,303 @@
+"""Stream to queue: every record of a log becomes a message in a queue or topic.
+
+What it is: the pattern's settings, its checks, the entities it wants and the route it compiles to (Microsoft Learn, "Message replication
+tasks patterns"). Afterwards the messages have competing consumers, settlement, sessions and rules. A record's key becomes the message's
+SessionId and PartitionKey; its MessageId is made of stream, partition and offset, so that a target with duplicate detection drops what
+is sent again after a crash. What it is not: the mapping (docs/how-to/use-kafka.md).
+
+Invariants:
+    I1. One route for each task; it is claimed at the target, since a log can hold no claim.
+    I2. The group has its offsets before the route begins: what is published after `apply` is not passed over, with `start: now` either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from isthmus.topology.document import Document, Values
+from isthmus.topology.model import Endpoint, Federation, Flow, LogOptions, NamespaceRef, Route, RouteOptions, Task
+from isthmus.topology.pattern.base import COMMON_PLANNED
+from isthmus.topology.pattern.log_end import PARTITIONS, REPLICATION, check_kind, check_stream, common, entity
+from isthmus.topology.setting import Kind, Setting, Spec
+from isthmus.topology.state import GroupState, LogState, QueueState, SubscriptionState, TopicState, WantedState
+
+__all__ = ["StreamToQueue", "StreamToQueueTask"]
+
+# What Azure Service Bus takes for the history window of duplicate detection.
+_WINDOW_MS = (20_000, 604_800_000)
+_DEFAULT_WINDOW_MS = 600_000
+
+SPEC = Spec(
+    "stream-to-queue",
+    "Every record of a stream, e.g. of a topic of Kafka, becomes a message in a queue or topic: the key becomes SessionId and "
+    "PartitionKey, headers become application properties, and the MessageId is STREAM/PARTITION/OFFSET. The order of each partition "
+    "is kept.",
+    (
+        Setting(
+            name="source",
+            kind=Kind.ALIAS,
+            required=True,
+            description="Alias of the cluster that holds the stream, a namespace with `kind: kafka`.",
+            example="hub",
+        ),
+        Setting(
+            name="stream",
+            kind=Kind.TEXT,
+            required=True,
+            description="The stream: a topic of Kafka, with all its partitions.",
+            example="flights",
+        ),
+        Setting(
+            name="target",
+            kind=Kind.ALIAS,
+            required=True,
+            description="Alias of the namespace that holds the queue or topic.",
+            example="ewr",
+        ),
+        Setting(
+            name="queue",
+            kind=Kind.ENTITY,
+            description="The queue. Exactly one of `queue` and `topic` is written.",
+            example="departures",
+        ),
+        Setting(name="topic", kind=Kind.ENTITY, description="A topic instead of a queue.", example="departures"),
+        Setting(
+            name="subscription",
+            kind=Kind.SUBSCRIPTION,
+            description="With `topic`: an ordinary subscription to keep, which gets every message and which `isthmus verify` reads.",
+            example="boards",
+        ),
+        Setting(
+            name="sessions",
+            kind=Kind.BOOLEAN,
+            default=False,
+            description="Whether the queue, or the subscription, requires sessions; fixed when it is created. A record without key then "
+            "gets one that names its partition, e.g. `partition-3`.",
+            example="true",
+        ),
+        Setting(
+            name="start",
+            kind=Kind.CHOICE,
+            choices=("now", "existing"),
+            default="now",
+            description="Which records a new task begins with. `now`: those published after `apply` made its consumer group; "
+            "`existing`: all that stand in the stream then, too.",
+            example="existing",
+        ),
+        Setting(
+            name="group",
+            kind=Kind.TEXT,
+            description="Consumer group that keeps how far the task has read; `isthmus.TASK` where this is not written. No other reader "
+            "may use it.",
+            example="isthmus.departures",
+        ),
+        Setting(
+            name="duplicate_detection",
+            kind=Kind.DURATION,
+            default=_DEFAULT_WINDOW_MS,
+            minimum=_WINDOW_MS[0],
+            maximum=_WINDOW_MS[1],
+            may_be_off=True,
+            description="History window of duplicate detection at the queue or topic: a record that is sent again after a crash has the "
+            "same MessageId and is dropped. Whether an entity has detection is fixed when it is created. With `off` a namespace of "
+            "isthmus still drops it, by its origin; at Azure it stands twice.",
+            example="10m",
+        ),
+        Setting(
+            name="refused",
+            kind=Kind.CHOICE,
+            choices=("dead-letter", "block"),
+            description="A message that its target refuses for itself. `block`: the route waits until the target takes it; "
+            "`dead-letter`: it goes to `dead_letter_stream`, and the route goes on. Without this setting `dead-letter` where "
+            "`dead_letter_stream` is written, else `block`.",
+            example="block",
+        ),
+        Setting(
+            name="dead_letter_stream",
+            kind=Kind.TEXT,
+            description="Stream in the source's cluster for messages that are set aside, with the reason in headers: a log has no "
+            "dead-letter queue.",
+            example="flights.rejected",
+        ),
+        PARTITIONS,
+        REPLICATION,
+        common("ordering"),
+        *COMMON_PLANNED,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamToQueueTask(Task):
+    """A task of this pattern.
+
+    Attributes:
+        stream: the log that is read.
+        target: the queue or topic.
+        is_topic: whether it is a topic.
+        subscription: with a topic, the ordinary subscription to keep; empty for none.
+        sessions: whether queue or subscription requires sessions.
+        detection_ms: history window of duplicate detection; 0 for off.
+        initial_partitions: of a stream that is created; None: one.
+        initial_replication: of a stream that is created.
+        group: consumer group of the route.
+        start: `now` or `existing`.
+        ordering: see `RouteOptions`.
+        refused: see `RouteOptions`.
+        dead_letters: stream of what is set aside; empty for none.
+    """
+
+    stream: Endpoint
+    target: Endpoint
+    is_topic: bool = False
+    subscription: str = ""
+    sessions: bool = False
+    detection_ms: int = _DEFAULT_WINDOW_MS
+    initial_partitions: int | None = None
+    initial_replication: int | None = None
+    group: str = ""
+    start: str = "now"
+    ordering: str = "ordered"
+    refused: str = "block"
+    dead_letters: str = ""
+
+    @property
+    def claim_members(self) -> tuple[str, ...]:
+        """The target: a log can hold no claim."""
+        return (self.target.alias,)
+
+
+class StreamToQueue:
+    """The pattern."""
+
+    spec = SPEC
+
+    def build(self, name: str, values: Values, document: Document) -> StreamToQueueTask | None:
+        target = entity(name, values, document)
+        check_stream("stream", values, document)
+        check_stream("dead_letter_stream", values, document)
+        self._check_topic(values, document)
+        dead_letters = values["dead_letter_stream"] or ""
+        if values["refused"] == "dead-letter" and not dead_letters:
+            document.fault(
+                values.at("refused"),
+                "a log has no dead-letter queue",
+                "write dead_letter_stream: NAME as well, or refused: block",
+            )
+        if dead_letters and dead_letters == values["stream"]:
+            document.fault(
+                values.at("dead_letter_stream"),
+                "dead_letter_stream is the stream itself",
+                f"write dead_letter_stream: {dead_letters}.rejected",
+            )
+        if not target or not all(values[each] for each in ("source", "stream", "target")):
+            return None
+        return StreamToQueueTask(
+            name=name,
+            pattern=SPEC.name,
+            members=(values["source"], values["target"]),
+            place=values.place,
+            places=values.places,
+            stream=Endpoint(values["source"], values["stream"]),
+            target=Endpoint(values["target"], target),
+            is_topic=values.written("topic"),
+            subscription=values["subscription"] or "",
+            sessions=values["sessions"],
+            detection_ms=values["duplicate_detection"],
+            initial_partitions=values["partitions"],
+            initial_replication=values["replication"],
+            group=values["group"] or f"isthmus.{name}",
+            start=values["start"],
+            ordering=values["ordering"],
+            refused=values["refused"] or ("dead-letter" if dead_letters else "block"),
+            dead_letters=dead_letters,
+        )
+
+    @staticmethod
+    def _check_topic(values: Values, document: Document) -> None:
+        if values.written("subscription") and not values.written("topic"):
+            document.fault(values.at("subscription"), "subscription goes with topic", "remove it, or write topic: NAME")
+        if values["sessions"] and values.written("topic") and not values.written("subscription"):
+            document.fault(
+                values.at("sessions"), "a topic has no sessions, its subscriptions have", "write subscription: NAME"
+            )
+
+    def named(self, task: StreamToQueueTask, namespaces: Mapping[str, NamespaceRef]) -> StreamToQueueTask:
+        return task
+
+    def check(self, task: StreamToQueueTask, federation: Federation, document: Document) -> None:
+        check_kind(task, "source", task.stream.alias, federation, document, log=True)
+        check_kind(task, "target", task.target.alias, federation, document, log=False)
+        for other in federation.tasks.values():
+            if other.name == task.name:
+                break
+            same = isinstance(other, StreamToQueueTask) and (other.stream, other.group) == (task.stream, task.group)
+            if same:
+                document.fault(
+                    task.places.get("group", task.place),
+                    f"group {task.group} reads {task.stream} in task {other.name} already: each record reaches one of them only",
+                    f"write group: isthmus.{task.name}",
+                )
+
+    def wanted(self, task: StreamToQueueTask) -> Iterator[tuple[str, WantedState]]:
+        source, target = task.stream, task.target
+        yield (
+            source.alias,
+            LogState(
+                name=source.entity,
+                initial_partitions=task.initial_partitions,
+                initial_replication=task.initial_replication,
+                groups=(GroupState(name=task.group, start=task.start),),
+            ),
+        )
+        if task.dead_letters:
+            yield source.alias, LogState(name=task.dead_letters, initial_replication=task.initial_replication)
+        if not task.is_topic:
+            yield (
+                target.alias,
+                QueueState(
+                    name=target.entity,
+                    duplicate_detection_ms=task.detection_ms or None,
+                    requires_session=task.sessions or None,
+                    partitioned=False if task.ordering == "ordered" else None,
+                ),
+            )
+            return
+        kept = SubscriptionState(name=task.subscription, requires_session=task.sessions or None)
+        yield (
+            target.alias,
+            TopicState(
+                name=target.entity,
+                subscriptions=(kept,) if task.subscription else (),
+                duplicate_detection_ms=task.detection_ms or None,
+                partitioned=False if task.ordering == "ordered" else None,
+            ),
+        )
+
+    def routes(self, task: StreamToQueueTask) -> Iterator[Route]:
+        yield Route(
+            name=f"{task.name}.{task.stream.alias}.{task.target.alias}",
+            task=task.name,
+            pattern=task.pattern,
+            source=task.stream,
+            targets=(task.target,),
+            options=RouteOptions(
+                ordering=task.ordering,
+                start=task.start,
+                refused=task.refused,
+                duplicates="message-id" if task.detection_ms else "auto",
+                log=LogOptions(group=task.group, dead_letters=task.dead_letters, keys_by_partition=task.sessions),
+            ),
+            claim_at=task.target.alias,
+        )
+
+    def audit(self, task: StreamToQueueTask) -> Iterator[Flow]:
+        (route,) = self.routes(task)
+        path = f"/Subscriptions/{task.subscription}" if task.subscription else ""
+        yield Flow(
+            origin=task.stream,
+            witness=task.stream,
+            target=Endpoint(task.target.alias, task.target.entity + path),
+            routes=(route.name,),
+        )
