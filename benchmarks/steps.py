@@ -26,6 +26,7 @@ REPEATS = 5
 
 
 def main() -> int:
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--json", action="store_true")
