@@ -80,9 +80,23 @@ def needed_columns(kind: str, settings: Settings) -> tuple[str, ...]:
 
 
 def frame_function(rows: DataFrame, settings: Settings) -> DataFrame:
-    """The step `python` with `takes: rows`."""
-    made: DataFrame = find_function(settings["function"])(rows)
-    return made
+    """The step `python` with `takes: rows`.
+
+    Raises:
+        InvalidArgumentError: there is no such function, or it has lost what earlier steps decided.
+    """
+    from pyspark.sql import functions as F
+
+    before = rows.withColumns({_KEPT + name: F.col(name) for name in _MARKS})
+    made: DataFrame = find_function(settings["function"])(before)
+    lost = [name for name in _MARKS if _KEPT + name not in made.columns]
+    if lost:
+        raise InvalidArgumentError(
+            f"'{settings['function']}' has dropped columns that it does not know: write rows.withColumns, not rows.select"
+        )
+    marks = {name: F.coalesce(F.col(_KEPT + name), F.col(name)) for name in _MARKS if name in made.columns}
+    marks |= {name: F.col(_KEPT + name) for name in _MARKS if name not in made.columns}
+    return made.withColumns(marks).drop(*(_KEPT + name for name in _MARKS))
 
 
 def frame_select(rows: DataFrame, settings: Settings) -> DataFrame:
