@@ -94,6 +94,9 @@ class KafkaBroker:
                     "group.initial.rebalance.delay.ms=0",
                     "auto.create.topics.enable=false",
                     "num.partitions=1",
+                    # A broker that was killed comes back once its session has ended.
+                    "broker.session.timeout.ms=4000",
+                    "broker.heartbeat.interval.ms=500",
                 )
             )
         )

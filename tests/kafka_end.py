@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import signal
 import struct
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from isthmus.connectors.kafka.mapping import Record, to_message, to_record
@@ -22,15 +25,16 @@ __all__ = ["KafkaEnd"]
 LANES = 2
 LIMIT_BYTES = 100_000
 LARGE_BYTES = 4 << 20
+# So long after it is told, a broker goes by another setting.
+SETTLE_SECONDS = 0.5
 HOST = b"127.0.0.1"
 
 
 class KafkaEnd:
-    """A broker, on which a source has two partitions, and so has a target of one.
+    """A broker, on which a source has two partitions, and a target as many as its source has lanes.
 
     Args:
         broker: which runs.
-        lanes: partitions of a topic.
     """
 
     kind = "kafka"
@@ -40,23 +44,23 @@ class KafkaEnd:
     lanes = LANES
     lock_seconds = 0.0
 
-    def __init__(self, broker: KafkaBroker, lanes: int = LANES) -> None:
-        self.lanes = lanes
+    def __init__(self, broker: KafkaBroker) -> None:
         self._broker = broker
         self._looks: dict[str, _Look] = {}
-        self._producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 2, "message.max.bytes": LARGE_BYTES})
+        self._producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 2, "enable.idempotence": True, "message.max.bytes": LARGE_BYTES})
         self._ends = struct.pack(">i", int(broker.address.rpartition(":")[2]))
 
     def make(self, entity: str, side: str, settings: Mapping[str, Any]) -> dict[str, str]:
         """Makes a topic, and for a source one for its dead letters."""
         limit = LIMIT_BYTES if settings.get("limits_size") else LARGE_BYTES
-        self._broker.create(entity, self.lanes, max_message_bytes=str(limit))
+        lanes = settings["lanes"]
+        self._broker.create(entity, lanes, max_message_bytes=str(limit))
         options = {"topic": entity, "bootstrap_servers": "none:1"}
         dead = ""
         if side == "source":
             dead = self._broker.create(f"{entity}.dead", 1, max_message_bytes=str(LARGE_BYTES))
             options |= {"group": entity, "member": entity, "session_seconds": "6", "dead_letter_topic": dead}
-        self._looks[entity] = _Look(self._broker.address, entity, self.lanes, dead)
+        self._looks[entity] = _Look(self._broker.address, entity, lanes, dead)
         return options
 
     def proxy(self, entity: str) -> tuple[Proxy, dict[str, str]]:
@@ -101,13 +105,13 @@ class KafkaEnd:
             "min.insync.replicas", "2" if refuses else "1", incremental_operation=AlterConfigOpType.SET
         )
         resource = ConfigResource(ResourceType.TOPIC, entity, incremental_configs=[value])
-        for future in self._broker.admin().incremental_alter_configs([resource]).values():
+        admin = self._broker.admin()  # its answers end with it
+        for future in admin.incremental_alter_configs([resource]).values():
             future.result(30)
+        time.sleep(SETTLE_SECONDS)
 
     def restart(self) -> None:
         """Kills the broker, and starts it again."""
-        import signal
-
         self._broker.stop(signal.SIGKILL)
         self._broker.start()
 
@@ -133,7 +137,9 @@ class _Look:
     def records(self) -> list[tuple[str, str]]:
         """Keys and reasons of what stands."""
         with self._lock:
-            return self._read(self._topic, len(self._partitions))
+            with contextlib.suppress(KafkaException):  # the broker was restarted; what stands is asked for again
+                return self._read(self._topic, len(self._partitions))
+            return list(self._found[self._topic])
 
     def dead(self) -> list[tuple[str, str]]:
         """The same of its dead letters."""
@@ -147,12 +153,8 @@ class _Look:
             reader.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
             self._found[topic] = []
         found = self._found[topic]
-        ends = {number: 0 for number in range(partitions)}
-        for number in ends:
-            ends[number] = reader.get_watermark_offsets(TopicPartition(topic, number), timeout=30)[1]
-        while any(each.offset < ends[each.partition] for each in reader.position(_of(topic, partitions)) if ends[each.partition] and each.offset >= 0) or any(
-            each.offset < 0 and ends[each.partition] for each in reader.position(_of(topic, partitions))
-        ):
+        ends = [reader.get_watermark_offsets(each, timeout=10)[1] for each in _of(topic, partitions)]
+        while sum(max(each.offset, 0) for each in reader.position(_of(topic, partitions))) < sum(ends):
             for each in reader.consume(500, 0.1):
                 if each.error() is None:
                     record = Record(each.value(), each.key(), each.headers() or (), None, each.partition())
@@ -166,8 +168,11 @@ class _Look:
         with self._lock:
             if self._group is None:
                 self._group = self._consumer(self._topic)
-            committed = self._group.committed(self._partitions, timeout=30)
-            ends = [self._group.get_watermark_offsets(each, timeout=30)[1] for each in self._partitions]
+            try:
+                committed = self._group.committed(self._partitions, timeout=10)
+                ends = [self._group.get_watermark_offsets(each, timeout=10)[1] for each in self._partitions]
+            except KafkaException:  # the broker was restarted
+                return 1
         return sum(end - max(each.offset, 0) for each, end in zip(committed, ends, strict=True))
 
     def _consumer(self, group: str) -> Any:

@@ -51,7 +51,9 @@ class SystemEnd(Protocol):
     lock_seconds: float
 
     def make(self, entity: str, side: str, settings: Mapping[str, Any]) -> dict[str, str]:
-        """Makes an entity; the options of a `source` or a `target` there, without the server's address."""
+        """Makes an entity; the options of a `source` or a `target` there, without the server's address. `lanes` of the settings are
+        those of the source.
+        """
         ...
 
     def proxy(self, entity: str) -> tuple[Proxy, dict[str, str]]:
@@ -137,7 +139,7 @@ class SystemPair:
             }
             entity = self._entity(name, side)
             self._states[entity] = _EntityState()
-            ends.append(End(end.kind, side, end.make(entity, side, own)))
+            ends.append(End(end.kind, side, end.make(entity, side, own | {"lanes": self._ends["source"].lanes})))
         return RouteSpec(name=name, source=ends[0], target=ends[1], **spec)
 
     def _entity(self, name: str, side: str) -> str:
