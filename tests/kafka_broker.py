@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -32,6 +34,7 @@ CACHE = ROOT / ".cache" / "interop"
 INSTALL_SECONDS = 500
 START_SECONDS = 90
 STOP_SECONDS = 30
+_PORTS = range(10_000, 32_768)
 
 
 def install_kafka() -> Path:
@@ -175,11 +178,11 @@ def _cluster_id() -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Below those that the system gives to outgoing connections, so that they are free when the broker starts again."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.choice(_PORTS)
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            found.append(port)
+    return found

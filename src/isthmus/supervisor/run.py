@@ -32,6 +32,7 @@ from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.supervisor.claim import ClaimKeeper
 from isthmus.supervisor.fill import Fill, FillWatch
+from isthmus.supervisor.pause import PauseFile
 from isthmus.supervisor.preflight import preflight
 from isthmus.supervisor.status import Footprint, StatusFile, describe
 from isthmus.supervisor.supervisor import Settings, Supervisor
@@ -112,11 +113,14 @@ def run_federation(
         TaskClaimedError: another run moves a task.
         SparkGoneError: Spark's Java process has ended.
         InvalidArgumentError: there is no such task.
+        PauseFileError: what is paused cannot be read.
         ConfigError: a secret, a right or an entity is missing; holds all such faults.
     """
     if options.task and options.task not in federation.tasks:
         raise InvalidArgumentError(f"no task {options.task} in {federation.file}: {', '.join(federation.tasks)}")
     chosen = routes(federation, options.task or None)
+    paused = PauseFile(options.folder)
+    paused.tasks()  # one that cannot be read is refused before anything starts
     fill = FillWatch(federation, chosen)
     run = _Run(options, on_status, fill)
     reach = Reach(federation, "isthmus-claim")
@@ -155,6 +159,7 @@ def run_federation(
                     claims=claims,
                     backlog=watch.backlog,
                     # A route that joins a query costs next to nothing.
+                    paused=paused.last_known,
                     settings=replace(options.settings, starts_at_once=max(1, len(chosen))),
                 )
                 ended_well = supervisor.run(

@@ -13,14 +13,15 @@ Invariants:
     I3. A route that failed is tried again, later each time up to the limit; once it has moved messages, the delay starts
         from the first step again.
     I4. No more routes than the settings say are starting at a time; `isthmus run` starts them all at once.
-    I5. Stopping drains every route, all at once, before any query is stopped.
+    I5. A paused route takes in nothing more once it has finished what was under way; the leases that carried it go on.
+    I6. Stopping drains every route, all at once, before any query is stopped.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -90,6 +91,7 @@ class _Slot:
     given_up: bool = False
     unclaimed_since: float | None = None
     is_faulty: bool = False
+    is_leaving: bool = False  # it finishes what it has begun, to be paused
     retry_seconds: float | None = None  # after which it begins again by itself, as last told
     settled_at_failure: int = 0
     failing_since: float = 0.0  # by itself, without a message settled meanwhile
@@ -105,6 +107,7 @@ class Supervisor:
         backlog: what stands before a route, as far as known; never blocks.
         settings: how to go about it.
         clock: where time comes from.
+        paused: the tasks that the operator has paused, with the time since when; asked in each round.
     """
 
     def __init__(
@@ -116,7 +119,9 @@ class Supervisor:
         backlog: Callable[[Route], Backlog | None] | None = None,
         settings: Settings | None = None,
         clock: Clock | None = None,
+        paused: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
+        self._paused = paused
         self.settings = settings or Settings()
         self.clock = clock or SystemClock()
         self._start = start
@@ -154,19 +159,47 @@ class Supervisor:
 
     def finished(self) -> bool:
         """Whether no route has anything left to do."""
-        return all(slot.condition.phase is Phase.DONE or slot.given_up for slot in self._slots)
+        ended = {Phase.DONE, Phase.PAUSED} if self.settings.available_now else {Phase.DONE}
+        return all(slot.condition.phase in ended or slot.given_up for slot in self._slots)
 
     def step(self) -> None:
         """One round over all routes."""
+        paused = self._paused()
         for slot in self._slots:
             if slot.given_up or slot.condition.phase is Phase.DONE:
                 continue
             self._look(slot)
+            if self._rests(slot, paused.get(slot.route.task, "")):
+                continue
             if self._claimed(slot):
                 if slot.running is None:
                     self._start_if_due(slot)
                 else:
                     self._watch(slot, slot.running)
+
+    def _rests(self, slot: _Slot, since: str) -> bool:
+        """Whether a route is paused, or on its way there; one that is resumed meanwhile leaves first, and then starts again."""
+        running = slot.running
+        if since and running is not None and not slot.is_leaving:
+            log.info("route %s: paused by the operator; it finishes what is under way", slot.route.name)
+            slot.is_leaving = True
+            slot.condition.draining()
+            _quietly(running.drain, slot)
+        if slot.is_leaving and running is not None:
+            slot.condition.seen(self.clock.monotonic(), running.sighting())
+            if running.is_active() and not running.drained():
+                return True
+            _quietly(running.stop, slot)
+            slot.running = None
+        slot.is_leaving = False
+        if since:
+            slot.condition.paused(since)
+            slot.unclaimed_since, slot.failures_in_a_row, slot.due_at = None, 0, 0.0
+        elif slot.condition.phase is Phase.PAUSED:
+            log.info("route %s: resumed by the operator", slot.route.name)
+            slot.condition.pending("resumed")
+            slot.backoff.reset()
+        return bool(since)
 
     def _look(self, slot: _Slot) -> None:
         found = self._backlog(slot.route)
