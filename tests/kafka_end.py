@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 
 from isthmus.connectors.kafka.mapping import Record, to_message, to_record
 from isthmus.testing.bridge.message import key_of, message, number_of
@@ -47,7 +48,14 @@ class KafkaEnd:
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker = broker
         self._looks: dict[str, _Look] = {}
-        self._producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 2, "enable.idempotence": True, "message.max.bytes": LARGE_BYTES})
+        self._producer = Producer(
+            {
+                "bootstrap.servers": broker.address,
+                "linger.ms": 2,
+                "enable.idempotence": True,
+                "message.max.bytes": LARGE_BYTES,
+            }
+        )
         self._ends = struct.pack(">i", int(broker.address.rpartition(":")[2]))
 
     def make(self, entity: str, side: str, settings: Mapping[str, Any]) -> dict[str, str]:
@@ -101,9 +109,7 @@ class KafkaEnd:
 
     def refuse(self, entity: str, refuses: bool) -> None:
         """Asks for two replicas in sync where there is one."""
-        value = ConfigEntry(
-            "min.insync.replicas", "2" if refuses else "1", incremental_operation=AlterConfigOpType.SET
-        )
+        value = ConfigEntry("min.insync.replicas", "2" if refuses else "1", incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, entity, incremental_configs=[value])
         admin = self._broker.admin()  # its answers end with it
         for future in admin.incremental_alter_configs([resource]).values():

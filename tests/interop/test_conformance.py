@@ -113,7 +113,7 @@ class Suite:
 @pytest.fixture(scope="module")
 def suite(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
     wanted = [
-        (each.callspec.params["source"], each.callspec.params["target"], each.callspec.params["name"])
+        (str(each.callspec.params["source"]), str(each.callspec.params["target"]), str(each.callspec.params["name"]))
         for each in request.session.items
         if isinstance(each, pytest.Function)
         and each.path == Path(__file__)

@@ -123,7 +123,7 @@ class Faults:
     def is_next(self, step: Step) -> bool:
         """Whether the next message that comes to a step is one that a plan waits for."""
         plans = self._plans.get(step)
-        return bool(plans) and plans[0][0] == 0
+        return plans is not None and len(plans) > 0 and plans[0][0] == 0
 
     def skip(self, step: Step, count: int) -> None:
         """So many messages pass a step whatever is planned."""
