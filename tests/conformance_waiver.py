@@ -23,6 +23,12 @@ WAIVERS: dict[tuple[str, str, str], str] = {
     ("kafka", "", Ability.SCRIPT.value): _SCRIPT,
     ("kafka", "", Ability.LOCKS.value): _LOCKS,
     ("kafka", "", Ability.SKEWS.value): "no record of a log expires by its own time to live",
+    (
+        "",
+        "kafka",
+        Ability.REFUSES.value,
+    ): "a broker refuses single records only, or is away: min.insync.replicas counts no more "
+    "than the replicas there are",
     ("", "kafka", Ability.DEDUPLICATES.value): "a topic does not suppress duplicates of another producer",
 }
 

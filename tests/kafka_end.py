@@ -7,13 +7,10 @@ import itertools
 import signal
 import struct
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
-from confluent_kafka.admin._resource import ResourceType
 
 from isthmus.connectors.kafka.mapping import Record, to_message, to_record
 from isthmus.testing.bridge.message import key_of, message, number_of
@@ -26,8 +23,6 @@ __all__ = ["KafkaEnd"]
 LANES = 2
 LIMIT_BYTES = 100_000
 LARGE_BYTES = 4 << 20
-# So long after it is told, a broker goes by another setting.
-SETTLE_SECONDS = 0.5
 HOST = b"127.0.0.1"
 
 
@@ -40,7 +35,7 @@ class KafkaEnd:
 
     kind = "kafka"
     source_abilities = frozenset({Ability.DEAD_LETTERS, Ability.RESTARTS})
-    target_abilities = frozenset({Ability.LIMITS_SIZE, Ability.REFUSES, Ability.RESTARTS})
+    target_abilities = frozenset({Ability.LIMITS_SIZE, Ability.RESTARTS})
     too_large = 2 * LIMIT_BYTES
     lanes = LANES
     lock_seconds = 0.0
@@ -108,13 +103,8 @@ class KafkaEnd:
         return dict(self._looks[entity].dead())
 
     def refuse(self, entity: str, refuses: bool) -> None:
-        """Asks for two replicas in sync where there is one."""
-        value = ConfigEntry("min.insync.replicas", "2" if refuses else "1", incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ResourceType.TOPIC, entity, incremental_configs=[value])
-        admin = self._broker.admin()  # its answers end with it
-        for future in admin.incremental_alter_configs([resource]).values():
-            future.result(30)
-        time.sleep(SETTLE_SECONDS)
+        """A broker has no such state."""
+        raise NotImplementedError("waived: Ability.REFUSES")
 
     def restart(self) -> None:
         """Kills the broker, and starts it again."""
