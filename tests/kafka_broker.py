@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -43,6 +45,7 @@ STOP_SECONDS = 30
 USER, PASSWORD = "isthmus", "hunter2-of-kafka"
 _SECURE = {"SSL": "ssl", "SASL_PLAINTEXT": "sasl_plaintext", "SASL_SSL": "sasl_ssl"}
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+_PORTS = range(10_000, 32_768)
 
 
 def install_kafka() -> Path:
@@ -112,6 +115,9 @@ class KafkaBroker:
                     "auto.create.topics.enable=false",
                     "num.partitions=1",
                     *security,
+                    # A broker that was killed comes back once its session has ended.
+                    "broker.session.timeout.ms=4000",
+                    "broker.heartbeat.interval.ms=500",
                 )
             )
         )
@@ -247,11 +253,11 @@ def _cluster_id() -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Below those that the system gives to outgoing connections, so that they are free when the broker starts again."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.choice(_PORTS)
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            found.append(port)
+    return found

@@ -8,6 +8,7 @@ Invariants:
     I2. A route is `stalled` if a message has waited for `stalled_after_seconds` in which none was settled, and if it takes in
         nothing because its target is away. How long it was idle before that message came does not count.
     I3. A failed route tells when it will be tried again.
+    I5. A route that the operator has paused is `paused`, and well, whatever waits before it.
     I4. What was moved, dead-lettered and discarded are counted apart, over restarts.
 """
 
@@ -38,6 +39,7 @@ class Phase(StrEnum):
     STALLED = "stalled"
     FAILED = "failed"
     CLAIMED = "claimed elsewhere"
+    PAUSED = "paused"
     DRAINING = "draining"
     DONE = "done"
     STOPPED = "stopped"
@@ -128,6 +130,12 @@ class Condition:
         self._phase, self._detail = Phase.PENDING, why
         self.away = (away, why) if away else ("", "")
 
+    def paused(self, since: str) -> None:
+        """The operator has paused the route, and nothing of it is under way."""
+        self._phase, self._detail = Phase.PAUSED, since
+        self.away = ("", "")
+        self._history.clear()
+
     def draining(self) -> None:
         """The route finishes what it has begun."""
         self._phase, self._detail = Phase.DRAINING, ""
@@ -154,6 +162,8 @@ class Condition:
             return f"failed, retry in {math.ceil(max(0.0, self.retry_at - now))} s"
         if self._phase is Phase.CLAIMED:
             return f"claimed by {self._detail}" if self._detail else str(self._phase)
+        if self._phase is Phase.PAUSED:
+            return f"paused since {self._detail}"
         return f"{self._phase}: {self._detail}" if self._detail else str(self._phase)
 
     def is_well(self) -> bool:

@@ -18,6 +18,7 @@ _STYLES = {
     "stalled": "bold red",
     "failed": "bold red",
     "claimed elsewhere": "yellow",
+    "paused": "yellow",
     "draining": "yellow",
     "done": "green",
 }
@@ -44,7 +45,7 @@ def route_table(routes: Sequence[dict[str, Any]], title: str = "") -> Table:
         elif (
             route["last_error"]
             and (route["last_error_seconds_ago"] or 0) <= RECENT_SECONDS
-            and route["phase"] != "stopped"
+            and route["phase"] not in {"stopped", "paused"}
         ):
             state.append(f"\nfailed {_age(route['last_error_seconds_ago'])} ago: {route['last_error']}", style="dim")
         table.add_row(

@@ -33,6 +33,7 @@ from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.replication.step.chain import check as check_steps
 from isthmus.supervisor.claim import ClaimKeeper
 from isthmus.supervisor.fill import Fill, FillWatch
+from isthmus.supervisor.pause import PauseFile
 from isthmus.supervisor.preflight import preflight
 from isthmus.supervisor.status import Footprint, StatusFile, describe
 from isthmus.supervisor.supervisor import Settings, Supervisor
@@ -113,6 +114,7 @@ def run_federation(
         TaskClaimedError: another run moves a task.
         SparkGoneError: Spark's Java process has ended.
         InvalidArgumentError: there is no such task, or a step cannot work.
+        PauseFileError: what is paused cannot be read.
         ConfigError: a secret, a right or an entity is missing; holds all such faults.
     """
     if options.task and options.task not in federation.tasks:
@@ -122,6 +124,8 @@ def run_federation(
         raise InvalidArgumentError(
             f"nothing to run in {federation.file}: the namespaces forward the messages of its tasks themselves"
         )
+    paused = PauseFile(options.folder)
+    paused.tasks()  # one that cannot be read is refused before anything starts
     fill = FillWatch(federation, chosen)
     run = _Run(options, on_status, fill)
     reach = Reach(federation, "isthmus-claim")
@@ -160,6 +164,7 @@ def run_federation(
                     claims=claims,
                     backlog=watch.backlog,
                     # A route that joins a query costs next to nothing.
+                    paused=paused.last_known,
                     settings=replace(options.settings, starts_at_once=max(1, len(chosen))),
                 )
                 ended_well = supervisor.run(

@@ -13,14 +13,15 @@ Invariants:
     I3. A route that failed is tried again, later each time up to the limit; once it has moved messages, the delay starts
         from the first step again.
     I4. No more routes than the settings say are starting at a time; `isthmus run` starts them all at once.
-    I5. Stopping drains every route, all at once, before any query is stopped.
+    I5. A paused route takes in nothing more once it has finished what was under way; the leases that carried it go on.
+    I6. Stopping drains every route, all at once, before any query is stopped.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -32,48 +33,13 @@ from isthmus.replication.spark_gone import SparkGoneError
 from isthmus.supervisor.claim_view import Claims, ClaimState, ClaimView, NoClaims
 from isthmus.supervisor.condition import Condition, Phase
 from isthmus.supervisor.running_route import RunningRoute
+from isthmus.supervisor.settings import Settings
 from isthmus.topology.model import Route
 from isthmus.transport.backoff import Backoff
 
 __all__ = ["ClaimState", "ClaimView", "Claims", "NoClaims", "RunningRoute", "Settings", "Supervisor"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How a supervisor goes about it.
-
-    Attributes:
-        retry_first_seconds: the first delay after a failure.
-        retry_limit_seconds: no delay is longer.
-        step_seconds: time between two rounds.
-        drain_seconds: how long routes may take to finish at the end.
-        stalled_after_seconds: see `Condition`.
-        stuck_after_seconds: a route that has moved nothing for so long, though messages wait and it names no reason, is
-            stopped and started again.
-        steady_seconds: a route that ran this long before it failed starts from the first delay again.
-        available_now: routes end when what waited at their start is moved.
-        starts_at_once: how many routes may be starting at the same time. A start costs seconds of CPU, and Spark gives up
-            on a Python process that takes ten to connect.
-        start_seconds: after so long a route that is still starting no longer holds up the next.
-        claim_seconds: with `available_now`, how long a route waits for its claim before it is given up.
-        attempts_limit: with `available_now`, how many failures in a row without a message moved end a route for good; more than
-            it takes to find a message that kills its worker (`isthmus.bridge.crash_search`).
-    """
-
-    retry_first_seconds: float = 5.0
-    retry_limit_seconds: float = 300.0
-    step_seconds: float = 0.5
-    drain_seconds: float = 20.0
-    stalled_after_seconds: float = 15.0
-    stuck_after_seconds: float = 60.0
-    steady_seconds: float = 60.0
-    available_now: bool = False
-    attempts_limit: int = 8
-    starts_at_once: int = 2
-    start_seconds: float = 10.0
-    claim_seconds: float = 60.0
 
 
 @dataclass(slots=True)
@@ -90,6 +56,7 @@ class _Slot:
     given_up: bool = False
     unclaimed_since: float | None = None
     is_faulty: bool = False
+    is_leaving: bool = False  # it finishes what it has begun, to be paused
     retry_seconds: float | None = None  # after which it begins again by itself, as last told
     settled_at_failure: int = 0
     failing_since: float = 0.0  # by itself, without a message settled meanwhile
@@ -105,6 +72,7 @@ class Supervisor:
         backlog: what stands before a route, as far as known; never blocks.
         settings: how to go about it.
         clock: where time comes from.
+        paused: the tasks that the operator has paused, with the time since when; asked in each round.
     """
 
     def __init__(
@@ -116,7 +84,9 @@ class Supervisor:
         backlog: Callable[[Route], Backlog | None] | None = None,
         settings: Settings | None = None,
         clock: Clock | None = None,
+        paused: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
+        self._paused = paused
         self.settings = settings or Settings()
         self.clock = clock or SystemClock()
         self._start = start
@@ -154,19 +124,47 @@ class Supervisor:
 
     def finished(self) -> bool:
         """Whether no route has anything left to do."""
-        return all(slot.condition.phase is Phase.DONE or slot.given_up for slot in self._slots)
+        ended = {Phase.DONE, Phase.PAUSED} if self.settings.available_now else {Phase.DONE}
+        return all(slot.condition.phase in ended or slot.given_up for slot in self._slots)
 
     def step(self) -> None:
         """One round over all routes."""
+        paused = self._paused()
         for slot in self._slots:
             if slot.given_up or slot.condition.phase is Phase.DONE:
                 continue
             self._look(slot)
+            if self._rests(slot, paused.get(slot.route.task, "")):
+                continue
             if self._claimed(slot):
                 if slot.running is None:
                     self._start_if_due(slot)
                 else:
                     self._watch(slot, slot.running)
+
+    def _rests(self, slot: _Slot, since: str) -> bool:
+        """Whether a route is paused, or on its way there; one that is resumed meanwhile leaves first, and then starts again."""
+        running = slot.running
+        if since and running is not None and not slot.is_leaving:
+            log.info("route %s: paused by the operator; it finishes what is under way", slot.route.name)
+            slot.is_leaving = True
+            slot.condition.draining()
+            _quietly(running.drain, slot)
+        if slot.is_leaving and running is not None:
+            slot.condition.seen(self.clock.monotonic(), running.sighting())
+            if running.is_active() and not running.drained():
+                return True
+            _quietly(running.stop, slot)
+            slot.running = None
+        slot.is_leaving = False
+        if since:
+            slot.condition.paused(since)
+            slot.unclaimed_since, slot.failures_in_a_row, slot.due_at = None, 0, 0.0
+        elif slot.condition.phase is Phase.PAUSED:
+            log.info("route %s: resumed by the operator", slot.route.name)
+            slot.condition.pending("resumed")
+            slot.backoff.reset()
+        return bool(since)
 
     def _look(self, slot: _Slot) -> None:
         found = self._backlog(slot.route)

@@ -14,6 +14,7 @@ from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach, name_places
 from isthmus.supervisor.condition import Condition
 from isthmus.supervisor.fill import fill_now
+from isthmus.supervisor.pause import PauseFile
 from isthmus.supervisor.status import describe, read_status
 from isthmus.supervisor.watch import BacklogLook
 from isthmus.topology.model import Federation
@@ -36,6 +37,7 @@ def survey(federation: Federation, folder: Path) -> dict[str, Any]:
     if document is not None and document["alive"]:
         return document
     counted = {route["name"]: route for route in document["routes"]} if document is not None else {}
+    paused = PauseFile(folder).last_known()
     described = []
     clock = SystemClock()
     now = clock.monotonic()
@@ -43,6 +45,8 @@ def survey(federation: Federation, folder: Path) -> dict[str, Any]:
         for route in routes(federation):
             condition = Condition()
             condition.stopped()
+            if route.task in paused:
+                condition.paused(paused[route.task])
             try:
                 found = BacklogLook(clock).look(reach, route)
                 age_ms = clock.wall_ms() - found.oldest_enqueued_ms if found.oldest_enqueued_ms else 0

@@ -27,6 +27,7 @@ __all__ = ["Proxy", "Weather", "proxy"]
 READ_BYTES = 1 << 18
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends a reset
 _JOIN_SECONDS = 10.0
+Rewrite = Callable[[bytes], bytes]
 
 
 class Proxy:
@@ -35,21 +36,26 @@ class Proxy:
     Args:
         host: where it leads to.
         port: where it leads to.
+        rewrite: what becomes of bytes on their way to the client, e.g. addresses that the server tells; must keep their number.
 
     Attributes:
         port: where it listens, on 127.0.0.1.
         accepted: how many connections have been made through it.
+        refused: how many connections were reset at once.
     """
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, port: int, host: str = "127.0.0.1", rewrite: Callable[[bytes, int], bytes] | None = None
+    ) -> None:
         self._address = (host, port)
+        self._rewrite = rewrite
         self._weather = (Weather(), Weather())
         self._refuses = False
         self._pairs: set[_Pair] = set()
         self._door = socket.create_server(("127.0.0.1", 0))
         self._door.setblocking(False)
         self.port: int = self._door.getsockname()[1]
-        self.accepted = 0
+        self.accepted = self.refused = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="isthmus-proxy", daemon=True)
         self._thread.start()
@@ -130,9 +136,11 @@ class Proxy:
         for each in (client, server):
             each.setblocking(False)
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        pair = _Pair(client, server, self._weather)
+        rewrite = self._rewrite
+        pair = _Pair(client, server, self._weather, None if rewrite is None else lambda data: rewrite(data, self.port))
         try:
             if self._refuses:
+                self.refused += 1
                 raise ConnectionError("refused")
             await self._loop.sock_connect(server, self._address)
             self.accepted += 1
@@ -150,9 +158,11 @@ class Proxy:
 class _Pair:
     """One connection: the client's socket and the one to the server."""
 
-    def __init__(self, client: socket.socket, server: socket.socket, weather: tuple[Weather, Weather]) -> None:
+    def __init__(
+        self, client: socket.socket, server: socket.socket, weather: tuple[Weather, Weather], rewrite: Rewrite | None
+    ) -> None:
         self._sockets = (client, server)
-        self._ways = (_Way(client, server, weather[0], 1), _Way(server, client, weather[1], 2))
+        self._ways = (_Way(client, server, weather[0], 1), _Way(server, client, weather[1], 2, rewrite))
         self._tasks: list[asyncio.Task[None]] = []
 
     def set_weather(self, there: Weather, back: Weather) -> None:
@@ -183,10 +193,12 @@ class _Pair:
 class _Way:
     """One direction of a connection."""
 
-    def __init__(self, source: socket.socket, sink: socket.socket, weather: Weather, seed: int) -> None:
+    def __init__(
+        self, source: socket.socket, sink: socket.socket, weather: Weather, seed: int, rewrite: Rewrite | None = None
+    ) -> None:
         self.line = DelayLine(weather, seed)
         self.changed = asyncio.Event()
-        self._source, self._sink = source, sink
+        self._source, self._sink, self._rewrite = source, sink, rewrite
         self._taken = asyncio.Event()
         self._has_ended = False
 
@@ -199,7 +211,7 @@ class _Way:
             data = await loop.sock_recv(self._source, READ_BYTES)
             if not data:
                 break
-            self.line.add(data, loop.time())
+            self.line.add(data if self._rewrite is None else self._rewrite(data), loop.time())
             self.changed.set()
         self._has_ended = True
         self.changed.set()

@@ -7,20 +7,15 @@ from functools import partial
 
 import pytest
 
+from conformance_waiver import WAIVERS, reason
 from isthmus.bridge import lease_state
 from isthmus.bridge.delivery_settings import DeliverySettings
 from isthmus.bridge.host import sender_handle
 from isthmus.testing.bridge.bench import Bench
-from isthmus.testing.bridge.pair import MemoryPair
+from isthmus.testing.bridge.pair import Ability, MemoryPair
 from isthmus.testing.bridge.scenario import SCENARIOS
 
 PAIRS = [("queue", "queue"), ("queue", "log"), ("log", "queue"), ("log", "log")]
-_LOCKS = "a log locks nothing: what was delivered is the reader's until another opens"
-# (source, target, scenario): why it does not apply. An empty kind stands for any.
-WAIVERS: dict[tuple[str, str, str], str] = {
-    ("log", "", "locks_are_renewed_while_the_target_is_slow"): _LOCKS,
-    ("log", "", "locks_that_end_all_the_same"): _LOCKS,
-}
 
 
 @pytest.fixture(autouse=True)
@@ -45,9 +40,8 @@ def pair(request: pytest.FixtureRequest) -> Iterator[MemoryPair]:
 def _cases() -> Iterator[object]:
     for source, target in PAIRS:
         for name in SCENARIOS:
-            reasons = [WAIVERS.get((a, b, name)) for a in (source, "") for b in (target, "")]
-            reason = next(filter(None, reasons), None)
-            marks = [pytest.mark.skip(reason=f"waived: {reason}")] if reason else []
+            why = reason(source, target, name)
+            marks = [pytest.mark.skip(reason=f"waived: {why}")] if why else []
             yield pytest.param((source, target), name, id=f"{source}-{target}-{name}", marks=marks)
 
 
@@ -58,4 +52,4 @@ def test_scenario(pair: MemoryPair, name: str) -> None:
 
 def test_there_are_scenarios_enough_and_waivers_name_some() -> None:
     assert len(SCENARIOS) >= 25
-    assert {name for _, _, name in WAIVERS} <= set(SCENARIOS)
+    assert {what for _, _, what in WAIVERS} <= {*SCENARIOS, *(each.value for each in Ability)}

@@ -49,7 +49,8 @@ BATCH = 500
 BATCH_BYTES = 4 << 20
 # Errors that come so soon after a connection is made are of the time before.
 STALE_SECONDS = 2.0
-_FENCED = {KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED}
+# After these a consumer of librdkafka does nothing any more. Its error callback tells a fatal error by this code, without `fatal()`.
+_FENCED = {KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED, KafkaError._FATAL}
 
 Told = SourceOpened | SourceLost | Exhausted
 
@@ -374,13 +375,22 @@ class ConsumerThread(threading.Thread):
         numbers = [each.partition for each in partitions]
         with self._is_due:
             commits = self._account.commits(numbers)
+            paused = self._paused.intersection(numbers)
         if commits:
             with contextlib.suppress(KafkaException):  # they come again to their new reader
                 consumer.commit(offsets=self._offsets(commits), asynchronous=False)
+        if paused:  # librdkafka may remember it until they come back
+            with contextlib.suppress(KafkaException):
+                consumer.resume([TopicPartition(self._options.topic, number) for number in paused])
         self._forget(numbers)
 
     def _lost_partitions(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        """The group took this reader for dead, e.g. while the cluster was away. A consumer that joins again after that may be assigned
+        its partitions and give no record, for good: it is not used again.
+        """
         self._forget([each.partition for each in partitions])
+        self._is_spent = True
+        self._lose(ConnectionLostError(f"topic '{self._options.topic}': the group took the reader for dead"))
 
     def _forget(self, numbers: Sequence[int]) -> None:
         with self._is_due:

@@ -27,6 +27,8 @@ from isthmus.connectors.kafka.option import SourceOptions
 __all__ = ["DeadLetterTopic"]
 
 FINISH_SECONDS = 3.0
+# The most that librdkafka can be set to.
+LARGEST_BYTES = 1_000_000_000
 REASON = "isthmus-dead-letter-reason"
 DESCRIPTION = "isthmus-dead-letter-description"
 PLACE = "isthmus-dead-letter-source"
@@ -80,7 +82,9 @@ class DeadLetterTopic:
 
     def _send(self, position: int, disposition: Disposition, payload: bytes) -> None:
         if self._producer is None:
-            self._producer = Producer({**settings(self._options), "enable.idempotence": True})
+            # The topic says what is too large for it; librdkafka's own limit is below what a source may have read.
+            limits = {"message.max.bytes": LARGEST_BYTES}
+            self._producer = Producer({**limits, **settings(self._options), "enable.idempotence": True})
         record = to_record(payload)
         place = f"{self._options.topic}/{position >> PARTITION_SHIFT}/{position & (1 << PARTITION_SHIFT) - 1}"
         told = ((REASON, disposition.reason), (DESCRIPTION, disposition.description), (PLACE, place))

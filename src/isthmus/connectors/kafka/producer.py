@@ -163,7 +163,7 @@ class ProducerThread(threading.Thread):
     def _heard(self, error: KafkaError) -> None:
         made = error_of(error, self._options.topic, self._options.bootstrap_servers)
         self.trouble = str(made)
-        if error.fatal():
+        if error.fatal() or error.code() == KafkaError._FATAL:
             self._lose(Refusal(RefusalKind.UNKNOWN, error.name(), f"the producer is spent: {made}"))
         elif not made.retryable:
             self._lose(_lasting(made))

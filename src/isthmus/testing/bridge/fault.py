@@ -26,6 +26,10 @@ class Killed(Exception):  # noqa: N818 - what happened, not an error of anybody
     """Raised in the I/O thread of a host that the test has killed: it ends, and what it says on its way reaches nobody."""
 
 
+def nothing() -> None:
+    """The action of a plan that only loses the connection."""
+
+
 class Step(enum.Enum):
     """Where something can go wrong."""
 
@@ -48,6 +52,8 @@ class Faults:
 
     Attributes:
         refuse_opens: so many openings fail.
+        is_away: openings fail, and what is connected is disconnected.
+        attempts: openings that failed while it was away.
         is_gone: there is no such entity: openings fail fatally, and what is connected is disconnected.
         hangs: a target takes nothing: no credit, no outcome.
         stops: a source delivers nothing.
@@ -61,6 +67,8 @@ class Faults:
     """
 
     refuse_opens: int = 0
+    is_away: bool = False
+    attempts: int = 0
     is_gone: bool = False
     hangs: bool = False
     stops: bool = False
@@ -97,6 +105,33 @@ class Faults:
         assert callable(action)
         action()
         return True
+
+    def due(self, step: Step, count: int) -> Callable[[], object] | None:
+        """`count` messages come to a step at once: the action of a plan among them, `nothing` for a lost connection; None: all pass."""
+        plans = self._plans.get(step)
+        if not plans:
+            return None
+        left, action = plans[0]
+        assert isinstance(left, int)
+        if left >= count:
+            plans[0][0] = left - count
+            return None
+        plans.popleft()
+        assert action is None or callable(action)
+        return action or nothing
+
+    def is_next(self, step: Step) -> bool:
+        """Whether the next message that comes to a step is one that a plan waits for."""
+        plans = self._plans.get(step)
+        return plans is not None and len(plans) > 0 and plans[0][0] == 0
+
+    def skip(self, step: Step, count: int) -> None:
+        """So many messages pass a step whatever is planned."""
+        plans = self._plans.get(step)
+        if plans:
+            left = plans[0][0]
+            assert isinstance(left, int)
+            plans[0][0] = max(0, left - count)
 
     @property
     def is_planned(self) -> bool:

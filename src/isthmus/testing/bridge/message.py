@@ -17,12 +17,13 @@ __all__ = ["UNREADABLE", "key_of", "message", "number_of"]
 UNREADABLE = b"\xff\xfe this is no AMQP message"
 
 
-def message(key: str, body: bytes = b"", created_ms: int = 0) -> bytes:
-    """An encoded message."""
+def message(key: str, body: bytes = b"", created_ms: int = 0, ttl_ms: int = 0) -> bytes:
+    """An encoded message; `created_ms` and `ttl_ms` are left out where 0."""
     properties: dict[str, object] = {"message_id": key}
     if created_ms:
         properties["creation_time"] = Timestamp(created_ms)
-    return section.encode_message(body, properties=properties)
+    header = section.Header(ttl_ms=ttl_ms) if ttl_ms else None
+    return section.encode_message(body, header=header, properties=properties)
 
 
 def key_of(payload: bytes) -> str:

@@ -131,6 +131,10 @@ class MemorySource:
         if entity is None:
             self._lose(f"there is no entity '{self._name}'", is_fatal=True)
             return
+        if entity.faults.is_away:
+            entity.faults.attempts += 1
+            self._lose("the connection was refused")
+            return
         if self._state == "opening" and not self._connect(entity):
             return
         self._run_queued(now)

@@ -97,13 +97,15 @@ class System:
         entity = self._entities.get(name)
         return None if entity is None or entity.faults.is_gone else entity
 
-    def publish(self, name: str, start: int, stop: int, *, body: bytes = b"", prefix: str = "") -> list[str]:
+    def publish(
+        self, name: str, start: int, stop: int, *, body: bytes = b"", prefix: str = "", ttl_ms: int = 0
+    ) -> list[str]:
         """Puts messages start up to stop into an entity; their keys, `prefix/number`, where the prefix is the entity's name."""
         keys = [f"{prefix or name}/{number}" for number in range(start, stop)]
         created_ms = int(time.monotonic() * 1000) + self.clock_offset_ms
         with self.lock:
             for key in keys:
-                self._entities[name].put(message(key, body, created_ms), key)
+                self._entities[name].put(message(key, body, created_ms, ttl_ms), key)
         self.touch(name)
         return keys
 

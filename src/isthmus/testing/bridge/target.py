@@ -109,6 +109,10 @@ class MemoryTarget:
         if entity is None:
             self._lose(Refusal(RefusalKind.FATAL, "not-found", f"there is no entity '{self._name}'"))
             return
+        if entity.faults.is_away:
+            entity.faults.attempts += 1
+            self._lose(_REFUSED)
+            return
         if self._state == "opening":
             if entity.faults.refuse_opens:
                 entity.faults.refuse_opens -= 1

@@ -5,7 +5,7 @@ What it is: `SCENARIOS`, by name. What it is not: a test; see tests/unit/bridge/
 
 from __future__ import annotations
 
-from isthmus.testing.bridge.scenario import content, driver, flow, kill, lease, loss, refusal
+from isthmus.testing.bridge.scenario import away, content, driver, flow, kill, lease, loss, refusal
 from isthmus.testing.bridge.scenario.registry import SCENARIOS, Scenario
 
-__all__ = ["SCENARIOS", "Scenario", "content", "driver", "flow", "kill", "lease", "loss", "refusal"]
+__all__ = ["SCENARIOS", "Scenario", "away", "content", "driver", "flow", "kill", "lease", "loss", "refusal"]

@@ -18,7 +18,7 @@ def large_messages(bench: Bench) -> None:
     route = bench.route(window_bytes=3 << 20)
     for _ in range(4):
         bench.publish(route, 5)
-        bench.publish(route, 2, b"x" * (1 << 20))
+        bench.publish(route, 2, b"x" * 1_000_000)
     with bench.join(route):
         bench.wait_moved(route)
     bench.check(route)
@@ -39,9 +39,9 @@ def one_message_larger_than_all_that_may_be_outstanding(bench: Bench) -> None:
 @scenario(Ability.DEAD_LETTERS, Ability.LIMITS_SIZE)
 def a_message_that_is_too_large_for_the_target(bench: Bench) -> None:
     """It is set aside with a reason that says so, without being sent."""
-    route = bench.route(target_message_bytes=10_000)
+    route = bench.route(target_limits_size=True, source_takes_large=True)
     bench.publish(route, 5)
-    bench.publish(route, 1, b"x" * 20_000)
+    bench.publish(route, 1, b"x" * bench.pair.too_large)
     bench.publish(route, 5)
     with bench.join(route):
         bench.wait_moved(route)

@@ -11,7 +11,7 @@ from isthmus.testing.bridge.join import Join
 from isthmus.testing.bridge.pair import Ability
 from isthmus.testing.bridge.scenario.registry import scenario
 
-SCRIPT = Ability.SCRIPT
+SCRIPT, STEPS = Ability.SCRIPT, Ability.STEPS
 LOCK_SECONDS = 0.25
 
 
@@ -20,8 +20,8 @@ def _has_ended(join: Join, count: int) -> bool:
 
 
 def _killed(bench: Bench, side: str, step: Step, *, detects: bool = False) -> None:
-    route = bench.route(source_lock_seconds=LOCK_SECONDS, target_detects_duplicates=detects)
-    faults = (bench.source if "deliver" in step.value or "settle" in step.value else bench.target)(route).faults
+    route = bench.route(source_lock_seconds=LOCK_SECONDS, target_detects_duplicates=detects, window=20)
+    faults = bench.pair.faults(route, "source" if "deliver" in step.value or "settle" in step.value else "target")
     joins: list[Join] = []
 
     def kill() -> NoReturn:
@@ -38,43 +38,43 @@ def _killed(bench: Bench, side: str, step: Step, *, detects: bool = False) -> No
     bench.check(route, may_double=not detects)
 
 
-@scenario(SCRIPT)
+@scenario(STEPS)
 def sink_killed_before_a_store(bench: Bench) -> None:
     """What it had comes again."""
     _killed(bench, "sink", Step.BEFORE_STORE)
 
 
-@scenario(SCRIPT, Ability.DEDUPLICATES)
+@scenario(STEPS)
 def sink_killed_after_a_store(bench: Bench) -> None:
     """What it had comes again; detection suppresses what was stored."""
     _killed(bench, "sink", Step.AFTER_STORE, detects=True)
 
 
-@scenario(SCRIPT)
+@scenario(STEPS)
 def reader_killed_before_a_delivery(bench: Bench) -> None:
     """Its locks outlive it; the next reader waits for them, and keeps the order."""
     _killed(bench, "reader", Step.BEFORE_DELIVERY)
 
 
-@scenario(SCRIPT, Ability.DEDUPLICATES)
+@scenario(STEPS)
 def reader_killed_after_a_delivery(bench: Bench) -> None:
     """What was delivered comes again when its locks have ended."""
     _killed(bench, "reader", Step.AFTER_DELIVERY, detects=True)
 
 
-@scenario(SCRIPT, Ability.DEDUPLICATES)
+@scenario(STEPS)
 def reader_killed_before_a_settlement(bench: Bench) -> None:
     """The target has it, the source does not know."""
     _killed(bench, "reader", Step.BEFORE_SETTLE, detects=True)
 
 
-@scenario(SCRIPT, Ability.DEDUPLICATES)
+@scenario(STEPS)
 def reader_killed_after_a_settlement(bench: Bench) -> None:
     """What was settled does not come again."""
     _killed(bench, "reader", Step.AFTER_SETTLE, detects=True)
 
 
-@scenario(SCRIPT, Ability.DEDUPLICATES)
+@scenario(STEPS)
 def both_are_killed_again_and_again(bench: Bench) -> None:
     """The whole worker dies three times while messages flow."""
     route = bench.route(source_lock_seconds=LOCK_SECONDS, target_detects_duplicates=True)
@@ -89,7 +89,7 @@ def both_are_killed_again_and_again(bench: Bench) -> None:
     bench.check(route)
 
 
-@scenario(SCRIPT)
+@scenario(STEPS)
 def an_idle_sink_is_killed(bench: Bench) -> None:
     """Nothing is under way; the next lease moves what comes."""
     route = bench.route()

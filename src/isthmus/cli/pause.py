@@ -1,0 +1,62 @@
+"""`isthmus pause`: let a task rest until `isthmus resume`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["State", "register", "state_of"]
+
+State = Annotated[
+    Path | None,
+    typer.Option("--state", help="Folder that the run keeps its state in; by default .isthmus/NAME beside the file."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("pause")(run)
+
+
+def run(
+    file: Annotated[str, typer.Argument(help="The federation file.")],
+    task: Annotated[str, typer.Argument(help="The task.")],
+    state: State = None,
+) -> None:
+    """Pause a task: its routes finish what is under way, and take in nothing more until `isthmus resume`.
+
+    It holds over restarts of the run, and needs no run to be alive. Messages wait at their sources meanwhile.
+    """
+    from isthmus.supervisor.pause import PauseFile
+
+    folder = state_of(file, task, state)
+    is_new = PauseFile(folder).pause(task)
+    _say(folder, f"task {task} is paused" if is_new else f"task {task} is paused already")
+
+
+def state_of(file: str, task: str, state: Path | None) -> Path:
+    """The state folder, after the task has been looked up.
+
+    Raises:
+        InvalidArgumentError: there is no such task.
+    """
+    from isthmus.errors import InvalidArgumentError
+    from isthmus.supervisor.status import state_folder
+    from isthmus.topology.source import load
+
+    federation = load(file)
+    if task not in federation.tasks:
+        raise InvalidArgumentError(f"no task {task} in {federation.file}: {', '.join(federation.tasks)}")
+    return state or state_folder(file)
+
+
+def _say(folder: Path, what: str) -> None:
+    from isthmus.supervisor.status import read_status
+
+    document = read_status(folder)
+    if document is not None and document["alive"]:
+        print(f"{what}; the run by process {document['process']} follows within a second")
+    else:
+        print(f"{what}; no run is alive, and one that starts leaves it paused")

@@ -1,0 +1,34 @@
+"""`isthmus resume`: let a paused task go on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from isthmus.cli.pause import State, state_of
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("resume")(run)
+
+
+def run(
+    file: Annotated[str, typer.Argument(help="The federation file.")],
+    task: Annotated[str, typer.Argument(help="The task.")],
+    state: State = None,
+) -> None:
+    """Let a task go on that `isthmus pause` has paused."""
+    from isthmus.supervisor.pause import PauseFile
+    from isthmus.supervisor.status import read_status
+
+    folder = state_of(file, task, state)
+    if not PauseFile(folder).resume(task):
+        print(f"task {task} is not paused")
+        return
+    document = read_status(folder)
+    alive = document is not None and document["alive"]
+    print(f"task {task} goes on" if alive else f"task {task} goes on when a run starts; none is alive")

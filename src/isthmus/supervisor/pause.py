@@ -1,0 +1,144 @@
+"""Tasks that the operator has paused.
+
+What it is: a file in the state folder of a federation's runs that names the paused tasks, and since when. `isthmus pause` and
+`isthmus resume` write it; a run looks at it in each round, and one that starts later finds it. docs/how-to/pause-a-task.md. What it is
+not: the pausing (`isthmus.supervisor.supervisor`).
+
+Invariants:
+    I1. The file is replaced as a whole: whoever reads it finds the state before or after a change.
+    I2. A file that cannot be read ends a run before it starts; while it runs, what was read last counts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from isthmus.errors import IsthmusError
+
+__all__ = ["FILE", "PauseFile", "PauseFileError"]
+
+log = logging.getLogger(__name__)
+
+FILE = "paused.json"
+VERSION = 1
+
+
+class PauseFileError(IsthmusError):
+    """The file cannot be read or written; the text says why."""
+
+    code = "pause-file"
+
+
+class PauseFile:
+    """The paused tasks of a federation.
+
+    Args:
+        folder: the state folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+        self._seen: tuple[int, int, int] | None = None  # the file as it was read last: inode, time, size
+        self._tasks: Mapping[str, str] = {}
+        self._fault = ""
+
+    def tasks(self) -> Mapping[str, str]:
+        """The paused tasks, each with the time since when, ISO 8601.
+
+        Raises:
+            PauseFileError: the file cannot be read.
+        """
+        try:
+            found = self.path.stat()
+            seen = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if seen != self._seen:
+                self._tasks = self._parsed(self.path.read_text(encoding="utf-8"))
+                self._seen = seen
+        except FileNotFoundError:
+            self._seen, self._tasks = None, {}
+        except OSError as error:
+            raise PauseFileError(f"{self.path} cannot be read: {error.strerror or error}") from None
+        return self._tasks
+
+    def last_known(self) -> Mapping[str, str]:
+        """As `tasks`; where the file cannot be read, what was read last, and the log tells it once."""
+        fault = ""
+        try:
+            return self.tasks()
+        except PauseFileError as error:
+            fault = str(error)
+            if fault != self._fault:
+                log.warning("%s; what is paused stays as it was", fault)
+            return self._tasks
+        finally:
+            self._fault = fault
+
+    def pause(self, task: str) -> bool:
+        """Pauses a task; whether it was not paused before.
+
+        Raises:
+            PauseFileError: the file cannot be read or written.
+        """
+        with self._changing() as tasks:
+            if task in tasks:
+                return False
+            tasks[task] = datetime.now(UTC).isoformat(timespec="seconds")
+            self._replace(tasks)
+        return True
+
+    def resume(self, task: str) -> bool:
+        """Lets a task go on; whether it was paused before.
+
+        Raises:
+            PauseFileError: the file cannot be read or written.
+        """
+        with self._changing() as tasks:
+            if tasks.pop(task, None) is None:
+                return False
+            self._replace(tasks)
+        return True
+
+    # ---- the file
+
+    def _parsed(self, text: str) -> dict[str, str]:
+        try:
+            document = json.loads(text)
+            version, tasks = document["version"], document["tasks"]
+            if version != VERSION:
+                raise ValueError(f"version {version}, expected {VERSION}")
+            return {str(task): str(since) for task, since in tasks.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            hint = "pause the tasks again after you have removed it"
+            raise PauseFileError(f"{self.path} does not say which tasks are paused ({error}); {hint}") from None
+
+    @contextmanager
+    def _changing(self) -> Iterator[dict[str, str]]:
+        """The tasks, while nobody else changes them."""
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self.path.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield dict(self.tasks())
+        except OSError as error:
+            raise PauseFileError(f"{self.path} cannot be written: {error.strerror or error}") from None
+
+    def _replace(self, tasks: Mapping[str, str]) -> None:
+        temporary = self.path.with_suffix(".new")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump({"version": VERSION, "tasks": dict(tasks)}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

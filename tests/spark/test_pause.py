@@ -1,0 +1,71 @@
+"""`isthmus pause` and `isthmus resume` while a run moves messages, and over a run that is killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from isthmus.supervisor.status import read_status
+from isthmus.testing.federation import FederationProcess, RunProcess
+
+pytestmark = pytest.mark.spark
+
+MESSAGES = 200
+LONG_SECONDS = 240.0
+COMMAND = "from isthmus.cli.app import main; main()"
+
+
+def told(verb: str, federation: FederationProcess) -> str:
+    command = [sys.executable, "-c", COMMAND, verb, str(federation.file), "flights", "--state", str(federation.state)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_a_paused_task_takes_in_nothing_until_it_is_resumed(tmp_path: Path) -> None:
+    with FederationProcess(tmp_path, ("ewr", "jfk")) as federation:
+        run = federation.run("--json", "--retry-first", "1")
+        run.wait_phase(("waiting", "moving"))
+        federation.publish("ewr", MESSAGES)
+        assert f"the run by process {run.pid}" in told("pause", federation)
+        run.wait_phase(("paused",))
+        readers = workers(run)
+        federation.publish("jfk", MESSAGES)
+        waiting = federation.backlog()
+        assert waiting >= MESSAGES
+        assert is_well(federation)
+
+        assert "goes on" in told("resume", federation)
+        federation.wait_moved()
+        assert workers(run) == readers  # the lease has gone on all the while
+
+        told("pause", federation)
+        run.wait_phase(("paused",))
+        federation.publish("ewr", MESSAGES)
+        run.end(signal.SIGKILL)
+        run = federation.run("--json", "--retry-first", "1")
+        run.wait_phase(("paused",))
+        assert federation.backlog() == MESSAGES
+        told("resume", federation)
+        federation.wait_moved()
+        assert run.end(signal.SIGINT) == 0, run.log()[-3000:]
+        result = federation.verify().to_dict()
+        assert result["clean"], result
+        assert (result["entered"], result["arrived"]) == (3 * MESSAGES, 3 * MESSAGES)
+
+
+def is_well(federation: FederationProcess) -> bool:
+    document = read_status(federation.state)
+    assert document is not None
+    return all(route["well"] and route["state"].startswith("paused since") for route in document["routes"])
+
+
+def workers(run: RunProcess) -> set[int]:
+    """The Python workers that carry the lease."""
+    document = read_status(run.state)
+    assert document is not None
+    carriers = {pid for route in document["routes"] for pid in route["processes"]}
+    return {pid for pid in carriers if psutil.pid_exists(pid)}
