@@ -1,24 +1,53 @@
 """Copies that a route sends, and the duplicate key that each of them bears.
 
 What it is: the type of a payload that came on a link with the capability of duplicate keys, and the reading of its key.
-What it is not: the comparison of keys, which is `detection`'s.
+What it is not: the comparison of keys, which is `key_detection`'s.
 Specification: `isthmus.message.duplicate_key`.
+
+A key in `Parts` has up to three parts: `KEY_BYTES` that tell it from all others; then `SOURCE_BYTES` of a digest of the
+namespace and entity where the message entered; then `NUMBER_BYTES` of its sequence number there. A sequence number that
+cannot be read leaves the last two out.
 
 Invariants:
     I1. Only payloads of such a link have a key: an application that sends a message with a copy's properties sends a new
         message.
+    I2. Source and number depend on nothing but what the first part is the digest of: equal keys are equal as a whole.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import blake2b
+
 from isthmus.amqp.codec import value_end
 from isthmus.entities.blob import Large, Payload
 from isthmus.entities.record import Parts
-from isthmus.message.duplicate_key import duplicate_key
+from isthmus.message.duplicate_key import KEY_BYTES, first_place
+from isthmus.message.name import DIGEST, OFFSET, ORIGIN, SEQUENCE, TIME
+from isthmus.message.provenance import encoded
 
-__all__ = ["Copy", "is_copy", "key_of", "with_key"]
+__all__ = ["NUMBER_BYTES", "SOURCE_BYTES", "Copy", "is_copy", "key_of", "with_keys"]
+
+SOURCE_BYTES = 8
+NUMBER_BYTES = 8
 
 _new = tuple.__new__  # what a named tuple's own constructor calls, at half its price
+# With the code of a short string, as in `isthmus.message.duplicate_key`.
+_ORIGIN = encoded(ORIGIN) + b"\xa1"
+_NUMBER = encoded(SEQUENCE) + b"\xa1"
+_DIGEST = encoded(DIGEST) + b"\xa1"
+_OFFSET = encoded(OFFSET) + b"\xa1"
+# Numbers of so many digits fit.
+_MOST_DIGITS = 19
+# What follows the front of a copy with one hop, as `isthmus.connectors.servicebus.message_rewriter` ends application
+# properties. None of it can hold another hop, and it reaches to their end: no pair of the sender's own is taken for it.
+_BEHIND = rb"[\x01-\x13]([1-9][0-9]{0,18})%b[^\xa0-\xff][0-9a-f-]*%b\xa1.[0-9T:.Z-]*)%b\x10.{16}\Z" % (
+    re.escape(_OFFSET),
+    re.escape(encoded(TIME)),
+    re.escape(_DIGEST),
+)
 
 
 class Copy(bytes):
@@ -39,6 +68,15 @@ def key_of(rest: bytes, start: int = 0) -> bytes:
         rest: bytes that hold properties and application properties, in the standard's order.
         start: where the properties begin, or what follows them where there are none.
     """
+    start, end = _application_properties(rest, start)
+    place = first_place(rest, start, end)
+    if not place:
+        return b""
+    return blake2b(place, digest_size=KEY_BYTES).digest() + _source_and_number(place)
+
+
+def _application_properties(rest: bytes, start: int) -> tuple[int, int]:
+    """Where they begin and end; arguments as for `key_of`."""
     end = start
     if rest[start : start + 3] == b"\0Ss":
         end = start = start + 5 + rest[start + 4] if rest[start + 3] == 0xC0 else value_end(rest, start + 3)
@@ -47,10 +85,63 @@ def key_of(rest: bytes, start: int = 0) -> bytes:
             end = start + 8 + int.from_bytes(rest[start + 4 : start + 8], "big")
         else:
             end = start + 5 + rest[start + 4] if rest[start + 3] == 0xC1 else value_end(rest, start + 3)
-    return duplicate_key(rest, start, end)
+    return start, end
 
 
-def with_key(parts: Parts) -> Parts:
-    """A copy with its duplicate key, if it bears one."""
-    head, rest, message_id, blob, _ = parts
-    return _new(Parts, (head, rest, message_id, blob, key_of(rest)))
+def _source_and_number(place: bytes) -> bytes:
+    """Of the place where a message entered; empty where its number cannot be read."""
+    at = place.find(_NUMBER)
+    digits_at = at + len(_NUMBER) + 1
+    digits = place[digits_at : place.find(_OFFSET, digits_at)]
+    if at < 0 or not digits.isdigit() or len(digits) > _MOST_DIGITS:
+        return b""
+    return _source(place[:at]) + int(digits).to_bytes(NUMBER_BYTES, "big")
+
+
+@lru_cache(1024)
+def _source(place: bytes) -> bytes:
+    return blake2b(place, digest_size=SOURCE_BYTES).digest()
+
+
+def with_keys(messages: Sequence[Parts]) -> list[Parts]:
+    """Copies with their duplicate keys, where they bear such: the same as `key_of` for each.
+
+    Copies that come together mostly come from one entity: what stands in front of the sequence number is searched in the
+    first of them and compared in the others.
+    """
+    keyed: list[Parts] = []
+    add = keyed.append
+    alike: re.Pattern[bytes] | None = None
+    source = b""
+    for head, rest, message_id, blob, _ in messages:
+        found = None
+        if alike is not None and rest[:4] == b"\0Ss\xc0":
+            start = 5 + rest[4]
+            if rest[start : start + 4] == b"\0St\xd1":
+                found = alike.search(rest, start, start + 8 + int.from_bytes(rest[start + 4 : start + 8], "big"))
+        if found is not None:
+            place, digits = found.groups()
+            key = blake2b(place, digest_size=KEY_BYTES).digest() + source + int(digits).to_bytes(NUMBER_BYTES, "big")
+        else:
+            key = key_of(rest)
+            if len(key) > KEY_BYTES:
+                alike = _alike(rest)
+                source = key[KEY_BYTES:-NUMBER_BYTES]
+        add(_new(Parts, (head, rest, message_id, blob, key)))
+    return keyed
+
+
+def _alike(rest: bytes) -> re.Pattern[bytes] | None:
+    """What finds place and number in copies of the same source as one that has a key with a number."""
+    start, end = _application_properties(rest, 0)
+    at = rest.rfind(_ORIGIN, start, end)
+    number_at = rest.find(_NUMBER, at, end)
+    if at < 0 or number_at < 0:
+        return None
+    slash = rest.find(b"/", at + len(_ORIGIN), end)
+    return _pattern(rest[at:slash], rest[slash : number_at + len(_NUMBER)])
+
+
+@lru_cache(256)
+def _pattern(alias: bytes, source: bytes) -> re.Pattern[bytes]:
+    return re.compile(re.escape(alias) + b"(" + re.escape(source) + _BEHIND, re.DOTALL)

@@ -88,13 +88,22 @@ class Detection:
             self._generation = generation
             self._latest = max(self._latest, generation)
             # One more than is asked now: a clock that goes back asks for it again.
-            batch.delete_range(self._prefix(0), self._prefix(max(0, generation - 2)))
+            over = self._prefix(0), self._prefix(max(0, generation - 2))
+            # As long as a memtable holds a deleted range, its filter is no use to reads of many keys.
+            if any(True for _ in self._staging.journal.scan(*over)):
+                batch.delete_range(*over)
         current = self._prefix(generation)
         seen_at = now_ms.to_bytes(8, "big")
-        for message_id in message_ids:
-            key = current + message_id
-            batch.put(key, seen_at)
-            pending[key] = now_ms
+        keys = [current + message_id for message_id in message_ids]
+        put = batch.put
+        for key in keys:
+            put(key, seen_at)
+        pending.update(dict.fromkeys(keys, now_ms))
+
+    @property
+    def latest(self) -> int:
+        """The latest generation that ids were remembered in since the object was made; -1: none."""
+        return self._latest
 
     def forget(self) -> None:
         """Stage the removal of all ids, since the window's length changed or the entity goes."""

@@ -23,7 +23,7 @@ from isthmus.clock import Clock
 from isthmus.entities.amend import message_id_of, take_apart, with_annotation, with_message_id
 from isthmus.entities.blob import BlobFiles, Blobs, Payload
 from isthmus.entities.calendar import Calendar
-from isthmus.entities.copy import Copy, is_copy, with_key
+from isthmus.entities.copy import Copy, is_copy, with_keys
 from isthmus.entities.description import INFINITE_MS, EntityStatus
 from isthmus.entities.detection import Detection
 from isthmus.entities.error import InvalidMessageError
@@ -36,12 +36,14 @@ from isthmus.entities.key import (
     DUPLICATE_KEY,
     MESSAGE,
     SCHEDULED,
+    SOURCE_MARK,
     UNREADABLE,
     message_key,
     message_span,
     numbered_span,
     state_key,
 )
+from isthmus.entities.key_detection import KeyDetection
 from isthmus.entities.limit import Limits
 from isthmus.entities.parse import HeadCache, split_many, split_mixed
 from isthmus.entities.record import OVERHEAD_BYTES, Parts, build, plain_payload, size_of
@@ -174,7 +176,7 @@ class Intake:
         self._heads = HeadCache(0)
         self._detection: Detection | None = None
         # Of copies' duplicate keys, which every entity keeps once such copies come.
-        self._duplicate_keys: Detection | None = None
+        self._duplicate_keys: KeyDetection | None = None
         self._load(state)
 
     @property
@@ -460,13 +462,18 @@ class Intake:
                 start = 2 * _ID_BYTES * number
                 accepted[place] = with_message_id(accepted[place], made[start : start + 2 * _ID_BYTES])
         if largest > _SMALL_BYTES or Copy in set(map(type, payloads)):
-            accepted = [
-                with_key(parts) if is_copy(payload) else parts
-                for parts, payload in zip(accepted, payloads, strict=True)
-            ]
+            accepted = self._keyed(accepted, list(map(is_copy, payloads)))
         if self.requires_session:
             self._check_sessions(accepted)
         return accepted
+
+    @staticmethod
+    def _keyed(messages: list[Parts], copied: list[bool]) -> list[Parts]:
+        """The messages, those that are routes' copies with their keys."""
+        if all(copied):
+            return with_keys(messages)
+        keyed = iter(with_keys([parts for parts, is_keyed in zip(messages, copied, strict=True) if is_keyed]))
+        return [next(keyed) if is_keyed else parts for parts, is_keyed in zip(messages, copied, strict=True)]
 
     def _fresh(self, messages: Sequence[Parts], now_ms: int) -> Sequence[Parts | None]:
         """The messages, with None for each duplicate; stages the ids and keys for detection.
@@ -478,8 +485,8 @@ class Intake:
             return self._without(messages, self._equal_ids(messages, now_ms))
         if self._duplicate_keys is None:
             window_ms = self._context.limits.duplicate_key_window_ms
-            self._duplicate_keys = Detection(self.number, window_ms, self._staging, DUPLICATE_KEY)
-        repeated = _repeated(self._duplicate_keys, [parts.duplicate_key for parts in keyed], now_ms)
+            self._duplicate_keys = KeyDetection(self.number, window_ms, self._staging)
+        repeated = self._duplicate_keys.repeated([parts.duplicate_key for parts in keyed], now_ms)
         if len(keyed) == len(messages):
             return self._without(messages, repeated)
         equal = self._equal_ids([parts for parts in messages if not parts.duplicate_key], now_ms)
@@ -672,7 +679,7 @@ class Intake:
     def wipe(self) -> None:
         """Stage the removal of everything the entity has in the store, and end it."""
         batch = self._staging.batch
-        for table in (MESSAGE, DEFERRED, SCHEDULED, UNREADABLE, DETECTION, DUPLICATE_KEY):
+        for table in (MESSAGE, DEFERRED, SCHEDULED, UNREADABLE, DETECTION, DUPLICATE_KEY, SOURCE_MARK):
             batch.delete_range(*numbered_span(table, self.number))
         batch.delete(state_key(self.number))
         self.is_deleted = True

@@ -27,10 +27,12 @@ __all__ = [
     "REFERENCE",
     "SCHEDULED",
     "SESSION",
+    "SOURCE_MARK",
     "STATE",
     "UNREADABLE",
     "after",
     "arrived_key",
+    "detection_generation",
     "detection_key",
     "doomed_key",
     "lane_key",
@@ -53,7 +55,7 @@ DOOMED = b"\x00doomed"
 CATALOG, STATE = 0x01, 0x02
 MESSAGE, DEFERRED, SCHEDULED, UNREADABLE = 0x10, 0x11, 0x12, 0x13
 DUE, EXPIRY = 0x20, 0x21
-DETECTION, DUPLICATE_KEY = 0x30, 0x31
+DETECTION, DUPLICATE_KEY, SOURCE_MARK = 0x30, 0x31, 0x32
 SESSION = 0x40
 REFERENCE = 0x50
 LEAVING, LANE, ARRIVED = 0x80, 0x81, 0x82
@@ -103,6 +105,11 @@ def session_key(number: int, session_id: str) -> bytes:
 def detection_key(table: int, number: int, generation: int) -> bytes:
     """What the keys of one generation of seen message ids, or of duplicate keys, begin with."""
     return _DETECTION.pack(table, number, generation)
+
+
+def detection_generation(key: bytes) -> int:
+    """The generation in such a key."""
+    return int.from_bytes(key[5:13], "big")
 
 
 def doomed_key(number: int) -> bytes:

@@ -221,7 +221,7 @@ def _split(b: bytes, heads: HeadCache) -> Parts | None:
         if b[at + 3] == 0xC1:
             at += 5 + b[at + 4]
         elif b[at + 3] == 0xD1:
-            at = value_end(b, at + 3)
+            at = at + 8 + int.from_bytes(b[at + 4 : at + 8], "big")
         else:
             return None
         kind = b[at : at + 3]

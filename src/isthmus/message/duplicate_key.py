@@ -23,7 +23,7 @@ from hashlib import blake2b
 from isthmus.message.name import DIGEST, HOP_PROPERTIES, ORIGIN, SEQUENCE
 from isthmus.message.provenance import encoded
 
-__all__ = ["DUPLICATE_KEYS", "KEY_BYTES", "duplicate_key", "made_message_id"]
+__all__ = ["DUPLICATE_KEYS", "KEY_BYTES", "duplicate_key", "first_place", "made_message_id"]
 
 DUPLICATE_KEYS = "isthmus:duplicate-keys"
 """The capability of a link: the sender's copies bear provenance as their last application properties; the receiver keeps
@@ -41,7 +41,13 @@ _NO_NUMBER = encoded(SEQUENCE) + encoded("0")
 
 
 def duplicate_key(message: bytes, start: int, end: int) -> bytes:
-    """The key of a copy; empty where there is none.
+    """The key of a copy; empty where there is none. Arguments as for `first_place`."""
+    place = first_place(message, start, end)
+    return blake2b(place, digest_size=KEY_BYTES).digest() if place else b""
+
+
+def first_place(message: bytes, start: int, end: int) -> bytes:
+    """Where a copy's message entered the federation, as the key is made of it; empty where there is no key.
 
     Args:
         message: bytes that hold the application properties.
@@ -61,9 +67,7 @@ def duplicate_key(message: bytes, start: int, end: int) -> bytes:
     told = message[slash:stop]
     if _JOINED in told:
         told = _first_hop(message, at, stop)
-    if not told or _NO_NUMBER in told:
-        return b""
-    return blake2b(told, digest_size=KEY_BYTES).digest()
+    return b"" if _NO_NUMBER in told else told
 
 
 def _first_hop(message: bytes, at: int, stop: int) -> bytes:
