@@ -13,7 +13,7 @@ TESTS ?= tests
 WORKERS ?= 4
 MESSAGES ?= 400000
 
-.PHONY: help setup demo test soak check format bench docs lock clean
+.PHONY: help setup demo examples test soak check format bench docs lock clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ $(STAMP): requirements.lock requirements-build.lock pyproject.toml
 
 demo: $(STAMP) ## Federate three namespaces on this machine and prove that nothing was lost
 	@$(BIN)/isthmus demo
+
+examples: $(STAMP) ## Run every example, each with a proof; EXAMPLE_OPTIONS="--messages 336776" for all the flights
+	@for example in examples/*/run; do echo "== $$example"; $(BIN)/python $$example --json $(EXAMPLE_OPTIONS) || exit; done
 
 test: $(STAMP) ## Run the tests, with a twentieth of the long counts
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --again $(TESTS)

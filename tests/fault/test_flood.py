@@ -27,8 +27,8 @@ from isthmus.amqp import LinkAttached, LinkDetached, Transfers, section
 from isthmus.amqp.frame import AMQP_HEADER, SASL_HEADER, frame
 from isthmus.amqp.performative import Open, Source, Target, Transfer
 from isthmus.amqp.types import Long, Symbol
-from isthmus.broker.log_sample import LINES
-from isthmus.broker.sas import make_token
+from isthmus.broker.net.log_sample import LINES
+from isthmus.broker.security.sas import make_token
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.transport import Sender

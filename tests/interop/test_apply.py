@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleFilter
+from typer.testing import CliRunner
 
+from isthmus.cli.app import create_app
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import ConfigError
 from isthmus.testing.namespace import NamespaceProcess, namespace
@@ -190,3 +195,47 @@ def test_a_certificate_that_is_not_trusted_is_told_with_what_to_write(pair: Pair
         planned(pair.federation(ewr=str(pair.jfk.ca_file)))
     with pytest.raises(ConfigError, match="there is no such file; write ca_file"):
         planned(pair.federation(ewr="/nowhere/ca.pem"))
+
+
+def test_what_a_member_that_is_gone_left_is_counted_and_removed(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "isthmus.yaml"
+    task = "{pattern: all-active, topic: flights, members: [ewr, jfk], subscriptions: [boards]}"
+    head = (
+        "isthmus: 1\nnamespaces:\n"
+        f"  ewr: {{connection: env:EWR_CONNECTION, ca_file: {pair.ewr.ca_file}}}\n"
+        f"  jfk: {{connection: env:JFK_CONNECTION, ca_file: {pair.jfk.ca_file}}}\ntasks:\n"
+    )
+
+    def call(verb: str, *arguments: str) -> dict[str, Any]:
+        result = CliRunner().invoke(create_app(verb), [verb, *arguments, "--json"])
+        assert result.exit_code == 0, result.output
+        answer: dict[str, Any] = json.loads(result.output)
+        return answer
+
+    file.write_text(f"{head}  flights: {task}\n  gates: {task.replace('topic: flights', 'topic: gates')}\n")
+    call("apply")
+    with (
+        ServiceBusClient.from_connection_string(pair.ewr.connection_string) as client,
+        client.get_topic_sender("flights") as sender,
+    ):
+        sender.send_messages([ServiceBusMessage("waits"), ServiceBusMessage("waits too")])
+    file.write_text(f"{head}  gates: {task.replace('topic: flights', 'topic: gates')}\n")
+    assert call("apply", "--prune", "--yes")["unknown_tasks"] == ["flights"]
+    listed = call("remove", "isthmus.yaml", "flights")
+    counts = {(row["namespace"], row["path"]): row["messages"] for row in listed["orphans"]}
+    assert counts == {
+        ("ewr", "flights/Subscriptions/isthmus.flights.jfk"): 2,
+        ("ewr", "isthmus.claims/Subscriptions/flights"): 0,
+        ("jfk", "flights/Subscriptions/isthmus.flights.ewr"): 0,
+        ("jfk", "isthmus.claims/Subscriptions/flights"): 0,
+    }
+    assert listed["removed"] is None
+    assert len(call("remove", "isthmus.yaml", "flights", "--yes")["removed"]["applied"]) == 4
+    assert call("remove", "isthmus.yaml", "flights")["orphans"] == []
+    with pair.admin() as admin:
+        assert [each.name for each in admin.list_subscriptions("flights")] == ["boards"]
+        assert [each.name for each in admin.list_subscriptions("isthmus.claims")] == ["gates"]
+        assert admin.get_subscription_runtime_properties("flights", "boards").total_message_count == 2

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 __all__ = ["Deadlines"]
 
-K = TypeVar("K", int, str)
+K = TypeVar("K", bound=Hashable)
 
 
 class Deadlines(Generic[K]):
@@ -24,13 +25,15 @@ class Deadlines(Generic[K]):
 
     def __init__(self) -> None:
         self._at: dict[K, float] = {}
-        self._heap: list[tuple[float, K]] = []
+        self._heap: list[tuple[float, int, K]] = []
+        self._number = 0  # keys need not be comparable
 
     def set(self, key: K, at: float) -> None:
         """Has the key come out at `at`, unless it does so earlier."""
         if at < self._at.get(key, math.inf):
             self._at[key] = at
-            heapq.heappush(self._heap, (at, key))
+            self._number += 1
+            heapq.heappush(self._heap, (at, self._number, key))
 
     def forget(self, key: K) -> None:
         """The key does not come out."""
@@ -39,7 +42,7 @@ class Deadlines(Generic[K]):
     def next(self) -> float:
         """The earliest time; infinite where there is none."""
         heap = self._heap
-        while heap and self._at.get(heap[0][1]) != heap[0][0]:
+        while heap and self._at.get(heap[0][2]) != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else math.inf
 
@@ -47,7 +50,7 @@ class Deadlines(Generic[K]):
         """The keys that are due; they are no longer set."""
         found = []
         while self.next() <= now:
-            _, key = heapq.heappop(self._heap)
+            key = heapq.heappop(self._heap)[2]
             del self._at[key]
             found.append(key)
         return found

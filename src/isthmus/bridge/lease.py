@@ -267,7 +267,7 @@ class RouteLease:
         self._look_for_removed(now, effects)
 
     def _look_for_removed(self, now: float, effects: list[Effect]) -> None:
-        text = self.messages.removed_text(self.spec.steps)
+        text = self.messages.removed_text(self.spec.step_names)
         if text:
             self._fail(text, True, now, effects)
 

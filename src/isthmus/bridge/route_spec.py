@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -46,7 +47,7 @@ class RouteSpec:
         envelope_messages: messages in one delivery at most: 1, each goes alone; 0, as many as the credit makes necessary.
         block_refused: whether a message that the target refuses for itself blocks the route; otherwise it is dead-lettered.
         target_seconds: how long the target may take nothing before the route gives everything back and begins again.
-        steps: names of the custom steps that its rows go through.
+        steps: what its rows go through, each as JSON with one key, the step's kind.
     """
 
     name: str
@@ -63,6 +64,11 @@ class RouteSpec:
     target_seconds: float = 30.0
     steps: tuple[str, ...] = ()
 
+    @property
+    def step_names(self) -> tuple[str, ...]:
+        """What an operator calls the steps: the kind, and the function of a step `python`."""
+        return tuple(map(_name_of, self.steps))
+
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
         return asdict(self)
@@ -78,3 +84,12 @@ class RouteSpec:
         values["source"], values["target"] = End(**values["source"]), End(**values["target"])
         values["steps"] = tuple(values.get("steps", ()))
         return cls(**values)
+
+
+def _name_of(step: str) -> str:
+    try:
+        ((kind, settings),) = json.loads(step).items()
+    except (ValueError, TypeError, AttributeError):
+        return step
+    function = settings.get("function") if isinstance(settings, dict) else None
+    return f"{kind} {function}" if function else str(kind)

@@ -18,16 +18,16 @@ from contextlib import suppress
 
 from isthmus.amqp import Error
 from isthmus.amqp.types import Symbol
-from isthmus.broker.admission import Admission
 from isthmus.broker.commit import CommitLoop
-from isthmus.broker.dispatch import Dispatch
+from isthmus.broker.config.limit import ConnectionLimits
 from isthmus.broker.health import HEALTHY, Health, without_paths
 from isthmus.broker.hub import HubGate
-from isthmus.broker.keyring import Authority
 from isthmus.broker.large import LargeDesk
-from isthmus.broker.limit import ConnectionLimits
-from isthmus.broker.outlet import Outlet
+from isthmus.broker.link.dispatch import Dispatch
+from isthmus.broker.link.sender_link import SenderLink
+from isthmus.broker.net.admission import Admission
 from isthmus.broker.peer import Peer
+from isthmus.broker.security.keyring import Authority
 from isthmus.clock import Clock, SystemClock
 from isthmus.entities import AnyPartitionedQueue, Engine, FragmentStore, FragmentStores, Journal, Queue
 from isthmus.errors import EntityNotFoundError, StoreError
@@ -148,33 +148,33 @@ class Namespace:
             return False
         return True
 
-    def add_outlet(self, outlet: Outlet) -> None:
+    def add_sender_link(self, sender_link: SenderLink) -> None:
         """Let a receiving link take part in its queue's rounds."""
-        dispatch = self._dispatches.get(outlet.queue)
+        dispatch = self._dispatches.get(sender_link.queue)
         if dispatch is None:
-            dispatch = self._dispatches[outlet.queue] = Dispatch(outlet.queue)
-        dispatch.add(outlet)
+            dispatch = self._dispatches[sender_link.queue] = Dispatch(sender_link.queue)
+        dispatch.add(sender_link)
 
     def receivers(self, queue: Queue | AnyPartitionedQueue) -> int:
         """How many links receive from a queue."""
         dispatch = self._dispatches.get(queue)
         return 0 if dispatch is None else dispatch.statistics()["links"]
 
-    def remove_outlet(self, outlet: Outlet) -> None:
+    def remove_sender_link(self, sender_link: SenderLink) -> None:
         """Let a receiving link go."""
-        dispatch = self._dispatches.get(outlet.queue)
+        dispatch = self._dispatches.get(sender_link.queue)
         if dispatch is None:
             return
-        dispatch.remove(outlet)
+        dispatch.remove(sender_link)
         if dispatch.is_empty:
             dispatch.close()
-            del self._dispatches[outlet.queue]
+            del self._dispatches[sender_link.queue]
 
-    def offer(self, outlet: Outlet) -> None:
+    def offer(self, sender_link: SenderLink) -> None:
         """A receiving link got credit, a drain or room to write."""
-        dispatch = self._dispatches.get(outlet.queue)
+        dispatch = self._dispatches.get(sender_link.queue)
         if dispatch is not None:
-            dispatch.offer(outlet)
+            dispatch.offer(sender_link)
 
     def call_later(self, seconds: float, run: Callable[[], None]) -> asyncio.TimerHandle:
         """Call once, after so many seconds, unless the namespace has stopped or the timer was cancelled."""

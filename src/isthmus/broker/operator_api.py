@@ -30,11 +30,11 @@ from pathlib import Path
 
 from aiohttp import web
 
-from isthmus.broker.admission import admit
 from isthmus.broker.backup import back_up
 from isthmus.broker.exposition import CONTENT_TYPE, entity_text, is_quiet, namespace_text
-from isthmus.broker.keyring import Authority, Grant, Right
 from isthmus.broker.namespace import Namespace
+from isthmus.broker.net.admission import admit
+from isthmus.broker.security.keyring import Authority, Grant, Right
 from isthmus.broker.statistics import EntityRow, as_dict, entity_rows, namespace_row
 from isthmus.clock import SystemClock
 from isthmus.errors import InvalidArgumentError, IsthmusError, UnauthorizedError

@@ -1,7 +1,7 @@
 """One client's connection: AMQP events in, effects on entities and answers out.
 
 What it is: SASL, the attach decisions, the table from links to what serves them, and the connection's deadlines. What
-it is not: a socket (`isthmus.broker.shell`, `isthmus.broker.websocket`), nor any link's work.
+it is not: a socket (`isthmus.broker.net.shell`, `isthmus.broker.net.websocket`), nor any link's work.
 Spec: docs/explanation/protocol.md, Connection, Tokens, Links.
 It is over 400 lines since every event of a connection is decided here, and the decisions share its state.
 
@@ -15,7 +15,7 @@ Invariants:
         clients together hold a bounded number of bytes of messages that are not whole yet.
     I5. A link whose entity is disabled or deleted, or that was idle for as long as the namespace allows, is detached.
     I6. A client that reads nothing is closed before what waits for it fills the memory.
-    I7. The end of a link, session or connection is told behind the outcomes that are owed (`isthmus.broker.departure`).
+    I7. The end of a link, session or connection is told behind the outcomes that are owed (`isthmus.broker.link.departure`).
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ from isthmus.amqp import (
 from isthmus.amqp.performative import Coordinator as CoordinatorTarget
 from isthmus.amqp.performative import Source, Target
 from isthmus.amqp.types import Symbol, ULong
-from isthmus.broker import cbs
-from isthmus.broker.access import Access
-from isthmus.broker.browse import BrowseOutlet
-from isthmus.broker.condition import INTERNAL_TEXT, amqp_error, refusal
-from isthmus.broker.coordinator import Coordinator, Transactions
-from isthmus.broker.departure import Departures
-from isthmus.broker.hub import HUB_NODE, HubOutlet
-from isthmus.broker.idle import IdleWatch
-from isthmus.broker.inflow import Inflow
-from isthmus.broker.intake import BATCH_BYTES, Intake
-from isthmus.broker.keyring import Right
+from isthmus.broker.hub import HUB_NODE, HubSenderLink
 from isthmus.broker.large import LargeDesk
+from isthmus.broker.link.browse import BrowseSenderLink
+from isthmus.broker.link.condition import INTERNAL_TEXT, amqp_error, refusal
+from isthmus.broker.link.coordinator import Coordinator, Transactions
+from isthmus.broker.link.departure import Departures
+from isthmus.broker.link.idle import IdleWatch
+from isthmus.broker.link.incoming_link import IncomingLink
+from isthmus.broker.link.node import Answer, Requests
+from isthmus.broker.link.partitioned import PartitionedReceiverLink, PartitionedSenderLink
+from isthmus.broker.link.receiver_link import BATCH_BYTES, ReceiverLink
+from isthmus.broker.link.request import Replies, Request, Respond, Style
+from isthmus.broker.link.selection import browses, check_selection
+from isthmus.broker.link.sender_link import SenderLink
+from isthmus.broker.link.session_attach import SessionSenderLink, SessionWait, Wanted, wait_seconds, wanted_session
 from isthmus.broker.management import MANAGEMENT_STYLE, MANAGEMENT_SUFFIX, Management
-from isthmus.broker.node import Answer, Requests
-from isthmus.broker.outlet import Outlet
-from isthmus.broker.partitioned import PartitionedIntake, PartitionedOutlet
-from isthmus.broker.request import Replies, Request, Respond, Style
-from isthmus.broker.selection import browses, check_selection
-from isthmus.broker.session_attach import SessionOutlet, SessionWait, Wanted, wait_seconds, wanted_session
-from isthmus.broker.wire import Wire
+from isthmus.broker.net.wire import Wire
+from isthmus.broker.security import cbs
+from isthmus.broker.security.access import Access
+from isthmus.broker.security.keyring import Right
 from isthmus.entities import (
     AnyPartitioned,
     Hold,
@@ -128,7 +128,7 @@ _UNSENT_BYTES = 256 << 20
 # How long a key that was taken away may still be of use.
 _REVIEW_SECONDS = 2.0
 
-_Handler = Inflow | Outlet | HubOutlet | Requests | Replies | Coordinator
+_Handler = IncomingLink | SenderLink | HubSenderLink | Requests | Replies | Coordinator
 
 
 class Peer:
@@ -210,10 +210,10 @@ class Peer:
     def writable(self) -> None:
         """The wire takes bytes again."""
         for handler in list(self._handlers.values()):
-            if isinstance(handler, Outlet):
+            if isinstance(handler, SenderLink):
                 handler.resume()
                 self.offer(handler)
-            elif isinstance(handler, HubOutlet):
+            elif isinstance(handler, HubSenderLink):
                 handler.offer()
             elif isinstance(handler, Replies):
                 handler.resume()
@@ -276,12 +276,12 @@ class Peer:
         """Where large messages come from and go to."""
         return self._namespace.large
 
-    def offer(self, outlet: Outlet) -> None:
+    def offer(self, sender_link: SenderLink) -> None:
         """A receiving link can take messages again."""
-        if isinstance(outlet, BrowseOutlet):
-            outlet.offer()
+        if isinstance(sender_link, BrowseSenderLink):
+            sender_link.offer()
         else:
-            self._namespace.offer(outlet)
+            self._namespace.offer(sender_link)
 
     def flush(self) -> None:
         """Send what was queued."""
@@ -438,9 +438,11 @@ class Peer:
             link.accept(max_message_size=limit_bytes, properties=told, offered_capabilities=offered)
             # A message over the limit is rejected by itself; only one that is far over it costs the client its link.
             link.max_message_size_bytes = limit_bytes + _OVERSIZE_BYTES
-            kind = PartitionedIntake if isinstance(destination, Partitioned | PartitionedTransfer) else Intake
+            kind = (
+                PartitionedReceiverLink if isinstance(destination, Partitioned | PartitionedTransfer) else ReceiverLink
+            )
             desk = self.large if getattr(destination, "takes_bodies", False) else None
-            intake = kind(
+            receiver_link = kind(
                 link,
                 path,
                 destination,
@@ -453,12 +455,12 @@ class Peer:
                 takes_copies=takes_copies,
             )
             if onward is not None:
-                intake.destinations = (_path(onward),)
-            self._handlers[link] = intake
-            intake.open()
+                receiver_link.destinations = (_path(onward),)
+            self._handlers[link] = receiver_link
+            receiver_link.open()
         else:
             self._access.require(path, Right.LISTEN)
-            self._attach_outlet(link, path)
+            self._attach_sender_link(link, path)
 
     def _transfer(self, path: str, onward: object) -> Transfer | PartitionedTransfer:
         """The way via an entity to where a link's property says."""
@@ -476,13 +478,13 @@ class Peer:
         self._handlers[link] = coordinator
         coordinator.open()
 
-    def _attach_outlet(self, link: Link, path: str) -> None:
+    def _attach_sender_link(self, link: Link, path: str) -> None:
         queue = self._namespace.engine.receiver(path)
         check_selection(link.source)
         if browses(link.source):
             queue.check_receivable()
             link.accept()
-            self._handlers[link] = BrowseOutlet(link, path, queue, self, self._transactions)
+            self._handlers[link] = BrowseSenderLink(link, path, queue, self, self._transactions)
             return
         queue.check_stays()
         wanted = wanted_session(link.source)
@@ -503,11 +505,11 @@ class Peer:
             raise QuotaExceededError(f"'{path}' has {limit} receivers, as many as it may have.")
         link.accept()
         if isinstance(queue, Queue):
-            outlet = Outlet(link, path, queue, self, self._transactions)
+            sender_link = SenderLink(link, path, queue, self, self._transactions)
         else:
-            outlet = PartitionedOutlet(link, path, queue, self, self._transactions)
-        self._handlers[link] = outlet
-        self._namespace.add_outlet(outlet)
+            sender_link = PartitionedSenderLink(link, path, queue, self, self._transactions)
+        self._handlers[link] = sender_link
+        self._namespace.add_sender_link(sender_link)
 
     def _attach_session(
         self, link: Link, path: str, queue: SessionQueue | PartitionedSessionQueue, wanted: Wanted
@@ -525,15 +527,15 @@ class Peer:
         def granted(hold: Hold) -> None:
             self._waits.pop(link, None)
             try:
-                outlet = SessionOutlet(link, path, wanted, hold, self, self._transactions)
+                sender_link = SessionSenderLink(link, path, wanted, hold, self, self._transactions)
             except Exception:  # noqa: BLE001 - this may be another client's turn, which has no part in it
                 hold.release()
                 self._end_by_fault()
                 return
             hold.on_lost = lambda: self._drop(link, SessionLockLostError(queue.path, hold.session_id))
-            self._handlers[link] = outlet
-            self._namespace.add_outlet(outlet)
-            self._namespace.offer(outlet)
+            self._handlers[link] = sender_link
+            self._namespace.add_sender_link(sender_link)
+            self._namespace.offer(sender_link)
             self.touch()
 
         def refused(error: IsthmusError) -> None:
@@ -610,13 +612,13 @@ class Peer:
             self._early_requests += len(event.payloads)
             if self._early_requests > _EARLY_REQUESTS:
                 raise QuotaExceededError(f"More than {_EARLY_REQUESTS} requests were sent before the first token.")
-        if isinstance(handler, Inflow | Requests | Coordinator):
+        if isinstance(handler, IncomingLink | Requests | Coordinator):
             handler.on_transfers(event)
 
     def _on_parts(self, event: TransferParts) -> None:
         handler = self._handlers.get(event.link)
         self.is_taking_large = not event.is_last
-        if isinstance(handler, Intake):
+        if isinstance(handler, ReceiverLink):
             handler.on_parts(event)
 
     @property
@@ -642,19 +644,19 @@ class Peer:
 
     def _on_disposed(self, event: Disposed) -> None:
         handler = self._handlers.get(event.link)
-        if isinstance(handler, Outlet):
+        if isinstance(handler, SenderLink):
             handler.on_disposed(event.first, event.last, event.state, event.settled)
 
     def _on_credit(self, event: CreditChanged) -> None:
         handler = self._handlers.get(event.link)
-        if isinstance(handler, Outlet):
+        if isinstance(handler, SenderLink):
             handler.grants += 1
             handler.resume()
             self.offer(handler)
-        elif isinstance(handler, HubOutlet):
+        elif isinstance(handler, HubSenderLink):
             handler.grants += 1
             handler.offer()
-        elif isinstance(handler, Inflow | Requests | Coordinator):
+        elif isinstance(handler, IncomingLink | Requests | Coordinator):
             handler.top_up()
         elif isinstance(handler, Replies):
             handler.resume()
@@ -731,10 +733,10 @@ class Peer:
     def _drop_unauthorised(self, reason: str) -> None:
         """Detach the links that no token permits any more."""
         for link, handler in list(self._handlers.items()):
-            if isinstance(handler, Inflow):
+            if isinstance(handler, IncomingLink):
                 paths = (handler.path, *handler.destinations)
                 ok = all(self._access.permits(path, Right.SEND) for path in paths)
-            elif isinstance(handler, Outlet | HubOutlet):
+            elif isinstance(handler, SenderLink | HubSenderLink):
                 ok = self._access.permits(handler.path, Right.LISTEN)
             elif isinstance(handler, Coordinator) or handler.node == HUB_NODE:
                 ok = self._access.has_grant
@@ -746,7 +748,7 @@ class Peer:
     def _drop_closed(self) -> None:
         """Detach the links whose entity was deleted or disabled."""
         for link, handler in list(self._handlers.items()):
-            if isinstance(handler, Inflow | Outlet | HubOutlet):
+            if isinstance(handler, IncomingLink | SenderLink | HubSenderLink):
                 try:
                     handler.check_open()
                 except IsthmusError as error:
@@ -779,12 +781,14 @@ class Peer:
         handler = self._handlers.pop(link, None)
         self._idle.forget(link)
         self.is_taking_large = False
-        if isinstance(handler, Outlet):
+        if isinstance(handler, SenderLink):
             handler.close()
-            self._namespace.remove_outlet(handler)
-        elif isinstance(handler, Coordinator | HubOutlet | Intake | Replies):
+            self._namespace.remove_sender_link(handler)
+        elif isinstance(handler, Coordinator | HubSenderLink | ReceiverLink | Replies):
             handler.close()
-        self._departures.detach(link, handler.owed if isinstance(handler, Inflow | Outlet | Coordinator) else None)
+        self._departures.detach(
+            link, handler.owed if isinstance(handler, IncomingLink | SenderLink | Coordinator) else None
+        )
 
     def _finish(self) -> None:
         if not self._over:

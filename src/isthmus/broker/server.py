@@ -26,25 +26,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from isthmus.broker.admission import Admission, AdmissionLimits
 from isthmus.broker.backup import FRAGMENTS_FOLDER, LARGE_FOLDER
-from isthmus.broker.certificate import CertificateFiles, ensure_certificate, server_context
-from isthmus.broker.config import NamespaceConfig, load_config
-from isthmus.broker.descriptor import allow_many, socket_limit, upload_limit
-from isthmus.broker.emulator_key import emulator_connection_string, with_emulator_key
-from isthmus.broker.entity_rules import EngineRules
-from isthmus.broker.http_gate import HttpGate
-from isthmus.broker.jwt_setting import JwtSettings
-from isthmus.broker.keyring import KEY_FILE, ROOT_KEY_NAME, Authority, Grant, Keyring, merge_rules
-from isthmus.broker.listener import Listener
-from isthmus.broker.log_sample import SECONDS, LogSampleFilter
+from isthmus.broker.config.namespace_file import NamespaceConfig, load_config
+from isthmus.broker.config.provision import provision
 from isthmus.broker.namespace import Namespace
-from isthmus.broker.own_host import OwnHosts
-from isthmus.broker.provision import provision
+from isthmus.broker.net.admission import Admission, AdmissionLimits
+from isthmus.broker.net.descriptor import allow_many, socket_limit, upload_limit
+from isthmus.broker.net.http_gate import HttpGate
+from isthmus.broker.net.listener import Listener
+from isthmus.broker.net.log_sample import SECONDS, LogSampleFilter
+from isthmus.broker.net.shell import Shell
+from isthmus.broker.net.sniff import Speech
 from isthmus.broker.random_pool import RandomPool
 from isthmus.broker.running import forget_running, tell_running
-from isthmus.broker.shell import Shell
-from isthmus.broker.sniff import Speech
+from isthmus.broker.security.certificate import CertificateFiles, ensure_certificate, server_context
+from isthmus.broker.security.emulator_key import emulator_connection_string, with_emulator_key
+from isthmus.broker.security.entity_rules import EngineRules
+from isthmus.broker.security.jwt_setting import JwtSettings
+from isthmus.broker.security.keyring import KEY_FILE, ROOT_KEY_NAME, Authority, Grant, Keyring, merge_rules
+from isthmus.broker.security.own_host import OwnHosts
 from isthmus.clock import SystemClock
 from isthmus.entities import Engine, FragmentStores, Limits
 from isthmus.entities.description import AuthorizationRule
@@ -399,7 +399,7 @@ async def _load_http(
 ) -> None:
     """Load the HTTP server beside the loop, since AMQP clients need not wait for it, and let connections in."""
     try:
-        module = await asyncio.to_thread(importlib.import_module, "isthmus.broker.http_server")
+        module = await asyncio.to_thread(importlib.import_module, "isthmus.broker.net.http_server")
         gate.open(await module.start_http(namespace, authority, limits, stack, backups))
     except Exception:  # noqa: BLE001 - whatever it is, messages are served all the same
         _log.exception("no administration: the HTTP server does not start")
@@ -407,5 +407,5 @@ async def _load_http(
 
 def _load_issuer(settings: JwtSettings) -> Any:
     """The issuer of web tokens; its library is loaded only where there is one."""
-    module = importlib.import_module("isthmus.broker.jwt")
+    module = importlib.import_module("isthmus.broker.security.jwt")
     return module.Issuer(settings)

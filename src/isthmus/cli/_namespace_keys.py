@@ -1,6 +1,6 @@
 """`isthmus namespace keys`: the shared keys of a namespace on this machine.
 
-What it is: options and output. What it is not: the keys (`isthmus.broker.keyring`). A namespace that runs takes a change
+What it is: options and output. What it is not: the keys (`isthmus.broker.security.keyring`). A namespace that runs takes a change
 over within seconds.
 """
 
@@ -38,7 +38,7 @@ def _keys(
     """List the namespace's authorization rules, or regenerate a key."""
     from dataclasses import replace
 
-    from isthmus.broker.keyring import KEY_FILE, Keyring, new_key
+    from isthmus.broker.security.keyring import KEY_FILE, Keyring, new_key
     from isthmus.clock import SystemClock
     from isthmus.errors import InvalidArgumentError
 

@@ -9,10 +9,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from isthmus.cli._removal import Removal, print_others, remove_orphans
 from isthmus.cli.plan import change_table, print_plan, refuse
 from isthmus.connectors.administration import Administrations, Applied
-from isthmus.errors import ConfigError
+from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.topology import Change, plan
+from isthmus.topology.orphan import Orphan, find_orphans, of_tasks
 from isthmus.topology.source import DEFAULT_FILE, load
 
 __all__ = ["register"]
@@ -25,9 +27,22 @@ def register(app: typer.Typer) -> None:
 
 def run(
     file: Annotated[str, typer.Argument(help="The federation file.")] = DEFAULT_FILE,
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune",
+            help="Then list what isthmus made for members of these tasks that are gone, with what waits there.",
+        ),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="With --prune: delete what it lists, with the messages that wait there.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Create what is missing at the namespaces and change what differs. Nothing is begun unless all of them answer."""
+    if yes and not prune:
+        raise InvalidArgumentError("--yes goes with --prune")
+    pruned, others = Removal(), list[Orphan]()
     console = Console(soft_wrap=True)
 
     def say(change: Change) -> None:
@@ -42,16 +57,27 @@ def run(
                 print_plan(made, console)
                 raise typer.Exit(2)
             applied = administrations.apply(made, say)
+            if prune and applied.failed is None:
+                held = administrations.inventory()
+                orphans, others = of_tasks(federation, find_orphans(federation, held.values()))
+                shown = None if as_json else console
+                pruned = remove_orphans(administrations, held, orphans, consent=yes, console=shown)
     except ConfigError as error:
         raise refuse(error, file, as_json=as_json) from None
     if as_json:
         notes = list(made.notes)
-        print(
-            json.dumps({"file": file, "ok": applied.failed is None, **applied.to_dict(), "notes": notes, "faults": []})
-        )
+        ok = applied.failed is None and not pruned.failed
+        told = {**applied.to_dict(), "notes": notes, "faults": []}
+        if prune:
+            unknown = sorted({each.task for each in others})
+            told |= {**pruned.to_dict(), "unknown_tasks": unknown}
+        print(json.dumps({"file": file, "ok": ok, **told}))
     else:
         _print_outcome(applied, made.notes, console)
-    if applied.failed is not None:
+        if pruned.rows and not yes:
+            console.print("Nothing was deleted; add --yes to delete these, with the messages in them.")
+        print_others(others, file, console)
+    if applied.failed is not None or pruned.failed:
         raise typer.Exit(1)
 
 

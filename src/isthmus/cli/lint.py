@@ -12,7 +12,7 @@ from isthmus.errors import ConfigError, Fault
 from isthmus.topology import lint, read
 from isthmus.topology.duplicate import federation_notes
 from isthmus.topology.linter import warnings
-from isthmus.topology.source import DEFAULT_FILE, load_text
+from isthmus.topology.source import DEFAULT_FILE, file_faults, load_text
 
 __all__ = ["register"]
 
@@ -33,6 +33,7 @@ def run(
     try:
         text = load_text(file)
         faults, warned = lint(text, file), warnings(text, file)
+        faults = faults or file_faults(read(text, file))
     except ConfigError as error:
         text, faults, warned = "", list(error.faults), []
     notes = [] if faults else list(federation_notes(read(text, file)))

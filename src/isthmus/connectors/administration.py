@@ -12,16 +12,16 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from isthmus.connectors.secret import scrub
 from isthmus.errors import ConfigError, Fault, IsthmusError
 from isthmus.extra import require
-from isthmus.topology import Change, Federation, NamespaceRef, NamespaceState, Plan, TopicState, wanted
+from isthmus.topology import Change, Federation, NamespaceRef, NamespaceState, Plan, WantedState, wanted
 from isthmus.topology.log_planner import wanted_logs
 from isthmus.topology.namespace_kind import KAFKA
 
@@ -30,6 +30,8 @@ __all__ = [
     "AdministrationError",
     "Administrations",
     "Applied",
+    "EntitySize",
+    "Inventory",
     "NamespaceUnreachableError",
     "open_administration",
 ]
@@ -57,11 +59,26 @@ class NamespaceUnreachableError(AdministrationError):
     retryable = True
 
 
+class EntitySize(NamedTuple):
+    """How much stands in a queue or topic.
+
+    Attributes:
+        used_bytes: of all that stands in it.
+        limit_bytes: its greatest size.
+        kind: `queue` or `topic`.
+    """
+
+    used_bytes: int
+    limit_bytes: int
+    kind: str = "topic"
+
+
 class Administration(Protocol):
     """The entities of one namespace. Calls block."""
 
-    def observe(self, alias: str, topics: Sequence[TopicState]) -> NamespaceState:
-        """What stands of the topics asked for: all their subscriptions, and the rules of those that are named.
+    def observe(self, alias: str, entities: Sequence[WantedState]) -> NamespaceState:
+        """What stands under the names asked for, whether it is a queue or a topic: of a topic all its subscriptions, and the
+        rules of those that are named.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -76,8 +93,8 @@ class Administration(Protocol):
         """
         ...
 
-    def size(self, topic: str) -> tuple[int, int] | None:
-        """Bytes that stand in a topic, and its greatest size; None where there is no such topic.
+    def size(self, entity: str) -> EntitySize | None:
+        """How much stands in a queue or topic; None where there is neither.
 
         Raises:
             AdministrationError: no answer, or a refusal.
@@ -86,6 +103,27 @@ class Administration(Protocol):
 
     def close(self) -> None:
         """Close connections."""
+        ...
+
+
+@runtime_checkable
+class Inventory(Protocol):
+    """What a namespace's administration can tell beyond what it is asked for, where its system lets it."""
+
+    def inventory(self, alias: str) -> NamespaceState:
+        """All queues, and all topics with their subscriptions, without rules.
+
+        Raises:
+            AdministrationError: no answer, or a refusal.
+        """
+        ...
+
+    def waiting(self, change: Change) -> int:
+        """How many messages a queue, subscription or topic holds that a change would delete, the dead-lettered ones too.
+
+        Raises:
+            AdministrationError: no answer, or a refusal.
+        """
         ...
 
 
@@ -163,22 +201,49 @@ class Administrations:
         Raises:
             ConfigError: with a fault for every namespace that cannot be opened or reached.
         """
-        aliases = list(self._wanted)
+        return self._asked(self._wanted, lambda alias, opened: opened.observe(alias, self._wanted[alias]))
+
+    def inventory(self) -> Mapping[str, NamespaceState]:
+        """All that every namespace of the file holds, also one that no task uses; those that cannot tell it are left out.
+
+        Raises:
+            ConfigError: as `observe`.
+        """
+        return self._asked(
+            self._federation.namespaces,
+            lambda alias, opened: opened.inventory(alias) if isinstance(opened, Inventory) else None,
+        )
+
+    def waiting(self, change: Change) -> int:
+        """How many messages a deletion would delete; call it after `inventory`.
+
+        Raises:
+            AdministrationError: no answer, or a refusal.
+        """
+        opened = self._open[change.alias]
+        return opened.waiting(change) if isinstance(opened, Inventory) else 0
+
+    def _asked(
+        self, asked: Iterable[str], ask: Callable[[str, Administration], NamespaceState | None]
+    ) -> Mapping[str, NamespaceState]:
+        aliases = list(asked)
         if not aliases:
             return {}
         with ThreadPoolExecutor(max_workers=len(aliases), thread_name_prefix="observe") as pool:
-            answers = list(pool.map(self._observe, aliases))
+            answers = list(pool.map(lambda alias: self._ask(alias, ask), aliases))
         faults = [answer for answer in answers if isinstance(answer, Fault)]
         if faults:
             raise ConfigError(faults)
         return {answer.alias: answer for answer in answers if isinstance(answer, NamespaceState)}
 
-    def _observe(self, alias: str) -> NamespaceState | Fault:
+    def _ask(
+        self, alias: str, ask: Callable[[str, Administration], NamespaceState | None]
+    ) -> NamespaceState | Fault | None:
         namespace = self._federation.namespaces[alias]
         try:
             if alias not in self._open:
                 self._open[alias] = self._opener(namespace)
-            return self._open[alias].observe(alias, self._wanted[alias])
+            return ask(alias, self._open[alias])
         except IsthmusError as error:
             place = namespace.place
             hint = getattr(error, "hint", "")
@@ -197,10 +262,20 @@ class Administrations:
         """
         if plan.faults:
             raise ConfigError(plan.faults)
-        for index, change in enumerate(plan.changes):
+        return self.make(plan.changes, on_change)
+
+    def make(self, changes: Sequence[Change], on_change: Callable[[Change], None] = lambda change: None) -> Applied:
+        """Make changes in their order; call it after `observe` or `inventory`.
+
+        Args:
+            changes: what to make.
+            on_change: is told each change once it is made.
+        """
+        made = tuple(changes)
+        for index, change in enumerate(made):
             try:
                 self._open[change.alias].make(change)
             except IsthmusError as error:
-                return Applied(plan.changes[:index], change, error, plan.changes[index + 1 :])
+                return Applied(made[:index], change, error, made[index + 1 :])
             on_change(change)
-        return Applied(plan.changes)
+        return Applied(made)

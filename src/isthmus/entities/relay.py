@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from isthmus.entities.amend import Stored, as_new, take_apart
+from isthmus.entities.amend import Stored, as_new, as_passed, take_apart
 from isthmus.entities.backlog import Backlog, sequences_of
 from isthmus.entities.description import EntityStatus
 from isthmus.entities.error import InvalidMessageError, SessionRequiredError, TooManyHopsError
@@ -133,7 +133,7 @@ class Relay(Backlog):
         now_ms = self._context.clock.wall_ms()
         for hops, group in groupby(messages, key=lambda stored: stored.hops):
             together = list(group)
-            parts = [as_new(stored.parts) for stored in together]
+            parts = [as_passed(stored) for stored in together]
             failed = self.onward.move(parts, [stored.origin for stored in together], now_ms, hops)
             stay += [together[place] for place, _ in failed]
         return stay
@@ -171,7 +171,7 @@ class Relay(Backlog):
         entries = [(pair, take_apart(pair[1])) for pair in pairs]
         for hops, group in groupby(entries, key=lambda entry: entry[1].hops):
             together = list(group)
-            parts = [as_new(stored.parts) for _, stored in together]
+            parts = [as_passed(stored) if self.dead_letters is None else as_new(stored.parts) for _, stored in together]
             origins = [stored.origin for _, stored in together]
             failed = dict(onward.move(parts, origins, now_ms, hops))
             for place, (pair, stored) in enumerate(together):

@@ -30,22 +30,28 @@ class CopyPolicy:
         deadline_ms: the copy's TimeToLive is what is left of this time since the message first entered a namespace, by its
             provenance or else by its enqueued time at the source; one with nothing left is dead-lettered at the source with the
             reason `DeadlinePassed`; 0: no deadline.
+        deadline_spent_ms: what counts as spent of the deadline before the message was enqueued at the source, where nothing
+            tells when it first entered: a broker gives a forwarded message a new enqueued time.
         properties: application properties that every copy gets: name to text, number or truth value.
         removed: application properties that no copy keeps.
         keeps_dead_letter: whether why and where the original was dead-lettered stands on the copy, in `repl-dead-letter-reason`,
             `repl-dead-letter-description` and `repl-dead-letter-source`, while the broker's own properties go.
         session_from: where a copy's SessionId comes from: empty, the original's; `partition-key`, the original's PartitionKey.
         partition_from: where a copy's PartitionKey comes from: empty, the original's; `session-id`, the original's SessionId.
+        dead_letters_returning: whether a message that would return to an entity where it has been is dead-lettered at its source,
+            which holds the only copy, instead of completed.
         makes_message_ids: whether a copy of a message without MessageId gets one made of its origin and position.
     """
 
     ttl_ceiling_ms: int = 0
     deadline_ms: int = 0
+    deadline_spent_ms: int = 0
     properties: Mapping[str, str | int | bool] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
     keeps_dead_letter: bool = False
     session_from: str = ""
     partition_from: str = ""
+    dead_letters_returning: bool = False
     makes_message_ids: bool = False
 
     def to_text(self) -> str:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 __all__ = [
     "BROKER_ANNOTATIONS",
+    "DEAD_LETTER_DESCRIPTION",
     "DEAD_LETTER_REASON",
+    "DEAD_LETTER_SOURCE",
     "DIGEST",
     "ENQUEUED_TIME",
     "ENQUEUE_SEQUENCE",
+    "FIRST_ENQUEUED_TIME",
     "HOP_PROPERTIES",
     "LOCK_TOKEN",
     "MESSAGE_ID",
@@ -26,6 +29,9 @@ __all__ = [
     "SEQUENCE",
     "SEQUENCE_NUMBER",
     "TIME",
+    "WHY_DESCRIPTION",
+    "WHY_REASON",
+    "WHY_SOURCE",
 ]
 
 SEQUENCE_NUMBER = "x-opt-sequence-number"
@@ -33,6 +39,10 @@ ENQUEUE_SEQUENCE = "x-opt-enqueue-sequence-number"
 ENQUEUED_TIME = "x-opt-enqueued-time"
 LOCK_TOKEN = "x-opt-lock-token"
 PARTITION_KEY = "x-opt-partition-key"
+DEAD_LETTER_SOURCE = "x-opt-deadletter-source"
+
+FIRST_ENQUEUED_TIME = "x-opt-first-enqueued-time"
+"""On dead letters that a namespace of isthmus forwarded: when the message was enqueued where it was dead-lettered."""
 
 BROKER_ANNOTATIONS = frozenset(
     {
@@ -44,7 +54,8 @@ BROKER_ANNOTATIONS = frozenset(
         "x-opt-message-state",
         "x-opt-partition-id",
         "x-opt-offset",
-        "x-opt-deadletter-source",
+        DEAD_LETTER_SOURCE,
+        FIRST_ENQUEUED_TIME,
     }
 )
 """What a broker says about its own copy of a message; every other annotation is the sender's."""
@@ -54,6 +65,7 @@ NAMESPACE_ID = "isthmus:namespace-id"
 
 RULE_NAME = "RuleName"
 DEAD_LETTER_REASON = "DeadLetterReason"
+DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
 
 ORIGIN = "repl-origin"
 NAMESPACE = "repl-namespace"
@@ -62,6 +74,11 @@ OFFSET = "repl-offset"
 TIME = "repl-enqueued-time"
 DIGEST = "repl-digest"
 MESSAGE_ID = "repl-message-id"
+
+WHY_REASON = "repl-dead-letter-reason"
+WHY_DESCRIPTION = "repl-dead-letter-description"
+WHY_SOURCE = "repl-dead-letter-source"
+"""Why and where the original of a copy was dead-lettered (`CopyPolicy.keeps_dead_letter`); the sender's for later routes."""
 
 RESENT = "repl-resent"
 """On a dead letter of a replication subscription that was sent again: the sequence number under which it entered before. It

@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from isthmus.broker.backup import back_up_stopped, copy_folder
-from isthmus.broker.keyring import Keyring
 from isthmus.broker.running import read_running
+from isthmus.broker.security.keyring import Keyring
 from isthmus.clock import SystemClock
 from isthmus.errors import InvalidArgumentError, IsthmusError, StoreError
 from isthmus.operations.target import Target

@@ -22,16 +22,13 @@ def claim_key(task: str, alias: str) -> str:
     return f"{alias}/{task}"
 
 
-def route_spec(
-    route: Route, federation: Federation, *, only_present: bool = False, steps: tuple[str, ...] = ()
-) -> RouteSpec:
+def route_spec(route: Route, federation: Federation, *, only_present: bool = False) -> RouteSpec:
     """Describe a route.
 
     Args:
         route: the route.
         federation: its federation, with absolute paths.
         only_present: end when what stands at the source at the beginning is moved.
-        steps: names of the custom steps that its rows go through.
     """
     source, target = (federation.namespaces[each.alias] for each in (route.source, route.target))
     read = _log_source if source.is_log else _source
@@ -40,12 +37,12 @@ def route_spec(
     return RouteSpec(
         name=route.name,
         source=End(source.kind, source.alias, namespace_options(source) | read(route)),
-        target=End(target.kind, target.alias, namespace_options(target) | write(route, has_steps=bool(steps))),
+        target=End(target.kind, target.alias, namespace_options(target) | write(route, has_steps=bool(options.steps))),
         claim=claim_key(route.task, route.claim_alias),
         ordered=options.ordering == "ordered",
         only_present=only_present,
         block_refused=options.refused == "block",
-        steps=steps,
+        steps=options.steps,
     )
 
 

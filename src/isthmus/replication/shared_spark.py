@@ -1,6 +1,6 @@
 """The Spark queries of a run and its control port, opened.
 
-What it is: how a group's query is made of its source, the custom steps and the sink, and how many task slots all of them take.
+What it is: how a group's query is made of its source, its steps and the sink, and how many task slots all of them take.
 What it is not: which route is carried by which query (`isthmus.replication.shared_run`).
 
 Invariants:
@@ -20,7 +20,7 @@ from isthmus.bridge.host.control_server import ControlServer
 from isthmus.bridge.report import RouteReport
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.replication.shared_run import Group, SharedRun
-from isthmus.replication.transform import apply_steps, find_step
+from isthmus.replication.step.chain import Chain
 from isthmus.topology.spark import SLOTS_PER_QUERY, ControlAddress, slots_needed
 
 if TYPE_CHECKING:
@@ -79,13 +79,14 @@ def open_shared_run(spark: SparkSession, settings: SharedSettings, claim_seconds
         return server
 
     def start(group: Group, name: str) -> StreamingQuery:
-        steps = [find_step(step) for step in group.steps]
         options = {"query": name, "control": opened[0].address, "control_token": token, "slots": str(SLOTS_PER_QUERY)}
         if settings.lease_seconds:
             options["lease_seconds"] = str(settings.lease_seconds)
+        chain = Chain(group.steps)
+        rows = chain.apply(spark.readStream.format(FORMAT).options(**options, **chain.read_options()).load())
         return (
-            apply_steps(spark.readStream.format(FORMAT).options(**options).load(), steps)
-            .writeStream.format(FORMAT)
+            rows.writeStream.format(FORMAT)
+            .options(**chain.write_options(rows))
             .option("checkpointLocation", str(settings.checkpoints / group.name))
             .outputMode("append")
             .start()

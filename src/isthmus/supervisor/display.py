@@ -64,7 +64,7 @@ def fill_lines(fills: Sequence[dict[str, Any]]) -> list[Text]:
     """How full the topics are, from a status document; a line each."""
     lines = []
     for each in fills:
-        fill = Fill(**{name: each[name] for name in Fill._fields})
+        fill = Fill(**{name: each[name] for name in Fill._fields if name in each})
         lines.append(Text(fill.text(), style="bold red" if fill.warns else "dim"))
     return lines
 

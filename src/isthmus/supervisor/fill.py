@@ -1,7 +1,7 @@
-"""How full the topics of a federation are, and when they are full.
+"""How full the queues and topics of a federation are, and when they are full.
 
-What it is: a pure trend over samples of a topic's size, and the thread for each namespace that takes them. A topic is full
-when what stands in all its subscriptions reaches its size; publishers are refused then (Microsoft Learn, "Service Bus
+What it is: a pure trend over samples of an entity's size, and the thread for each namespace that takes them. A topic is full
+when what stands in all its subscriptions reaches its size, a queue when what waits in it and in its dead-letter queue does; publishers are refused then (Microsoft Learn, "Service Bus
 quotas"). What it is not: a limit; nothing is deleted.
 
 Invariants:
@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from isthmus.connectors.administration import Administration, open_administration
+from isthmus.connectors.administration import Administration, EntitySize, open_administration
 from isthmus.errors import IsthmusError
 from isthmus.topology.model import Federation, NamespaceRef, Route
 
-__all__ = ["Fill", "FillTrend", "FillWatch", "fill_now", "topics_of"]
+__all__ = ["Fill", "FillTrend", "FillWatch", "entity_of", "fill_now", "topics_of"]
 
 WINDOW_SECONDS = 3600.0
 LEAST_SECONDS = 20.0
@@ -39,14 +39,15 @@ Opener = Callable[[NamespaceRef], Administration]
 
 
 class Fill(NamedTuple):
-    """A topic's fill.
+    """The fill of a topic or queue.
 
     Attributes:
         namespace: its alias.
-        topic: its name.
+        topic: its name, or the queue's.
         used_bytes: of all that stands in it.
         limit_bytes: its size.
         hours_until_full: as it grows now; None where it does not grow, or that is not known yet.
+        kind: `topic` or `queue`.
     """
 
     namespace: str
@@ -54,6 +55,7 @@ class Fill(NamedTuple):
     used_bytes: int
     limit_bytes: int
     hours_until_full: float | None = None
+    kind: str = "topic"
 
     @property
     def percent(self) -> float:
@@ -76,7 +78,7 @@ class Fill(NamedTuple):
             if hours >= 2
             else f", full in {60 * hours:.0f} min"
         )
-        return f"topic {self.topic} at {self.namespace}: {size}{when}"
+        return f"{self.kind} {self.topic} at {self.namespace}: {size}{when}"
 
     def to_dict(self) -> dict[str, Any]:
         """The fill as plain values."""
@@ -106,12 +108,17 @@ class FillTrend:
         return max(0.0, (limit_bytes - last) / ((last - first) / (last_at - first_at)) / 3600)
 
 
+def entity_of(path: str) -> str:
+    """The topic or queue of a path: of a subscription, or of a dead-letter queue."""
+    return path.partition("/Subscriptions/")[0].partition("/$")[0]
+
+
 def topics_of(routes: Iterable[Route]) -> dict[str, list[str]]:
-    """By alias, the topics that routes read from and send to."""
+    """By alias, the topics and queues that routes read from and send to."""
     found: dict[str, dict[str, None]] = {}
     for route in routes:
         for each in (route.source, *route.targets):
-            found.setdefault(each.alias, {})[each.entity.partition("/Subscriptions/")[0]] = None
+            found.setdefault(each.alias, {})[entity_of(each.entity)] = None
     return {alias: list(topics) for alias, topics in found.items()}
 
 
@@ -152,10 +159,10 @@ class FillWatch:
     def _watch(self, namespace: NamespaceRef, topics: Sequence[str]) -> None:
         trends = {topic: FillTrend() for topic in topics}
         while not self._stop.is_set():
-            for topic, (used, limit) in _look(namespace, topics, self._opener).items():
+            for topic, (used, limit, kind) in _look(namespace, topics, self._opener).items():
                 trends[topic].add(time.monotonic(), used)
                 hours = trends[topic].hours_until_full(limit)
-                self._found[namespace.alias, topic] = Fill(namespace.alias, topic, used, limit, hours)
+                self._found[namespace.alias, topic] = Fill(namespace.alias, topic, used, limit, hours, kind)
             self._stop.wait(INTERVAL_SECONDS)
 
 
@@ -180,17 +187,17 @@ def fill_now(
         looks = pool.map(lambda alias: _look(federation.namespaces[alias], topics[alias], opener), topics)
     found = []
     for alias, sizes in zip(topics, looks, strict=True):
-        for topic, (used, limit) in sizes.items():
+        for topic, (used, limit, kind) in sizes.items():
             trend = FillTrend()
             if (alias, topic) in before:
                 trend.add(*before[alias, topic])
             trend.add(time.time(), used)
-            found.append(Fill(alias, topic, used, limit, trend.hours_until_full(limit)))
+            found.append(Fill(alias, topic, used, limit, trend.hours_until_full(limit), kind))
     return found
 
 
-def _look(namespace: NamespaceRef, topics: Sequence[str], opener: Opener) -> dict[str, tuple[int, int]]:
-    """Used and greatest size of the topics, as far as the namespace tells them to this key."""
+def _look(namespace: NamespaceRef, topics: Sequence[str], opener: Opener) -> dict[str, EntitySize]:
+    """The size of the topics and queues, as far as the namespace tells them to this key."""
     with contextlib.suppress(IsthmusError, OSError):
         administration = opener(namespace)
         try:

@@ -30,6 +30,7 @@ from isthmus.replication.route_spec import claim_key, route_spec
 from isthmus.replication.shared_spark import SharedSettings, open_shared_run, task_slots
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
+from isthmus.replication.step.chain import check as check_steps
 from isthmus.supervisor.claim import ClaimKeeper
 from isthmus.supervisor.fill import Fill, FillWatch
 from isthmus.supervisor.preflight import preflight
@@ -111,12 +112,16 @@ def run_federation(
     Raises:
         TaskClaimedError: another run moves a task.
         SparkGoneError: Spark's Java process has ended.
-        InvalidArgumentError: there is no such task.
+        InvalidArgumentError: there is no such task, or a step cannot work.
         ConfigError: a secret, a right or an entity is missing; holds all such faults.
     """
     if options.task and options.task not in federation.tasks:
         raise InvalidArgumentError(f"no task {options.task} in {federation.file}: {', '.join(federation.tasks)}")
     chosen = routes(federation, options.task or None)
+    if not chosen:
+        raise InvalidArgumentError(
+            f"nothing to run in {federation.file}: the namespaces forward the messages of its tasks themselves"
+        )
     fill = FillWatch(federation, chosen)
     run = _Run(options, on_status, fill)
     reach = Reach(federation, "isthmus-claim")
@@ -225,6 +230,8 @@ def _teller(federation: Federation, route: Route) -> Callable[[str], str]:
 
 def _check(federation: Federation, chosen: Sequence[Route]) -> None:
     """Refuse what cannot run before somebody changes the configuration."""
+    for route in chosen:
+        check_steps(route.options.steps)
     found = preflight(federation, chosen, lambda: Reach(federation, "isthmus-check"))
     if found.faults:
         raise ConfigError(found.faults)

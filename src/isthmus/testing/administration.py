@@ -9,26 +9,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from isthmus.connectors.administration import AdministrationError
-from isthmus.topology import Change, NamespaceRef, NamespaceState, RuleState, SubscriptionState, TopicState
+from isthmus.connectors.administration import AdministrationError, EntitySize
+from isthmus.topology import (
+    Change,
+    EntityState,
+    NamespaceRef,
+    NamespaceState,
+    QueueState,
+    RuleState,
+    SubscriptionState,
+    TopicState,
+)
 from isthmus.topology.duration import INFINITE_MS
 from isthmus.topology.state import DEFAULT_RULE
 
 __all__ = ["FakeAdministration", "fake_opener"]
 
-_State = TypeVar("_State", TopicState, SubscriptionState)
+_State = TypeVar("_State", TopicState, QueueState, SubscriptionState)
+_Receiver = TypeVar("_Receiver", QueueState, SubscriptionState)
 
 _TOPIC = TopicState(name="", duplicate_detection_ms=0, partitioned=False)
-_SUBSCRIPTION = SubscriptionState(
-    name="",
-    lock_duration_ms=60_000,
-    max_delivery_count=10,
-    auto_delete_on_idle_ms=INFINITE_MS,
-    requires_session=False,
-    forward_to="",
-)
+_RECEIVED: dict[str, Any] = {
+    "lock_duration_ms": 60_000,
+    "max_delivery_count": 10,
+    "auto_delete_on_idle_ms": INFINITE_MS,
+    "requires_session": False,
+    "forward_to": "",
+    "forward_dead_letters_to": "",
+    "default_ttl_ms": INFINITE_MS,
+    "dead_letters_expired": False,
+    "status": "Active",
+}
+_SUBSCRIPTION = SubscriptionState(name="", **_RECEIVED)
+_QUEUE = QueueState(name="", duplicate_detection_ms=0, partitioned=False, **_RECEIVED)
+
+# What the service refuses to change of an entity that stands.
+_FIXED = ("requires_session", "partitioned")
 
 
 class FakeAdministration:
@@ -37,22 +55,29 @@ class FakeAdministration:
     Args:
         endpoint: what it says it is.
         topics: what stands at the start, every field given or the service's default.
-        queues: names of queues that stand.
+        queues: that stand, likewise; a name alone is a queue with the service's defaults.
 
     Attributes:
         away: True makes every call fail as if the namespace could not be reached.
         refuse_after: number of changes after which every further one is refused; None for never.
         changes: all that were made, in order.
+        messages: by path of a queue or subscription, how many messages it holds.
         closed: whether `close` was called.
     """
 
-    def __init__(self, endpoint: str, topics: Sequence[TopicState] = (), queues: Sequence[str] = ()) -> None:
+    def __init__(
+        self, endpoint: str, topics: Sequence[TopicState] = (), queues: Sequence[QueueState | str] = ()
+    ) -> None:
         self.endpoint = endpoint
         self.away = False
         self.refuse_after: int | None = None
         self.changes: list[Change] = []
+        self.messages: dict[str, int] = {}
         self.closed = False
-        self._queues = tuple(queues)
+        self._queues: dict[str, QueueState] = {}
+        for queue in queues:
+            stands = QueueState(name=queue) if isinstance(queue, str) else queue
+            self._queues[stands.name.lower()] = _filled(stands, _QUEUE)
         self._topics: dict[str, TopicState] = {}
         self._subscriptions: dict[tuple[str, str], SubscriptionState] = {}
         for topic in topics:
@@ -60,30 +85,49 @@ class FakeAdministration:
             for subscription in topic.subscriptions:
                 self._subscriptions[topic.name.lower(), subscription.name.lower()] = _created(subscription)
 
-    def observe(self, alias: str, topics: Sequence[TopicState]) -> NamespaceState:
+    def observe(self, alias: str, entities: Sequence[EntityState]) -> NamespaceState:
         self._answer()
-        asked = {topic.name.lower() for topic in topics}
+        asked = {each.name.lower() for each in entities}
         return NamespaceState(
             alias=alias,
             endpoint=self.endpoint,
             topics=tuple(self._observed(name) for name in self._topics if name in asked),
-            queues=tuple(queue for queue in self._queues if queue.lower() in asked),
+            queues=tuple(queue for name, queue in self._queues.items() if name in asked),
         )
 
     def _observed(self, name: str) -> TopicState:
         subscriptions = tuple(each for (topic, _), each in self._subscriptions.items() if topic == name)
         return replace(self._topics[name], subscriptions=subscriptions)
 
-    def size(self, topic: str) -> tuple[int, int] | None:
+    def inventory(self, alias: str) -> NamespaceState:
+        every: list[EntityState] = [*map(self._observed, self._topics), *self._queues.values()]
+        return self.observe(alias, every)
+
+    def waiting(self, change: Change) -> int:
         self._answer()
-        return (0, 1 << 30) if topic.lower() in self._topics else None
+        return sum(
+            count
+            for path, count in self.messages.items()
+            if path == change.path or (change.kind == "topic" and path.startswith(f"{change.path}/"))
+        )
+
+    def size(self, entity: str) -> EntitySize | None:
+        self._answer()
+        kinds = (("topic", self._topics), ("queue", self._queues))
+        return next((EntitySize(0, 1 << 30, kind) for kind, held in kinds if entity.lower() in held), None)
 
     def make(self, change: Change) -> None:
         self._answer()
         if self.refuse_after is not None and len(self.changes) >= self.refuse_after:
             raise AdministrationError(self.endpoint, "refused with 403 (told to)")
         topic, key = change.topic.lower(), (change.topic.lower(), change.subscription.lower())
+        self._check(change)
         match change:
+            case Change(action="delete", kind="topic" | "queue" | "subscription"):
+                self._delete(change)
+            case Change(kind="queue", after=QueueState() as queue):
+                held = self._stands(self._queues.get(topic), change)
+                self._queues[topic] = _kept(queue, held or _QUEUE)
             case Change(kind="topic", after=TopicState() as after):
                 stands = self._stands(self._topics.get(topic), change)
                 self._topics[topic] = _filled(after, stands or _TOPIC)
@@ -91,10 +135,38 @@ class FakeAdministration:
                 if topic not in self._topics:
                     raise AdministrationError(self.endpoint, f"refused with 404 (no topic {change.topic})")
                 present = self._stands(self._subscriptions.get(key), change)
-                self._subscriptions[key] = _filled(after, present) if present else _created(after)
+                self._subscriptions[key] = _kept(after, present) if present else _created(after)
             case _:
                 self._subscriptions[key] = self._with_rule(self._subscriptions[key], change)
         self.changes.append(change)
+
+    def _delete(self, change: Change) -> None:
+        """As the service: a topic goes with its subscriptions; one that is not there is not missed."""
+        name, subscription = change.topic.lower(), change.subscription.lower()
+        for key in list(self._subscriptions):
+            if key == (name, subscription) or (change.kind == "topic" and key[0] == name):
+                del self._subscriptions[key]
+        if change.kind != "subscription":
+            (self._topics if change.kind == "topic" else self._queues).pop(name, None)
+
+    def _check(self, change: Change) -> None:
+        """Refuse what the service would: a name that is taken, a target that is not there, sessions that forward."""
+        names = {"topic": set(self._queues), "queue": set(self._topics)}.get(change.kind, set())
+        if change.action == "create" and change.topic.lower() in names:
+            raise AdministrationError(self.endpoint, f"refused create {change.path} with 409 (the name is taken)")
+        after, before = change.after, change.before
+        if not isinstance(after, QueueState | SubscriptionState):
+            return
+        for target in (after.forward_to, after.forward_dead_letters_to):
+            if target and target.lower() not in {**self._topics, **self._queues, change.topic.lower(): None}:
+                raise AdministrationError(self.endpoint, f"refused {change.path} with 400 (no entity {target})")
+        key = (change.topic.lower(), change.subscription.lower())
+        stands = self._subscriptions.get(key) if change.subscription else self._queues.get(key[0])
+        fixed = [name for name in _FIXED if getattr(after, name, None) is not None]
+        if stands is not None and any(getattr(after, name) != getattr(stands, name) for name in fixed):
+            raise AdministrationError(self.endpoint, f"refused {change.path} with 400 (cannot be changed)")
+        if after.forward_to and (after if before is None else stands or after).requires_session:
+            raise AdministrationError(self.endpoint, f"refused {change.path} with 400 (requires sessions)")
 
     def _with_rule(self, stands: SubscriptionState, change: Change) -> SubscriptionState:
         entity = change.after or change.before
@@ -120,7 +192,7 @@ class FakeAdministration:
         self.closed = True
 
 
-_Entity = TypeVar("_Entity", TopicState, SubscriptionState, RuleState)
+_Entity = TypeVar("_Entity", TopicState, QueueState, SubscriptionState, RuleState)
 
 
 def fake_opener(namespaces: dict[str, FakeAdministration]) -> Callable[[NamespaceRef], FakeAdministration]:
@@ -135,6 +207,14 @@ def _filled(state: _State, base: _State) -> _State:
     )
 
 
+def _kept(state: _Receiver, base: _Receiver) -> _Receiver:
+    """As the service keeps it: what forwards is never deleted when idle."""
+    if state.default_ttl_ms is None and state.initial_ttl_ms is not None and not base.name:
+        state = replace(state, default_ttl_ms=state.initial_ttl_ms)
+    filled = _filled(state, base)
+    return replace(filled, auto_delete_on_idle_ms=INFINITE_MS) if filled.forward_to else filled
+
+
 def _created(subscription: SubscriptionState) -> SubscriptionState:
     rules = subscription.rules if subscription.rules is not None else (RuleState(DEFAULT_RULE, "1=1"),)
-    return replace(_filled(subscription, _SUBSCRIPTION), rules=rules)
+    return replace(_kept(subscription, _SUBSCRIPTION), rules=rules)

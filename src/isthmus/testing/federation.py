@@ -148,6 +148,7 @@ class FederationProcess:
         aliases: the namespaces.
         settings: further settings of every task, as lines of YAML.
         tasks: members by task, which has a topic of its name; one between all namespaces if none is named.
+        written: the tasks as lines of YAML, of any patterns, instead of `tasks` and `settings`.
 
     Attributes:
         namespaces: by alias.
@@ -161,6 +162,7 @@ class FederationProcess:
         aliases: Sequence[str] = ("ewr", "jfk"),
         settings: Sequence[str] = (),
         tasks: Mapping[str, Sequence[str]] | None = None,
+        written: str = "",
     ) -> None:
         self.folder = folder
         self.namespaces = {alias: NamespaceProcess(folder / alias) for alias in aliases}
@@ -168,7 +170,8 @@ class FederationProcess:
         self.state = folder / "state"
         self.published = dict.fromkeys(aliases, 0)
         self._settings = tuple(settings)
-        self._tasks = tasks or {TASK: aliases}
+        self._tasks = {} if written else tasks or {TASK: aliases}
+        self._written = written
         self._runs: list[RunProcess] = []
         self._federation: Federation | None = None
 
@@ -193,7 +196,7 @@ class FederationProcess:
             connection.write_text(json.dumps({"connection": namespace.connection_string}), encoding="utf-8")
             authority = namespace.ca_file.relative_to(self.folder)
             lines.append(f'  {alias}: {{connection: "file:{connection.name}#connection", ca_file: {authority}}}')
-        lines += ["tasks:"]
+        lines += ["tasks:", *self._written.splitlines()]
         for task, members in self._tasks.items():
             lines += [f"  {task}:", "    pattern: all-active", f"    topic: {task}"]
             lines += [f"    members: [{', '.join(members)}]", "    subscriptions: [audit]"]

@@ -16,23 +16,35 @@ if TYPE_CHECKING:
     from isthmus.topology.change import Change, Plan
     from isthmus.topology.linter import lint, read
     from isthmus.topology.model import Endpoint, Federation, NamespaceRef, Route, RouteOptions, Task
-    from isthmus.topology.planner import plan, wanted, wanted_topics
+    from isthmus.topology.planner import plan
+    from isthmus.topology.planning.wanted import wanted, wanted_topics
     from isthmus.topology.route import routes
-    from isthmus.topology.state import NamespaceState, RuleState, SubscriptionState, TopicState
+    from isthmus.topology.state import (
+        EntityState,
+        NamespaceState,
+        QueueState,
+        RuleState,
+        SubscriptionState,
+        TopicState,
+        WantedState,
+    )
 
 __all__ = [
     "Change",
     "Endpoint",
+    "EntityState",
     "Federation",
     "NamespaceRef",
     "NamespaceState",
     "Plan",
+    "QueueState",
     "Route",
     "RouteOptions",
     "RuleState",
     "SubscriptionState",
     "Task",
     "TopicState",
+    "WantedState",
     "lint",
     "plan",
     "read",
@@ -45,9 +57,18 @@ _MODULES = {
     "change": ("Change", "Plan"),
     "linter": ("lint", "read"),
     "model": ("Endpoint", "Federation", "NamespaceRef", "Route", "RouteOptions", "Task"),
-    "planner": ("plan", "wanted", "wanted_topics"),
+    "planner": ("plan",),
+    "planning.wanted": ("wanted", "wanted_topics"),
     "route": ("routes",),
-    "state": ("NamespaceState", "RuleState", "SubscriptionState", "TopicState"),
+    "state": (
+        "EntityState",
+        "NamespaceState",
+        "QueueState",
+        "RuleState",
+        "SubscriptionState",
+        "TopicState",
+        "WantedState",
+    ),
 }
 
 

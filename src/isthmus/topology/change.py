@@ -13,11 +13,11 @@ from typing import Any, Literal, TypeAlias
 from isthmus.errors import Fault
 from isthmus.topology.duration import format_ms
 from isthmus.topology.model import Route
-from isthmus.topology.state import GroupState, LogState, RuleState, SubscriptionState, TopicState
+from isthmus.topology.state import GroupState, LogState, QueueState, RuleState, SubscriptionState, TopicState
 
-__all__ = ["Action", "Change", "Entity", "Plan", "differences"]
+__all__ = ["Action", "Change", "Entity", "Plan", "differences", "label", "same_value", "shown"]
 
-Entity: TypeAlias = TopicState | SubscriptionState | RuleState | LogState | GroupState
+Entity: TypeAlias = TopicState | QueueState | SubscriptionState | RuleState | LogState | GroupState
 Action: TypeAlias = Literal["create", "update", "delete"]
 
 
@@ -28,9 +28,9 @@ class Change:
     Attributes:
         alias: the namespace's.
         action: create, update or delete.
-        kind: topic, subscription or rule; of a log, log or group.
-        topic: the topic's or log's name.
-        subscription: the subscription's or group's name; empty for a topic.
+        kind: topic, queue, subscription or rule; of a log, log or group.
+        topic: the topic's or log's name; of a queue its own.
+        subscription: the subscription's or group's name; empty for a topic or queue.
         after: what stands afterwards; of a created subscription with its rules, of a created topic without
             subscriptions; None after a deletion. None in its fields: the service's default, or what stood.
         before: what stood; None before a creation.
@@ -39,7 +39,7 @@ class Change:
 
     alias: str
     action: Action
-    kind: Literal["topic", "subscription", "rule", "log", "group"]
+    kind: Literal["topic", "queue", "subscription", "rule", "log", "group"]
     topic: str
     subscription: str = ""
     after: Entity | None = None
@@ -114,22 +114,29 @@ def differences(before: Entity | None, after: Entity) -> Iterator[tuple[str, Any
             continue
         stood = getattr(before, each.name) if before else None
         # The Python SDK rounds the largest TimeSpan, so that lengths beyond a century count as one.
-        same = (
-            format_ms(stood) == format_ms(value) if each.name.endswith("_ms") and stood is not None else stood == value
-        )
-        if not same:
+        if not same_value(each.name, stood, value):
             yield each.name, stood, value
+
+
+def same_value(name: str, stood: Any, value: Any) -> bool:
+    """Whether two values of a field are one setting: durations as they are written, forwarding targets without case."""
+    if stood is None or value is None:
+        return stood is value
+    if name.endswith("_ms"):
+        return format_ms(stood) == format_ms(value)
+    if name.startswith("forward_"):
+        return str(stood).lower() == str(value).lower()
+    return bool(stood == value)
 
 
 def _details(before: Entity | None, after: Entity | None) -> Iterator[str]:
     if after is None:
         return
     for name, stood, value in differences(before, after):
-        label = _LABELS.get(name, name)
-        new = _shown(name, value)
+        new = shown(name, value)
         if before is None and new in {"", "no"}:
             continue
-        yield f"{label} {_shown(name, stood)} → {new}" if before is not None else f"{label} {new}"
+        yield f"{label(name)} {shown(name, stood)} → {new}" if before is not None else f"{label(name)} {new}"
     if isinstance(after, SubscriptionState) and before is None:
         for rule in after.rules or ():
             yield f"rule {rule.name}: {rule.filter}" + (f"; {rule.action}" if rule.action else "")
@@ -146,15 +153,26 @@ _LABELS = {
     "default_ttl_ms": "DefaultMessageTimeToLive",
     "initial_ttl_ms": "DefaultMessageTimeToLive",
     "initial_size_megabytes": "MaxSizeInMegabytes",
+    "dead_letters_expired": "DeadLetteringOnMessageExpiration",
+    "status": "Status",
+    "forward_dead_letters_to": "ForwardDeadLetteredMessagesTo",
     "initial_partitions": "partitions",
     "initial_replication": "replication factor",
     "start": "starts at",
 }
 
 
-def _shown(name: str, value: Any) -> str:
+def label(name: str) -> str:
+    """The service's name of a field."""
+    return _LABELS.get(name, name)
+
+
+def shown(name: str, value: Any) -> str:
+    """A field's value for people."""
     if value is None:
         return "?"
+    if value == "" and name.startswith("forward_"):
+        return ""
     if name == "duplicate_detection_ms" and not value:
         return "off"
     if name.endswith("_ms"):

@@ -217,7 +217,7 @@ class Document:
                 continue
             setting = spec.get(name)
             if setting is None or not setting.available:
-                self._refuse_key(key, spec, what, known=setting is not None)
+                self._refuse_key(key, spec, what, setting)
                 continue
             values.places[name] = self.place(value)
             self._read(values, setting, value)
@@ -229,17 +229,24 @@ class Document:
                 values.faulty.add(setting.name)
         return values
 
-    def _refuse_key(self, key: Node, spec: Spec, what: str, *, known: bool) -> None:
-        if known:
+    def _refuse_key(self, key: Node, spec: Spec, what: str, setting: Setting | None) -> None:
+        if setting is not None and setting.refusal is not None:
+            self.fault(self.place(key), *setting.refusal)
+            return
+        if setting is not None:
             self.fault(self.place(key), f"{key.value} is not available yet in {what}", "remove it")
             return
         self.fault(self.place(key), f"{what} has no setting {key.value!r}", suggest(key.value, spec.names()))
 
     def _read(self, values: Values, setting: Setting, node: Node) -> None:
         try:
-            if setting.kind is Kind.ALIASES:
-                values.values[setting.name] = self._aliases(setting, node)
-            elif setting.kind in {Kind.SUBSCRIPTIONS, Kind.MAPPING}:
+            if setting.kind in (Kind.ALIASES, Kind.NAMES):
+                values.values[setting.name] = self._named(setting, node)
+            elif setting.kind is Kind.TEXTS:
+                values.values[setting.name] = self._texts(setting, node)
+            elif setting.kind is Kind.PAIRS:
+                values.values[setting.name] = self._pairs(setting, node)
+            elif setting.kind in {Kind.SUBSCRIPTIONS, Kind.MAPPING, Kind.LIST, Kind.TREE, Kind.STEPS}:
                 values.values[setting.name] = node
             elif id(node) in self._secrets:
                 values.faulty.add(setting.name)
@@ -278,7 +285,19 @@ class Document:
         elif isinstance(node, yaml.Node):
             self.fault(self.place(node), f"{what} is neither a list nor a mapping", f"write {what}: {example}")
 
-    def _aliases(self, setting: Setting, node: Node) -> tuple[tuple[str, Place], ...]:
+    def listed(self, node: object, what: str, example: str) -> Iterator[Node]:
+        """The items of a list."""
+        if isinstance(node, yaml.SequenceNode):
+            yield from node.value
+        elif isinstance(node, yaml.Node):
+            self.fault(self.place(node), f"{what} is not a list", f"write {what}: {example}")
+
+    @staticmethod
+    def text(node: object) -> str:
+        """The text of a scalar; empty for anything else."""
+        return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
+
+    def _named(self, setting: Setting, node: Node) -> tuple[tuple[str, Place], ...]:
         if not isinstance(node, yaml.SequenceNode):
             raise SettingError(f"{setting.name} is not a list", f"write {setting.name}: {setting.example}")
         found: list[tuple[str, Place]] = []
@@ -288,6 +307,16 @@ class Document:
             except SettingError as wrong:
                 self.fault(self.place(item), wrong.message, wrong.hint)
         return tuple(found)
+
+    def _texts(self, setting: Setting, node: Node) -> tuple[str, ...]:
+        if not isinstance(node, yaml.SequenceNode) or not node.value:
+            raise SettingError(f"{setting.name} is not a list", f"write {setting.name}: {setting.example}")
+        return tuple(self.scalar(setting, item) for item in node.value)
+
+    def _pairs(self, setting: Setting, node: Node) -> dict[str, str]:
+        if not isinstance(node, yaml.MappingNode) or not node.value:
+            raise SettingError(f"{setting.name} is not a mapping", f"write {setting.name}: {setting.example}")
+        return {name: self.scalar(setting, value) for name, (_, value) in self.pairs(node, setting.name).items()}
 
 
 def _is_reference(text: str) -> bool:

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 from isthmus.errors import Fault
 from isthmus.topology.document import Document
+from isthmus.topology.edge import cycle_faults
+from isthmus.topology.forwarding import hop_faults
 from isthmus.topology.model import Federation, NamespaceRef, Task
 from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS
+from isthmus.topology.planning.wanted import contradictions
 from isthmus.topology.reader import read_model
 from isthmus.topology.route import routes
 from isthmus.topology.spark import control_warning, slots_needed, slots_warning
@@ -58,8 +61,16 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
         _check_kinds(task, federation, document)
         PATTERNS[task.pattern].check(task, federation, document)
     if not document.faults:
+        document.faults += contradictions(federation)
+    if not document.faults:
+        document.faults += hop_faults(federation)
+    if not document.faults:
+        document.faults += cycle_faults(federation)
+    if not document.faults:
         spark = federation.spark
-        for warned in (slots_warning(spark, slots_needed(len(routes(federation)))), control_warning(spark)):
+        found = routes(federation)
+        needed = slots_needed(len(found), len({route.options.steps for route in found}))
+        for warned in (slots_warning(spark, needed), control_warning(spark)):
             if warned is not None:
                 document.warn(spark.place, *warned)
     return document, federation

@@ -20,6 +20,7 @@ from isthmus.topology.namespace_kind import KINDS, SERVICE_BUS
 from isthmus.topology.reference import SecretReference
 from isthmus.topology.setting import Kind
 from isthmus.topology.spark import SparkSettings
+from isthmus.topology.step import StepDeclaration, anchored
 
 __all__ = ["Endpoint", "Federation", "Flow", "LogOptions", "NamespaceRef", "Route", "RouteOptions", "Task"]
 
@@ -91,6 +92,7 @@ class Task:
         name: the task's key in the file.
         pattern: the pattern's name.
         members: aliases of the namespaces that take part, in the file's order.
+        steps: what messages go through on each of its routes, in order.
         place: where the task stands.
         places: where its settings stand.
     """
@@ -98,6 +100,7 @@ class Task:
     name: str
     pattern: str
     members: tuple[str, ...]
+    steps: tuple[StepDeclaration, ...] = ()
     place: Place = field(default=Place(), compare=False, repr=False)
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
 
@@ -155,7 +158,7 @@ class RouteOptions:
         refused: what becomes of a message that its target refuses for itself: `dead-letter` or `block`.
         policy: what a copy differs in from its original.
         log: of a route whose source or target is a log.
-        steps: the steps that its rows go through, as the task declares them.
+        steps: the steps that its rows go through, each as `StepDeclaration.to_text` writes it.
     """
 
     ordering: str = "ordered"
@@ -253,4 +256,13 @@ class Federation:
 
     def anchored(self, directory: Path) -> Federation:
         """The same with relative file paths put below `directory`."""
-        return replace(self, namespaces={alias: each.anchored(directory) for alias, each in self.namespaces.items()})
+        return replace(
+            self,
+            namespaces={alias: each.anchored(directory) for alias, each in self.namespaces.items()},
+            tasks={
+                name: replace(task, steps=tuple(anchored(step, directory) for step in task.steps))
+                if task.steps
+                else task
+                for name, task in self.tasks.items()
+            },
+        )

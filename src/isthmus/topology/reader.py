@@ -6,6 +6,7 @@ every fault collected. What it is not: checks across parts (`isthmus.topology.li
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -16,6 +17,7 @@ from isthmus.topology.namespace_kind import KAFKA, KINDS, SERVICE_BUS, Namespace
 from isthmus.topology.pattern import PATTERNS, PLANNED
 from isthmus.topology.setting import Kind, Setting, SettingError, Spec
 from isthmus.topology.spark import read_spark
+from isthmus.topology.step.reader import read_steps
 
 __all__ = ["FILE_SPEC", "KIND_SETTING", "NAMESPACE_SPEC", "PATTERN_SETTING", "read_model"]
 
@@ -252,7 +254,9 @@ def _task(name: str, place: Place, node: Any, declared: set[str], document: Docu
     values = document.settings(node, pattern.spec, f"task {name}", ignore=frozenset({"pattern"}))
     values.place = place
     _check_aliases(values, pattern.spec, declared, document)
-    return pattern.build(name, values, document)
+    steps = read_steps(values["steps"], document)
+    task = pattern.build(name, values, document)
+    return replace(task, steps=steps) if task is not None and steps else task
 
 
 def _check_aliases(values: Values, spec: Spec, declared: set[str], document: Document) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 from isthmus.topology.duration import format_ms
 from isthmus.topology.namespace_kind import KINDS
 from isthmus.topology.pattern import PATTERNS, PLANNED
-from isthmus.topology.pattern.all_active import SUBSCRIPTION_SPEC
+from isthmus.topology.pattern.subscription import SUBSCRIPTION_SPEC
 from isthmus.topology.reader import FILE_SPEC, NAMESPACE_SPEC
 from isthmus.topology.setting import Kind, Setting, Spec
 from isthmus.topology.spark import CONTROL_SPEC, REFUSED, SPARK_SPEC
+from isthmus.topology.step import PLANNED_STEPS, STEPS
 
 __all__ = ["reference_page"]
 
@@ -45,6 +46,23 @@ A key that this version does not know is a fault, never ignored; so is one that 
 not stand in the file: it names them by reference. YAML anchors, aliases and merge keys (`<<`) can be used.
 """
 
+_STEPS = """\
+## steps
+
+A task of any pattern can declare `steps`: what messages go through on each of its routes, in order. A step that fails on a message
+sets that message aside at its source and not the route. Not available yet: {planned}. How to use them:
+[change messages on the way](../how-to/change-messages-on-the-way.md).
+
+```yaml
+steps:
+  - validate: {{schema: flight.schema.json, on_failure: dead-letter}}
+  - filter: "carrier = 'UA'"
+  - set: "SET priority = 'high'"
+  - enrich: {{from: airports.csv, on: dest = faa, columns: [name, lat]}}
+  - encrypt: {{key: file:flight.key, algorithm: A256GCM}}
+```
+"""
+
 _TABLE = "| setting | value | default | since |\n| --- | --- | --- | --- |"
 
 
@@ -62,8 +80,10 @@ def reference_page() -> str:
         "## tasks\n\nEvery task has a `pattern`; the other settings depend on it. Not available yet: "
         + ", ".join(f"`{name}`" for name in PLANNED)
         + ".\n",
-        *(_section(f"### pattern: {pattern.spec.name}", pattern.spec) for pattern in PATTERNS.values()),
+        *(section for pattern in PATTERNS.values() for section in _pattern(pattern.spec)),
         _section("#### subscriptions", SUBSCRIPTION_SPEC),
+        _STEPS.format(planned=", ".join(f"`{name}`" for name in PLANNED_STEPS)),
+        *(_section(f"### step: {kind.spec.name}", kind.spec) for kind in STEPS.values()),
         _section("## spark", SPARK_SPEC),
         "Refused in `settings`:\n\n" + "\n".join(f"- `{name}`: {reason}." for name, reason in REFUSED.items()) + "\n",
         _section("### control", CONTROL_SPEC),
@@ -71,9 +91,16 @@ def reference_page() -> str:
     return "\n".join(parts)
 
 
+def _pattern(spec: Spec) -> Iterator[str]:
+    yield _section(f"### pattern: {spec.name}", spec)
+    for setting in spec.settings:
+        if setting.inner is not None and setting.available:
+            yield _section(f"#### {spec.name}: {setting.name}", setting.inner)
+
+
 def _section(title: str, spec: Spec) -> str:
     available = [setting for setting in spec.settings if setting.available]
-    planned = [setting.name for setting in spec.settings if not setting.available]
+    planned = [setting.name for setting in spec.settings if not setting.available and not setting.refusal]
     lines = [title, "", spec.description, "", *_table(available), ""]
     for setting in available:
         lines += [f"- **`{setting.name}`**: {setting.description}" + _planned(setting)]

@@ -13,10 +13,11 @@ from typing import Any
 
 from isthmus.topology.namespace_kind import KINDS, SERVICE_BUS
 from isthmus.topology.pattern import PATTERNS
-from isthmus.topology.pattern.all_active import SUBSCRIPTION_SPEC
+from isthmus.topology.pattern.subscription import SUBSCRIPTION_SPEC
 from isthmus.topology.reader import FILE_SPEC, KIND_SETTING, NAMESPACE_SPEC, VERSION
 from isthmus.topology.setting import Kind, Setting, Spec
 from isthmus.topology.spark import CONTROL_SPEC, REFUSED, SPARK_SPEC
+from isthmus.topology.step import STEPS, StepKind
 
 __all__ = ["federation_schema", "setting_schema", "spec_schema"]
 
@@ -93,15 +94,50 @@ def _kind_schema(setting: Setting) -> dict[str, Any]:
                 "type": "array",
                 "items": {"type": ["string", "number", "boolean"]},
                 "uniqueItems": True,
-                "minItems": 2,
+                "minItems": int(setting.minimum or 2),
             }
+        case Kind.NAMES:
+            return {
+                "type": "array",
+                "items": {"type": ["string", "number", "boolean"]},
+                "uniqueItems": True,
+                "minItems": 1,
+            }
+        case Kind.TEXTS:
+            return {"type": "array", "items": {"type": ["string", "number", "boolean"]}, "minItems": 1}
+        case Kind.PAIRS:
+            return {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
+        case Kind.STEPS:
+            return {"type": "array", "items": {"anyOf": [_step_schema(kind) for kind in STEPS.values()]}}
         case Kind.SUBSCRIPTIONS:
             inner = spec_schema(SUBSCRIPTION_SPEC) | {"type": ["object", "null"]}
             names = {"type": "array", "items": {"type": ["string", "number", "boolean"]}}
             return {"anyOf": [names, {"type": "object", "additionalProperties": inner}]}
+        case Kind.LIST:
+            return {"type": "array", "items": _inner_schema(setting), "minItems": 1}
+        case Kind.MAPPING:
+            choices = [{"enum": list(setting.choices)}] if setting.choices else []
+            return {"anyOf": [*choices, _inner_schema(setting)]}
+        case Kind.TREE:
+            # Each alias of a tree has a tree below it; the schema tells the first two levels.
+            names = {"type": "array", "items": {"type": ["string", "number", "boolean"]}}
+            below = {"type": "object", "additionalProperties": {"type": ["array", "object", "null"]}}
+            return {"anyOf": [names, below]}
         case _:
             # YAML reads `no` and `007` as other types; the reader takes what was written.
             return {"type": ["string", "number", "boolean"]}
+
+
+def _step_schema(kind: StepKind) -> dict[str, Any]:
+    schema = spec_schema(kind.spec)
+    if kind.short:
+        schema = {"anyOf": [{"type": ["string", "number", "boolean"]}, schema]}
+    name = kind.spec.name
+    return {"type": "object", "required": [name], "properties": {name: schema}, "additionalProperties": False}
+
+
+def _inner_schema(setting: Setting) -> dict[str, Any]:
+    return spec_schema(setting.inner) if setting.inner is not None else {"type": "object"}
 
 
 def _namespace_schema() -> dict[str, Any]:

@@ -62,10 +62,16 @@ class Kind(StrEnum):
     SQL = "SQL"
     ALIAS = "alias"
     ALIASES = "list of aliases"
+    NAMES = "list of names"
     ENTITY = "entity name"
     SUBSCRIPTION = "subscription name"
     SUBSCRIPTIONS = "list or mapping of subscriptions"
     MAPPING = "mapping"
+    TEXTS = "list of texts"
+    PAIRS = "mapping of names to texts"
+    STEPS = "list of steps"
+    LIST = "list of mappings"
+    TREE = "list, or mapping of aliases to lists"
     PROPERTY = "property name"
     REFERENCE = "reference to a secret"
     HOST = "host name"
@@ -91,6 +97,8 @@ class Setting:
         example: a value to show; also what a hint proposes.
         since: the version of isthmus that introduced it.
         available: False for a setting that is known but refused as not available yet.
+        refusal: why a setting that people expect here can never be written, and what to write instead; with `available` False.
+        inner: the settings of a MAPPING, or of each mapping of a LIST.
     """
 
     name: str
@@ -107,6 +115,8 @@ class Setting:
     example: str = ""
     since: str = "0.1"
     available: bool = True
+    refusal: tuple[str, str] | None = None
+    inner: Spec | None = None
 
     def parse(self, text: str) -> Any:
         """The value of a scalar's text.

@@ -1,6 +1,6 @@
 """The federation file on disk.
 
-What it is: the one place of topology that reads a file, for the verbs of the command line. What it is not: the parse.
+What it is: the place of topology that reads the file, and has what it names looked at, for the verbs of the command line. What it is not: the parse.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from pathlib import Path
 from isthmus.errors import ConfigError, Fault
 from isthmus.topology.linter import read
 from isthmus.topology.model import Federation
+from isthmus.topology.step.material import check_material
 
-__all__ = ["DEFAULT_FILE", "load", "load_text"]
+__all__ = ["DEFAULT_FILE", "file_faults", "load", "load_text"]
 
 DEFAULT_FILE = "isthmus.yaml"
 
@@ -39,4 +40,13 @@ def load(file: str | Path = DEFAULT_FILE) -> Federation:
     Raises:
         ConfigError: the file cannot be read, or has faults: all of them.
     """
-    return read(load_text(file), str(file)).anchored(Path(file).absolute().parent)
+    federation = read(load_text(file), str(file))
+    faults = file_faults(federation)
+    if faults:
+        raise ConfigError(faults)
+    return federation.anchored(Path(file).absolute().parent)
+
+
+def file_faults(federation: Federation) -> list[Fault]:
+    """What is wrong with the files that a federation names."""
+    return check_material(federation, Path(federation.file).absolute().parent)

@@ -20,6 +20,24 @@ from isthmus.topology.setting import Setting
 
 __all__ = ["starter"]
 
+# What a starter writes of a pattern's settings; the others stand as comments.
+_WRITTEN = {
+    "active-passive": {"topic": "flights", "primary": "ewr", "secondary": "jfk", "failover_within": "1m"},
+    "spillover": {"queue": "payments", "members": "[ewr, jfk]", "deadline": "10m"},
+    "copy": {"source": "ewr", "topic": "flights", "target": "jfk"},
+    "move": {"source": "ewr", "queue": "departures", "target": "jfk"},
+    "consolidate": {"sources": "[ewr, jfk]", "topic": "flights", "target": "jfk", "target_topic": "all-flights"},
+    "fan-out": {"topic": "flights", "hub": "ewr", "members": "[jfk]"},
+    "split": {
+        "source": "ewr",
+        "topic": "flights",
+        "targets": "[{to: jfk, queue: departures, filter: \"carrier = 'UA'\"}]",
+    },
+    "stream-to-queue": {"source": "hub", "stream": "flights", "target": "ewr", "queue": "departures"},
+    "queue-to-stream": {"source": "ewr", "queue": "departures", "target": "hub", "stream": "flights"},
+    "chain": {"members": "[ewr]", "forward": "{inbox: flights, flights/Subscriptions/boards: boards}"},
+}
+
 _WIDTH = 100
 _HEAD = """\
 # A federation of namespaces. Check it with `isthmus lint`, see what it would do with `isthmus plan`, make the entities
@@ -29,12 +47,6 @@ isthmus: {version}
 # Alias -> namespace. The alias becomes part of every message's identity: keep it short, and keep it.
 namespaces:
 """
-
-# What a starter writes of a pattern's settings; the others stand as comments.
-_WRITTEN = {
-    "stream-to-queue": {"source": "hub", "stream": "flights", "target": "ewr", "queue": "departures"},
-    "queue-to-stream": {"source": "ewr", "queue": "departures", "target": "hub", "stream": "flights"},
-}
 
 
 def starter(pattern: str) -> str:
@@ -51,7 +63,9 @@ def starter(pattern: str) -> str:
     else:
         lines += ["  jfk:", "    connection: env:JFK_CONNECTION"]
     lines += ["", *_comment(spec.description, ""), "tasks:", "  flights:", f"    pattern: {spec.name}"]
-    lines += _settings(spec.settings, _WRITTEN.get(pattern, {"topic": "flights", "members": "[ewr, jfk]"}))
+    required = {setting.name: setting.example for setting in spec.settings if setting.required}
+    members = required | {"topic": "flights", "members": "[ewr, jfk]"}
+    lines += _settings(spec.settings, _WRITTEN.get(pattern, members))
     return "\n".join(lines) + "\n"
 
 

@@ -56,6 +56,7 @@ class SubscriptionState:
     initial_ttl_ms: int | None = None
     dead_letters_expired: bool | None = None
     forward_dead_letters_to: str | None = None
+    status: str | None = None
 
     def rule(self, name: str) -> RuleState | None:
         """The rule of this name; names are compared without case, as Service Bus does."""
@@ -93,6 +94,7 @@ class QueueState:
         duplicate_detection_ms: the history window, 0 where detection is off.
         keyless_detection_ms: of what is wanted: the window at a namespace that keeps no duplicate keys; None: as elsewhere.
         initial_size_megabytes: the size that it is created with.
+        status: `Active`, `Disabled`, `SendDisabled` or `ReceiveDisabled` (EntityStatus).
     """
 
     name: str
@@ -109,6 +111,7 @@ class QueueState:
     keyless_detection_ms: int | None = None
     partitioned: bool | None = None
     initial_size_megabytes: int | None = None
+    status: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +148,11 @@ class LogState:
         return any(group.name == name for group in self.groups)
 
 
-EntityState: TypeAlias = TopicState | QueueState | LogState
-"""What a pattern wants at a namespace."""
+EntityState: TypeAlias = TopicState | QueueState
+"""What a task may want at a Service Bus namespace."""
+
+WantedState: TypeAlias = EntityState | LogState
+"""What a pattern wants at a namespace of any kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,14 +163,15 @@ class NamespaceState:
         alias: the namespace's.
         endpoint: `host[:port]` that answered; two aliases with the same are one namespace.
         topics: those that stand, of the ones asked for.
-        queues: names of queues that stand where a topic was asked for.
+        queues: those that stand, of the ones asked for; also where a topic was asked for, as `topics` also has those that
+            stand where a queue was asked for.
         logs: those that stand, of the ones asked for.
     """
 
     alias: str
     endpoint: str = ""
     topics: tuple[TopicState, ...] = ()
-    queues: tuple[str, ...] = ()
+    queues: tuple[QueueState, ...] = ()
     logs: tuple[LogState, ...] = ()
 
     def log(self, name: str) -> LogState | None:
@@ -175,9 +182,9 @@ class NamespaceState:
         """The topic of this name, without case."""
         return next((each for each in self.topics if each.name.lower() == name.lower()), None)
 
-    def has_queue(self, name: str) -> bool:
-        """Whether a queue of this name stands."""
-        return any(queue.lower() == name.lower() for queue in self.queues)
+    def queue(self, name: str) -> QueueState | None:
+        """The queue of this name, without case."""
+        return next((each for each in self.queues if each.name.lower() == name.lower()), None)
 
     def __iter__(self) -> Iterator[TopicState]:
         return iter(self.topics)

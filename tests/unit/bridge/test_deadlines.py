@@ -42,3 +42,18 @@ def test_each_key_comes_out_at_its_earliest_time(steps: list[tuple[int, int, str
             for each in due:
                 del expected[each]
         assert deadlines.next() == min(expected.values(), default=math.inf)
+
+
+def test_keys_need_not_be_comparable() -> None:
+    first, second = object(), object()
+    deadlines: Deadlines[object] = Deadlines()
+    deadlines.set(first, 1.0)
+    deadlines.set(second, 1.0)
+    assert deadlines.due(1.0) == [first, second]
+
+
+def test_a_key_that_is_never_due_is_not_kept() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    deadlines.set("a", math.inf)
+    assert deadlines.next() == math.inf
+    assert deadlines.due(1e9) == []

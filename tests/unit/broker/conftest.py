@@ -10,11 +10,11 @@ import pytest
 
 from isthmus.amqp import Closed, Connection, Link, LinkAttached, LinkDetached, Transfers, section
 from isthmus.amqp.performative import Source, Target
-from isthmus.broker.entity_rules import EngineRules
-from isthmus.broker.keyring import Authority, Keyring
 from isthmus.broker.namespace import Namespace
 from isthmus.broker.peer import Peer
-from isthmus.broker.sas import make_token
+from isthmus.broker.security.entity_rules import EngineRules
+from isthmus.broker.security.keyring import Authority, Keyring
+from isthmus.broker.security.sas import make_token
 from isthmus.entities import AuthorizationRule, Engine, EntityStatus, QueueDescription
 from isthmus.store import MemoryJournal
 from isthmus.testing.clock import ManualClock

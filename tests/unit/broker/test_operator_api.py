@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 
 from isthmus.broker import operator_api
-from isthmus.broker.keyring import Keyring
-from isthmus.broker.sas import make_token
+from isthmus.broker.security.keyring import Keyring
+from isthmus.broker.security.sas import make_token
 from isthmus.broker.server import Options, Server
 from isthmus.clock import SystemClock
 from isthmus.entities import AuthorizationRule, QueueDescription

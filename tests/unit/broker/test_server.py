@@ -8,7 +8,7 @@ import stat
 import aiohttp
 import pytest
 
-from isthmus.broker.listener import ListenError
+from isthmus.broker.net.listener import ListenError
 from isthmus.broker.server import Options, Server, is_loopback
 from isthmus.errors import ConfigError, InvalidArgumentError, StoreError, UnauthorizedError
 

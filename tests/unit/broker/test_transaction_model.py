@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from isthmus.amqp import section
-from isthmus.broker.coordinator import Transactions
+from isthmus.broker.link.coordinator import Transactions
 from isthmus.entities import Engine, Limits, QueueDescription, TransactionRolledBackError, TransactionTimeoutError
 from isthmus.entities.error import UnknownTransactionError
 from isthmus.entities.transaction import Ending

@@ -188,3 +188,64 @@ def test_init_writes_a_file_without_faults_once(folder: Path) -> None:
 def test_schema_is_json() -> None:
     assert call_json("schema")[1]["title"] == "isthmus federation file"
     assert json.loads(call("schema")[1]) == call_json("schema")[1]
+
+
+THREE = SOUND.replace("tasks:", "  lga: {connection: env:LGA_CONNECTION}\ntasks:").replace("jfk]", "jfk, lga]")
+
+
+@pytest.fixture
+def shrunk(folder: Path, namespaces: dict[str, FakeAdministration]) -> dict[str, FakeAdministration]:
+    """Three members that were applied, of which the file now has two."""
+    namespaces["lga"] = FakeAdministration("lga.test")
+    (folder / "isthmus.yaml").write_text(THREE)
+    assert call("apply")[0] == 0
+    (folder / "isthmus.yaml").write_text(THREE.replace("jfk, lga]", "jfk]"))
+    namespaces["ewr"].messages["flights/Subscriptions/isthmus.flights.lga"] = 1234
+    return namespaces
+
+
+def test_apply_prunes_only_with_consent_and_names_what_waits(shrunk: dict[str, FakeAdministration]) -> None:
+    code, output = call("apply", "--prune")
+    assert code == 0
+    assert "5 entities that nobody needs" in output
+    assert "1,234" in output
+    assert "Nothing was deleted; add --yes" in output
+    assert not any(change.action == "delete" for each in shrunk.values() for change in each.changes)
+    code, answer = call_json("apply", "--prune", "--yes")
+    assert (code, answer["ok"], len(answer["orphans"]), answer["unknown_tasks"]) == (0, True, 5, [])
+    assert [row["messages"] for row in answer["orphans"] if row["messages"]] == [1234]
+    assert {change["action"] for change in answer["removed"]["applied"]} == {"delete"}
+    code, answer = call_json("apply", "--prune")
+    assert (answer["orphans"], answer["removed"]) == ([], None)
+
+
+def test_yes_goes_with_prune(folder: Path) -> None:
+    result = CliRunner().invoke(create_app("apply"), ["apply", "--yes"])
+    assert "--yes goes with --prune" in str(result.exception)
+
+
+def test_remove_takes_what_a_member_or_a_task_left(shrunk: dict[str, FakeAdministration], folder: Path) -> None:
+    file = folder / "isthmus.yaml"
+    code, output = call("remove", "isthmus.yaml", "lga")
+    assert (code, "5 entities" in output, "Nothing was deleted" in output) == (0, True, True)
+    assert call("remove", "isthmus.yaml", "lga", "--yes")[0] == 0
+    assert call("remove", "isthmus.yaml", "lga") == (0, "Nothing of lga stands at the namespaces of isthmus.yaml.\n")
+    file.write_text(file.read_text().replace("flights: {", "gates: {").replace("topic: flights", "topic: gates"))
+    assert call("apply")[0] == 0
+    _, output = call("apply", "--prune")
+    assert "task flights has entities at ewr, jfk and is not in this file" in output
+    assert "isthmus remove isthmus.yaml flights" in output
+    code, answer = call_json("remove", "isthmus.yaml", "flights", "--yes")
+    assert (code, answer["ok"], len(answer["orphans"])) == (0, True, 4)
+    assert not any(
+        topic.name == "isthmus.claims" and len(topic.subscriptions) != 1 for topic in shrunk["ewr"].inventory("ewr")
+    )
+
+
+def test_remove_says_what_was_refused(shrunk: dict[str, FakeAdministration]) -> None:
+    shrunk["jfk"].refuse_after = 0
+    code, output = call("remove", "isthmus.yaml", "lga", "--yes")
+    assert code == 1
+    assert "failed: jfk.test: refused with 403" in output
+    shrunk["jfk"].refuse_after = None
+    assert call("remove", "isthmus.yaml", "lga", "--yes")[0] == 0

@@ -349,6 +349,22 @@ def test_dead_letters_go_on_with_reason_and_source(namespace: Any, message: Any,
     assert [one.header.delivery_count for one in found] == [0, 0, 0]
 
 
+def test_a_forwarded_dead_letter_tells_when_it_was_first_enqueued(namespace: Any, message: Any, read: Any) -> None:
+    engine = namespace.engine
+    engine.create_queue("third")
+    engine.create_queue("second", QueueDescription(forward_dead_lettered_messages_to="third"))
+    engine.create_queue("first", QueueDescription(forward_dead_lettered_messages_to="second"))
+    sent_ms = namespace.clock.wall_ms()
+    namespace.send("first", message("a"))
+    namespace.clock.advance(60_000)
+    dead_letter(namespace, "first")
+    namespace.clock.advance(60_000)
+    dead_letter(namespace, "second")
+    (found,) = take(namespace, "third", read)
+    assert found.annotations["x-opt-first-enqueued-time"] == sent_ms
+    assert found.annotations["x-opt-enqueued-time"] == sent_ms + 120_000
+
+
 def test_dead_letters_that_waited_go_on_when_it_is_set(namespace: Any, message: Any, read: Any) -> None:
     engine = namespace.engine
     engine.create_queue("graveyard")

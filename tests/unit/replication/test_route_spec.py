@@ -58,7 +58,11 @@ def test_i2_a_claim_is_one_of_a_task_at_a_source() -> None:
 
 
 def test_what_the_file_says_of_a_route_is_passed_on() -> None:
-    refused = read(TEXT.replace("topic: flights", "topic: flights, refused: block"))
-    spec = route_spec(routes(refused)[0], refused, only_present=True, steps=("a.b:c",))
-    assert (spec.block_refused, spec.only_present, spec.ordered, spec.steps) == (True, True, True, ("a.b:c",))
+    refused = read(
+        TEXT.replace("topic: flights", "topic: flights, refused: block, steps: [{python: 'a.b:c'}, {set: SET a = 1}]")
+    )
+    spec = route_spec(routes(refused)[0], refused, only_present=True)
+    assert (spec.block_refused, spec.only_present, spec.ordered) == (True, True, True)
+    assert spec.steps == tuple(step.to_text() for step in refused.tasks["flights"].steps)
+    assert spec.step_names == ("python a.b:c", "set")
     assert spec.target.options["trusts_provenance"] == "true"

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from isthmus.connectors.administration import EntitySize
 from isthmus.errors import ConnectionLostError
 from isthmus.supervisor import fill as fill_module
 from isthmus.supervisor.display import fill_lines
-from isthmus.supervisor.fill import WINDOW_SECONDS, Fill, FillTrend, FillWatch, fill_now, topics_of
+from isthmus.supervisor.fill import WINDOW_SECONDS, Fill, FillTrend, FillWatch, entity_of, fill_now, topics_of
 from isthmus.topology import read
 from isthmus.topology.model import NamespaceRef
 from isthmus.topology.route import routes
@@ -56,6 +57,7 @@ def test_a_full_topic_is_full_now() -> None:
 @pytest.mark.parametrize(
     ("fill", "text", "warns"),
     [
+        (Fill("ewr", "orders", GB, 5 * GB, kind="queue"), "queue orders at ewr: 20 % of 5 GB", False),
         (Fill("ewr", "flights", GB, 5 * GB), "topic flights at ewr: 20 % of 5 GB", False),
         (Fill("ewr", "flights", GB, 5 * GB, 30.0), "topic flights at ewr: 20 % of 5 GB, full in 30 h", False),
         (Fill("ewr", "flights", GB, 5 * GB, 0.5), "topic flights at ewr: 20 % of 5 GB, full in 30 min", True),
@@ -74,11 +76,11 @@ class Administration:
     def __init__(self, namespace: NamespaceRef) -> None:
         self.alias = namespace.alias
 
-    def size(self, topic: str) -> tuple[int, int] | None:
-        assert topic == "flights"
+    def size(self, entity: str) -> EntitySize | None:
+        assert entity == "flights"
         if self.alias == "jfk":
             raise ConnectionLostError("jfk: Connection refused")
-        return 3 * GB, 5 * GB
+        return EntitySize(3 * GB, 5 * GB)
 
     def close(self) -> None:
         Administration.closed += 1
@@ -115,3 +117,8 @@ def test_the_watch_keeps_what_it_found() -> None:
         assert watch.fills() == [Fill("ewr", "flights", 3 * GB, 5 * GB)]
     finally:
         watch.close()
+
+
+@pytest.mark.parametrize("path", ["orders", "orders/$DeadLetterQueue", "orders/Subscriptions/s/$DeadLetterQueue"])
+def test_a_dead_letter_queue_is_part_of_its_entity(path: str) -> None:
+    assert entity_of(path) == "orders"

@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 from collections.abc import Iterable
 
@@ -29,14 +30,15 @@ class PollSet:
 
         Args:
             wanted: descriptors and events; all others are forgotten.
-            seconds: how long to wait at most.
+            seconds: how long to wait at most; may be infinite.
         """
         events = dict(wanted)
-        for fd in self._events.keys() - events.keys():
-            with contextlib.suppress(KeyError):
-                self._poll.unregister(fd)
-        for fd, mask in events.items():
-            if self._events.get(fd) != mask:
-                self._poll.register(fd, mask)
-        self._events = events
-        return dict(self._poll.poll(max(0.0, seconds) * 1000))
+        if events != self._events:
+            for fd in self._events.keys() - events.keys():
+                with contextlib.suppress(KeyError):
+                    self._poll.unregister(fd)
+            for fd, mask in events.items():
+                if self._events.get(fd) != mask:
+                    self._poll.register(fd, mask)
+            self._events = events
+        return dict(self._poll.poll(None if seconds == math.inf else max(0.0, seconds) * 1000))

@@ -23,12 +23,12 @@ from typing import Any
 from isthmus.bridge import lease_event as e
 from isthmus.bridge.byte_budget import ByteBudget
 from isthmus.bridge.crash_search import Plan
+from isthmus.bridge.deadlines import Deadlines
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.frame import Kind, pack_json, pack_numbers, unpack_flushed, unpack_json, unpack_numbers, unpack_runs
 from isthmus.bridge.host.claim_book import ClaimBook
 from isthmus.bridge.host.reader_item import Rows
 from isthmus.bridge.host.reader_sink_line import SinkLine
-from isthmus.bridge.host.timer_queue import TimerQueue
 from isthmus.bridge.lease import RouteLease
 from isthmus.bridge.port import Arrived, Connector, Source, SourcePool
 from isthmus.bridge.report import RouteReport
@@ -89,7 +89,7 @@ class ReaderRoutes:
         self._by_name: dict[str, _Route] = {}
         self._by_handle: dict[int, _Route] = {}
         self._handles = itertools.count(1)
-        self._timers: TimerQueue[_Route] = TimerQueue()
+        self._timers: Deadlines[_Route] = Deadlines()
         self._told = _Told()
         self._flushes: deque[tuple[int, dict[int, int]]] = deque()
 
@@ -166,7 +166,7 @@ class ReaderRoutes:
 
     def deadline(self, now: float) -> float:
         """When something is due though no descriptor is ready."""
-        return min([self._timers.first, *(pool.deadline(now) for pool in self._pools.values())])
+        return min([self._timers.next(), *(pool.deadline(now) for pool in self._pools.values())])
 
     def service(self, ready: Mapping[int, int], now: float) -> None:
         """Serves the pools, and whoever has something to tell or is due."""

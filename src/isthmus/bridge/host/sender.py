@@ -31,7 +31,7 @@ from pathlib import Path
 from isthmus.bridge import registry
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.frame import Kind, unpack_json, unpack_numbers
-from isthmus.bridge.host.poller import Poller
+from isthmus.bridge.host.poll_set import PollSet
 from isthmus.bridge.host.reader_link import NoReader, ReaderLink
 from isthmus.bridge.host.sender_error import SenderFaultError, SourceGoneError
 from isthmus.bridge.host.sender_room import SenderRoom
@@ -83,7 +83,7 @@ class SenderHost:
         self._input = _Input()
         self._ends = _Ends()
         self._statistics_at = -math.inf
-        self._poller, self._silent_poller = Poller(), Poller()
+        self._poller, self._silent_poller = PollSet(), PollSet()
         self._pace = ReadPace()
         self._thread = threading.Thread(target=self._run, name="isthmus-sender", daemon=True)
 

@@ -19,8 +19,9 @@ from isthmus.bridge.route_spec import RouteSpec
 from isthmus.errors import ConfigError, Fault
 from isthmus.topology.document import suggest
 from isthmus.topology.setting import Kind, Setting, SettingError, Spec
+from isthmus.topology.step.custom import COLUMNS
 
-__all__ = ["READ", "WRITE", "ReadOptions", "parse"]
+__all__ = ["READ", "WRITE", "ReadOptions", "parse", "read_lists", "shape_of"]
 
 # What Spark itself puts among the options: load(path), start(path), queryName(name), where the query keeps its progress.
 SPARK_OPTIONS = ("path", "paths", "checkpointLocation", "queryName")
@@ -76,9 +77,38 @@ READ = Spec(
             default=3600.0,
             minimum=0.1,
         ),
+        Setting(
+            name="steps",
+            kind=Kind.TEXT,
+            description="JSON list of the steps that messages go through before they enter the query.",
+            default="",
+        ),
+        Setting(
+            name="columns",
+            kind=Kind.TEXT,
+            description="JSON list of the columns that rows have beside the raw ones, for steps of the query.",
+            default="",
+        ),
     ),
 )
-WRITE = Spec("isthmus write", "A write has no options: each route says where its messages go.", ())
+WRITE = Spec(
+    "isthmus write",
+    "Each route says where its messages go; options say what is done with them before.",
+    (
+        Setting(
+            name="columns",
+            kind=Kind.TEXT,
+            description="JSON list of the columns whose values are written into messages.",
+            default="",
+        ),
+        Setting(
+            name="steps",
+            kind=Kind.TEXT,
+            description="JSON list of the steps that messages go through when they leave the query.",
+            default="",
+        ),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +122,8 @@ class ReadOptions:
     slots: int = 1
     flush_ms: float = 3.0
     lease_seconds: float = 3600.0
+    steps: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -106,6 +138,7 @@ class ReadOptions:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             faults.append(Fault(f"isthmus read: routes is no JSON list of routes ({error})", "write routes=[{...}]"))
             values["routes"] = ()
+        faults += read_lists(READ, values)
         made = cls(**values)
         faults += [Fault(f"isthmus read: {message}", hint) for message, hint in made._at_odds()]
         if faults:
@@ -132,6 +165,31 @@ class ReadOptions:
 
 def _routes(text: str) -> tuple[RouteSpec, ...]:
     return tuple(RouteSpec.from_json(route) for route in json.loads(text)) if text else ()
+
+
+def shape_of(options: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Steps and columns of a read, on which its schema depends; empty where they are malformed."""
+    values = parse(READ, options)[0]
+    read_lists(READ, values)
+    return values["steps"], values["columns"]
+
+
+def read_lists(spec: Spec, values: dict[str, Any]) -> list[Fault]:
+    """Put the lists in place of the texts of `steps` and `columns`; what is wrong with them."""
+    faults = []
+    for name in ("steps", "columns"):
+        try:
+            found = json.loads(values[name]) if values[name] else []
+            if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+                raise ValueError("no list of texts")
+            unknown = [each for each in found if name == "columns" and each not in COLUMNS]
+            if unknown:
+                raise ValueError(f"no message has a column {unknown[0]}")
+        except ValueError as error:
+            faults.append(Fault(f"{spec.name}: {name} is no JSON list ({error})", f'write {name}=["..."]'))
+            found = []
+        values[name] = tuple(found)
+    return faults
 
 
 def parse(spec: Spec, options: Mapping[str, str]) -> tuple[dict[str, Any], list[Fault]]:

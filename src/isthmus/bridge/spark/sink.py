@@ -1,7 +1,7 @@
 """The Spark data sink `isthmus`: what Spark calls to write.
 
-What it is: the streaming writer, which takes batches apart (`inflow`) and hands messages to the host of their targets. It has no
-options: the reader of the same task says over their channel what routes there are. What it is not: the sending
+What it is: the streaming writer, which applies the steps that come last (`stage`), takes batches apart (`inflow`) and hands messages to
+the host of their targets. The reader of the same task says over their channel what routes there are. What it is not: the sending
 (`isthmus.bridge.host.sender`).
 
 Invariants:
@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from isthmus.bridge.spark.column import OPTIONAL, REQUIRED
-from isthmus.bridge.spark.option import WRITE, parse
+from isthmus.bridge.spark.option import WRITE, parse, read_lists
 from isthmus.bridge.spark.worker import share_interpreter, task_channel
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 
@@ -42,13 +42,15 @@ class SinkMixin:
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
         if overwrite:
             raise InvalidArgumentError("isthmus write: messages cannot be overwritten; write outputMode('append')")
-        faults = parse(WRITE, self.options)[1] + _faults_of(schema)
+        values, faults = parse(WRITE, self.options)
+        faults += read_lists(WRITE, values)
+        faults += _faults_of(schema, values["columns"])
         if faults:
             raise ConfigError(faults)
-        return StreamWriter()
+        return StreamWriter(values["steps"], values["columns"])
 
 
-def _faults_of(schema: StructType) -> list[Fault]:
+def _faults_of(schema: StructType, columns: tuple[str, ...]) -> list[Fault]:
     given = {field.name: field.dataType for field in schema.fields}
     hint = "a step has to pass it on as it is"
     faults = [
@@ -57,6 +59,8 @@ def _faults_of(schema: StructType) -> list[Fault]:
         if name not in given
     ]
     for name, kind in given.items():
+        if name in columns:
+            continue
         wanted = (REQUIRED | OPTIONAL).get(name)
         if wanted is None:
             hint = "drop it; the column 'message' holds the whole message"
@@ -68,19 +72,31 @@ def _faults_of(schema: StructType) -> list[Fault]:
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """A streaming write: one call of `write` is the sink's end of a lease."""
+    """A streaming write: one call of `write` is the sink's end of a lease.
+
+    Args:
+        steps: what messages go through first.
+        columns: columns whose values are written into messages before.
+    """
+
+    def __init__(self, steps: tuple[str, ...] = (), columns: tuple[str, ...] = ()) -> None:
+        self._steps = steps
+        self._columns = columns
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         # Here, since the process in which Spark plans the write imports this module and needs none of it.
         from isthmus.bridge.host.sender import SenderHost
         from isthmus.bridge.spark.inflow import Inflow
+        from isthmus.bridge.spark.stage import open_stage
 
         share_interpreter()
         host = SenderHost(channel=task_channel(), static=None)
         host.start()
         try:
             inflow = Inflow(host)
-            for batch in iterator:
+            stage = open_stage(self._steps, written=self._columns)
+            batches = iterator if stage is None else filter(None, map(stage.take, iterator))
+            for batch in batches:
                 inflow.take(batch)
             host.finish()
         except BaseException as error:

@@ -26,9 +26,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from isthmus.bridge.route_spec import RouteSpec
-from isthmus.bridge.spark.column import DDL, is_own
+from isthmus.bridge.spark.column import ddl, is_own
 from isthmus.bridge.spark.lease_offset import LeaseOffset
-from isthmus.bridge.spark.option import ReadOptions
+from isthmus.bridge.spark.option import ReadOptions, shape_of
 from isthmus.bridge.spark.sink import SinkMixin
 from isthmus.bridge.spark.worker import (
     flush_row_bytes,
@@ -56,7 +56,7 @@ class IsthmusDataSource(SinkMixin, DataSource):
         return "isthmus"
 
     def schema(self) -> str:
-        return DDL
+        return ddl(*shape_of(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         raise InvalidArgumentError(
@@ -64,9 +64,10 @@ class IsthmusDataSource(SinkMixin, DataSource):
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        if not is_own(schema):
+        shape = shape_of(self.options)
+        if not is_own(schema, *shape):
             raise InvalidArgumentError(
-                f"isthmus read: the schema {schema.simpleString()} is not {DDL}; remove .schema(...) and add or change columns "
+                f"isthmus read: the schema {schema.simpleString()} is not {ddl(*shape)}; remove .schema(...) and add or change columns "
                 "after load()"
             )
         return LeaseReader(ReadOptions.read(self.options))
@@ -136,11 +137,13 @@ def _read(options: ReadOptions, partition: SlotPartition) -> Iterator[pa.RecordB
     from isthmus.bridge.host.reader import ReaderHost
     from isthmus.bridge.host.reader_item import LeaseName
     from isthmus.bridge.spark.outflow import Outflow
+    from isthmus.bridge.spark.stage import open_stage
 
     padding_bytes = flush_row_bytes()
     channel = task_channel()
     if channel is None:
         raise InvalidArgumentError("isthmus reads in a task of Spark's only")
+    stage = open_stage(options.steps, added=options.columns)
     host = ReaderHost(
         channel=channel,
         lease=LeaseName(options.query, partition.lease, partition.slot),
@@ -151,7 +154,10 @@ def _read(options: ReadOptions, partition: SlotPartition) -> Iterator[pa.RecordB
     out = Outflow(host, flush_ms=options.flush_ms, padding_bytes=padding_bytes, file=output_file())
     host.start()
     try:
-        yield from out.batches()
+        if stage is None:
+            yield from out.batches()
+        else:
+            yield from filter(None, map(stage.take, out.batches()))
     finally:
         host.stop("the reader was closed")
         host.join(JOIN_SECONDS)

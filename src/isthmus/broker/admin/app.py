@@ -28,7 +28,7 @@ from isthmus.broker.admin.failure import ConflictError, MethodError, TooLargeErr
 from isthmus.broker.admin.operation import Operations
 from isthmus.broker.admin.request import PAGE_LIMIT, Answer, Request
 from isthmus.broker.health import HEALTHY, Health
-from isthmus.broker.keyring import Authority, Grant, Right
+from isthmus.broker.security.keyring import Authority, Grant, Right
 from isthmus.clock import Clock, SystemClock
 from isthmus.entities import Engine, Limits
 from isthmus.errors import InvalidArgumentError, IsthmusError, UnauthorizedError

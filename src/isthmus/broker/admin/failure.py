@@ -13,7 +13,7 @@ import uuid
 from datetime import UTC, datetime
 
 from isthmus.broker.admin.document import DocumentError
-from isthmus.broker.sas import TokenError
+from isthmus.broker.security.sas import TokenError
 from isthmus.errors import (
     EntityExistsError,
     EntityNotFoundError,

@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from isthmus.broker.admin.atom import SERVICE_BUS, format_time
 from isthmus.broker.admin.description import INSTANCE
 from isthmus.broker.admin.document import Node, element, text_element
-from isthmus.broker.duration import format_duration, parse_duration
+from isthmus.broker.config.duration import format_duration, parse_duration
 from isthmus.entities.description import (
     DEFAULT_RULE_NAME,
     INFINITE_MS,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from isthmus.broker.duration import format_duration, parse_duration
+from isthmus.broker.config.duration import format_duration, parse_duration
 from isthmus.entities.description import INFINITE_MS, EntityStatus
 from isthmus.errors import InvalidArgumentError
 

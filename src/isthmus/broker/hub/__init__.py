@@ -7,7 +7,7 @@ hubs; nothing else here is known to it.
 from __future__ import annotations
 
 from isthmus.broker.hub.gate import HUB_NODE, HubGate
-from isthmus.broker.hub.intake import HubIntake
-from isthmus.broker.hub.outlet import HubOutlet
+from isthmus.broker.hub.receiver_link import HubReceiverLink
+from isthmus.broker.hub.sender_link import HubSenderLink
 
-__all__ = ["HUB_NODE", "HubGate", "HubIntake", "HubOutlet"]
+__all__ = ["HUB_NODE", "HubGate", "HubReceiverLink", "HubSenderLink"]

@@ -1,7 +1,7 @@
 """Where a connection asks about event hubs: which addresses are theirs, and what serves a link to one.
 
 What it is: the decision about links to event hubs, for all connections of a namespace. What it is not: rights and tokens
-(the connection's own), or what happens on the links (`intake`, `outlet`).
+(the connection's own), or what happens on the links (`receiver link`, `sender link`).
 Spec: docs/explanation/protocol.md, Links, Event Hubs.
 
 Invariants:
@@ -19,12 +19,12 @@ from isthmus.amqp import Link, Role
 from isthmus.amqp.performative import Source
 from isthmus.amqp.types import Described
 from isthmus.broker.hub.address import HubAddress, parse_hub_address
-from isthmus.broker.hub.intake import HubIntake
 from isthmus.broker.hub.management import HubManagement
 from isthmus.broker.hub.metric import RUNTIME_METRIC
-from isthmus.broker.hub.outlet import HubOutlet
 from isthmus.broker.hub.ownership import Ownership
-from isthmus.broker.keyring import Right
+from isthmus.broker.hub.receiver_link import HubReceiverLink
+from isthmus.broker.hub.sender_link import HubSenderLink
+from isthmus.broker.security.keyring import Right
 from isthmus.clock import Clock
 from isthmus.entities.hub import Cursor, EventHub, EventHubs, Selector, parse_selector
 from isthmus.errors import EntityNotFoundError, InvalidArgumentError, IsthmusError, NotAllowedError
@@ -89,7 +89,7 @@ class HubGate:
         require: Callable[[str, Right], None],
         account: Callable[[int], None],
         drop: Callable[[Link, IsthmusError], None],
-    ) -> HubIntake | HubOutlet:
+    ) -> HubReceiverLink | HubSenderLink:
         """Decide about a link, and answer its attach.
 
         Args:
@@ -110,8 +110,8 @@ class HubGate:
         if address is None or hub is None:
             raise EntityNotFoundError(path)
         if right is Right.SEND:
-            return self._attach_intake(link, path, hub, address, account)
-        return self._attach_outlet(link, path, hub, address, client, drop)
+            return self._attach_receiver_link(link, path, hub, address, account)
+        return self._attach_sender_link(link, path, hub, address, client, drop)
 
     def management(self, require: Callable[[str, str | None], None]) -> HubManagement:
         """The `$management` node for one connection; `require` as for `HubManagement`."""
@@ -121,9 +121,9 @@ class HubGate:
         """How many event hubs and receivers there are."""
         return {"event_hubs": len(self._hubs), **self._ownership.statistics()}
 
-    def _attach_intake(
+    def _attach_receiver_link(
         self, link: Link, path: str, hub: EventHub, address: HubAddress, account: Callable[[int], None]
-    ) -> HubIntake:
+    ) -> HubReceiverLink:
         if address.group is not None:
             raise NotAllowedError(f"'{path}' takes no sends; send to the event hub or to one of its partitions.")
         hub.check_sendable()
@@ -131,11 +131,11 @@ class HubGate:
         limit_bytes = hub.max_message_size_bytes
         link.accept(max_message_size=limit_bytes)
         link.max_message_size_bytes = limit_bytes + _OVERSIZE_BYTES
-        intake = HubIntake(link, path, hub, partition, account)
-        intake.open()
-        return intake
+        receiver_link = HubReceiverLink(link, path, hub, partition, account)
+        receiver_link.open()
+        return receiver_link
 
-    def _attach_outlet(
+    def _attach_sender_link(
         self,
         link: Link,
         path: str,
@@ -143,7 +143,7 @@ class HubGate:
         address: HubAddress,
         client: _Client,
         drop: Callable[[Link, IsthmusError], None],
-    ) -> HubOutlet:
+    ) -> HubSenderLink:
         if address.group is None or address.partition is None:
             raise NotAllowedError(
                 f"'{path}' gives no events; receive from '{hub.name}/ConsumerGroups/<group>/Partitions/<id>'."
@@ -164,7 +164,7 @@ class HubGate:
             drop(link, error)
             client.touch()
 
-        outlet = HubOutlet(
+        sender_link = HubSenderLink(
             link,
             path,
             hub,
@@ -176,8 +176,8 @@ class HubGate:
             leave=lambda gone: self._ownership.leave(partition, group, gone),
             metric_clock=self._clock if wants_metric else None,
         )
-        self._ownership.seat(partition, group, outlet)
-        return outlet
+        self._ownership.seat(partition, group, sender_link)
+        return sender_link
 
 
 def _epoch(value: Any) -> int | None:

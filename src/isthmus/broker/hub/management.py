@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from isthmus.amqp.types import Array, Int, Timestamp
-from isthmus.broker.condition import refusal
-from isthmus.broker.request import Reply, Request, Respond
+from isthmus.broker.link.condition import refusal
+from isthmus.broker.link.request import Reply, Request, Respond
 from isthmus.entities.hub import EventHub, EventHubs
 from isthmus.errors import ArgumentOutOfRangeError, EntityNotFoundError, InvalidArgumentError, IsthmusError
 

@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from isthmus.broker.hub.outlet import HubOutlet
+from isthmus.broker.hub.sender_link import HubSenderLink
 from isthmus.entities.hub import Partition
 from isthmus.errors import LinkStolenError, QuotaExceededError
 
@@ -26,7 +26,7 @@ class Ownership:
     """The receivers of a namespace's event hubs."""
 
     def __init__(self) -> None:
-        self._seats: dict[tuple[int, str], dict[HubOutlet, None]] = {}
+        self._seats: dict[tuple[int, str], dict[HubSenderLink, None]] = {}
 
     def check(self, partition: Partition, group: str, name: str, epoch: int | None) -> None:
         """Refuse a receiver that may not come in.
@@ -57,26 +57,26 @@ class Ownership:
                 f"{', '.join(repr(each.name) for each in seated)}."
             )
 
-    def seat(self, partition: Partition, group: str, outlet: HubOutlet) -> None:
+    def seat(self, partition: Partition, group: str, sender_link: HubSenderLink) -> None:
         """Let a receiver in that `check` let pass; one with an owner level sends the others away."""
         seated = self._seats.setdefault((partition.number, group.lower()), {})
-        if outlet.epoch is not None:
+        if sender_link.epoch is not None:
             for other in list(seated):
                 told = "no epoch" if other.epoch is None else f"epoch '{other.epoch}'"
                 other.expel(
                     LinkStolenError(
-                        f"New receiver '{outlet.name}' with higher epoch of '{outlet.epoch}' is created hence current "
+                        f"New receiver '{sender_link.name}' with higher epoch of '{sender_link.epoch}' is created hence current "
                         f"receiver '{other.name}' with {told} is getting disconnected. If you are recreating the "
                         "receiver, make sure a higher epoch is used."
                     )
                 )
-        self._seats.setdefault((partition.number, group.lower()), {})[outlet] = None
+        self._seats.setdefault((partition.number, group.lower()), {})[sender_link] = None
 
-    def leave(self, partition: Partition, group: str, outlet: HubOutlet) -> None:
+    def leave(self, partition: Partition, group: str, sender_link: HubSenderLink) -> None:
         """Let a receiver go; no error if it has gone already."""
         key = (partition.number, group.lower())
         seated = self._seats.get(key, {})
-        seated.pop(outlet, None)
+        seated.pop(sender_link, None)
         if not seated:
             self._seats.pop(key, None)
 

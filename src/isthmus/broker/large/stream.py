@@ -1,7 +1,7 @@
 """One large delivery on its way out: from a file to frames, as fast as the client takes them.
 
 What it is: a delivery in parts on one link. Each part is read in a thread and sent when the socket and the session have
-room for it. What it is not: the choice of what is delivered (`isthmus.broker.outlet`).
+room for it. What it is not: the choice of what is delivered (`isthmus.broker.link.sender_link`).
 
 Invariants:
     I1. Of a body no more than one part is in memory here, whatever the client's pace.

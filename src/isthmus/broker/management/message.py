@@ -13,9 +13,9 @@ from typing import Any
 
 from isthmus.amqp import CodecError, section
 from isthmus.amqp.types import Array, Int, Timestamp
-from isthmus.broker.condition import refusal
+from isthmus.broker.link.condition import refusal
+from isthmus.broker.link.request import Reply, Request, Respond, text_map
 from isthmus.broker.management.session import linked_session, settling
-from isthmus.broker.request import Reply, Request, Respond, text_map
 from isthmus.entities import Acquired, Engine, Large, PartitionedSessionQueue, Payload, SessionQueue
 from isthmus.errors import InvalidArgumentError, LockLostError, MessageNotFoundError, NotAllowedError
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from isthmus.broker.condition import refusal
-from isthmus.broker.keyring import Right
+from isthmus.broker.link.condition import refusal
+from isthmus.broker.link.request import Reply, Request, Respond, Style
 from isthmus.broker.management import message, rule, session
-from isthmus.broker.request import Reply, Request, Respond, Style
+from isthmus.broker.security.keyring import Right
 from isthmus.entities import Engine
 from isthmus.errors import IsthmusError, NotAllowedError
 

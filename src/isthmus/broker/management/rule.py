@@ -11,7 +11,7 @@ import uuid
 from typing import Any
 
 from isthmus.amqp.types import Described, Int, Timestamp, ULong
-from isthmus.broker.request import Reply, Request, Respond, text_map
+from isthmus.broker.link.request import Reply, Request, Respond, text_map
 from isthmus.entities import (
     CorrelationFilter,
     DateTime,

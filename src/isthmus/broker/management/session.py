@@ -11,8 +11,8 @@ Invariants:
 from __future__ import annotations
 
 from isthmus.amqp.types import Array, Int, Timestamp
-from isthmus.broker.condition import refusal
-from isthmus.broker.request import Reply, Request, Respond
+from isthmus.broker.link.condition import refusal
+from isthmus.broker.link.request import Reply, Request, Respond
 from isthmus.entities import AnyPartitionedQueue, Engine, Hold, PartitionedSessionQueue, Queue, SessionQueue
 from isthmus.errors import InvalidArgumentError, NotAllowedError, SessionLockLostError
 

@@ -163,7 +163,7 @@ class ClusterClient:
         self._servers = options.bootstrap_servers
         self._heard: list[KafkaError] = []
         try:
-            self.admin = AdminClient({**settings(options), "error_cb": self._heard.append})
+            self.admin = AdminClient({**settings(options), "error_cb": self._heard.append})  # type: ignore[dict-item]
         except KafkaException as error:
             raise error_of(error.args[0], topic, self._servers) from None
 

@@ -19,7 +19,7 @@ from isthmus.connectors.kafka.group import GroupOffsets
 from isthmus.errors import EntityNotFoundError
 from isthmus.topology.change import Change
 from isthmus.topology.model import NamespaceRef
-from isthmus.topology.state import EntityState, GroupState, LogState, NamespaceState
+from isthmus.topology.state import GroupState, LogState, NamespaceState, WantedState
 
 __all__ = ["LogAdministration"]
 
@@ -52,7 +52,7 @@ class LogAdministration:
     def close(self) -> None:
         """Nothing is kept open."""
 
-    def observe(self, alias: str, wanted: Sequence[EntityState]) -> NamespaceState:
+    def observe(self, alias: str, wanted: Sequence[WantedState]) -> NamespaceState:
         """What stands of the topics asked for, and of their groups."""
         found: list[LogState] = []
         for log in wanted:

@@ -31,18 +31,29 @@ from azure.core.exceptions import (
 )
 from azure.servicebus.management import (
     CorrelationRuleFilter,
+    QueueProperties,
     ServiceBusAdministrationClient,
     SqlRuleAction,
     SqlRuleFilter,
     SubscriptionProperties,
+    TopicProperties,
 )
 
-from isthmus.connectors.administration import AdministrationError, NamespaceUnreachableError
+from isthmus.connectors.administration import AdministrationError, EntitySize, NamespaceUnreachableError
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.default_rule import DefaultRuleTransport
 from isthmus.extra import require
-from isthmus.topology import Change, NamespaceRef, NamespaceState, RuleState, SubscriptionState, TopicState
+from isthmus.topology import (
+    Change,
+    EntityState,
+    NamespaceRef,
+    NamespaceState,
+    QueueState,
+    RuleState,
+    SubscriptionState,
+    TopicState,
+)
 from isthmus.topology.duration import INFINITE_MS
 
 __all__ = ["CA_FILE_VARIABLE", "ServiceBusAdministration", "ca_file"]
@@ -113,19 +124,24 @@ class ServiceBusAdministration:
     def close(self) -> None:
         self._client.close()
 
-    def observe(self, alias: str, topics: Sequence[TopicState]) -> NamespaceState:
-        found: list[TopicState] = []
-        queues: list[str] = []
+    def observe(self, alias: str, entities: Sequence[EntityState]) -> NamespaceState:
+        topics: list[TopicState] = []
+        queues: list[QueueState] = []
         with self._errors():
-            # Also tells an unreachable or refused namespace where no topic is asked for.
+            # Also tells an unreachable or refused namespace where no entity is asked for.
             self._client.get_namespace_properties()
-            for topic in topics:
-                stands = self._topic(topic)
-                if stands is not None:
-                    found.append(stands)
-                elif self._has_queue(topic.name):
-                    queues.append(topic.name)
-        return NamespaceState(alias=alias, endpoint=self._endpoint, topics=tuple(found), queues=tuple(queues))
+            for asked in entities:
+                of_topic = asked if isinstance(asked, TopicState) else TopicState(name=asked.name)
+                for observe in (self._topic, self._queue) if asked is of_topic else (self._queue, self._topic):
+                    match observe(of_topic):
+                        case TopicState() as topic:
+                            topics.append(topic)
+                        case QueueState() as queue:
+                            queues.append(queue)
+                        case None:
+                            continue
+                    break
+        return NamespaceState(alias=alias, endpoint=self._endpoint, topics=tuple(topics), queues=tuple(queues))
 
     def _topic(self, topic: TopicState) -> TopicState | None:
         try:
@@ -133,15 +149,23 @@ class ServiceBusAdministration:
         except (ResourceNotFoundError, AttributeError):
             # The client fails on the answer for a queue of this name, which has no topic's description.
             return None
+        return self._topic_state(topic, stands)
+
+    def _topic_state(self, topic: TopicState, stands: TopicProperties) -> TopicState:
         subscriptions = tuple(self._subscription(topic, each) for each in self._client.list_subscriptions(topic.name))
         return TopicState(
             name=topic.name,
             subscriptions=subscriptions,
-            duplicate_detection_ms=_milliseconds(stands.duplicate_detection_history_time_window)
-            if stands.requires_duplicate_detection
-            else 0,
+            duplicate_detection_ms=_detection_ms(stands),
             partitioned=bool(stands.enable_partitioning),
         )
+
+    def _queue(self, asked: TopicState) -> QueueState | None:
+        try:
+            stands = self._client.get_queue(asked.name)
+        except (ResourceNotFoundError, AttributeError):  # see `_topic`
+            return None
+        return _queue_state(asked.name, stands)
 
     def _subscription(self, topic: TopicState, stands: SubscriptionProperties) -> SubscriptionState:
         asked = topic.subscription(stands.name)
@@ -151,39 +175,63 @@ class ServiceBusAdministration:
         return SubscriptionState(
             name=stands.name,
             rules=rules,
-            lock_duration_ms=_milliseconds(stands.lock_duration),
-            max_delivery_count=stands.max_delivery_count,
-            auto_delete_on_idle_ms=_milliseconds(stands.auto_delete_on_idle),
-            requires_session=bool(stands.requires_session),
-            forward_to=urlsplit(stands.forward_to).path.strip("/") if stands.forward_to else "",
-            default_ttl_ms=_milliseconds(stands.default_message_time_to_live),
+            **_received(stands),
         )
 
-    def _has_queue(self, name: str) -> bool:
-        try:
-            self._client.get_queue(name)
-        except ResourceNotFoundError:
-            return False
-        return True
-
-    def size(self, topic: str) -> tuple[int, int] | None:
+    def inventory(self, alias: str) -> NamespaceState:
         with self._errors():
-            try:
-                limit_megabytes = self._client.get_topic(topic).max_size_in_megabytes
-                used_bytes = self._client.get_topic_runtime_properties(topic).size_in_bytes
-            except (ResourceNotFoundError, AttributeError):  # see `_topic`
-                return None
-            return int(used_bytes or 0), int(limit_megabytes or 0) * 1024 * 1024
+            topics = tuple(self._topic_state(TopicState(name=each.name), each) for each in self._client.list_topics())
+            queues = tuple(_queue_state(each.name, each) for each in self._client.list_queues())
+        return NamespaceState(alias=alias, endpoint=self._endpoint, topics=topics, queues=queues)
+
+    def waiting(self, change: Change) -> int:
+        with self._errors():
+            if change.kind == "queue":
+                return int(self._client.get_queue_runtime_properties(change.topic).total_message_count or 0)
+            if change.kind == "subscription":
+                name = change.subscription
+                found = self._client.get_subscription_runtime_properties(change.topic, name)
+                return int(found.total_message_count or 0)
+            each_of = self._client.list_subscriptions_runtime_properties(change.topic)
+            return sum(int(each.total_message_count or 0) for each in each_of)
+
+    def size(self, entity: str) -> EntitySize | None:
+        with self._errors():
+            return self._size("topic", entity) or self._size("queue", entity)
+
+    def _size(self, kind: str, name: str) -> EntitySize | None:
+        try:
+            limit_megabytes = getattr(self._client, f"get_{kind}")(name).max_size_in_megabytes
+            used_bytes = getattr(self._client, f"get_{kind}_runtime_properties")(name).size_in_bytes
+        except (ResourceNotFoundError, AttributeError):  # see `_topic`
+            return None
+        return EntitySize(int(used_bytes or 0), int(limit_megabytes or 0) * 1024 * 1024, kind)
 
     def make(self, change: Change) -> None:
         with self._errors():
             match change:
                 case Change(kind="topic", after=TopicState() as topic):
                     self._make_topic(change.action, topic)
+                case Change(kind="queue", after=QueueState() as queue):
+                    self._make_queue(change.action, queue)
                 case Change(kind="subscription", after=SubscriptionState() as subscription):
                     self._make_subscription(change, subscription)
                 case Change(kind="rule"):
                     self._make_rule(change)
+                case Change(action="delete"):
+                    self._delete(change)
+
+    def _delete(self, change: Change) -> None:
+        try:
+            match change.kind:
+                case "subscription":
+                    self._client.delete_subscription(change.topic, change.subscription)
+                case "queue":
+                    self._client.delete_queue(change.topic)
+                case "topic":
+                    self._client.delete_topic(change.topic)
+        except ResourceNotFoundError:
+            return  # somebody else has deleted it
 
     def _make_topic(self, action: str, topic: TopicState) -> None:
         if action == "create":
@@ -201,12 +249,31 @@ class ServiceBusAdministration:
             stands.duplicate_detection_history_time_window = timedelta(milliseconds=topic.duplicate_detection_ms)
         self._client.update_topic(stands)
 
+    def _make_queue(self, action: str, queue: QueueState) -> None:
+        window_ms = queue.duplicate_detection_ms
+        window = timedelta(milliseconds=window_ms) if window_ms else None
+        if action == "create":
+            self._client.create_queue(
+                queue.name,
+                requires_duplicate_detection=bool(window_ms),
+                duplicate_detection_history_time_window=window,
+                enable_partitioning=queue.partitioned,
+                max_size_in_megabytes=queue.initial_size_megabytes,
+                **_settings(queue, creates=True),
+            )
+            if queue.status in {None, "Active"}:
+                return
+            window = None
+        stands = self._client.get_queue(queue.name)
+        for name, value in _settings(queue).items():
+            setattr(stands, name, value)
+        if window is not None:
+            stands.duplicate_detection_history_time_window = window
+        self._client.update_queue(stands)
+
     def _make_subscription(self, change: Change, subscription: SubscriptionState) -> None:
         if change.action == "update":
-            stands = self._client.get_subscription(change.topic, subscription.name)
-            for name, value in _settings(subscription).items():
-                setattr(stands, name, value)
-            self._client.update_subscription(change.topic, stands)
+            self._update_subscription(change.topic, subscription)
             return
         first, *others = subscription.rules or (None,)
         with self._transport.default_rule(first):
@@ -214,6 +281,14 @@ class ServiceBusAdministration:
         for rule in others:
             if rule is not None:
                 self._create_rule(change.topic, subscription.name, rule)
+        if subscription.status not in {None, "Active"}:
+            self._update_subscription(change.topic, subscription)
+
+    def _update_subscription(self, topic: str, subscription: SubscriptionState) -> None:
+        stands = self._client.get_subscription(topic, subscription.name)
+        for name, value in _settings(subscription).items():
+            setattr(stands, name, value)
+        self._client.update_subscription(topic, stands)
 
     def _make_rule(self, change: Change) -> None:
         after = change.after
@@ -271,28 +346,70 @@ class ServiceBusAdministration:
             ) from None
 
 
-def _settings(subscription: SubscriptionState, *, creates: bool = False) -> dict[str, Any]:
+def _settings(entity: QueueState | SubscriptionState, *, creates: bool = False) -> dict[str, Any]:
     """The client's names and values of what the state asks for."""
-    ttl_ms = subscription.default_ttl_ms
+    ttl_ms = entity.default_ttl_ms
     if creates and ttl_ms is None:
-        ttl_ms = subscription.initial_ttl_ms
+        ttl_ms = entity.initial_ttl_ms
     settings: dict[str, Any] = {
-        "max_delivery_count": subscription.max_delivery_count,
-        "requires_session": subscription.requires_session,
+        "max_delivery_count": entity.max_delivery_count,
+        "requires_session": entity.requires_session,
+        "dead_lettering_on_message_expiration": entity.dead_letters_expired,
+        "status": None if creates else entity.status,  # the client's `create` methods do not take it
     }
-    if subscription.lock_duration_ms is not None:
-        settings["lock_duration"] = timedelta(milliseconds=subscription.lock_duration_ms)
+    if entity.lock_duration_ms is not None:
+        settings["lock_duration"] = timedelta(milliseconds=entity.lock_duration_ms)
     for name, length_ms in (
-        ("auto_delete_on_idle", subscription.auto_delete_on_idle_ms),
+        ("auto_delete_on_idle", entity.auto_delete_on_idle_ms),
         ("default_message_time_to_live", ttl_ms),
     ):
         if length_ms is not None:
             endless = length_ms >= INFINITE_MS
             settings[name] = "P10675199DT2H48M5.4775807S" if endless else timedelta(milliseconds=length_ms)
     settings = {name: value for name, value in settings.items() if value is not None}
-    if subscription.forward_to is not None:
-        settings["forward_to"] = subscription.forward_to or None
+    for name, target in (
+        ("forward_to", entity.forward_to),
+        ("forward_dead_lettered_messages_to", entity.forward_dead_letters_to),
+    ):
+        if target is not None:
+            settings[name] = target or None
     return settings
+
+
+def _queue_state(name: str, stands: QueueProperties) -> QueueState:
+    return QueueState(
+        name=name,
+        duplicate_detection_ms=_detection_ms(stands),
+        partitioned=bool(stands.enable_partitioning),
+        **_received(stands),
+    )
+
+
+def _received(stands: QueueProperties | SubscriptionProperties) -> dict[str, Any]:
+    """What a queue and a subscription have in common, by the names of `QueueState` and `SubscriptionState`."""
+    return {
+        "lock_duration_ms": _milliseconds(stands.lock_duration),
+        "max_delivery_count": stands.max_delivery_count,
+        "auto_delete_on_idle_ms": _milliseconds(stands.auto_delete_on_idle),
+        "requires_session": bool(stands.requires_session),
+        "forward_to": _path(stands.forward_to),
+        "forward_dead_letters_to": _path(stands.forward_dead_lettered_messages_to),
+        "default_ttl_ms": _milliseconds(stands.default_message_time_to_live),
+        "dead_letters_expired": bool(stands.dead_lettering_on_message_expiration),
+        "status": str(getattr(stands.status, "value", stands.status) or "Active"),
+    }
+
+
+def _path(target: str | None) -> str:
+    """The entity's path in a forwarding target, which the service gives as a URL; empty where there is none."""
+    return urlsplit(target).path.strip("/") if target else ""
+
+
+def _detection_ms(stands: QueueProperties | TopicProperties) -> int:
+    """The window of duplicate detection, 0 where it is off."""
+    if not stands.requires_duplicate_detection:
+        return 0
+    return _milliseconds(stands.duplicate_detection_history_time_window)
 
 
 def _rule(stands: Any) -> RuleState:

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
-from isthmus.errors import ConfigError, Fault
+from isthmus.errors import ConfigError, Fault, InvalidArgumentError
+from isthmus.message.copy_policy import CopyPolicy
 
 __all__ = [
     "MODES",
@@ -26,6 +27,7 @@ __all__ = [
     "SPARK_OPTIONS",
     "SinkOptions",
     "SourceOptions",
+    "copy_faults",
     "place_faults",
     "spec_of",
 ]
@@ -131,6 +133,16 @@ def place_faults(options: SourceOptions | SinkOptions) -> Iterator[tuple[str, st
         yield "entity is missing", "write a queue, topic, or topic/Subscriptions/name"
 
 
+def copy_faults(options: SinkOptions) -> Iterator[tuple[str, str]]:
+    """What is wrong with how copies are to be made: (message, hint)."""
+    if options.origin and "/" not in options.origin:
+        yield "origin has no alias", "write alias/entity"
+    try:
+        CopyPolicy.from_text(options.policy)
+    except InvalidArgumentError as error:
+        yield f"policy: {error}", "leave the policy to a task of a federation file"
+
+
 @dataclass(frozen=True, slots=True)
 class SourceOptions(_Options):
     """Options of a read."""
@@ -232,6 +244,11 @@ class SinkOptions(_Options):
     trusts_provenance: bool = _option(
         "Whether provenance counts though a step of the query has changed the message that it was made for.", False
     )
+    policy: str = _option(
+        "What copies differ in from their originals, as a task of a federation file says it (JSON of a copy policy); empty: in "
+        "nothing but mark, provenance and what is left of TimeToLive.",
+        "",
+    )
     batch_messages: int = _option(
         "Messages per envelope; 0 or 1: every message alone, as one that fits no envelope. The messages of a refused "
         "envelope are sent again each alone, behind what went meanwhile, and only those at fault are dead-lettered.",
@@ -270,7 +287,6 @@ class SinkOptions(_Options):
 
     def _at_odds(self) -> Iterator[tuple[str, str]]:
         yield from place_faults(self)
-        if self.origin and "/" not in self.origin:
-            yield "origin has no alias", "write alias/entity"
+        yield from copy_faults(self)
         if bool(self.source_connection) != bool(self.source_entity):
             yield "source_connection and source_entity go together", "write both or none"

@@ -1,7 +1,7 @@
 """A receiver's place in a partition.
 
 What it is: reading in order from a sequence number on, a part of a block at a time. It holds no scan of the store, and
-once it has caught up, no block. What it is not: a link's credit (`isthmus.broker.hub.outlet`).
+once it has caught up, no block. What it is not: a link's credit (`isthmus.broker.hub.sender_link`).
 
 Invariants:
     I1. Events come in order, each once, none before it is durable; what retention removed first is passed over.

@@ -6,31 +6,45 @@ reference page and starter files know it then.
 
 from __future__ import annotations
 
+from isthmus.topology.pattern.active_passive import ActivePassive
 from isthmus.topology.pattern.all_active import AllActive
 from isthmus.topology.pattern.base import Pattern
+from isthmus.topology.pattern.chain import Chain
+from isthmus.topology.pattern.consolidate import Consolidate
+from isthmus.topology.pattern.copy import Copy
+from isthmus.topology.pattern.fan_out import FanOut
+from isthmus.topology.pattern.move import Move
 from isthmus.topology.pattern.queue_to_stream import QueueToStream
+from isthmus.topology.pattern.spillover import Spillover
+from isthmus.topology.pattern.split import Split
 from isthmus.topology.pattern.stream_to_queue import StreamToQueue
 
 __all__ = ["LOG_PATTERNS", "PATTERNS", "PLANNED", "Pattern"]
 
 PATTERNS: dict[str, Pattern] = {
-    pattern.spec.name: pattern for pattern in (AllActive(), StreamToQueue(), QueueToStream())
+    pattern.spec.name: pattern
+    for pattern in (
+        AllActive(),
+        ActivePassive(),
+        Spillover(),
+        Copy(),
+        Move(),
+        Consolidate(),
+        FanOut(),
+        Split(),
+        Chain(),
+        StreamToQueue(),
+        QueueToStream(),
+    )
 }
 
 LOG_PATTERNS = ("stream-to-queue", "queue-to-stream")
 """Patterns in which a namespace may be a log; the others need subscriptions, rules and dead-letter queues at every member."""
 
 PLANNED = (
-    "active-passive",
-    "spillover",
-    "fan-out",
     "validation",
     "reduction",
     "enrichment",
-    "consolidation",
     "normalisation",
-    "splitting",
-    "routing",
-    "chaining",
 )
 """Patterns that are known by name and refused as not available yet."""

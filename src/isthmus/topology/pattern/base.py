@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from isthmus.topology.document import Document, Values
 from isthmus.topology.model import Federation, Flow, NamespaceRef, Route, Task
 from isthmus.topology.setting import Kind, Setting, Spec
-from isthmus.topology.state import EntityState
+from isthmus.topology.state import WantedState
 
 __all__ = ["COMMON", "COMMON_PLANNED", "Pattern"]
 
@@ -45,11 +45,17 @@ COMMON = (
         "takes it. A target that is busy, full or disabled always blocks.",
         example="dead-letter",
     ),
+    Setting(
+        name="steps",
+        kind=Kind.STEPS,
+        description="What messages go through on each route of the task, in order: a list of steps, each a mapping with one key.",
+        example="[{filter: \"carrier = 'UA'\"}]",
+    ),
 )
 
 COMMON_PLANNED = tuple(
     Setting(name=name, kind=Kind.TEXT, description="Not available yet.", available=False)
-    for name in ("rate_limit", "when_full", "mailbox", "python", "steps", "compression", "hop_budget")
+    for name in ("rate_limit", "when_full", "mailbox", "compression", "hop_budget")
 )
 
 
@@ -74,7 +80,7 @@ class Pattern(Protocol):
         """Fault what is wrong between the task and the rest of the federation."""
         ...
 
-    def wanted(self, task: Any) -> Iterator[tuple[str, EntityState]]:
+    def wanted(self, task: Any) -> Iterator[tuple[str, WantedState]]:
         """What must stand: alias of the namespace and a queue, or a topic with its subscriptions and rules."""
         ...
 

@@ -28,7 +28,7 @@ from isthmus.topology.pattern.log_end import (
 )
 from isthmus.topology.rule_check import check_filter
 from isthmus.topology.setting import SUBSCRIPTION_NAME_LIMIT, Kind, Setting, Spec
-from isthmus.topology.state import EntityState, LogState, QueueState, TopicState
+from isthmus.topology.state import LogState, QueueState, TopicState, WantedState
 
 __all__ = ["QueueToStream", "QueueToStreamTask"]
 
@@ -214,7 +214,7 @@ class QueueToStream:
                     "write another queue, or a topic",
                 )
 
-    def wanted(self, task: QueueToStreamTask) -> Iterator[tuple[str, EntityState]]:
+    def wanted(self, task: QueueToStreamTask) -> Iterator[tuple[str, WantedState]]:
         source = task.entity
         if task.is_topic:
             own = source_subscription(task.name, task.stream.alias, task.filter, task.lock_duration_ms)

@@ -20,7 +20,7 @@ from isthmus.topology.model import Endpoint, Federation, Flow, LogOptions, Names
 from isthmus.topology.pattern.base import COMMON_PLANNED
 from isthmus.topology.pattern.log_end import PARTITIONS, REPLICATION, check_kind, check_stream, common, entity
 from isthmus.topology.setting import Kind, Setting, Spec
-from isthmus.topology.state import EntityState, GroupState, LogState, QueueState, SubscriptionState, TopicState
+from isthmus.topology.state import GroupState, LogState, QueueState, SubscriptionState, TopicState, WantedState
 
 __all__ = ["StreamToQueue", "StreamToQueueTask"]
 
@@ -240,7 +240,7 @@ class StreamToQueue:
                     f"write group: isthmus.{task.name}",
                 )
 
-    def wanted(self, task: StreamToQueueTask) -> Iterator[tuple[str, EntityState]]:
+    def wanted(self, task: StreamToQueueTask) -> Iterator[tuple[str, WantedState]]:
         source, target = task.stream, task.target
         yield (
             source.alias,

@@ -40,7 +40,7 @@ def test_what_cannot_be_written_is_told_at_once_i3() -> None:
     assert "have lost their column 'route'" in text
     assert "column 'position' is int; cast it to bigint" in text
     assert "nothing is written from column 'gate'" in text
-    assert "has no option 'entity'; remove it" in text
+    assert "has no option 'entity'; write one of columns, steps" in text
 
 
 def test_overwriting_and_batch_writes_are_refused_i3() -> None:

@@ -14,10 +14,10 @@ from yarl import URL
 
 from isthmus.broker.admin import build_admin_app
 from isthmus.broker.admin.document import Node, read
-from isthmus.broker.entity_rules import EngineRules
 from isthmus.broker.health import HEALTHY, Health
-from isthmus.broker.keyring import Authority, Keyring
-from isthmus.broker.sas import make_token
+from isthmus.broker.security.entity_rules import EngineRules
+from isthmus.broker.security.keyring import Authority, Keyring
+from isthmus.broker.security.sas import make_token
 from isthmus.entities import Engine
 from isthmus.entities.description import AuthorizationRule, QueueDescription
 from isthmus.errors import StoreError

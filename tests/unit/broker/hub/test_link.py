@@ -11,7 +11,7 @@ from isthmus.amqp import BATCH_FORMAT, Disposed, LinkDetached, Transfers, codec,
 from isthmus.amqp.performative import Rejected, Source
 from isthmus.amqp.types import Described, Long, Symbol
 from isthmus.broker.hub.address import HubAddress, parse_hub_address
-from isthmus.broker.sas import make_token
+from isthmus.broker.security.sas import make_token
 from isthmus.broker.statistics import entity_rows
 from isthmus.entities import AuthorizationRule, EntityStatus
 from isthmus.entities.hub import EventHubDescription

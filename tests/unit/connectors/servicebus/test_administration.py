@@ -15,12 +15,12 @@ from azure.core.exceptions import (
     ServiceRequestError,
     ServiceResponseError,
 )
-from azure.servicebus.management import CorrelationRuleFilter, SqlRuleFilter
+from azure.servicebus.management import CorrelationRuleFilter, EntityStatus, SqlRuleFilter
 
 from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration import CA_FILE_VARIABLE, ServiceBusAdministration, ca_file
 from isthmus.connectors.servicebus.default_rule import DefaultRuleTransport
-from isthmus.topology import Change, NamespaceRef, RuleState, SubscriptionState, TopicState
+from isthmus.topology import Change, NamespaceRef, QueueState, RuleState, SubscriptionState, TopicState
 from isthmus.topology.duration import INFINITE_MS
 from isthmus.topology.reference import SecretReference
 
@@ -41,6 +41,9 @@ class Client:
             default_message_time_to_live=timedelta(days=1),
             requires_session=False,
             forward_to="sb://host:5671/some/queue",
+            forward_dead_lettered_messages_to=None,
+            dead_lettering_on_message_expiration=True,
+            status=EntityStatus.ACTIVE,
             user_metadata="theirs",
         )
 
@@ -57,9 +60,16 @@ class Client:
             enable_partitioning=True,
         )
 
-    def get_queue(self, name: str) -> None:
+    def get_queue(self, name: str) -> SimpleNamespace:
         if name != "q":
             raise ResourceNotFoundError("no")
+        return SimpleNamespace(
+            name="q",
+            **{key: value for key, value in vars(self.subscription).items() if key != "name"},
+            requires_duplicate_detection=True,
+            duplicate_detection_history_time_window=timedelta(minutes=10),
+            enable_partitioning=False,
+        )
 
     def list_subscriptions(self, topic: str) -> list[SimpleNamespace]:
         return [self.subscription]
@@ -84,7 +94,10 @@ def administration(client: Client) -> ServiceBusAdministration:
 def test_what_stands_is_observed() -> None:
     topics = [WANTED, TopicState(name="q"), TopicState(name="none")]
     state = administration(Client()).observe("ewr", topics)
-    assert (state.endpoint, state.queues) == ("host.test", ("q",))
+    assert state.endpoint == "host.test"
+    (queue,) = state.queues
+    assert (queue.name, queue.duplicate_detection_ms, queue.partitioned) == ("q", 600_000, False)
+    assert (queue.forward_to, queue.dead_letters_expired) == ("some/queue", True)
     (topic,) = state.topics
     assert (topic.duplicate_detection_ms, topic.partitioned) == (0, True)
     (subscription,) = topic.subscriptions
@@ -97,6 +110,9 @@ def test_what_stands_is_observed() -> None:
         requires_session=False,
         forward_to="some/queue",
         default_ttl_ms=86_400_000,
+        forward_dead_letters_to="",
+        dead_letters_expired=True,
+        status="Active",
     )
 
 
@@ -111,6 +127,27 @@ def test_i1_an_update_sends_back_what_it_read_but_for_the_change() -> None:
     assert (sent.max_delivery_count, sent.forward_to, sent.user_metadata) == (2000, None, "theirs")
     assert sent.lock_duration == timedelta(seconds=30)
     assert sent.auto_delete_on_idle == "P10675199DT2H48M5.4775807S"
+
+
+def test_i1_an_update_of_a_queue_sends_back_what_it_read_but_for_the_change() -> None:
+    client = Client()
+    after = QueueState(name="q", dead_letters_expired=False, forward_dead_letters_to="parked", status="ReceiveDisabled")
+    administration(client).make(Change(alias="ewr", action="update", kind="queue", topic="q", after=after))
+    ((name, (sent,), _),) = client.calls
+    assert name == "update_queue"
+    assert (sent.dead_lettering_on_message_expiration, sent.forward_dead_lettered_messages_to) == (False, "parked")
+    assert (sent.status, sent.user_metadata, sent.max_delivery_count) == ("ReceiveDisabled", "theirs", 10)
+    assert sent.forward_to == "sb://host:5671/some/queue"
+
+
+def test_a_queue_is_created_with_what_is_asked_for_and_then_suspended() -> None:
+    client = Client()
+    after = QueueState(name="q", requires_session=True, initial_ttl_ms=60_000, status="ReceiveDisabled")
+    administration(client).make(Change(alias="ewr", action="create", kind="queue", topic="q", after=after))
+    (created, (name,), options), (updated, (sent,), _) = client.calls
+    assert (created, name, updated) == ("create_queue", "q", "update_queue")
+    assert (options["requires_session"], options["default_message_time_to_live"]) == (True, timedelta(minutes=1))
+    assert sent.status == "ReceiveDisabled"
 
 
 def test_further_rules_follow_the_one_that_a_subscription_is_made_with() -> None:

@@ -18,6 +18,7 @@ from isthmus.connectors.servicebus.message_rewriter import (
     Refused,
 )
 from isthmus.message import digest, duplicate_key, made_message_id
+from isthmus.message.copy_policy import CopyPolicy
 from isthmus.message.name import DIGEST, HOP_PROPERTIES
 from isthmus.replication.identity import provenance_of
 
@@ -162,6 +163,15 @@ def test_a_message_never_returns_i3() -> None:
     verdict = rewriter.copy(stored(own=been("ewr/flights")), NOW_MS)
     assert isinstance(verdict, Refused)
     assert (verdict.disposition, verdict.reason, rewriter.looped) == ("complete", VISITED, 1)
+
+
+def test_i3_the_only_copy_of_a_message_that_would_return_is_dead_lettered() -> None:
+    policy = CopyPolicy(dead_letters_returning=True)
+    rewriter = MessageRewriter("jfk/flights", "ewr", policy=policy)
+    verdict = rewriter.copy(stored(own=been("ewr/flights")), NOW_MS)
+    assert isinstance(verdict, Refused)
+    assert (verdict.disposition, verdict.reason, rewriter.looped) == ("dead-letter", VISITED, 1)
+    assert copied(stored(7), rewriter) == copied(stored(7), MessageRewriter("jfk/flights", "ewr"))
 
 
 def test_i3_another_entity_and_another_namespace_of_the_same_alias_are_no_return() -> None:

@@ -13,7 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from isthmus.connectors.servicebus.option import SPARK_OPTIONS, SinkOptions, SourceOptions, place_faults, spec_of
+from isthmus.connectors.servicebus.option import (
+    SPARK_OPTIONS,
+    SinkOptions,
+    SourceOptions,
+    copy_faults,
+    place_faults,
+    spec_of,
+)
 from isthmus.connectors.spec import Spec, parse_options
 from isthmus.errors import ConfigError, Fault
 
@@ -30,6 +37,7 @@ _TARGET = (
     "mark_value",
     "duplicates",
     "trusts_provenance",
+    "policy",
 )
 
 
@@ -61,10 +69,7 @@ def read_target(options: Mapping[str, str]) -> SinkOptions:
     """
     values = _values(TARGET, SinkOptions, options)
     made = SinkOptions(**values)
-    faults = list(place_faults(made))
-    if made.origin and "/" not in made.origin:
-        faults.append(("origin has no alias", "write alias/entity"))
-    _check(TARGET, faults)
+    _check(TARGET, [*place_faults(made), *copy_faults(made)])
     return made
 
 

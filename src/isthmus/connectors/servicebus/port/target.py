@@ -28,6 +28,7 @@ from isthmus.connectors.servicebus.refusal import may_pass, refusal_of
 from isthmus.errors import InvalidArgumentError, IsthmusError, OperationTimeoutError
 from isthmus.message import DUPLICATE_KEYS
 from isthmus.message import name as names
+from isthmus.message.copy_policy import CopyPolicy
 from isthmus.transport import Client
 from isthmus.transport.sender import envelope
 
@@ -158,6 +159,7 @@ class ServiceBusTarget(End):
             mark=Mark(options.mark, is_number=options.mark_value == "number") if options.mark else None,
             makes_message_ids=options.duplicates == "origin" and DUPLICATE_KEYS not in offered,
             trusts=options.trusts_provenance,
+            policy=CopyPolicy.from_text(options.policy),
         )
 
     def _granted(self, sender: MarkedSender, events: list[TargetEvent], now: float) -> None:

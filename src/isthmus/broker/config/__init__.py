@@ -1,0 +1,1 @@
+"""A namespace's file: read, checked, and made true."""

@@ -1,0 +1,217 @@
+"""A namespace's file made true.
+
+What it is: the entities of a `NamespaceConfig` created, or brought in line where they stand already. What it is not: a
+remover; entities that the file does not name stay, and so do their messages.
+Spec: none; the file is read again at every start, and what it says wins over what the administration API changed since.
+
+Invariants:
+    I1. A second run with the same file changes nothing.
+    I2. Whatever the engine refuses is told all at once, and nothing is staged then: the file is tried on a copy first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from isthmus.broker.config.namespace_file import NamespaceConfig, SubscriptionConfig
+from isthmus.broker.security.keyring import merge_rules
+from isthmus.clock import SystemClock
+from isthmus.entities import Engine, FragmentStores, Limits
+from isthmus.entities.description import (
+    DEFAULT_RULE_NAME,
+    INFINITE_MS,
+    AuthorizationRule,
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from isthmus.entities.hub import EventHubDescription
+from isthmus.errors import ConfigError, Fault, IsthmusError
+from isthmus.store import MemoryJournal
+
+__all__ = ["provision"]
+
+
+def provision(engine: Engine, config: NamespaceConfig, *, file: str = "", limits: Limits = Limits()) -> list[str]:  # noqa: B008 - frozen
+    """Create or update what the file names; the changes are staged, the caller commits them.
+
+    Args:
+        engine: the entities.
+        config: what the file says.
+        file: its name, for faults.
+        limits: those of the engine.
+
+    Returns:
+        The paths of the entities that were created or changed.
+
+    Raises:
+        ConfigError: the engine refuses something, e.g. a change of RequiresSession; nothing is staged.
+    """
+    faults: list[Fault] = []
+    trial = _copy(engine, config, limits)
+    for path, step in _steps(config):
+        try:
+            step(trial)
+        except IsthmusError as error:
+            faults.append(Fault(f"{path}: {error}", file=file))
+    if faults:
+        raise ConfigError(faults)
+    return [path for path, step in _steps(config) if step(engine)]
+
+
+_D = TypeVar("_D", QueueDescription, TopicDescription, EventHubDescription)
+_NO_LIMITS: dict[str, Any] = {
+    each.name: 1 if each.name.startswith("min_") else INFINITE_MS
+    for each in fields(Limits)
+    if each.name.startswith(("min_", "max_"))
+} | {"tier": None}
+
+
+def _steps(config: NamespaceConfig) -> Iterator[tuple[str, Callable[[Engine], bool]]]:
+    """Paths, and what to do for each on an engine; the latter tells whether anything changed."""
+    for name, topic in config.topics.items():
+        rules = config.authorization_rules.get(name)
+        yield name, partial(_topic, name=name, wanted=topic.description, rules=rules)
+    for name, queue in _targets_first(config.queues):
+        rules = config.authorization_rules.get(name)
+        yield name, partial(_queue, name=name, wanted=queue, rules=rules)
+    for name, topic in config.topics.items():
+        for sub, wanted in topic.subscriptions.items():
+            yield f"{name}/Subscriptions/{sub}", partial(_subscription, topic=name, name=sub, wanted=wanted)
+    for name, hub in config.event_hubs.items():
+        yield name, partial(_event_hub, name=name, wanted=hub, rules=config.authorization_rules.get(name))
+
+
+def _copy(engine: Engine, config: NamespaceConfig, limits: Limits) -> Engine:
+    """An engine in memory with what stands now of what the file names, queues and topics crosswise."""
+    journal = MemoryJournal()
+    # What stands was made under other limits, maybe: it is copied without any, and then judged by those of today.
+    limits = replace(limits, partitions_per_entity=1, partition_stores=1)
+    copy = _engine_in_memory(journal, replace(limits, **_NO_LIMITS), partitioned=engine.stores is not None)
+    for name in config.event_hubs:
+        if (hub := engine.hubs.get(name)) is not None:
+            copy.hubs.create(name, hub)
+    for name in (*config.topics, *config.queues, *config.event_hubs, *_targets(config)):
+        if copy.get_topic(name) is not None or copy.get_queue(name) is not None:
+            continue
+        if (topic := engine.get_topic(name)) is not None:
+            copy.create_topic(name, topic)
+        if (queue := engine.get_queue(name)) is not None:
+            copy.create_queue(name, replace(queue, forward_to=None, forward_dead_lettered_messages_to=None))
+    for name, wanted in config.topics.items():
+        for sub in wanted.subscriptions:
+            if (subscription := engine.get_subscription(name, sub)) is not None:
+                plain = replace(subscription, forward_to=None, forward_dead_lettered_messages_to=None)
+                copy.create_subscription(name, sub, plain)
+                copy.delete_rule(name, sub, DEFAULT_RULE_NAME)
+                for rule in engine.list_rules(name, sub):
+                    copy.create_rule(name, sub, rule)
+    copy.close()
+    return _engine_in_memory(journal, limits, partitioned=engine.stores is not None)
+
+
+def _engine_in_memory(journal: MemoryJournal, limits: Limits, *, partitioned: bool) -> Engine:
+    clock = SystemClock()
+    stores = FragmentStores(lambda _: MemoryJournal(), clock, limits, os.urandom) if partitioned else None
+    return Engine(journal, clock, limits=limits, stores=stores)
+
+
+def _targets(config: NamespaceConfig) -> Iterator[str]:
+    """What the file's entities forward to: it may stand without being named in the file."""
+    described: list[QueueDescription | SubscriptionDescription] = [*config.queues.values()]
+    described += [each.description for topic in config.topics.values() for each in topic.subscriptions.values()]
+    for each in described:
+        yield from filter(None, (each.forward_to, each.forward_dead_lettered_messages_to))
+
+
+def _targets_first(queues: dict[str, QueueDescription]) -> Iterator[tuple[str, QueueDescription]]:
+    """The queues, those that others forward to before the others; of a circle, one has no target and is refused."""
+    pending = dict(queues)
+    while pending:
+        waiting = {name.lower() for name in pending}
+        ready = [
+            name
+            for name, queue in pending.items()
+            if not {(queue.forward_to or "").lower(), (queue.forward_dead_lettered_messages_to or "").lower()} & waiting
+        ]
+        for name in ready or list(pending):
+            yield name, pending.pop(name)
+
+
+def _authorized(wanted: _D, current: _D | None, rules: list[AuthorizationRule] | None) -> _D:
+    """The description with the file's authorization rules, or with those that stand where the file has none."""
+    standing = current.authorization_rules if current is not None else []
+    if rules is not None:
+        standing = merge_rules(rules, standing, SystemClock().wall_ms())
+    return replace(wanted, authorization_rules=standing)
+
+
+def _queue(engine: Engine, name: str, wanted: QueueDescription, rules: list[AuthorizationRule] | None) -> bool:
+    current = engine.get_queue(name)
+    wanted = _authorized(wanted, current, rules)
+    if current is None:
+        engine.create_queue(name, wanted)
+        return True
+    if wanted != current:
+        engine.update_queue(name, wanted)
+    return wanted != current
+
+
+def _topic(engine: Engine, name: str, wanted: TopicDescription, rules: list[AuthorizationRule] | None) -> bool:
+    current = engine.get_topic(name)
+    wanted = _authorized(wanted, current, rules)
+    if current is None:
+        engine.create_topic(name, wanted)
+        return True
+    if wanted != current:
+        engine.update_topic(name, wanted)
+    return wanted != current
+
+
+def _event_hub(engine: Engine, name: str, wanted: EventHubDescription, rules: list[AuthorizationRule] | None) -> bool:
+    current = engine.hubs.get(name)
+    wanted = _authorized(wanted, current, rules)
+    if current is None:
+        engine.hubs.create(name, wanted)
+        return True
+    # A file says nothing of these.
+    wanted = replace(wanted, consumer_group_metadata=current.consumer_group_metadata)
+    if wanted != current:
+        engine.hubs.update(name, wanted)
+    return wanted != current
+
+
+def _subscription(engine: Engine, topic: str, name: str, wanted: SubscriptionConfig) -> bool:
+    current = engine.get_subscription(topic, name)
+    changed = current != wanted.description
+    if current is None:
+        first = wanted.rules[0] if wanted.rules else None
+        engine.create_subscription(topic, name, wanted.description, first)
+    elif changed:
+        engine.update_subscription(topic, name, wanted.description)
+    return _rules(engine, topic, name, wanted.rules) or changed
+
+
+def _rules(engine: Engine, topic: str, name: str, wanted: list[RuleDescription]) -> bool:
+    """Bring the rules in line with the file's; a file without rules leaves them alone."""
+    if not wanted:
+        return False
+    standing = {rule.name.lower(): rule for rule in engine.list_rules(topic, name)}
+    changed = False
+    for rule in wanted:
+        current = standing.pop(rule.name.lower(), None)
+        if current is None:
+            engine.create_rule(topic, name, rule)
+        elif (current.filter, current.action) != (rule.filter, rule.action):
+            engine.update_rule(topic, name, replace(rule, created_at_ms=current.created_at_ms))
+        else:
+            continue
+        changed = True
+    for rule in standing.values():
+        engine.delete_rule(topic, name, rule.name)
+    return changed or bool(standing)

@@ -1,0 +1,93 @@
+"""Links on which clients browse: they see copies of messages, which stay where and as they are.
+
+What it is: a source with distribution mode `copy`, as a JMS QueueBrowser attaches it, served as peeks in sequence order:
+messages of every state, locked ones included. What it is not: `peek-message` of `$management`, with which the SDKs browse
+(`isthmus.broker.management`).
+Spec: OASIS AMQP 1.0 3.5.6 (std-dist-mode); Microsoft Learn, "Message browsing".
+
+Invariants:
+    I1. Nothing is locked, counted as delivered or removed, whatever the client answers; its outcomes are echoed.
+    I2. Each message that is there when the browser comes to its place is shown once, in sequence order.
+    I3. A drain is answered when the last message was shown, so that the client knows the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from isthmus.amqp import Link, section
+from isthmus.amqp.performative import Accepted
+from isthmus.broker.link.coordinator import Transactions
+from isthmus.broker.link.sender_link import Carrier, SenderLink
+from isthmus.entities import Acquired, AnyPartitionedQueue, Payload, Queue
+from isthmus.entities.blob import Large
+from isthmus.errors import IsthmusError
+
+__all__ = ["BrowseSenderLink"]
+
+# Messages of one turn; a peek reads no more than its own bound of bytes.
+_AT_ONCE = 64
+_SEQUENCE = "x-opt-sequence-number"
+
+
+class BrowseSenderLink(SenderLink):
+    """One link on which a client browses; arguments as for `SenderLink`."""
+
+    def __init__(
+        self,
+        link: Link,
+        path: str,
+        queue: Queue | AnyPartitionedQueue,
+        carrier: Carrier,
+        transactions: Transactions,
+    ) -> None:
+        super().__init__(link, path, queue, carrier, transactions)
+        self._next = 0
+        self._scheduled = False
+        self._loop = asyncio.get_running_loop()
+
+    def offer(self) -> None:
+        """There is credit, a drain, or room to write: take a turn."""
+        if not self._scheduled and not self.closed:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def on_disposed(self, first: int, last: int, state: Any, settled: bool) -> None:
+        """The client is done with copies (I1)."""
+        for each in [each for each in self._tokens if (each - first) & 0xFFFFFFFF <= (last - first) & 0xFFFFFFFF]:
+            del self._tokens[each]
+        if not settled:
+            count = ((last - first) & 0xFFFFFFFF) + 1
+            self._answer([(first + number) & 0xFFFFFFFF for number in range(count)], state or Accepted())
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if self.closed or self.link.detached or self.link.amqp_session.ended or self._stream is not None:
+            return
+        count = min(self._room, _AT_ONCE) if self._carrier.is_writable else 0
+        try:
+            payloads = self.queue.peek(self._next, count) if count > 0 else []
+        except IsthmusError as error:
+            self.close()
+            self.detach(error)
+            self._carrier.touch()
+            return
+        if payloads:
+            self._next = _sequence_of(payloads[-1]) + 1
+            self._send(Acquired([_tag(payload) for payload in payloads], payloads, (), 0))
+            self.offer()
+        elif self._carrier.is_writable:
+            self.drain()
+        self._carrier.touch()
+
+
+def _sequence_of(payload: Payload) -> int:
+    front = payload.front if isinstance(payload, Large) else payload
+    annotations: dict[Any, Any] = section.decode_map(front, section.locate(front).message_annotations)
+    return int(next(value for key, value in annotations.items() if str(key) == _SEQUENCE))
+
+
+def _tag(payload: Payload) -> bytes:
+    """A delivery tag that is no lock token of any message."""
+    return bytes(8) + _sequence_of(payload).to_bytes(8, "big")

@@ -1,0 +1,77 @@
+"""Which links of a connection have been idle for as long as their service allows.
+
+What it is: what each link last did and when, for links to queues, topics and subscriptions and for links to event hubs,
+whose service waits longer. What it is not: the detach (`peer`). Links of `$cbs`, `$management` and coordinators are never
+idle here: neither page below speaks of them.
+Spec: docs/explanation/protocol.md, Tokens; service-bus-amqp-troubleshoot.md (10 minutes), event-hubs-amqp-troubleshoot.md (30 minutes).
+
+Invariants:
+    I1. A link is told to be idle only after a whole time-out in which nothing moved on it: no message, credit, settlement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from isthmus.amqp import Link
+from isthmus.broker.config.limit import ConnectionLimits
+from isthmus.broker.hub import HubReceiverLink, HubSenderLink
+from isthmus.broker.link.receiver_link import ReceiverLink
+from isthmus.broker.link.sender_link import SenderLink
+from isthmus.errors import IdleLinkError
+
+__all__ = ["IdleWatch"]
+
+# Idle links are looked for this many times in the time that they may be idle, and at most every five seconds.
+_LOOKS = 20
+_LOOK_SECONDS = 5.0
+
+
+class IdleWatch:
+    """The idle times of one connection's links.
+
+    Args:
+        limits: of the namespace.
+        now: monotonic seconds.
+    """
+
+    def __init__(self, limits: ConnectionLimits, now: float) -> None:
+        self._seconds = limits.link_idle_timeout_ms / 1000
+        self._hub_seconds = limits.event_hub_link_idle_timeout_ms / 1000
+        shortest = min(filter(None, (self._seconds, self._hub_seconds)), default=0.0)
+        self._pause_seconds = min(_LOOK_SECONDS, shortest / _LOOKS)
+        self._next_look = now if shortest else float("inf")
+        self._activity: dict[Link, tuple[object, float]] = {}
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to look again."""
+        return now >= self._next_look
+
+    def overdue(self, handlers: Mapping[Link, object], now: float) -> list[tuple[Link, IdleLinkError]]:
+        """The links on which nothing has moved for too long, and what to tell their client.
+
+        Args:
+            handlers: what serves each link.
+            now: monotonic seconds.
+        """
+        self._next_look = now + self._pause_seconds
+        found: list[tuple[Link, IdleLinkError]] = []
+        for link, handler in handlers.items():
+            if isinstance(handler, ReceiverLink | SenderLink):
+                seconds, entity = self._seconds, "Message"
+            elif isinstance(handler, HubReceiverLink | HubSenderLink):
+                seconds, entity = self._hub_seconds, "EventHub"
+            else:
+                continue
+            mark = handler.activity
+            known = self._activity.get(link)
+            if known is None or known[0] != mark:
+                self._activity[link] = (mark, now)
+            elif seconds and now - known[1] >= seconds:
+                what = "publisher" if isinstance(handler, ReceiverLink | HubReceiverLink) else "consumer"
+                found.append((link, IdleLinkError(link.name, what, entity, seconds)))
+        return found
+
+    def forget(self, link: Link) -> None:
+        """A link is gone."""
+        self._activity.pop(link, None)

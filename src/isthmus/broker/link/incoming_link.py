@@ -1,0 +1,190 @@
+"""What all links have in common on which clients send: taking deliveries, and answering them once they are durable.
+
+What it is: the base of the links into queues and topics (`receiver link`) and into event hubs (`hub.receiver link`). It keeps the client
+in credit, holds it back while too much waits for the disk, and disposes of each delivery. What it is not: where messages
+go, and what a transaction is, which those say.
+Spec: docs/explanation/protocol.md, Links, Sending.
+
+Invariants:
+    I1. accepted leaves only from the callback of the commit that made the messages durable.
+    I2. A batch envelope is accepted or rejected as a whole; a run of single messages is one unit for the disk, but a bad
+        message in it is rejected alone.
+    I3. The only outcomes sent are accepted, and rejected with condition and text: one SDK hangs on any other.
+    I4. Settled transfers get no disposition.
+    I5. `owed` counts what waits for a commit, so that the link's end is told behind it (`isthmus.broker.link.departure`).
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Protocol
+
+from isthmus.amqp import BATCH_FORMAT, Link, Transfers
+from isthmus.amqp.performative import Rejected
+from isthmus.broker.link.condition import amqp_error, refusal
+from isthmus.broker.link.departure import Owed
+from isthmus.errors import IsthmusError
+
+__all__ = ["CREDIT", "IncomingLink", "Refusing", "wrap"]
+
+_log = logging.getLogger(__name__)
+
+# Deliveries that a client may have under way on a link; one frame of a flow serves half as many.
+CREDIT = 2000
+
+Durable = Callable[[], None]
+Failed = Callable[[Exception], None]
+
+
+class Refusing(Protocol):
+    """What may take no messages, and counts those that it refused."""
+
+    refused_total: int
+
+    def check_sendable(self) -> None:
+        """Refuse where no message would be taken."""
+        ...
+
+
+class IncomingLink(ABC):
+    """One link on which a client sends.
+
+    Args:
+        link: whose receiver we are, accepted.
+        path: the address as the client wrote it.
+        taker: what the messages go to.
+        account: told of bytes that wait for the disk: positive when they come, negative when they are durable.
+
+    Attributes:
+        destinations: other paths that the messages go to, on which the client needs Send as well.
+    """
+
+    destinations: tuple[str, ...] = ()
+
+    def __init__(
+        self, link: Link, path: str, taker: Refusing, account: Callable[[int], None], credit: int = CREDIT
+    ) -> None:
+        self.link = link
+        self._credit = credit
+        self.path = path
+        self._taker = taker
+        self._account = account
+        self.owed = Owed()
+        self._accepted = 0
+        self._rejected = 0
+
+    # ---- what the kinds differ in
+
+    @abstractmethod
+    def store(self, payloads: list[bytes], durable: Durable, failed: Failed, /) -> None:
+        """Take messages as one unit, or raise IsthmusError and take none; later call one of the two."""
+
+    @abstractmethod
+    def store_batch(self, envelope_bytes: bytes, durable: Durable, failed: Failed, /) -> None:
+        """Take the messages of a batch envelope in the same way."""
+
+    @abstractmethod
+    def enlist(self, event: Transfers) -> None:
+        """Take or reject deliveries whose state names a transaction."""
+
+    # ---- called by the connection
+
+    def open(self) -> None:
+        """Grant the first credit."""
+        self.link.grant(self._credit)
+
+    def check_open(self) -> None:
+        """Refuse where the link cannot go on.
+
+        Raises:
+            IsthmusError: the entity was deleted, or takes no messages any more.
+        """
+        self._taker.check_sendable()
+
+    @property
+    def activity(self) -> object:
+        """Changes whenever the client sends."""
+        return self.link.delivery_count
+
+    def on_transfers(self, event: Transfers) -> None:
+        """Take a run of deliveries."""
+        first, settled = event.first_delivery_id, event.settled
+        if event.state is not None:
+            self.enlist(event)
+        elif event.message_format == BATCH_FORMAT:
+            for number, payload in enumerate(event.payloads):
+                self._take_batch(payload, first + number, settled)
+        else:
+            self._take_run(event.payloads, first, settled)
+        self.top_up()
+
+    def top_up(self) -> None:
+        """Grant credit again, once half of it is used up."""
+        if self.link.credit <= self._credit // 2:
+            self.link.grant(self._credit)
+
+    def statistics(self) -> dict[str, int]:
+        """Deliveries accepted and rejected so far."""
+        return {"accepted": self._accepted, "rejected": self._rejected}
+
+    # ---- the steps
+
+    def _take_batch(self, payload: bytes, delivery_id: int, settled: bool) -> None:
+        size_bytes = len(payload)
+        try:
+            self.store_batch(payload, *self._outcomes(delivery_id, 1, size_bytes, settled))
+        except IsthmusError as error:
+            self.reject(delivery_id, 1, error, settled)
+            return
+        self._await(size_bytes)
+
+    def _take_run(self, payloads: list[bytes], first: int, settled: bool) -> None:
+        size_bytes = sum(map(len, payloads))
+        try:
+            self.store(payloads, *self._outcomes(first, len(payloads), size_bytes, settled))
+        except IsthmusError as error:
+            if len(payloads) == 1:
+                self.reject(first, 1, error, settled)
+                return
+            for number, payload in enumerate(payloads):
+                self._take_run([payload], first + number, settled)
+            return
+        self._await(size_bytes)
+
+    def _await(self, size_bytes: int) -> None:
+        """Note that `_outcomes` will come: what waits for the disk, and what the client is owed."""
+        self.owed.add()
+        self._account(size_bytes)
+
+    def _outcomes(self, first: int, count: int, size_bytes: int, settled: bool) -> tuple[Durable, Failed]:
+        """What happens when the commit has ended well, and when it has not."""
+
+        def durable() -> None:
+            self._account(-size_bytes)
+            self._accepted += count
+            if not settled:
+                self.link.dispose(wrap(first), wrap(first + count - 1))
+            self.owed.paid()
+
+        def failed(error: Exception) -> None:
+            self._account(-size_bytes)
+            self.reject(first, count, error, settled)
+            self.owed.paid()
+
+        return durable, failed
+
+    def reject(self, first: int, count: int, error: Exception, settled: bool) -> None:
+        """Answer deliveries with a refusal, and count them."""
+        self._rejected += count
+        self._taker.refused_total += count
+        _, condition, text = refusal(error)
+        _log.warning("send rejected: entity=%r condition=%s reason=%s", self.path, condition, text)
+        if not settled:
+            self.link.dispose(wrap(first), wrap(first + count - 1), Rejected(amqp_error(error)))
+
+
+def wrap(delivery_id: int) -> int:
+    """Delivery ids are serial numbers of 32 bits."""
+    return delivery_id & 0xFFFFFFFF

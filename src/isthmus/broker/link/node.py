@@ -1,0 +1,145 @@
+"""Links on which requests come in to a `$cbs` or `$management` node.
+
+What it is: each request read, settled, handed to the node, and its reply sent on the client's own link. What it is not:
+any operation (`cbs`, `management`).
+Spec: docs/explanation/protocol.md, Tokens, Management.
+
+Invariants:
+    I1. A request that can be read is accepted before it is answered: one SDK waits for that. One that cannot is rejected.
+    I2. A reply without a link to go to is dropped; the client that takes no replies hears of its request by the outcome.
+    I3. Replies that wait for credit hold no more than a request may, and one reply more.
+    I4. A request in a transaction that cannot take part is rejected and answered: clients wait for the one or the other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from isthmus.amqp import CodecError, Link, Transfers
+from isthmus.amqp.performative import Rejected, TransactionalState
+from isthmus.broker.link.condition import amqp_error, refusal
+from isthmus.broker.link.coordinator import Transactions
+from isthmus.broker.link.request import Replies, Reply, Request, Respond, Style, find_replies
+from isthmus.entities import Transaction
+from isthmus.errors import InvalidArgumentError, IsthmusError, NotAllowedError, QuotaExceededError
+
+__all__ = ["Answer", "Requests"]
+
+_log = logging.getLogger(__name__)
+
+Answer = Callable[[Request, Respond], None]
+
+# Requests that a client may have under way on a link.
+_CREDIT = 100
+
+
+class _Client(Protocol):
+    """The connection that a request came on."""
+
+    @property
+    def name(self) -> str:
+        """Address of the client, for the log."""
+        ...
+
+    def replies(self) -> list[Replies]:
+        """The links on which replies go to the client."""
+        ...
+
+    def touch(self) -> None:
+        """Send what was written once the turn is over."""
+        ...
+
+
+class Requests:
+    """One link on which a client asks a node.
+
+    Args:
+        link: whose receiver we are, accepted.
+        node: path of the node.
+        style: how the node spells the properties of replies.
+        answer: carries out a request.
+        client: the connection.
+        transactions: of the connection, if requests may take part in them.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        node: str,
+        style: Style,
+        answer: Answer,
+        client: _Client,
+        transactions: Transactions | None = None,
+    ) -> None:
+        self.link = link
+        self.node = node
+        self._style = style
+        self._answer = answer
+        self._client = client
+        self._transactions = transactions
+
+    def open(self) -> None:
+        """Grant the first credit."""
+        self.link.grant(_CREDIT)
+
+    def on_transfers(self, event: Transfers) -> None:
+        """Answer requests."""
+        for number, payload in enumerate(event.payloads):
+            self._take(payload, (event.first_delivery_id + number) & 0xFFFFFFFF, event.settled, event.state)
+        self.top_up()
+
+    def top_up(self) -> None:
+        """Grant credit again, once half of it is used up."""
+        if self.link.credit <= _CREDIT // 2:
+            self.link.grant(_CREDIT)
+
+    def _take(self, payload: bytes, delivery_id: int, settled: bool, state: Any) -> None:
+        try:
+            request = Request.decode(payload)
+        except (CodecError, InvalidArgumentError) as error:
+            _log.warning(
+                "request rejected: peer=%s node=%.300r condition=%s reason=%.300s",
+                self._client.name, self.node, refusal(error).condition, error,
+            )  # fmt: skip
+            if not settled:
+                self.link.dispose(delivery_id, delivery_id, Rejected(amqp_error(error)))
+            return
+        try:
+            request.transaction = None if state is None else self._transaction(state)
+        except IsthmusError as error:
+            if not settled:
+                self.link.dispose(delivery_id, delivery_id, Rejected(amqp_error(error)))
+            status, condition, text = refusal(error)
+            self._respond(request, Reply(status, text, None, condition))
+            return
+        if not settled:
+            self.link.dispose(delivery_id, delivery_id)
+        self._answer(request, lambda reply: self._respond(request, reply))
+
+    def _transaction(self, state: Any) -> Transaction:
+        """The transaction that a transfer's state names.
+
+        Raises:
+            NotAllowedError: requests to this node take part in none; carried out at once, a roll-back would not undo them.
+            IsthmusError: as `Transactions.find`.
+        """
+        if self._transactions is None or not isinstance(state, TransactionalState):
+            raise NotAllowedError("Requests to this node cannot take part in a transaction.")
+        return self._transactions.find(state.txn_id, self.link.amqp_session)
+
+    def _respond(self, request: Request, reply: Reply) -> None:
+        if reply.status >= 400:
+            _log.warning(
+                "request failed: peer=%s node=%.300r operation=%.64r status=%d condition=%s reason=%.300s",
+                self._client.name, self.node, request.operation, reply.status, reply.condition, reply.description,
+            )  # fmt: skip
+        replies = find_replies(self._client.replies(), request, self.node, self.link)
+        if replies is not None and replies.waiting_bytes > self.link.max_message_size_bytes:
+            error = QuotaExceededError("Replies wait for which the client grants no credit.")
+            _log.warning("requests refused: peer=%s node=%.300r reason=%s", self._client.name, self.node, error)
+            self.link.detach(amqp_error(error))
+        elif replies is not None:
+            replies.send(reply.encode(request, self._style))
+            self._client.touch()

@@ -1,0 +1,238 @@
+"""Links on which clients send messages into a queue or topic.
+
+What it is: an `IncomingLink` into an entity, alone or within a transaction. What it is not: validation of messages, which the
+entity does.
+Spec: docs/explanation/protocol.md, Links, Sending, Transactions.
+
+Invariants:
+    I1. Messages of a link are taken in the order in which they were sent: what comes while a large one is written waits.
+    I2. A large message in a transaction is there before anything that follows it on the connection is read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+from isthmus.amqp import BATCH_FORMAT, Link, TransferParts, Transfers
+from isthmus.amqp.performative import Accepted, TransactionalState
+from isthmus.broker.large import LARGE_BYTES, LargeDesk, Upload
+from isthmus.broker.link.coordinator import Transactions
+from isthmus.broker.link.incoming_link import CREDIT, Durable, Failed, IncomingLink, Refusing, wrap
+from isthmus.broker.security.keyring import Right
+from isthmus.entities import Copy, Large, Partitioned, PartitionedTransfer, Payload, Transaction, envelope
+from isthmus.entities.transaction import Destination as Examined
+from isthmus.errors import IsthmusError, MessageTooLargeError, NotAllowedError
+
+__all__ = ["BATCH_BYTES", "CREDIT", "Destination", "ReceiverLink"]
+
+# An envelope is taken in one turn of the loop; the service's limit, however large an entity's messages may be.
+BATCH_BYTES = 1 << 20
+
+
+class Destination(Examined, Refusing, Protocol):
+    """What takes messages: a queue, a topic, or the way via one."""
+
+    def accept(
+        self,
+        payloads: Sequence[Payload],
+        on_durable: Callable[[], None] | None = None,
+        on_failed: Callable[[Exception], None] | None = None,
+        /,
+    ) -> None:
+        """Take messages as one unit."""
+        ...
+
+    def hold_room(self, size_bytes: int, /) -> None:
+        """See `isthmus.entities.intake.Intake.hold_room`."""
+        ...
+
+    def give_back_room(self, size_bytes: int, /) -> None:
+        """See `isthmus.entities.intake.Intake.give_back_room`."""
+        ...
+
+
+class ReceiverLink(IncomingLink):
+    """One link on which a client sends.
+
+    Args:
+        link: whose receiver we are, accepted.
+        path: the entity as the client wrote it.
+        destination: the entity.
+        account: as for `IncomingLink`.
+        transactions: of the connection.
+        large: what takes large messages; None reads them like all others.
+        account_large: told of bytes of large messages that wait for the disk, as `account` is of the others'.
+        batch_limit: how many messages an envelope may have; None for any number.
+        credit: deliveries that the client may send ahead of what is read.
+        takes_copies: whether what comes are a route's copies, which bear duplicate keys.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        path: str,
+        destination: Destination | Partitioned[Any] | PartitionedTransfer,
+        account: Callable[[int], None],
+        transactions: Transactions,
+        large: LargeDesk | None = None,
+        account_large: Callable[[int], None] = lambda size: None,
+        *,
+        batch_limit: int | None = None,
+        credit: int = CREDIT,
+        takes_copies: bool = False,
+    ) -> None:
+        super().__init__(link, path, destination, account, credit)
+        self._takes_copies = takes_copies
+        self._destination = destination
+        self._transactions = transactions
+        self._large = large
+        self._account_large = account_large
+        self._batch_limit = batch_limit
+        if large is not None and large.files is not None:
+            link.parts_above_bytes = LARGE_BYTES
+        # A large message whose end has not come.
+        self._coming: Upload | None = None
+        # What has come and cannot be taken yet: a large message that is being written, and all behind it.
+        self._line: deque[tuple[Upload | None, Transfers]] = deque()
+
+    # ---- large messages
+
+    def on_transfers(self, event: Transfers) -> None:
+        if self._line:
+            self._append(None, event)
+            if event.state is None:
+                return
+            self._clear_line()
+            return
+        super().on_transfers(event)
+
+    def on_parts(self, event: TransferParts) -> None:
+        """Take what has come of a large message."""
+        upload = self._coming
+        if upload is None:
+            assert self._large is not None
+            upload = self._coming = Upload(self._large, self._account_large, cast("Destination", self._destination))
+        if event.aborted:
+            self._coming = None
+            upload.abort()
+            return
+        upload.add(event.parts)
+        if not event.is_last:
+            return
+        self._coming = None
+        whole = Transfers(event.link, event.delivery_id, [b""], [], 0, event.settled, event.state)
+        self._append(upload, whole)
+        if event.state is None:
+            upload.finish(self._advance)
+        else:
+            self._clear_line()
+
+    def close(self) -> None:
+        """The link is gone; what came whole is stored all the same."""
+        if self._coming is not None:
+            self._coming.abort()
+            self._coming = None
+
+    def _append(self, upload: Upload | None, event: Transfers) -> None:
+        self._line.append((upload, event))
+        self.owed.add()
+
+    def _clear_line(self) -> None:
+        """Take everything now (I2)."""
+        for upload, _ in list(self._line):
+            if upload is not None:
+                upload.finish_now()
+        self._advance()
+
+    def _advance(self) -> None:
+        while self._line:
+            upload, event = self._line[0]
+            if upload is not None and not upload.is_over:
+                return
+            self._line.popleft()
+            if upload is None:
+                super().on_transfers(event)
+            else:
+                self._take_large(upload, event)
+            self.owed.paid()
+
+    def _take_large(self, upload: Upload, event: Transfers) -> None:
+        first, settled = event.first_delivery_id, event.settled
+        rejected = self._rejected
+        payload: Large | None = None
+        upload.give_back_room()
+        try:
+            payload = upload.payload()
+            payload.is_copy = self._takes_copies
+            if event.state is None:
+                size_bytes = len(payload.front) + 1
+                self.store([payload], *self._outcomes(first, 1, size_bytes, settled))
+                self._await(size_bytes)
+        except IsthmusError as error:
+            self.reject(first, 1, error, settled)
+        else:
+            if event.state is not None:
+                payloads: list[Any] = [payload]
+                event.payloads = payloads
+                self.enlist(event)
+        if payload is not None and self._rejected > rejected:
+            payload.blob.let_go()
+        self.top_up()
+        self._touch()
+
+    def _touch(self) -> None:
+        """Let what was said be sent: this is not a turn of the connection."""
+        self._account(0)
+
+    # ---- as all links
+
+    def store(self, payloads: Sequence[Payload], durable: Durable, failed: Failed, /) -> None:
+        self._destination.accept(self._typed(payloads), durable, failed)
+
+    def store_batch(self, envelope_bytes: bytes, durable: Durable, failed: Failed, /) -> None:
+        self._destination.accept(self._unpack(envelope_bytes), durable, failed)
+
+    def enlist(self, event: Transfers) -> None:
+        """Take a delivery into the transaction that its state names; deliveries with a state come alone."""
+        state, first = event.state, event.first_delivery_id
+        found: Transaction | None = None
+        try:
+            if not isinstance(state, TransactionalState):
+                raise NotAllowedError("A transfer's state can only name a transaction.")
+            amqp_session = self.link.amqp_session
+            found = self._transactions.find(
+                state.txn_id, amqp_session, [(each, Right.SEND) for each in (self.path, *self.destinations)]
+            )
+            way = self._transactions.way(state.txn_id, self._destination.path, amqp_session)
+            for payload in event.payloads:
+                is_batch = event.message_format == BATCH_FORMAT
+                messages = self._unpack(payload) if is_batch else self._typed([payload])
+                found.send(way or self._destination, messages)
+        except IsthmusError as error:
+            if found is not None and event.settled:
+                found.doom(error)
+            self.reject(first, len(event.payloads), error, event.settled)
+            return
+        if not event.settled:
+            last = first + len(event.payloads) - 1
+            self.link.dispose(wrap(first), wrap(last), TransactionalState(state.txn_id, Accepted()))
+
+    def _unpack(self, payload: bytes) -> Sequence[Payload]:
+        """The messages of an envelope.
+
+        Raises:
+            MessageTooLargeError: there are many, and the envelope is too large, or too many.
+            InvalidMessageError: it is none.
+        """
+        messages = envelope.unpack(payload, self._batch_limit)
+        if len(payload) > BATCH_BYTES and len(messages) > 1:
+            raise MessageTooLargeError(len(payload), BATCH_BYTES)
+        return self._typed(messages)
+
+    def _typed(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        """Messages as what they are: copies, or what any client sends. What is large knows by itself."""
+        if not self._takes_copies:
+            return payloads
+        return [Copy(payload) if isinstance(payload, bytes) else payload for payload in payloads]

@@ -1,0 +1,272 @@
+"""Requests and replies over a pair of links, as `$cbs` and `$management` nodes have them.
+
+What it is: reading a request message, building its reply, and finding the link on which the reply goes back. What it is
+not: any operation.
+Spec: docs/explanation/protocol.md, Tokens, Management; AMQP management (working draft 16), section 3.
+
+Invariants:
+    I1. correlation-id of the reply is the message-id of the request with the identical AMQP type.
+    I2. A reply goes to the link whose target is the request's reply-to, else to the link of that name, else to the link
+        of the same session from the same node.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from isthmus.amqp import Link, codec, section
+from isthmus.amqp.types import Int, Symbol
+from isthmus.broker.large import LARGE_BYTES, LargeDesk, Rope, Stream, encode_rope
+from isthmus.broker.link.condition import amqp_error
+from isthmus.entities import Transaction
+from isthmus.errors import InvalidArgumentError, IsthmusError
+
+__all__ = ["Replies", "Reply", "Request", "Respond", "Style", "find_replies"]
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a node spells the properties of its replies: `$cbs` and `$management` differ."""
+
+    status: str
+    description: str
+    condition: str
+
+
+@dataclass(slots=True)
+class Request:
+    """A request message.
+
+    Attributes:
+        message_id: of any AMQP type that the client chose; None where it set none.
+        reply_to: where the client wants the reply; None where it set nothing.
+        operation: e.g. ``put-token``, ``com.microsoft:peek-message``.
+        properties: all application properties.
+        body: the decoded amqp-value; None where there is none.
+        holder: the connection that it came on, where a node asks for it.
+        transaction: in which it is to be carried out; None for at once.
+    """
+
+    message_id: Any
+    reply_to: str | None
+    operation: str
+    properties: dict[Any, Any]
+    body: Any
+    holder: object = None
+    transaction: Transaction | None = None
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Request:
+        """Read a request.
+
+        Raises:
+            InvalidArgumentError: it names no operation.
+            CodecError: the bytes are no message.
+        """
+        sections = section.locate(payload)
+        properties = section.decode_properties(payload, sections.properties)
+        application = section.decode_map(payload, sections.application_properties)
+        operation = application.get("operation")
+        if not isinstance(operation, str):
+            raise InvalidArgumentError("the request has no application property 'operation' of type string")
+        start = sections.body[0]
+        body = None
+        if sections.body[1]:
+            if payload[start + 2] != section.VALUE:
+                raise InvalidArgumentError("the request's body is no amqp-value section")
+            body, _ = codec.decode(payload, start + 3)
+        reply_to = properties.get("reply_to")
+        return cls(
+            properties.get("message_id"), reply_to if isinstance(reply_to, str) else None, operation, application, body
+        )
+
+    def field(self, name: str, *kinds: type, optional: bool = False) -> Any:
+        """A value of the body map.
+
+        Raises:
+            InvalidArgumentError: it is missing, or of none of `kinds`.
+        """
+        value = self.body.get(name) if isinstance(self.body, dict) else None
+        if value is None:
+            if optional:
+                return None
+            raise InvalidArgumentError(f"the request lacks '{name}'")
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise InvalidArgumentError(f"'{name}' is {type(value).__name__}; expected {kinds[0].__name__}")
+        return value
+
+
+@dataclass(slots=True)
+class Reply:
+    """What a request came to.
+
+    Attributes:
+        status: an HTTP status code.
+        description: text for people.
+        body: an AMQP value; None is sent as an empty map.
+        condition: error condition; empty for success.
+    """
+
+    status: int = 200
+    description: str = "OK"
+    body: Any = None
+    condition: str = ""
+
+    def encode(self, request: Request | None, style: Style) -> bytes | Rope:
+        """The reply message to a request; a rope if it shows large messages."""
+        properties: dict[str, Any] = {style.status: Int(self.status), style.description: self.description}
+        if self.condition:
+            properties[style.condition] = Symbol(self.condition)
+        tracking = None if request is None else request.properties.get("com.microsoft:tracking-id")
+        if tracking is not None:
+            properties["com.microsoft:tracking-id"] = tracking
+        message_id = None if request is None else request.message_id
+        large = encode_rope(self.body)
+        message = section.encode_message(
+            {} if self.body is None or large else self.body,
+            properties=None if message_id is None else {"correlation_id": message_id},
+            application_properties=properties,
+            value_body=True,
+        )
+        if large is None:
+            return message
+        start = section.locate(message).body[0]
+        return Rope([message[: start + 3], *large.segments])
+
+
+Respond = Callable[[Reply], None]
+
+
+class Way(Protocol):
+    """The connection below a link."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether it takes more bytes now."""
+        ...
+
+    def flush(self) -> None:
+        """Send what was written, now."""
+        ...
+
+    def touch(self) -> None:
+        """Send what was written once the turn is over."""
+        ...
+
+    @property
+    def large(self) -> LargeDesk:
+        """Where large messages come from."""
+        ...
+
+
+class Replies:
+    """The link on which a node's replies go to the client.
+
+    Args:
+        link: whose sender we are.
+        node: path of the node that the link comes from.
+        way: the connection; None where no reply is large.
+
+    Attributes:
+        waiting_bytes: in memory, of replies that wait for credit.
+    """
+
+    def __init__(self, link: Link, node: str, way: Way | None = None) -> None:
+        self.link = link
+        self.node = node
+        self._way = way
+        self._waiting: deque[bytes | Rope] = deque()
+        self.waiting_bytes = 0
+        self._count = 0
+        self._stream: Stream | None = None
+
+    def send(self, message: bytes | Rope) -> None:
+        """Send now, or as soon as the client grants credit."""
+        self._waiting.append(message)
+        self.waiting_bytes += _memory_bytes(message)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, as far as the credit reaches."""
+        while (
+            self._waiting
+            and self._stream is None
+            and self.link.credit > 0
+            and not self.link.detached
+            and not self.link.amqp_session.ended
+        ):
+            message = self._waiting[0]
+            is_large = isinstance(message, Rope) or len(message) > LARGE_BYTES
+            if is_large and self.link.sendable < 1:
+                return
+            self._count += 1
+            # Settled: no client of the service settles replies.
+            self._waiting.popleft()
+            self.waiting_bytes -= _memory_bytes(message)
+            tag = self._count.to_bytes(4, "big")
+            if isinstance(message, Rope) or is_large:
+                assert self._way is not None
+                self._stream = Stream(self.link, message, tag, self._way, self._way.large, self._on_sent, settled=True)
+            else:
+                self.link.send(message, tag, settled=True)
+
+    def resume(self) -> None:
+        """The connection or the session has room again."""
+        if self._stream is not None:
+            self._stream.pump()
+        else:
+            self.flush()
+
+    def close(self) -> None:
+        """The link is gone."""
+        if self._stream is not None:
+            self._stream.close()
+        self._waiting.clear()
+
+    def _on_sent(self, error: IsthmusError | None) -> None:
+        self._stream = None
+        if error is not None:
+            self.link.detach(amqp_error(error))
+        self.flush()
+        if self.link.drain:
+            self.link.drained()
+        if self._way is not None:
+            self._way.touch()
+
+    @property
+    def waiting(self) -> int:
+        """Replies that wait for credit."""
+        return len(self._waiting)
+
+
+def _memory_bytes(message: bytes | Rope) -> int:
+    return message.memory_bytes if isinstance(message, Rope) else len(message)
+
+
+def find_replies(links: Iterable[Replies], request: Request | None, node: str, arrived_on: Link) -> Replies | None:
+    """The link for the reply to a request that `arrived_on` a link to `node`; None if the client has none."""
+    # A client may use one address for several links: the reply belongs to the session on which the request came.
+    candidates = sorted(links, key=lambda each: each.link.amqp_session is not arrived_on.amqp_session)
+    wanted = None if request is None else request.reply_to
+    if wanted is not None:
+        for replies in candidates:
+            if _address(replies.link.target) == wanted:
+                return replies
+        for replies in candidates:
+            if replies.link.name == wanted:
+                return replies
+    same = [each for each in candidates if each.node == node and each.link.amqp_session is arrived_on.amqp_session]
+    return same[-1] if same else None
+
+
+def _address(terminus: Any) -> str | None:
+    address = getattr(terminus, "address", None)
+    return address if isinstance(address, str) else None
+
+
+def text_map(value: Mapping[Any, Any] | None) -> dict[str, Any]:
+    """A map with its keys as text."""
+    return {} if value is None else {str(key): item for key, item in value.items()}

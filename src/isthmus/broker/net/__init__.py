@@ -1,0 +1,1 @@
+"""The sockets of a namespace: listeners, TLS, WebSocket, HTTP, and how many connections there may be."""

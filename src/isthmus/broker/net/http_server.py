@@ -1,0 +1,71 @@
+"""The HTTP server of a namespace: administration, `/health`, `/metrics`, and AMQP over WebSocket.
+
+What it is: the applications put together on aiohttp's server. Importing it costs as much as all the rest of a start, so
+that `isthmus.broker.server` does it behind `isthmus.broker.net.http_gate`. What it is not: a listener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import cast
+
+from aiohttp import web
+
+from isthmus.broker.admin import build_admin_app
+from isthmus.broker.namespace import Namespace
+from isthmus.broker.net.admission import admit
+from isthmus.broker.net.http_log import http_log
+from isthmus.broker.net.websocket import add_websocket
+from isthmus.broker.operator_api import add_operator_api
+from isthmus.broker.security.keyring import Authority
+from isthmus.entities import Limits
+
+__all__ = ["start_http"]
+
+# How long an HTTP client may keep a connection between two requests.
+_KEEP_ALIVE_SECONDS = 120.0
+
+
+async def start_http(
+    namespace: Namespace,
+    authority: Authority,
+    limits: Limits,
+    stack: AsyncExitStack,
+    backups: Path | None = None,
+) -> Callable[[], asyncio.BaseProtocol]:
+    """Make the server; what protocols of connections are made by.
+
+    Args:
+        namespace: what is administered.
+        authority: checks tokens.
+        limits: those of the engine.
+        stack: gets what is to be closed.
+        backups: folder of back-ups; None where none can be made.
+    """
+    commits = namespace.commits
+    app = build_admin_app(
+        namespace.engine,
+        authority,
+        namespace.clock,
+        namespace.name,
+        commit=commits.wait_durable,
+        health=namespace.health,
+        limits=limits,
+        on_authorised=lambda http: admit(namespace.admission, http.transport),
+    )
+    add_operator_api(app, namespace, authority, backups)
+    add_websocket(app, namespace)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        logger=http_log(),
+        handle_signals=False,
+        keepalive_timeout=_KEEP_ALIVE_SECONDS,
+        shutdown_timeout=2.0,
+    )
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    return cast("Callable[[], asyncio.BaseProtocol]", runner.server)

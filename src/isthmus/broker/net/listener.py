@@ -1,0 +1,337 @@
+"""Listening sockets on which one port speaks AMQP, TLS, HTTP and WebSocket.
+
+What it is: accepts connections, looks at their first bytes without taking them from the kernel, and gives each to the
+protocol that it speaks; inside TLS it looks again. What it is not: any of these protocols.
+
+Invariants:
+    I1. A client that says nothing, does not end its TLS handshake, or does not get to the end of its first HTTP head, is
+        dropped `SILENCE_SECONDS` after it was accepted; one that speaks neither protocol at once. All leave one line in
+        the log, and the port serves on.
+    I2. Running out of file descriptors stops accepting for a moment, not for good.
+    I3. Every socket is in the account of `admission` from the moment when it is accepted until its descriptor is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import cast
+
+from isthmus.broker.net.admission import Admission
+from isthmus.broker.net.sniff import ENOUGH_BYTES, Speech, recognise
+from isthmus.errors import IsthmusError
+
+__all__ = ["SILENCE_SECONDS", "Doorway", "ListenError", "Listener", "ProtocolFactory"]
+
+_log = logging.getLogger(__name__)
+
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+
+# The service drops a connection that has shown no token after 20 s; one that has shown nothing at all gets no more.
+SILENCE_SECONDS = 20.0
+# Bytes that the kernel may hold for a connection in either direction: a batch of messages fits at once.
+_SOCKET_BUFFER_BYTES = 1 << 20
+_BACKLOG = 1024
+_PAUSE_SECONDS = 0.2
+# An HTTP head is handed over when it is whole, so that who drips it costs a timer; more than this is no honest head.
+_HEAD_BYTES = 32 << 10
+
+
+class ListenError(IsthmusError):
+    """An address cannot be listened on."""
+
+    code = "cannot-listen"
+
+    def __init__(self, host: str = "", port: int = 0, reason: str = "") -> None:
+        super().__init__("", host=host, port=port, reason=reason)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"Cannot listen on {a.get('host')}, port {a.get('port')}: {a.get('reason')}; choose another, or 0 for any."
+        )
+
+
+class Doorway(asyncio.Protocol):
+    """Reads the first bytes of a stream and hands it to the protocol that they belong to.
+
+    Args:
+        protocols: who takes a stream that speaks AMQP or HTTP.
+        deadline: time of the loop by which it is to be handed over; None is `SILENCE_SECONDS` from now.
+        on_made: told of the transport.
+    """
+
+    def __init__(
+        self,
+        protocols: Mapping[Speech, ProtocolFactory],
+        deadline: float | None = None,
+        on_made: Callable[[asyncio.Transport], None] = lambda transport: None,
+    ) -> None:
+        self._protocols = protocols
+        self._deadline = deadline
+        self._on_made = on_made
+        self._seen = b""
+        self._transport: asyncio.Transport | None = None
+        self._silence: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._on_made(self._transport)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SILENCE_SECONDS if self._deadline is None else self._deadline
+        self._silence = loop.call_at(deadline, self._drop, "said nothing")
+
+    def data_received(self, data: bytes) -> None:
+        self._seen += data
+        speech = recognise(self._seen[:ENOUGH_BYTES])
+        if speech is None or self._transport is None:
+            return
+        if speech is Speech.HTTP and len(self._seen) <= _HEAD_BYTES and b"\r\n\r\n" not in self._seen[-len(data) - 3 :]:
+            return
+        factory = self._protocols.get(speech)
+        if factory is None:
+            self._drop(f"speaks {speech.value}")
+            return
+        self._settle()
+        transport, seen, self._transport, self._seen = self._transport, self._seen, None, b""
+        protocol = factory()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        feed(protocol, seen)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._settle()
+        self._transport = None
+
+    def eof_received(self) -> bool:
+        return False
+
+    def _settle(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
+
+    def _drop(self, why: str) -> None:
+        self._settle()
+        if self._transport is not None:
+            _log.warning("connection dropped: peer=%s reason=%s", self._transport.get_extra_info("peername"), why)
+            self._transport.abort()
+            self._transport = None
+
+
+def feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
+    """Give a protocol bytes that another one has read."""
+    if isinstance(protocol, asyncio.BufferedProtocol):
+        view = memoryview(data)
+        while view:
+            buffer = memoryview(protocol.get_buffer(len(view)))
+            count = min(len(buffer), len(view))
+            buffer[:count] = view[:count]
+            protocol.buffer_updated(count)
+            view = view[count:]
+    else:
+        cast("asyncio.Protocol", protocol).data_received(data)
+
+
+class _Accepted(socket.socket):
+    """An accepted socket, which tells when its descriptor is closed or belongs to somebody else.
+
+    Attributes:
+        peer: address and port of the client.
+        on_gone: called once, with the descriptor.
+        transport: once there is one.
+    """
+
+    def __init__(self, accepted: socket.socket) -> None:
+        super().__init__(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
+        self.peer = _name(self)
+        self.on_gone: Callable[[int], None] = lambda descriptor: None
+        self.transport: asyncio.Transport | None = None
+
+    def close(self) -> None:
+        self._go()
+        super().close()
+
+    def detach(self) -> int:  # by a loop that closes the descriptor itself
+        self._go()
+        return super().detach()
+
+    def _go(self) -> None:
+        if self.fileno() >= 0:
+            on_gone, self.on_gone = self.on_gone, lambda descriptor: None
+            on_gone(self.fileno())
+        self.transport = None
+
+    def abort(self) -> None:
+        """End the connection at once; whoever reads from it finds its end."""
+        if self.transport is not None:
+            self.transport.abort()
+        else:
+            with suppress(OSError):
+                self.shutdown(socket.SHUT_RDWR)
+
+
+class Listener:
+    """One listening socket.
+
+    Args:
+        host: address to bind.
+        port: 0 for any that is free.
+        protocols: who takes a stream that speaks AMQP or HTTP, in the clear or inside TLS.
+        tls: the certificate to show; None refuses TLS.
+        plain: whether clients without TLS are served.
+        admission: the account of connections; those that it evicts are ended.
+
+    Raises:
+        ListenError: the address is taken or not this machine's.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        protocols: Mapping[Speech, ProtocolFactory],
+        *,
+        tls: ssl.SSLContext | None = None,
+        plain: bool = True,
+        admission: Admission | None = None,
+    ) -> None:
+        self._admission = admission or Admission()
+        self._protocols = protocols
+        self._tls = tls
+        self._plain = plain
+        self._socket = _bind(host, port)
+        self._accepting: asyncio.Task[None] | None = None
+        self._greeting: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        """The port that was bound."""
+        return cast("int", self._socket.getsockname()[1])
+
+    def start(self) -> None:
+        """Begin to accept connections on the running loop."""
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    async def close(self) -> None:
+        """Stop accepting; connections that were handed over stay."""
+        tasks = [*self._greeting, *([self._accepting] if self._accepting else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._socket.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(self._socket)
+            except OSError as error:
+                if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED}:
+                    raise
+                _log.warning("accept failed: reason=%s", error.strerror)
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            is_one_too_many = self._enter(connection := _Accepted(accepted))
+            task = loop.create_task(self._greet(connection))
+            self._greeting.add(task)
+            task.add_done_callback(self._greeting.discard)
+            if is_one_too_many:  # an aborted connection gives its descriptor back in a later turn
+                await asyncio.sleep(0)
+
+    def _enter(self, accepted: _Accepted) -> bool:
+        """Put a connection into the account; whether another one, or this one, has to go."""
+        accepted.on_gone = self._admission.leave
+        evicted = self._admission.enter(accepted.fileno(), accepted.peer.rpartition(":")[0], accepted)
+        if evicted is None:
+            return False
+        _log.warning("connection dropped: peer=%s reason=too many clients without a token", evicted.peer)
+        evicted.abort()
+        return True
+
+    async def _greet(self, accepted: _Accepted) -> None:
+        """Find out whether the client starts with TLS, and connect the protocol that goes on."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SILENCE_SECONDS
+
+        def made(transport: asyncio.Transport) -> None:
+            accepted.transport = transport
+
+        try:
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                accepted.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
+            async with asyncio.timeout(SILENCE_SECONDS):
+                first = await _peek(accepted)
+            if not first:
+                accepted.close()
+                return
+            secure = first.startswith(b"\x16")
+            if secure and self._tls is None:
+                reason = "speaks tls where there is none"
+            elif not secure and not self._plain:
+                reason = "speaks in the clear where only tls is served"
+            else:
+                await loop.connect_accepted_socket(
+                    lambda: Doorway(self._protocols, deadline, made),
+                    accepted,
+                    ssl=self._tls if secure else None,
+                    ssl_handshake_timeout=max(0.01, deadline - loop.time()) if secure else None,
+                )
+                return
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
+        except TimeoutError:
+            reason = "said nothing"
+        except OSError as error:  # a failed TLS handshake too: ssl.SSLError is an OSError
+            reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
+        _log.warning("connection dropped: peer=%s reason=%s", accepted.peer, reason)
+        accepted.close()
+
+
+async def _peek(accepted: socket.socket) -> bytes:
+    """The first byte that waits, left in place; empty at the end of the stream."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return accepted.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            readable = asyncio.Event()
+            loop.add_reader(accepted, readable.set)
+            try:
+                await readable.wait()
+            finally:
+                loop.remove_reader(accepted)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ListenError(host, port, error.strerror or str(error)) from None
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(_BACKLOG)
+        bound.setblocking(False)
+    except OSError as error:
+        bound.close()
+        raise ListenError(host, port, error.strerror or str(error)) from None
+    return bound
+
+
+def _name(accepted: socket.socket) -> str:
+    try:
+        address = accepted.getpeername()
+    except OSError:
+        return "unknown"
+    return f"{address[0]}:{address[1]}"

@@ -1,0 +1,154 @@
+"""The socket below a peer.
+
+What it is: an asyncio protocol that hands bytes to a `Peer` and writes what it says, with backpressure both ways. What
+it is not: anything that knows AMQP.
+
+Invariants:
+    I1. All connections read into one buffer, which holds nothing between two calls: memory does not grow with them.
+    I2. Above the high mark of unsent bytes `is_writable` is False until they have fallen below the low mark.
+    I3. While a large message comes a turn of the loop takes one read of it: the loop under asyncio reads on and on from a
+        socket that always has more, and others waited some milliseconds for that.
+    I4. A connection that was closed is gone `CLOSE_SECONDS` later, whether its client has read what was left or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from isthmus.broker.net.admission import admit
+from isthmus.broker.net.wire import CLOSE_SECONDS
+from isthmus.broker.peer import Peer
+
+if TYPE_CHECKING:
+    from isthmus.broker.namespace import Namespace
+
+__all__ = ["Shell"]
+
+# What one read may bring: large reads make long runs, and runs are what makes messages cheap.
+_READ_BYTES = 1 << 20
+_HIGH_BYTES = 1 << 20
+_LOW_BYTES = 256 << 10
+
+# While a large message comes: it leaves the loop to others after each read.
+_LARGE_READ_BYTES = 128 << 10
+
+_buffer = memoryview(bytearray(_READ_BYTES))
+_large_buffer = _buffer[:_LARGE_READ_BYTES]
+
+
+class Shell(asyncio.BufferedProtocol):
+    """One connection's socket.
+
+    Args:
+        namespace: what the client came for.
+    """
+
+    def __init__(self, namespace: Namespace) -> None:
+        self.name = "unknown"
+        self._namespace = namespace
+        self._transport: asyncio.Transport | None = None
+        self._peer: Peer | None = None
+        self._writable = True
+        self._is_paused = False  # by the peer
+        self._is_yielding = False
+        self._end: asyncio.TimerHandle | None = None
+
+    # ---- called by the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(_HIGH_BYTES, _LOW_BYTES)
+        address = self._transport.get_extra_info("peername")
+        self.name = f"{address[0]}:{address[1]}" if address else "unknown"
+        self._peer = Peer(self._namespace, self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _large_buffer if self._peer is not None and self._peer.is_taking_large else _buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._take(bytes(_buffer[:nbytes]))
+        if self._peer is not None and self._peer.is_taking_large:
+            self._yield()
+
+    def _take(self, data: bytes) -> None:
+        if self._peer is not None:
+            self._peer.receive(data)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        if self._peer is not None:
+            self._peer.writable()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._end is not None:
+            self._end.cancel()
+        if self._peer is not None:
+            self._peer.lost()
+            self._peer = None
+
+    # ---- turns
+
+    def _yield(self) -> None:
+        """Read on in the next turn."""
+        if not self._is_yielding and not self._is_paused:
+            self._is_yielding = True
+            self._apply()
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_yielding = False
+        self._apply()
+
+    def _apply(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._is_paused or self._is_yielding:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    # ---- called by the peer
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether little enough waits to be sent."""
+        return self._writable
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much waits to be sent."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, or keep them until they can be sent."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Send what was written, then close; see `Wire.close`."""
+        if self._transport is not None and self._end is None:
+            self._transport.close()
+            self._end = asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._transport.abort)
+
+    def admit(self) -> None:
+        """Count the connection among those of clients that have shown a token."""
+        if self._transport is not None:
+            admit(self._namespace.admission, self._transport)
+
+    def pause_reading(self) -> None:
+        """Take no more bytes from the client."""
+        self._is_paused = True
+        self._apply()
+
+    def resume_reading(self) -> None:
+        """Take bytes again."""
+        self._is_paused = False
+        self._apply()

@@ -1,0 +1,1 @@
+"""Who may do what in a namespace: keys, tokens, certificates."""

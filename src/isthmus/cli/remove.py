@@ -1,0 +1,57 @@
+"""`isthmus remove`: what a task or member that is gone has left at the namespaces."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from isthmus.cli._removal import remove_orphans
+from isthmus.cli.plan import refuse
+from isthmus.connectors.administration import Administrations
+from isthmus.errors import ConfigError
+from isthmus.topology.orphan import find_orphans, named
+from isthmus.topology.source import load
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("remove")(run)
+
+
+def run(
+    file: Annotated[str, typer.Argument(help="The federation file.")],
+    name: Annotated[
+        str, typer.Argument(metavar="TASK|MEMBER", help="A task or member that was taken out of the file.")
+    ],
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Delete what is listed, with the messages that wait in it.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """List what isthmus made for a task or member that is gone, with the messages that wait there; delete it with --yes.
+
+    Only entities whose names begin with "isthmus.", and the task's claim; nothing of an application's. Stop the task's run first.
+    """
+    console = Console(soft_wrap=True)
+    try:
+        federation = load(file)
+        with Administrations(federation) as administrations:
+            held = administrations.inventory()
+            orphans = named(federation, find_orphans(federation, held.values()), name)
+            found = remove_orphans(administrations, held, orphans, consent=yes, console=None if as_json else console)
+    except ConfigError as error:
+        raise refuse(error, file, as_json=as_json) from None
+    if as_json:
+        print(json.dumps({"file": file, "name": name, "ok": not found.failed, **found.to_dict()}))
+    elif not orphans:
+        console.print(Text(f"Nothing of {name} stands at the namespaces of {file}."))
+    elif not yes:
+        console.print("Nothing was deleted; add --yes to delete these, with the messages in them.")
+    if found.failed:
+        raise typer.Exit(1)

@@ -1,0 +1,69 @@
+"""What a step of one message is.
+
+What it is: the type of such steps, how a step refuses a message, and the step's treatment of messages that it fails on. What it is
+not: any step.
+
+Invariants:
+    I1. Whatever a step raises, its message gets a disposition with the step's name and the error, and the next message is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.replication.step.message import StepMessage
+
+__all__ = ["STEP_FAILED", "MessageStep", "NamedStep", "Settings", "StepRefusalError", "disposition_of", "guarded"]
+
+STEP_FAILED = "StepFailed"
+# Service Bus takes 4,096 characters of reason and description each; what is of use stands at the beginning.
+_TEXT_LIMIT = 1000
+
+Settings: TypeAlias = Mapping[str, Any]
+"""A step's settings, as `isthmus.topology.step` reads them; one that was not written and has no default is absent."""
+
+MessageStep: TypeAlias = Callable[[StepMessage], Disposition | None]
+"""Changes a message, or gives the disposition that it gets at its source instead of going on. It raises what goes wrong."""
+
+
+class StepRefusalError(Exception):
+    """A step does not pass a message on.
+
+    Attributes:
+        reason: a short name, for DeadLetterReason.
+    """
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class NamedStep(NamedTuple):
+    """A step ready to be applied.
+
+    Attributes:
+        name: for errors.
+        apply: the step.
+        on_failure: `dead-letter` or `drop`.
+    """
+
+    name: str
+    apply: MessageStep
+    on_failure: str = "dead-letter"
+
+
+def disposition_of(kind: str, reason: str, description: str) -> Disposition:
+    """What `on_failure` says becomes of a message."""
+    return Disposition("complete" if kind == "drop" else "dead-letter", reason, description[:_TEXT_LIMIT])
+
+
+def guarded(step: NamedStep, message: StepMessage) -> Disposition | None:
+    """Apply a step to one message; see I1."""
+    try:
+        return step.apply(message)
+    except StepRefusalError as error:
+        return disposition_of(step.on_failure, error.reason, f"step {step.name}: {error}")
+    except Exception as error:  # noqa: BLE001 - one message's fault; the others go on
+        return disposition_of(step.on_failure, STEP_FAILED, f"step {step.name}: {type(error).__name__}: {error}")

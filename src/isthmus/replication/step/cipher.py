@@ -1,0 +1,111 @@
+"""The steps `encrypt` and `decrypt`.
+
+Specification: NIST SP 800-38D (AES-GCM, nonces of 96 random bits); RFC 7516 for the format `jwe` (`isthmus.replication.step.jwe`).
+
+Invariants:
+    I1. A message is never sent on in clear because it could not be encrypted.
+    I2. ContentType before `encrypt` is that after `decrypt`.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.errors import InvalidArgumentError
+from isthmus.replication.step import jwe
+from isthmus.replication.step.base import MessageStep, Settings, StepRefusalError
+from isthmus.replication.step.key import KeyRing
+from isthmus.replication.step.message import StepMessage
+from isthmus.rules import MISSING, REMOVED
+
+__all__ = ["DECRYPTION_FAILED", "open_decrypt", "open_encrypt"]
+
+DECRYPTION_FAILED = "DecryptionFailed"
+JOSE = "application/jose"
+OCTETS = "application/octet-stream"
+_ENCRYPTION, _KEY_ID, _CONTENT_TYPE = "isthmus-encryption", "isthmus-key-id", "isthmus-content-type"
+
+
+@lru_cache(16)
+def _cipher(octets: bytes) -> AESGCM:
+    return AESGCM(octets)
+
+
+def open_encrypt(settings: Settings) -> MessageStep:
+    """See `isthmus.topology.step.cipher.EncryptStep`."""
+    ring = KeyRing(settings["key"])
+    algorithm = settings["algorithm"]
+    if len(ring.get().octets) != jwe.KEY_BYTES[algorithm]:
+        raise InvalidArgumentError(
+            f"{settings['key']}: {algorithm} takes a key of {8 * jwe.KEY_BYTES[algorithm]} bits, this one has "
+            f"{8 * len(ring.get().octets)}"
+        )
+    own_id = settings.get("key_id", "")
+
+    def jose(message: StepMessage) -> Disposition | None:
+        key = ring.get()
+        header = {"enc": algorithm}
+        if key_id := own_id or key.key_id:
+            header["kid"] = key_id
+        if content_type := message.properties.get("content_type"):
+            header["cty"] = str(content_type)
+        message.body = jwe.seal(message.body, _cipher(key.octets), header)
+        message.set_property("content_type", JOSE)
+        return None
+
+    def plain(message: StepMessage) -> Disposition | None:
+        key = ring.get()
+        nonce = os.urandom(jwe.NONCE_BYTES)
+        message.body = nonce + _cipher(key.octets).encrypt(nonce, message.body, None)
+        message.set_application_property(_ENCRYPTION, algorithm)
+        if key_id := own_id or key.key_id:
+            message.set_application_property(_KEY_ID, key_id)
+        if content_type := message.properties.get("content_type"):
+            message.set_application_property(_CONTENT_TYPE, str(content_type))
+        message.set_property("content_type", OCTETS)
+        return None
+
+    return jose if settings["format"] == "jwe" else plain
+
+
+def open_decrypt(settings: Settings) -> MessageStep:
+    """See `isthmus.topology.step.cipher.DecryptStep`."""
+    rings = {name: KeyRing(reference) for name, reference in settings.get("keys", {}).items()}
+    only = KeyRing(settings["key"]) if settings.get("key") else None
+
+    def cipher_of(key_id: str) -> AESGCM:
+        ring = only or rings.get(key_id)
+        if ring is None:
+            raise StepRefusalError(DECRYPTION_FAILED, f"no key has the id {key_id!r}")
+        return _cipher(ring.get().octets)
+
+    def jose(message: StepMessage) -> Disposition | None:
+        try:
+            header = jwe.header_of(message.body)
+            message.body = jwe.unseal(message.body, cipher_of(str(header.get("kid", ""))))
+        except jwe.JweError as error:
+            raise StepRefusalError(DECRYPTION_FAILED, str(error)) from None
+        message.set_property("content_type", header.get("cty"))
+        return None
+
+    def plain(message: StepMessage) -> Disposition | None:
+        body = message.body
+        key_id, content_type = message.user(_KEY_ID), message.user(_CONTENT_TYPE)
+        if len(body) < jwe.NONCE_BYTES + jwe.TAG_BYTES:
+            raise StepRefusalError(DECRYPTION_FAILED, "the body is too short for nonce and tag")
+        cipher = cipher_of("" if key_id is MISSING else str(key_id))
+        try:
+            message.body = cipher.decrypt(body[: jwe.NONCE_BYTES], body[jwe.NONCE_BYTES :], None)
+        except InvalidTag:
+            raise StepRefusalError(DECRYPTION_FAILED, "the body is sealed with another key, or was changed") from None
+        message.set_property("content_type", None if content_type is MISSING else str(content_type))
+        for name in (_ENCRYPTION, _KEY_ID, _CONTENT_TYPE):
+            message.set_application_property(name, REMOVED)
+        return None
+
+    return jose if settings["format"] == "jwe" else plain

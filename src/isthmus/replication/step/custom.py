@@ -1,0 +1,112 @@
+"""The steps `python` and `sql`.
+
+What it is: the functions of the operator found by their names and applied, and a SELECT over the rows with the columns that it does not
+name kept. What it is not: the check that they only do what a lease can carry (`narrow`).
+
+Invariants:
+    I1. A name that leads to no function is refused before anything starts, with what was looked for.
+    I2. A SELECT loses no column of the rows, and no disposition that an earlier step has given.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.errors import InvalidArgumentError
+from isthmus.replication.step.base import MessageStep, Settings, disposition_of
+from isthmus.replication.step.message import StepMessage
+from isthmus.topology.step.custom import COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["find_function", "frame_function", "frame_select", "needed_columns", "open_function"]
+
+_VIEW = "rows"
+_KEPT = "_isthmus_"
+_SELECT = re.compile(r"\s*select\s", re.IGNORECASE)
+_MARKS = ("disposition", "reason", "description")
+
+
+def find_function(name: str) -> Callable[..., Any]:
+    """The function that `package.module:function` names.
+
+    Raises:
+        InvalidArgumentError: there is none.
+    """
+    module_name, _, function_name = name.partition(":")
+    if not module_name or not function_name:
+        raise InvalidArgumentError(f"'{name}': write package.module:function")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise InvalidArgumentError(f"'{name}': the module cannot be imported ({error})") from None
+    found: Callable[..., Any] | None = getattr(module, function_name, None)
+    if not callable(found):
+        raise InvalidArgumentError(f"'{name}': {module_name} has no function {function_name}")
+    return found
+
+
+def open_function(settings: Settings) -> MessageStep:
+    """The step `python` with `takes: message`; see `isthmus.topology.step.custom.PythonStep`."""
+    function = find_function(settings["function"])
+
+    def step(message: StepMessage) -> Disposition | None:
+        told = function(message)
+        if told is None:
+            return None
+        kind, reason = told
+        if kind not in ("complete", "dead-letter"):
+            raise ValueError(f"it returned the disposition {kind!r}; known are complete and dead-letter")
+        return disposition_of(
+            "drop" if kind == "complete" else kind, str(reason), f"step python {settings['function']}"
+        )
+
+    return step
+
+
+def needed_columns(kind: str, settings: Settings) -> tuple[str, ...]:
+    """The columns that a step of DataFrames needs beside the raw ones."""
+    if kind == "python":
+        return tuple(settings.get("columns") or ("body",))
+    if kind == "filter":
+        return COLUMNS
+    words = set(re.findall(r"\w+", settings["select"]))
+    return tuple(name for name in COLUMNS if name in words)
+
+
+def frame_function(rows: DataFrame, settings: Settings) -> DataFrame:
+    """The step `python` with `takes: rows`."""
+    made: DataFrame = find_function(settings["function"])(rows)
+    return made
+
+
+def frame_select(rows: DataFrame, settings: Settings) -> DataFrame:
+    """The step `sql`."""
+    from pyspark.sql import functions as F
+
+    before = rows.columns
+    kept = ", ".join(f"`{name}` AS `{_KEPT}{name}`" for name in before)
+    rows.createOrReplaceTempView(_VIEW)
+    try:
+        selected = rows.sparkSession.sql(_SELECT.sub(lambda match: f"{match[0]}{kept}, ", settings["select"], count=1))
+    finally:
+        rows.sparkSession.catalog.dropTempView(_VIEW)
+    # Of several columns with one name the last counts, so that `SELECT *, upper(subject) AS subject` says what it seems to.
+    places = {name: place for place, name in enumerate(selected.columns)}
+    unique = selected.toDF(*(f"c{place}" for place in range(len(selected.columns))))
+    columns = []
+    for name in dict.fromkeys((*before, *(each for each in places if not each.startswith(_KEPT)))):
+        old = F.col(f"c{places[_KEPT + name]}") if name in before else None
+        new = F.col(f"c{places[name]}") if name in places else None
+        if old is None or (name not in ("message", "route", "position", *_MARKS) and new is not None):
+            found = new
+        else:
+            found = F.coalesce(old, new) if name in _MARKS and new is not None else old
+        assert found is not None
+        columns.append(found.alias(name))
+    return unique.select(*columns)

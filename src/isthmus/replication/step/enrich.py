@@ -1,0 +1,110 @@
+"""The step `enrich`.
+
+What it is: reference data as one mapping in memory, read again when its file has changed, and its columns added to JSON bodies. It is
+a look-up in the worker and not a join of Spark's: a lease is one micro-batch of an hour, for which Spark would read the data once.
+
+Invariants:
+    I1. Data that cannot be read after a change leaves the data before in use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.replication.step.base import MessageStep, Settings, StepRefusalError
+from isthmus.replication.step.field import ABSENT, put, reader
+from isthmus.replication.step.message import StepMessage
+from isthmus.replication.step.watched_file import WatchedFile
+from isthmus.topology.step.enrich import join_of
+
+__all__ = ["NO_REFERENCE_DATA", "load_reference", "open_enrich"]
+
+NO_REFERENCE_DATA = "NoReferenceData"
+
+Reference = dict[str, tuple[Any, ...]]
+"""By the text of the value that is looked up: the columns to add."""
+
+
+def open_enrich(settings: Settings) -> MessageStep:
+    """See `isthmus.topology.step.enrich.EnrichStep`."""
+    field, key = join_of(settings["on"])
+    columns = settings["columns"]
+    names = [settings.get("prefix", "") + name for name in columns]
+    data = WatchedFile(settings["from"], _loader(key, columns))
+    value_of = reader(field)
+    fails = settings["missing"] == "fail"
+
+    def step(message: StepMessage) -> Disposition | None:
+        value = value_of(message)
+        found = None if value is ABSENT else data.get().get(_text(value))
+        if found is None:
+            if fails:
+                told = "the message has not got it" if value is ABSENT else f"it is {_text(value)!r}"
+                raise StepRefusalError(NO_REFERENCE_DATA, f"nothing is known for {field}: {told}")
+            return None
+        body = message.json_object()
+        for name, each in zip(names, found, strict=True):
+            put(body, name, each)
+        message.touch_json()
+        return None
+
+    return step
+
+
+def _loader(key: str, columns: Sequence[str]) -> Callable[[str], Reference]:
+    return lambda path: load_reference(path, key, columns)
+
+
+def load_reference(path: str, key: str, columns: Sequence[str]) -> Reference:
+    """Reference data of a CSV or Parquet file.
+
+    Raises:
+        ValueError: the file is no such file, or has not got a column.
+        OSError: it cannot be read.
+    """
+    import pyarrow as pa
+
+    wanted = list(dict.fromkeys((key, *columns)))
+    try:
+        if path.endswith(".parquet"):
+            import pyarrow.parquet as pq
+
+            table = pq.read_table(path, columns=wanted)
+        else:
+            from pyarrow import csv
+
+            with Path(path).open("rb") as file:
+                table = csv.read_csv(
+                    file, convert_options=csv.ConvertOptions(include_columns=wanted, strings_can_be_null=True)
+                )
+    except (pa.ArrowInvalid, KeyError) as error:
+        raise ValueError(f"{path}: {error}") from None
+    missing = [name for name in wanted if name not in table.column_names]
+    if missing:
+        raise ValueError(f"{path} has no column {', '.join(missing)}")
+    cells = [[_json_value(each) for each in table.column(name).to_pylist()] for name in columns]
+    keys = table.column(key).to_pylist()
+    return {_text(each): row for each, row in zip(keys, zip(*cells, strict=True), strict=True) if each is not None}
+
+
+def _text(value: Any) -> str:
+    """Numbers and texts compare as texts, so that 5 in JSON finds "5" and 5 in the file."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return value if isinstance(value, str) else str(value)
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    return None if isinstance(value, float) and math.isnan(value) else value

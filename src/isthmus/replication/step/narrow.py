@@ -1,0 +1,121 @@
+"""What a step of DataFrames must not do, found before its query starts.
+
+What it is: a look at the plan of the rows that a step `python` or `sql` made, and at their columns. What it is not: the run.
+
+A lease holds messages while their rows are in one task, and flush rows have to come through: a step that removes rows removes flush
+rows, and then nothing moves until the lease ends; one that shuffles would hold all rows until the lease ends
+(docs/explanation/lease.md).
+
+Invariants:
+    I1. A plan with a node that is not known to pass every row on, one by one, is refused with the node's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from isthmus.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["check_narrow", "completed"]
+
+_PASSING = frozenset(
+    {
+        "Project",
+        "SubqueryAlias",
+        "View",
+        "StreamingRelation",
+        "StreamingRelationV2",
+        "StreamingDataSourceV2Relation",
+        "LogicalRDD",
+        "LocalRelation",
+        "UnresolvedHint",
+    }
+)
+_IN_PYTHON = frozenset({"MapInArrow", "MapInPandas", "PythonMapInArrow", "BatchEvalPython", "ArrowEvalPython"})
+_REMOVING = frozenset({"Filter", "GlobalLimit", "LocalLimit", "Limit", "Sample", "Offset"})
+_RAW = {"message": "binary", "route": "int", "position": "bigint"}
+_MARKS = ("disposition", "reason", "description")
+
+
+def check_narrow(rows: DataFrame, step: str) -> None:
+    """Refuse rows whose plan removes, gathers or multiplies them.
+
+    Args:
+        rows: what the step made.
+        step: its name.
+
+    Raises:
+        InvalidArgumentError: with the node and what to do instead.
+    """
+    for plan in _plans(rows._jdf.queryExecution().analyzed()):
+        node = str(plan.nodeName())
+        if node in _IN_PYTHON or _has_udf(plan):
+            raise InvalidArgumentError(
+                f"step {step} runs Python for its rows ({node}), and Spark hands nothing of that on while it waits for more rows: use "
+                "Spark's own functions, or a function of one message (takes: message)"
+            )
+        if node in _PASSING:
+            continue
+        if node in _REMOVING:
+            raise InvalidArgumentError(
+                f"step {step} removes rows ({node}): set their columns disposition ('complete' or 'dead-letter') and reason instead"
+            )
+        raise InvalidArgumentError(
+            f"step {step} needs {node}, which does not pass each row on by itself: a lease carries no shuffle, no join and no "
+            "aggregate; for reference data use the step enrich"
+        )
+
+
+def completed(rows: DataFrame, step: str, columns: tuple[str, ...]) -> DataFrame:
+    """The rows with the columns for marks, which a step need not have added.
+
+    Args:
+        rows: what the step made.
+        step: its name.
+        columns: those that a message can have.
+
+    Raises:
+        InvalidArgumentError: a raw column is gone or has another type, or there is a column that nothing is written from.
+    """
+    from pyspark.sql import functions as F
+
+    given = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+    for name, kind in _RAW.items():
+        if given.get(name) != kind:
+            raise InvalidArgumentError(
+                f"step {step}: column {name} is {given.get(name, 'gone')}; it has to be passed on as it is ({kind})"
+            )
+    for name in given:
+        if name not in {*_RAW, *_MARKS, *columns}:
+            raise InvalidArgumentError(
+                f"step {step}: nothing is written from a column {name!r}; drop it, or name it as one of {', '.join(columns)}"
+            )
+    missing = {name: F.lit(None).cast("string") for name in _MARKS if name not in given}
+    return rows.withColumns(missing) if missing else rows
+
+
+def _plans(plan: Any) -> Iterator[Any]:
+    pending = [plan]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending += _items(node.children())
+
+
+def _has_udf(plan: Any) -> bool:
+    """Whether an expression of a plan's node is a Python UDF."""
+    pending = _items(plan.expressions())
+    while pending:
+        expression = pending.pop()
+        if "PythonUDF" in expression.getClass().getSimpleName():
+            return True
+        pending += _items(expression.children())
+    return False
+
+
+def _items(sequence: Any) -> list[Any]:
+    return [sequence.apply(index) for index in range(sequence.size())]

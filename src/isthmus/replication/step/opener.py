@@ -1,0 +1,49 @@
+"""Steps of one message each, made ready from their declarations.
+
+What it is: which module opens which kind. It reads the files and keys that a step needs. What it is not: the steps.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+
+from isthmus.errors import InvalidArgumentError, IsthmusError
+from isthmus.replication.step.base import MessageStep, NamedStep
+from isthmus.topology.step import StepDeclaration
+
+__all__ = ["open_message_step", "open_message_steps"]
+
+# Modules are imported when a step needs them: a worker without `encrypt` needs no cryptography.
+_OPENERS = {
+    "validate": ("validate", "open_validate"),
+    "filter": ("rule", "open_filter"),
+    "set": ("rule", "open_set"),
+    "enrich": ("enrich", "open_enrich"),
+    "map": ("body", "open_map"),
+    "reduce": ("body", "open_reduce"),
+    "normalise": ("normalise", "open_normalise"),
+    "encrypt": ("cipher", "open_encrypt"),
+    "decrypt": ("cipher", "open_decrypt"),
+    "python": ("custom", "open_function"),
+}
+
+
+def open_message_step(step: StepDeclaration) -> NamedStep:
+    """A step made ready.
+
+    Raises:
+        InvalidArgumentError: a file, a key or a function that it names is of no use.
+    """
+    module, function = _OPENERS[step.kind]
+    opener = getattr(importlib.import_module(f"isthmus.replication.step.{module}"), function)
+    try:
+        apply: MessageStep = opener(step.settings)
+    except (IsthmusError, OSError, ValueError) as error:
+        raise InvalidArgumentError(f"step {step}: {error}") from None
+    return NamedStep(str(step), apply, step.settings.get("on_failure", "dead-letter"))
+
+
+def open_message_steps(texts: Sequence[str]) -> list[NamedStep]:
+    """Steps made ready from what `StepDeclaration.to_text` gave, in order; see `open_message_step`."""
+    return [open_message_step(StepDeclaration.from_text(text)) for text in texts]

@@ -1,0 +1,138 @@
+"""Steps of one message each, applied to Arrow batches of rows.
+
+What it is: what the reader does before its rows enter Spark, and the sink with the rows that come: it writes columns that a DataFrame
+step has changed into messages, applies steps to them one by one, and adds the columns that the next DataFrame step needs. A Python
+worker of their own would cost each message another way through Java, and Spark hands nothing of such a worker's output on while it
+waits for more input. What it is not: the steps, nor how stages follow each other (`chain`).
+
+Rows come and go as `isthmus.bridge.spark.row` has them. A flush row goes on as it came, behind everything that came before it, with the
+row of route 0 behind it.
+
+Invariants:
+    I1. Every row of a message goes on, in its order, with its route and position; one that a step failed on with a disposition.
+    I2. A row that has a disposition goes through no further step.
+    I3. Flush rows pass untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.spark.row import FILLER_ROUTE
+from isthmus.replication.step import column
+from isthmus.replication.step.base import STEP_FAILED, disposition_of, guarded
+from isthmus.replication.step.message import StepMessage
+from isthmus.replication.step.opener import open_message_steps
+from isthmus.topology.step.custom import COLUMN_TYPES
+
+__all__ = ["MARKS", "RowStage"]
+
+MARKS = ("disposition", "reason", "description")
+_RAW = ("message", "route", "position")
+
+
+class RowStage:
+    """What reader or sink do with each batch.
+
+    Args:
+        steps: the steps, as `StepDeclaration.to_text` writes them.
+        written: columns whose values are written into messages first.
+        added: columns that are added at last.
+
+    Raises:
+        InvalidArgumentError: a file, a key or a function that a step names is of no use.
+    """
+
+    def __init__(self, steps: Sequence[str], written: Sequence[str] = (), added: Sequence[str] = ()) -> None:
+        self._steps = open_message_steps(steps)
+        self._written = tuple(written)
+        self._added = tuple(added)
+        marks = [(name, pa.string()) for name in MARKS]
+        raw = [("message", pa.binary()), ("route", pa.int32()), ("position", pa.int64())]
+        self._schema = pa.schema([*raw, *marks, *((name, _ARROW[name]) for name in added)])
+
+    def take(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """The rows that go on; None where there are none."""
+        routes: list[int] = batch.column("route").to_pylist()
+        has_flush = any(route < FILLER_ROUTE for route in routes)
+        given = {name: self._cells(batch, name) for name in (*_RAW, *MARKS, *self._written)}
+        out: dict[str, list[Any]] = {name: [] for name in self._schema.names}
+        for row, route in enumerate(routes):
+            if route == FILLER_ROUTE:
+                continue  # one is put behind the flush row
+            marks = tuple(given[name][row] for name in MARKS)
+            payload = given["message"][row]
+            columns: Sequence[Any] = (None,) * len(self._added)
+            if route > FILLER_ROUTE and marks[0] is None:
+                payload, marks, columns = self._message(payload, [given[name][row] for name in self._written])
+            cells = (payload, route, given["position"][row], *marks, *columns)
+            for name, cell in zip(self._schema.names, cells, strict=True):
+                out[name].append(cell)
+        if has_flush:
+            filler = (b"", FILLER_ROUTE, 0, *(None for _ in self._schema.names[3:]))
+            for name, cell in zip(self._schema.names, filler, strict=True):
+                out[name].append(cell)
+        if not out["route"]:
+            return None
+        return pa.RecordBatch.from_arrays(
+            [pa.array(out[field.name], field.type) for field in self._schema], schema=self._schema
+        )
+
+    @staticmethod
+    def _cells(batch: pa.RecordBatch, name: str) -> list[Any]:
+        if name not in batch.schema.names:
+            return [None] * batch.num_rows
+        cells: list[Any] = batch.column(name).to_pylist()
+        return cells
+
+    def _message(self, payload: bytes, written: Sequence[Any]) -> tuple[bytes, tuple[Any, ...], Sequence[Any]]:
+        """What a message became, its marks, and its columns."""
+        nothing = (None,) * len(self._added)
+        try:
+            message = StepMessage(payload)
+            for name, value in zip(self._written, written, strict=True):
+                column.write(message, name, value)
+        except Exception as error:  # noqa: BLE001 - a message of any bytes may come; it is set aside
+            return payload, _failed(f"the message cannot be read or written: {error}"), nothing
+        for step in self._steps:
+            found = guarded(step, message)
+            if found is not None:
+                return payload, (found.kind, found.reason, found.description), nothing
+        try:
+            made = message.encoded()
+            if self._added and message.is_changed:
+                message = StepMessage(made)
+            return made, (None, None, None), [column.read(message, name) for name in self._added]
+        except Exception as error:  # noqa: BLE001 - a step has put in what no message can have
+            return payload, _failed(f"the message cannot be written: {type(error).__name__}: {error}"), nothing
+
+
+def _failed(text: str) -> Disposition:
+    return disposition_of("dead-letter", STEP_FAILED, text)
+
+
+_PROPERTY = pa.struct(
+    [
+        ("boolean", pa.bool_()),
+        ("long", pa.int64()),
+        ("double", pa.float64()),
+        ("string", pa.string()),
+        ("datetime", pa.timestamp("us", tz="UTC")),
+        ("timespan_microseconds", pa.int64()),
+        ("uuid", pa.string()),
+        ("binary", pa.binary()),
+        ("type", pa.string()),
+    ]
+)
+_TYPES = {
+    "binary": pa.binary(),
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+_ARROW = {name: _TYPES.get(ddl, pa.map_(pa.string(), _PROPERTY)) for name, ddl in COLUMN_TYPES.items()}

@@ -1,0 +1,71 @@
+"""A file that is read again after it has changed.
+
+What it is: what a loader makes of a file, kept, and made again when the file's time or size is another; looked at every few seconds.
+A lease lasts an hour, so a worker has to look itself. What it is not: the loaders.
+
+Invariants:
+    I1. A file that cannot be read after a change is told once, and what was made of it before stays in use.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+__all__ = ["LOOK_SECONDS", "WatchedFile"]
+
+LOOK_SECONDS = 2.0
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class WatchedFile(Generic[T]):
+    """What was made of a file.
+
+    Args:
+        path: the file.
+        load: makes it; called with the path.
+        clock: monotonic seconds.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: nothing can be made of it.
+    """
+
+    def __init__(self, path: str, load: Callable[[str], T], clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._load = load
+        self._clock = clock
+        self._seen = self._look()
+        self._value = load(path)
+        self._due = clock() + LOOK_SECONDS
+        self._is_told = False
+
+    def get(self) -> T:
+        """What was made of the file as it stands."""
+        now = self._clock()
+        if now >= self._due:
+            self._due = now + LOOK_SECONDS
+            self._renew()
+        return self._value
+
+    def _renew(self) -> None:
+        try:
+            seen = self._look()
+            if seen != self._seen:
+                self._value = self._load(self._path)
+                self._seen = seen
+                self._is_told = False
+                log.info("%s has changed and was read again", self._path)
+        except Exception as error:  # noqa: BLE001 - the loader is a library's; what was read before is good
+            if not self._is_told:
+                self._is_told = True
+                log.warning("%s cannot be read again; what was read before stays in use (%s)", self._path, error)
+
+    def _look(self) -> tuple[int, int]:
+        found = os.stat(self._path)
+        return found.st_mtime_ns, found.st_size

@@ -1,0 +1,333 @@
+"""Chain: queues and subscriptions of one namespace forward to one another.
+
+What it is: the pattern's settings, its checks and the entities that it wants (Microsoft Learn, "Chaining Service Bus entities
+with autoforwarding"): entry queues of partners that can be suspended alone, mailbox queues that drain subscriptions of a busy
+topic, several entries into one queue. The namespace itself moves the messages: the task has no routes, and needs no run. What
+it is not: the count of hops, which is made over all tasks of a file (`isthmus.topology.forwarding`).
+
+Invariants:
+    I1. Only links that the task writes are changed; `off` ends one. What an entity at a chain's end does with its messages is
+        left as it stands.
+    I2. A queue that others forward to never has its sending end suspended: what comes would be dead-lettered before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from isthmus.topology.document import Document, Place, Values
+from isthmus.topology.model import Endpoint, Federation, Flow, NamespaceRef, Route, Task
+from isthmus.topology.rule_check import check_filter
+from isthmus.topology.setting import Kind, Setting, SettingError, Spec
+from isthmus.topology.state import EntityState, QueueState, RuleState, SubscriptionState, TopicState
+
+__all__ = ["Chain", "ChainTask", "Link"]
+
+_SUBSCRIPTION = "/subscriptions/"
+_STATUS = {"no": "Active", "send": "SendDisabled", "receive": "ReceiveDisabled"}
+_RULE = "filter"
+
+_LINK = Spec(
+    "link",
+    "Where an entity forwards to.",
+    (
+        Setting(name="to", kind=Kind.TEXT, required=True, description="The queue or topic.", example="boards"),
+        Setting(
+            name="filter",
+            kind=Kind.SQL,
+            description="SQL filter of a subscription's only rule. Without it the rules are left as they are.",
+            example="\"carrier = 'UA'\"",
+        ),
+    ),
+)
+_ENTITY = Setting(name="forward", kind=Kind.ENTITY, description="", example="{inbox: orders}")
+_NAME = Setting(
+    name="forward", kind=Kind.SUBSCRIPTION, description="", example="{flights/Subscriptions/boards: boards}"
+)
+
+SPEC = Spec(
+    "chain",
+    "Queues and subscriptions of a namespace forward to others in it: entry queues for each partner, mailbox queues that drain "
+    "subscriptions. The namespaces do it themselves from `isthmus apply` on; nothing has to run. A message is forwarded 4 times "
+    "at most, which is checked over all tasks of the file.",
+    (
+        Setting(
+            name="members",
+            kind=Kind.ALIASES,
+            required=True,
+            minimum=1,
+            description="Aliases of one or more namespaces; each gets the same chain.",
+            example="[ewr]",
+        ),
+        Setting(
+            name="forward",
+            kind=Kind.MAPPING,
+            required=True,
+            description="What forwards its messages (ForwardTo): a queue, or `TOPIC/Subscriptions/NAME`, and the queue or topic "
+            "that they go to. `{to: TARGET, filter: SQL}` selects the messages of a subscription; `off` ends forwarding. "
+            "Entities that are not there are made, as a topic where a subscription of it is named, else as a queue. Nobody can "
+            "receive from an entity that forwards, and none that requires sessions can.",
+            example="{inbox: flights, flights/Subscriptions/boards: boards}",
+        ),
+        Setting(
+            name="dead_letters",
+            kind=Kind.MAPPING,
+            description="The same for what is dead-lettered there (ForwardDeadLetteredMessagesTo).",
+            example="{boards: parked}",
+        ),
+        Setting(
+            name="suspended",
+            kind=Kind.MAPPING,
+            description="Queues of the chain to suspend alone: `send` refuses what is sent to an entry queue while what is in it "
+            "goes on; `receive` keeps what arrives in a queue at an end until it is resumed. Where the setting is written, "
+            "every other queue at an end of the chain is active (`suspended: {}` resumes all); without it their status is "
+            "left as it is.",
+            example="{inbox: send}",
+        ),
+    ),
+)
+
+
+class Link(NamedTuple):
+    """One entity and where it forwards to.
+
+    Attributes:
+        entity: the queue, or the topic of the subscription.
+        subscription: its name; empty for a queue.
+        target: queue or topic; empty where forwarding is to end.
+        filter: of the subscription's only rule; empty: left alone.
+    """
+
+    entity: str
+    subscription: str
+    target: str
+    filter: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainTask(Task):
+    """A task of this pattern.
+
+    Attributes:
+        links: where messages go on to.
+        dead_letters: where dead-lettered messages go on to.
+        suspended: by queue `send` or `receive`; None where their status is left alone.
+    """
+
+    links: tuple[Link, ...]
+    dead_letters: tuple[Link, ...] = ()
+    suspended: tuple[tuple[str, str], ...] | None = None
+
+    @property
+    def topics(self) -> dict[str, str]:
+        """Topics of the chain: lower-case name to the name as it is first written."""
+        return _spelt(link.entity for link in (*self.links, *self.dead_letters) if link.subscription)
+
+    @property
+    def queues(self) -> dict[str, str]:
+        """Queues of the chain, likewise."""
+        topics = self.topics
+        names = (name for link in (*self.links, *self.dead_letters) for name in (link.entity, link.target))
+        return _spelt(name for name in names if name and name.lower() not in topics)
+
+    @property
+    def entered(self) -> frozenset[str]:
+        """Lower-case names of entities that others forward to."""
+        return frozenset(link.target.lower() for link in (*self.links, *self.dead_letters))
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Lower-case names of queues that forward."""
+        return frozenset(link.entity.lower() for link in self.links if link.target and not link.subscription)
+
+
+def _spelt(names: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in names:
+        found.setdefault(name.lower(), name)
+    return found
+
+
+class Chain:
+    """The pattern."""
+
+    spec = SPEC
+
+    def build(self, name: str, values: Values, document: Document) -> ChainTask | None:
+        links = self._links(values, "forward", document)
+        dead_letters = self._links(values, "dead_letters", document)
+        if not values["members"] or not links:
+            if document.is_bare(values["forward"]):
+                document.fault(
+                    values.at("forward"), f"task {name} forwards nothing", f"write forward: {_ENTITY.example}"
+                )
+            return None
+        task = ChainTask(
+            name=name,
+            pattern=SPEC.name,
+            members=tuple(dict.fromkeys(alias for alias, _ in values["members"])),
+            place=values.place,
+            places=values.places,
+            links=links,
+            dead_letters=dead_letters,
+        )
+        return self._with_status(task, values, document)
+
+    def _links(self, values: Values, setting: str, document: Document) -> tuple[Link, ...]:
+        found: dict[tuple[str, str], Link] = {}
+        for key, value in document.pairs(values[setting], setting).values():
+            place = document.place(key)
+            try:
+                entity, subscription = self._source(document.scalar(_ENTITY, key))
+                mapped = not isinstance(value.value, str)
+                inner = document.settings(value, _LINK, f"{setting} of {key.value}") if mapped else None
+                if inner is not None and not inner["to"]:
+                    continue
+                target = inner["to"] if inner else document.scalar(_ENTITY, value)
+                target = "" if target.lower() == "off" else _ENTITY.parse(target)
+            except SettingError as wrong:
+                document.fault(place, wrong.message.replace("forward", setting, 1), wrong.hint)
+                continue
+            text = (inner["filter"] if inner else "") or ""
+            if inner and text:
+                check_filter(text, inner.at("filter"), document)
+                if not subscription:
+                    document.fault(inner.at("filter"), f"queue {entity} cannot select messages", "remove filter")
+            for named in (entity, target):
+                if named.lower().startswith("isthmus."):
+                    document.fault(place, "names that begin with 'isthmus.' are isthmus's own", "write another name")
+            if (entity.lower(), subscription.lower()) in found:
+                document.fault(place, f"{key.value} stands twice in {setting}", "remove one")
+            found[entity.lower(), subscription.lower()] = Link(entity, subscription, target, text)
+        return tuple(found.values())
+
+    @staticmethod
+    def _source(text: str) -> tuple[str, str]:
+        at = text.lower().find(_SUBSCRIPTION)
+        if at < 0:
+            return _ENTITY.parse(text), ""
+        return _ENTITY.parse(text[:at]), _NAME.parse(text[at + len(_SUBSCRIPTION) :])
+
+    @staticmethod
+    def _with_status(task: ChainTask, values: Values, document: Document) -> ChainTask:
+        if not values.written("suspended"):
+            return task
+        found: dict[str, str] = {}
+        choice = Setting(name="suspended", kind=Kind.CHOICE, choices=("send", "receive"), description="")
+        for key, value in document.pairs(values["suspended"], "suspended").values():
+            place, queue = document.place(key), str(key.value)
+            try:
+                end = choice.parse(document.scalar(choice, value))
+            except SettingError as wrong:
+                document.fault(document.place(value), wrong.message, wrong.hint)
+                continue
+            if queue.lower() not in task.queues:
+                document.fault(place, f"queue {queue} is not in this chain", "write a queue of forward")
+            elif end == "send" and queue.lower() in task.entered:
+                document.fault(
+                    place,
+                    f"others forward to {queue}: what comes would be dead-lettered",
+                    f"write {queue}: receive, or suspend the queues before it",
+                )
+            elif end == "receive" and queue.lower() in task.leaving:
+                document.fault(place, f"nobody receives from {queue}, which forwards", f"write {queue}: send")
+            found[queue.lower()] = end
+        return replace(task, suspended=tuple(found.items()))
+
+    def named(self, task: ChainTask, namespaces: Mapping[str, NamespaceRef]) -> ChainTask:
+        return task
+
+    def check(self, task: ChainTask, federation: Federation, document: Document) -> None:
+        """Contradictions between tasks and the count of hops are found over the whole file."""
+        for links, setting in ((task.links, "forward"), (task.dead_letters, "dead_letters")):
+            for link in links:
+                if not link.subscription and link.entity.lower() in task.topics:
+                    place: Place = task.places.get(setting, task.place)
+                    document.fault(
+                        place,
+                        f"{link.entity} is a topic here and forwards nothing itself",
+                        f"write {link.entity}/Subscriptions/NAME",
+                    )
+
+    def wanted(self, task: ChainTask) -> Iterator[tuple[str, EntityState]]:
+        entities: list[EntityState] = [*self._queues(task), *self._topics(task)]
+        for alias in task.members:
+            for entity in entities:
+                yield alias, entity
+
+    @staticmethod
+    def _queues(task: ChainTask) -> Iterator[QueueState]:
+        to = {link.entity.lower(): link.target for link in task.links if not link.subscription}
+        dead = {link.entity.lower(): link.target for link in task.dead_letters if not link.subscription}
+        suspended = dict(task.suspended or ())
+        for key, name in task.queues.items():
+            at_an_end = key not in task.entered or key not in task.leaving
+            yield QueueState(
+                name=name,
+                forward_to=to.get(key),
+                forward_dead_letters_to=dead.get(key),
+                status=_STATUS[suspended.get(key, "no")] if task.suspended is not None and at_an_end else None,
+            )
+
+    @staticmethod
+    def _topics(task: ChainTask) -> Iterator[TopicState]:
+        for key, name in task.topics.items():
+            kept: dict[str, dict[str, str]] = {}
+            names: dict[str, str] = {}
+            rules: dict[str, tuple[RuleState, ...]] = {}
+            for links, field in ((task.links, "forward_to"), (task.dead_letters, "forward_dead_letters_to")):
+                for link in links:
+                    if link.entity.lower() != key or not link.subscription:
+                        continue
+                    folded = link.subscription.lower()
+                    names.setdefault(folded, link.subscription)
+                    kept.setdefault(folded, {})[field] = link.target
+                    if link.filter:
+                        rules[folded] = (RuleState(_RULE, link.filter),)
+            yield TopicState(
+                name=name,
+                subscriptions=tuple(
+                    SubscriptionState(
+                        name=names[folded],
+                        rules=rules.get(folded),
+                        forward_to=fields.get("forward_to"),
+                        forward_dead_letters_to=fields.get("forward_dead_letters_to"),
+                    )
+                    for folded, fields in kept.items()
+                ),
+            )
+
+    def routes(self, task: ChainTask) -> Iterator[Route]:
+        """None: the namespace moves the messages."""
+        yield from ()
+
+    def audit(self, task: ChainTask) -> Iterator[Flow]:
+        """From each entry, which nobody can read, to each end that its messages come to."""
+        starts = [name for name in (*task.queues.values(), *task.topics.values()) if name.lower() not in task.entered]
+        for alias in task.members:
+            for start in starts:
+                for end, conditions in _ends(task, start.lower()):
+                    yield Flow(
+                        origin=Endpoint(alias, start),
+                        witness=Endpoint(alias, ""),
+                        target=Endpoint(alias, task.queues.get(end) or task.topics[end]),
+                        routes=(),
+                        filter=" AND ".join(f"({each})" for each in conditions),
+                    )
+
+
+def _ends(
+    task: ChainTask, name: str, conditions: tuple[str, ...] = (), before: tuple[str, ...] = ()
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The last entities that messages come to from one, each with the filters on the way."""
+    for link in task.links:
+        target = link.target.lower()
+        if link.entity.lower() != name or not target or target in before:
+            continue
+        passed = (*conditions, link.filter) if link.filter else conditions
+        if any(each.entity.lower() == target and each.target for each in task.links):
+            yield from _ends(task, target, passed, (*before, name))
+        else:
+            yield target, passed

@@ -1,0 +1,286 @@
+"""Transfers: the ways of one message from one entity to another, of which copy, move, consolidate, fan-out and split are made.
+
+What it is: a task as a tuple of transfers, and what follows from them alike for each such pattern: the entities that must stand,
+the routes, what verification compares, and the checks between tasks. What it is not: the settings from which a pattern makes its
+transfers.
+
+Invariants:
+    I1. Each transfer is one route with one source and one target.
+    I2. A transfer that a replication subscription of a topic feeds has a mark, and its rule leaves out what bears it: no message
+        passes the same transfer twice, whatever way leads back.
+    I3. A transfer that takes the only copy of a message out of its source has no mark, and a message that would return to where it
+        has been is dead-lettered and not completed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from isthmus.message.copy_policy import CopyPolicy
+from isthmus.topology.document import Document, suggest
+from isthmus.topology.model import Endpoint, Federation, Flow, NamespaceRef, Route, RouteOptions, Task
+from isthmus.topology.pattern.duplicate import DETECTION_WINDOW_MS
+from isthmus.topology.pattern.mark import default_mark
+from isthmus.topology.pattern.replication import (
+    MAX_DELIVERY_COUNT,
+    RULE,
+    TOPIC_SIZE_GB,
+    check_subscription_name,
+    replication_rule,
+    replication_state,
+    replication_subscription,
+)
+from isthmus.topology.pattern.subscription import AUDIT
+from isthmus.topology.state import EntityState, QueueState, RuleState, SubscriptionState, TopicState
+
+__all__ = ["Transfer", "TransferPattern", "TransferTask", "flow", "places_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """One way.
+
+    Attributes:
+        name: the end of the route's name, e.g. `ewr.jfk`.
+        source: the queue or topic that messages enter.
+        target: the queue or topic that they go to.
+        is_topic: whether the source is a topic.
+        to_topic: whether the target is a topic.
+        subscription: the application's own subscription that is emptied; empty: none.
+        feed: ending of the name of the task's own subscription that feeds the route, e.g. `jfk`; empty: none.
+        through: topic of the task that the source, a queue, forwards into; empty: none.
+        filter: what goes; empty: everything.
+        action: what is done to the copy.
+        mark: property that copies bear and that the rule leaves out; empty: none.
+        mark_is_number: whether they bear it with the number 1; else with their MessageId.
+    """
+
+    name: str
+    source: Endpoint
+    target: Endpoint
+    is_topic: bool = True
+    to_topic: bool = True
+    subscription: str = ""
+    feed: str = ""
+    through: str = ""
+    filter: str = ""
+    action: str = ""
+    mark: str = ""
+    mark_is_number: bool = False
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the original stays where it is."""
+        return bool(self.mark)
+
+    def rule(self) -> RuleState:
+        """The one rule of the subscription that feeds it."""
+        if not self.mark:
+            return RuleState(RULE, self.filter or "1 = 1", self.action)
+        return replication_rule(self.mark, self.filter, self.action, is_number=self.mark_is_number)
+
+    def read_at(self, task: str) -> Endpoint:
+        """Where the route receives."""
+        name = replication_subscription(task, self.feed) if self.feed else self.subscription
+        entity = self.through or self.source.entity
+        return Endpoint(self.source.alias, f"{entity}/Subscriptions/{name}" if name else entity)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferTask(Task):
+    """A task that is made of transfers.
+
+    Attributes:
+        transfers: its ways.
+        subscriptions: ordinary subscriptions to keep on each topic.
+        topic_size_gb: size of topics that are created.
+        duplicates: what becomes of a copy that is sent again: `auto`, `origin`, `message-id` or `allow`.
+        duplicate_detection_ms: history window of `message-id`; 0 for off.
+        lock_duration_ms: of what the routes read.
+        start: see `RouteOptions`.
+        ordering: see `RouteOptions`.
+        refused: see `RouteOptions`.
+    """
+
+    transfers: tuple[Transfer, ...]
+    subscriptions: tuple[SubscriptionState, ...] = ()
+    topic_size_gb: int = TOPIC_SIZE_GB
+    duplicates: str = "auto"
+    duplicate_detection_ms: int = 0
+    lock_duration_ms: int = 30_000
+    start: str = "now"
+    ordering: str = "ordered"
+    refused: str = "dead-letter"
+
+    def route_name(self, transfer: Transfer) -> str:
+        """The name of a transfer's route."""
+        return f"{self.name}.{transfer.name}"
+
+
+class TransferPattern:
+    """What patterns that are made of transfers have in common."""
+
+    def named(self, task: Any, namespaces: Mapping[str, NamespaceRef]) -> Task:
+        places = places_of(namespaces, task.members)
+        marked = tuple(
+            each if not each.mark or each.mark_is_number else replace(each, mark=default_mark(task.name, places))
+            for each in task.transfers
+        )
+        made: TransferTask = replace(task, transfers=marked)
+        return made
+
+    def check(self, task: Any, federation: Federation, document: Document) -> None:
+        for alias in dict.fromkeys(task.members):
+            place = task.places.get(f"alias {alias}")
+            if place is not None and alias not in federation.namespaces:
+                document.fault(
+                    place, f"no namespace has the alias {alias!r}", suggest(alias, sorted(federation.namespaces))
+                )
+        for transfer in task.transfers:
+            if transfer.feed:
+                check_subscription_name(task.name, transfer.feed, task.place, document)
+            if _same(transfer.source, transfer.target):
+                document.fault(task.place, f"{transfer.source} is both source and target", "write another target")
+        _check_emptied(task, federation, document)
+
+    def wanted(self, task: Any) -> Iterator[tuple[str, EntityState]]:
+        for transfer in task.transfers:
+            yield from _source(task, transfer)
+            yield transfer.target.alias, _target(task, transfer)
+
+    def routes(self, task: Any) -> Iterator[Route]:
+        for transfer in task.transfers:
+            yield Route(
+                name=task.route_name(transfer),
+                task=task.name,
+                pattern=task.pattern,
+                source=transfer.read_at(task.name),
+                targets=(transfer.target,),
+                options=RouteOptions(
+                    ordering=task.ordering,
+                    start=task.start,
+                    mark=transfer.mark,
+                    mark_is_number=transfer.mark_is_number,
+                    duplicates=task.duplicates,
+                    filter=transfer.filter,
+                    lock_duration_ms=task.lock_duration_ms,
+                    refused=task.refused,
+                    policy=CopyPolicy(dead_letters_returning=not transfer.is_copy),
+                ),
+            )
+
+    def audit(self, task: Any) -> Iterator[Flow]:
+        for transfer in task.transfers:
+            yield flow(task, (transfer,))
+
+
+def flow(task: TransferTask, path: tuple[Transfer, ...]) -> Flow:
+    """What entered the source of the first transfer and has to stand at the target of the last."""
+    first, last = path[0], path[-1]
+    whole = next((each.name for each in task.subscriptions if not each.rules), "")
+    name = AUDIT if any(each.name.lower() == AUDIT for each in task.subscriptions) else whole
+    witness = f"{first.source.entity}/Subscriptions/{name}" if name and first.is_topic else ""
+    target = last.target.entity
+    if last.to_topic:
+        target = f"{target}/Subscriptions/{name}" if name else ""
+    filters = list(dict.fromkeys(each.filter for each in path if each.filter))
+    return Flow(
+        origin=first.source,
+        witness=Endpoint(first.source.alias, witness),
+        target=Endpoint(last.target.alias, target),
+        routes=tuple(task.route_name(each) for each in path),
+        filter=filters[0] if len(filters) == 1 else " AND ".join(f"({each})" for each in filters),
+        origin_is_consumed=name != AUDIT,
+        target_is_consumed=not last.to_topic or name != AUDIT,
+    )
+
+
+def places_of(namespaces: Mapping[str, NamespaceRef], aliases: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Alias, and host or reference to the connection, of each namespace, as the hash of a mark wants them."""
+    found = [namespaces[alias] for alias in dict.fromkeys(aliases) if alias in namespaces]
+    return [(each.alias, str(each.connection) if each.connection else each.host) for each in found]
+
+
+def _same(first: Endpoint, second: Endpoint) -> bool:
+    return first.alias == second.alias and first.entity.lower() == second.entity.lower()
+
+
+def _emptied(task: Task) -> dict[tuple[str, str], Endpoint]:
+    """The entities of which a task takes the only copy."""
+    if not isinstance(task, TransferTask):
+        return {}
+    ends = [
+        each.source if each.through else each.read_at(task.name)
+        for each in task.transfers
+        if each.through or not each.feed
+    ]
+    return {(end.alias, end.entity.lower()): end for end in ends}
+
+
+def _check_emptied(task: TransferTask, federation: Federation, document: Document) -> None:
+    mine = _emptied(task)
+    for other in federation.tasks.values():
+        if other.name == task.name:
+            break
+        for key in mine.keys() & _emptied(other).keys():
+            document.fault(
+                task.place,
+                f"task {other.name} empties {mine[key]} already: each message would go to one of the two only",
+                "write one task of pattern split with both targets",
+            )
+
+
+def _partitioned(task: TransferTask) -> bool | None:
+    return False if task.ordering == "ordered" else None
+
+
+def _source(task: TransferTask, transfer: Transfer) -> Iterator[tuple[str, EntityState]]:
+    alias, name = transfer.source.alias, transfer.source.entity
+    feed: tuple[SubscriptionState, ...] = ()
+    if transfer.feed:
+        fed = replication_subscription(task.name, transfer.feed)
+        feed = (replication_state(fed, transfer.rule(), task.lock_duration_ms),)
+    read: dict[str, Any] = {
+        "lock_duration_ms": task.lock_duration_ms,
+        "max_delivery_count": MAX_DELIVERY_COUNT,
+        "requires_session": False,
+        "forward_to": "",
+    }
+    if transfer.is_topic:
+        if transfer.subscription:
+            feed = (SubscriptionState(name=transfer.subscription, **read),)
+        yield alias, _topic(task, name, (*task.subscriptions, *feed))
+    elif transfer.through:
+        yield alias, _topic(task, transfer.through, feed)
+        yield (
+            alias,
+            QueueState(name=name, requires_session=False, forward_to=transfer.through, partitioned=_partitioned(task)),
+        )
+    else:
+        yield alias, QueueState(name=name, partitioned=_partitioned(task), **read)
+
+
+def _topic(task: TransferTask, name: str, subscriptions: tuple[SubscriptionState, ...]) -> TopicState:
+    return TopicState(
+        name=name,
+        subscriptions=subscriptions,
+        initial_size_megabytes=task.topic_size_gb * 1024,
+        partitioned=_partitioned(task),
+    )
+
+
+def _target(task: TransferTask, transfer: Transfer) -> EntityState:
+    detection: dict[str, Any] = {
+        "duplicate_detection_ms": task.duplicate_detection_ms,
+        "keyless_detection_ms": DETECTION_WINDOW_MS if task.duplicates == "origin" else None,
+    }
+    if transfer.to_topic:
+        return replace(_topic(task, transfer.target.entity, task.subscriptions), **detection)
+    return QueueState(
+        name=transfer.target.entity,
+        initial_size_megabytes=task.topic_size_gb * 1024,
+        partitioned=_partitioned(task),
+        **detection,
+    )

@@ -1,0 +1,127 @@
+"""What planning finds: changes, notes and faults, gathered over all entities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from isthmus.errors import Fault
+from isthmus.topology.change import Change
+from isthmus.topology.duplicate import keeps_keys
+from isthmus.topology.duration import INFINITE_MS, format_ms
+from isthmus.topology.model import Federation
+from isthmus.topology.state import QueueState, SubscriptionState, TopicState
+
+__all__ = ["OWN", "Findings", "fitted", "settled"]
+
+OWN = "isthmus."
+"""What the names of all entities begin with that isthmus makes for itself."""
+
+_Entity = TypeVar("_Entity", TopicState, QueueState)
+_Receiver = TypeVar("_Receiver", QueueState, SubscriptionState)
+
+
+@dataclass
+class Findings:
+    """All that planning a federation found.
+
+    Attributes:
+        federation: of the plan.
+        changes: in the order in which they were found.
+        notes: for the operator.
+        faults: what no change can mend.
+    """
+
+    federation: Federation
+    changes: list[Change] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+
+    def fault(self, alias: str, message: str, hint: str) -> None:
+        """A fault at a namespace."""
+        place = self.federation.namespaces[alias].place
+        self.faults.append(Fault(f"namespace {alias}: {message}", hint, self.federation.file, place.line, place.column))
+
+    def check_duplicates(self, alias: str, what: str, entity: _Entity, stands: _Entity) -> bool:
+        """Note or fault duplicate detection that stands otherwise; whether its window is to change."""
+        window_ms = entity.duplicate_detection_ms
+        if window_ms == 0 and stands.duplicate_detection_ms:
+            self.notes.append(
+                f"{what} at {alias} stands with duplicate detection "
+                f"({format_ms(stands.duplicate_detection_ms)}), which cannot be turned off: a message is dropped there "
+                "when its MessageId came before; only copies that are known by their origin are not compared by it"
+            )
+        if window_ms and not stands.duplicate_detection_ms:
+            self.fault(
+                alias,
+                f"{what} stands without duplicate detection, which cannot be turned on",
+                f"write another value of duplicates in the task, or delete the {what.partition(' ')[0]}",
+            )
+        return bool(window_ms and stands.duplicate_detection_ms and window_ms != stands.duplicate_detection_ms)
+
+    def note_created_detection(self, alias: str, what: str, entity: _Entity) -> None:
+        """Note that an entity is created with duplicate detection."""
+        if entity.duplicate_detection_ms:
+            self.notes.append(
+                f"duplicate detection will be on for {what} at {alias} "
+                f"({format_ms(entity.duplicate_detection_ms)}): messages with equal MessageId are dropped within it, "
+                "of one publisher and of several"
+            )
+
+    def check_partitioned(self, alias: str, what: str, entity: _Entity, stands: _Entity) -> None:
+        """Fault partitioning that stands otherwise."""
+        if entity.partitioned is False and stands.partitioned:
+            self.fault(
+                alias,
+                f"{what} is partitioned and keeps no order, which cannot be changed",
+                f"write ordering: none in the task, or delete the {what.partition(' ')[0]}",
+            )
+        if entity.partitioned and stands.partitioned is False:
+            self.fault(
+                alias,
+                f"{what} is not partitioned, which cannot be changed",
+                f"delete the {what.partition(' ')[0]}; apply creates it again",
+            )
+
+    def check_receiver(self, alias: str, what: str, entity: _Receiver, stands: _Receiver) -> bool:
+        """Fault sessions that stand otherwise, or that forwarding does not go with; whether all is well."""
+        kind = what.partition(" ")[0]
+        if entity.requires_session is not None and entity.requires_session != bool(stands.requires_session):
+            does = "requires sessions" if stands.requires_session else "does not require sessions"
+            self.fault(alias, f"{what} {does}, which cannot be changed", f"delete the {kind}; apply creates it again")
+            return False
+        if entity.forward_to and stands.requires_session:
+            # Microsoft Learn, "Chaining Service Bus entities with autoforwarding": not supported; refused with 40000.
+            self.fault(
+                alias,
+                f"{what} requires sessions, and such an entity cannot forward to {entity.forward_to}",
+                f"forward from an entity without sessions, or delete the {kind}; apply creates it without",
+            )
+            return False
+        return True
+
+    def note_forwarding(self, alias: str, what: str, entity: _Receiver, stands: _Receiver) -> None:
+        """Note what an entity of an application's will forward that did not, or elsewhere."""
+        for name, of in (("forward_to", "messages"), ("forward_dead_letters_to", "dead-lettered messages")):
+            new, old = getattr(entity, name), getattr(stands, name)
+            if new is None or (new or "").lower() == (old or "").lower():
+                continue
+            where = f"go on to {new}" if new else "stay there"
+            before = f"; until now they went to {old}" if old else ""
+            reads = ", and nobody can receive from it any more" if name == "forward_to" and new and not old else ""
+            self.notes.append(f"{of} of {what} at {alias} will {where}{reads}{before}")
+
+
+def settled(entity: _Receiver) -> _Receiver:
+    """The entity as the service keeps it: one that forwards is never deleted when idle."""
+    if entity.forward_to and entity.auto_delete_on_idle_ms is not None:
+        return replace(entity, auto_delete_on_idle_ms=INFINITE_MS)
+    return entity
+
+
+def fitted(entity: _Entity, endpoint: str) -> _Entity:
+    """What is wanted of an entity at the namespace that answered from an endpoint."""
+    if entity.keyless_detection_ms is None:
+        return entity
+    detection_ms = entity.duplicate_detection_ms if keeps_keys(endpoint) else entity.keyless_detection_ms
+    return replace(entity, duplicate_detection_ms=detection_ms, keyless_detection_ms=None)

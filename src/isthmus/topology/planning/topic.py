@@ -1,0 +1,129 @@
+"""A topic that is wanted, with its subscriptions and rules, against what stands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from isthmus.topology.change import Action, Change, differences
+from isthmus.topology.duration import INFINITE_MS, format_ms
+from isthmus.topology.planning.finding import OWN, Findings, fitted, settled
+from isthmus.topology.state import NamespaceState, RuleState, SubscriptionState, TopicState
+
+__all__ = ["plan_topic"]
+
+
+def plan_topic(findings: Findings, namespace: NamespaceState, topic: TopicState) -> None:
+    """Add what makes the topic, its subscriptions and their rules."""
+    _TopicPlanner(findings, namespace, fitted(topic, namespace.endpoint)).plan()
+
+
+class _TopicPlanner:
+    def __init__(self, findings: Findings, namespace: NamespaceState, topic: TopicState) -> None:
+        self._findings = findings
+        self._namespace = namespace
+        self._alias = namespace.alias
+        self._topic = topic
+
+    def plan(self) -> None:
+        topic, stands = self._topic, self._namespace.topic(self._topic.name)
+        if stands is None:
+            if self._namespace.queue(topic.name):
+                self._findings.fault(
+                    self._alias,
+                    f"a queue stands where the topic {topic.name} should",
+                    "write another name, or move the queue's messages and delete it: one queue at many regions is "
+                    "modelled as a topic with one subscription",
+                )
+                return
+            bare = replace(topic, subscriptions=())
+            change = Change(alias=self._alias, action="create", kind="topic", topic=topic.name, after=bare)
+            self._findings.changes.append(change)
+            self._findings.note_created_detection(self._alias, f"topic {topic.name}", topic)
+        else:
+            self._check(stands)
+        for subscription in topic.subscriptions:
+            self._subscription(settled(subscription), stands.subscription(subscription.name) if stands else None)
+
+    def _check(self, stands: TopicState) -> None:
+        topic, what = self._topic, f"topic {self._topic.name}"
+        if self._findings.check_duplicates(self._alias, what, topic, stands):
+            after = replace(topic, subscriptions=(), partitioned=stands.partitioned)
+            before = replace(stands, subscriptions=())
+            self._findings.changes.append(
+                Change(alias=self._alias, action="update", kind="topic", topic=topic.name, after=after, before=before)
+            )
+        self._findings.check_partitioned(self._alias, what, topic, stands)
+
+    def _change(
+        self,
+        action: Action,
+        subscription: SubscriptionState,
+        before: SubscriptionState | None = None,
+    ) -> None:
+        self._findings.changes.append(
+            Change(
+                alias=self._alias,
+                action=action,
+                kind="subscription",
+                topic=self._topic.name,
+                subscription=subscription.name,
+                after=subscription,
+                before=before,
+            )
+        )
+
+    def _subscription(self, subscription: SubscriptionState, stands: SubscriptionState | None) -> None:
+        if stands is None:
+            self._change("create", subscription)
+            return
+        what = f"subscription {subscription.name} of {self._topic.name}"
+        if not self._findings.check_receiver(self._alias, what, subscription, stands):
+            return
+        if any(True for _ in differences(stands, subscription)):
+            self._change("update", replace(subscription, rules=None), replace(stands, rules=None))
+            if not subscription.name.lower().startswith(OWN):
+                self._findings.note_forwarding(self._alias, what, subscription, stands)
+        endless = (stands.default_ttl_ms or 0) >= INFINITE_MS
+        if subscription.initial_ttl_ms is not None and subscription.initial_ttl_ms < INFINITE_MS and endless:
+            self._findings.notes.append(
+                f"{what} at {self._alias} keeps its messages for ever and is left so: "
+                f"it fills the topic unless somebody consumes it; write audit: {format_ms(subscription.initial_ttl_ms)} in "
+                "the task to change it"
+            )
+        if subscription.rules is not None:
+            self._rules(subscription, stands)
+
+    def _rules(self, subscription: SubscriptionState, stands: SubscriptionState) -> None:
+        def change(action: Action, after: RuleState | None, before: RuleState | None, why: str = "") -> None:
+            self._findings.changes.append(
+                Change(
+                    alias=self._alias,
+                    action=action,
+                    kind="rule",
+                    topic=self._topic.name,
+                    subscription=subscription.name,
+                    after=after,
+                    before=before,
+                    why=why,
+                )
+            )
+
+        rules = subscription.rules or ()
+        foreign = [rule for rule in stands.rules or () if subscription.rule(rule.name) is None]
+        for rule in rules:
+            present = stands.rule(rule.name)
+            if present is None:
+                for other in foreign:
+                    if not other.selects_as(rule):
+                        change("update", replace(rule, name=other.name), other, "so that nothing passes it meanwhile")
+                change("create", rule, None)
+            elif not present.selects_as(rule):
+                change("update", rule, present)
+        for other in foreign:
+            replaced = not any(stands.rule(rule.name) for rule in rules) and rules
+            change(
+                "delete",
+                None,
+                replace(rules[0], name=other.name) if replaced else other,
+                "selects beside the task's rule",
+            )

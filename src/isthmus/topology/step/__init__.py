@@ -1,0 +1,52 @@
+"""Steps that a task can declare: what messages go through between source and target.
+
+What it is: the settings and checks of each kind of step, one short class per kind, and the registry. A new step is one class here,
+one line in `STEPS`, and one module in `isthmus.replication.step`; reader, lint, schema and reference page know it then. What it is
+not: their execution.
+"""
+
+from __future__ import annotations
+
+from isthmus.topology.step.base import StepKind
+from isthmus.topology.step.body import MapStep, NormaliseStep, ReduceStep
+from isthmus.topology.step.cipher import DecryptStep, EncryptStep
+from isthmus.topology.step.custom import PythonStep, SqlStep
+from isthmus.topology.step.declaration import StepDeclaration
+from isthmus.topology.step.enrich import EnrichStep
+from isthmus.topology.step.rule import FilterStep, SetStep
+from isthmus.topology.step.validate import ValidateStep
+
+__all__ = ["PLANNED_STEPS", "STEPS", "StepDeclaration", "StepKind", "anchored", "changes"]
+
+STEPS: dict[str, StepKind] = {
+    kind.spec.name: kind
+    for kind in (
+        ValidateStep(),
+        FilterStep(),
+        SetStep(),
+        EnrichStep(),
+        MapStep(),
+        ReduceStep(),
+        NormaliseStep(),
+        EncryptStep(),
+        DecryptStep(),
+        PythonStep(),
+        SqlStep(),
+    )
+}
+
+PLANNED_STEPS = ("deduplicate", "aggregate")
+"""Steps that are known by name and refused as not available yet."""
+
+
+def anchored(step: StepDeclaration, directory: object) -> StepDeclaration:
+    """The same step with relative file paths put below a directory."""
+    from pathlib import Path
+
+    kind = STEPS[step.kind]
+    return step.anchored(Path(str(directory)), kind.paths, kind.references)
+
+
+def changes(step: StepDeclaration) -> bool:
+    """Whether a step changes messages."""
+    return STEPS[step.kind].changes

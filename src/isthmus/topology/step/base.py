@@ -1,0 +1,66 @@
+"""What a step is to the rest of topology, and the settings that steps share.
+
+What it is: the class that each kind of step derives from. What it is not: any step.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from isthmus.topology.document import Document, Values
+from isthmus.topology.setting import Kind, Setting, Spec
+
+__all__ = ["StepKind", "check_field", "on_failure"]
+
+_FIELD = re.compile(r"(property:.+|system:[A-Za-z]+|[^\s.:]+(\.[^\s.:]+)*)")
+
+
+class StepKind:
+    """One kind of step.
+
+    Attributes:
+        spec: its settings.
+        short: the setting that a plain value stands for, as in `filter: "carrier = 'UA'"`; empty: it takes a mapping only.
+        paths: its settings that are file paths.
+        references: its settings that are references to secrets, or mappings of names to such.
+        changes: whether it changes messages.
+    """
+
+    spec: ClassVar[Spec]
+    short: ClassVar[str] = ""
+    paths: ClassVar[tuple[str, ...]] = ()
+    references: ClassVar[tuple[str, ...]] = ()
+    changes: ClassVar[bool] = True
+
+    def check(self, values: Values, document: Document) -> None:
+        """Fault what is wrong with the settings together, without looking at any file."""
+
+
+def on_failure(default: str, what: str) -> Setting:
+    """What becomes of a message that a step does not pass on.
+
+    Args:
+        default: `dead-letter` or `drop`.
+        what: which messages are meant, for the description.
+    """
+    return Setting(
+        name="on_failure",
+        kind=Kind.CHOICE,
+        choices=("dead-letter", "drop"),
+        planned=("divert",),
+        default=default,
+        description=f"What becomes, at its source, of {what}. `dead-letter`: it is dead-lettered with the reason; `drop`: it is "
+        "completed.",
+        example=default,
+    )
+
+
+def check_field(field: str, values: Values, name: str, document: Document) -> None:
+    """Fault a field that is written wrongly."""
+    if not _FIELD.fullmatch(field):
+        document.fault(
+            values.at(name),
+            f"{field!r} is no field",
+            "write a field of the JSON body such as origin.name, property:NAME, or system:MessageId",
+        )

@@ -1,0 +1,122 @@
+"""The steps `python` and `sql`: what the others do not do."""
+
+from __future__ import annotations
+
+import re
+
+from isthmus.topology.document import Document, Values
+from isthmus.topology.setting import Kind, Setting, Spec
+from isthmus.topology.step.base import StepKind, on_failure
+
+__all__ = ["COLUMNS", "COLUMN_TYPES", "PythonStep", "SqlStep"]
+
+_PROPERTY = (
+    "struct<boolean:boolean,long:bigint,double:double,string:string,datetime:timestamp,timespan_microseconds:bigint,uuid:string,"
+    "binary:binary,type:string>"
+)
+COLUMN_TYPES = {
+    "body": "binary",
+    "message_id": "string",
+    "subject": "string",
+    "content_type": "string",
+    "correlation_id": "string",
+    "session_id": "string",
+    "reply_to": "string",
+    "reply_to_session_id": "string",
+    "to": "string",
+    "partition_key": "string",
+    "time_to_live_ms": "bigint",
+    "enqueued_time": "timestamp",
+    "sequence_number": "bigint",
+    "delivery_count": "int",
+    "application_properties": f"map<string,{_PROPERTY}>",
+}
+"""The columns that rows can have beside the raw message, named as those of the data source `servicebus`, with their types as Spark
+writes them."""
+
+COLUMNS = tuple(COLUMN_TYPES)
+
+_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_SELECT = re.compile(r"\s*select\s", re.IGNORECASE)
+_DISTINCT = re.compile(r"\s*select\s+distinct\b", re.IGNORECASE)
+_ROWS = re.compile(r"\bfrom\s+rows\b", re.IGNORECASE)
+
+
+class PythonStep(StepKind):
+    """`python`."""
+
+    spec = Spec(
+        "python",
+        "A function of your own. `python: package.module:function` is short for `function`.",
+        (
+            Setting(
+                name="function",
+                kind=Kind.TEXT,
+                required=True,
+                description="`package.module:function`; the module has to be importable where `isthmus run` runs and, on a cluster, at the "
+                "workers.",
+                example="orders.steps:mask",
+            ),
+            Setting(
+                name="takes",
+                kind=Kind.CHOICE,
+                choices=("rows", "message"),
+                default="rows",
+                description="`rows`: the function takes a DataFrame and returns one, by columns of Spark's own functions: without a shuffle, without "
+                "removing rows, without Python UDFs. `message`: it takes one message as an object with `body`, `json`, `properties` and `application_properties`, "
+                "changes it, and returns nothing, or a pair of disposition and reason; an error that it raises sets that "
+                "message aside.",
+                example="message",
+            ),
+            Setting(
+                name="columns",
+                kind=Kind.TEXTS,
+                description="With `takes: rows`: the columns that the function needs beside `message`, `route` and `position`; by default "
+                "`body`. What it changes in them is written into the message.",
+                example="[body, subject, application_properties]",
+            ),
+            on_failure("dead-letter", "a message on which the function fails (reason `StepFailed`)"),
+        ),
+    )
+    short = "function"
+
+    def check(self, values: Values, document: Document) -> None:
+        if values["function"] and not _FUNCTION.fullmatch(values["function"]):
+            document.fault(
+                values.at("function"), "function has not the form package.module:function", "write orders.steps:mask"
+            )
+        for name in values["columns"] or ():
+            if name not in COLUMNS:
+                document.fault(
+                    values.at("columns"), f"no message has a column {name!r}", f"write some of {', '.join(COLUMNS)}"
+                )
+
+
+class SqlStep(StepKind):
+    """`sql`."""
+
+    spec = Spec(
+        "sql",
+        'Changes messages by a SELECT of Spark SQL. `sql: "SELECT …"` is short for `select`.',
+        (
+            Setting(
+                name="select",
+                kind=Kind.TEXT,
+                required=True,
+                description="`SELECT … FROM rows`, without a shuffle and without removing rows. Each column of the result has the name of one "
+                "that a message has and is written into the message, or is `disposition` (`complete`, `dead-letter`, null), "
+                "`reason` or `description`.",
+                example='"SELECT upper(subject) AS subject FROM rows"',
+            ),
+        ),
+    )
+    short = "select"
+
+    def check(self, values: Values, document: Document) -> None:
+        text = values["select"]
+        if not text:
+            return
+        if not _SELECT.match(text) or _DISTINCT.match(text):
+            document.fault(values.at("select"), "sql does not begin with SELECT", 'write sql: "SELECT … FROM rows"')
+        elif not _ROWS.search(text):
+            document.fault(values.at("select"), "sql selects nothing from rows", 'write sql: "SELECT … FROM rows"')

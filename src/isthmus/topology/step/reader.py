@@ -1,0 +1,88 @@
+"""The setting `steps` of a task, read.
+
+What it is: a list of one-key mappings to declarations, every fault with its place. What it is not: the look at files that they name
+(`isthmus.topology.step.material`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from isthmus.topology.document import Document, Values, suggest
+from isthmus.topology.setting import Setting, SettingError
+from isthmus.topology.step import PLANNED_STEPS, STEPS, StepDeclaration, StepKind
+from isthmus.topology.step.order import in_between
+
+__all__ = ["read_steps"]
+
+_EXAMPLE = "write steps: [{filter: \"carrier = 'UA'\"}]"
+
+
+def read_steps(node: Any, document: Document) -> tuple[StepDeclaration, ...]:
+    """The steps that a task declares; those that are at fault are left out."""
+    if node is None:
+        return ()
+    if not isinstance(node, yaml.SequenceNode):
+        document.fault(document.place(node), "steps is not a list", _EXAMPLE)
+        return ()
+    found = tuple(step for item in node.value if (step := _step(item, document)) is not None)
+    wrong = in_between(found)
+    if wrong is not None:
+        document.fault(
+            wrong.place,
+            f"the step {wrong} stands between two steps that work on DataFrames (python, sql), where only filter can stand",
+            "put it before or behind both, or write takes: message",
+        )
+    return found
+
+
+def _step(node: Any, document: Document) -> StepDeclaration | None:
+    pairs = document.pairs(node, "step") if isinstance(node, yaml.MappingNode) else {}
+    if len(pairs) != 1:
+        document.fault(document.place(node), "a step is a mapping with one key, its kind", _EXAMPLE)
+        return None
+    ((name, (key, value)),) = pairs.items()
+    kind = STEPS.get(name)
+    if kind is None:
+        if name in PLANNED_STEPS:
+            document.fault(document.place(key), f"the step {name} is not available yet", "remove it")
+        else:
+            document.fault(document.place(key), f"there is no step {name!r}", suggest(name, tuple(STEPS)))
+        return None
+    before = len(document.faults)
+    values = _values(kind, value, document)
+    if len(document.faults) == before:
+        kind.check(values, document)
+    if len(document.faults) > before:
+        return None
+    settings = {name: _plain(each) for name, each in values.values.items() if each is not None}
+    return StepDeclaration(name, settings, document.place(key), dict(values.places))
+
+
+def _values(kind: StepKind, node: Any, document: Document) -> Values:
+    what = f"step {kind.spec.name}"
+    if isinstance(node, yaml.ScalarNode) and kind.short and not document.is_empty(node):
+        setting = kind.spec.get(kind.short)
+        assert isinstance(setting, Setting)
+        values = Values(document.place(node))
+        values.values = {each.name: each.default for each in kind.spec.settings}
+        values.places[setting.name] = document.place(node)
+        try:
+            values.values[setting.name] = setting.parse(document.scalar(setting, node))
+        except SettingError as wrong:
+            document.fault(document.place(node), wrong.message, wrong.hint)
+        return values
+    if not isinstance(node, yaml.MappingNode):
+        names = ", ".join(each.name for each in kind.spec.settings if each.required) or "its settings"
+        document.fault(document.place(node), f"{what} takes a mapping", f"write {kind.spec.name}: with {names}")
+        return Values(document.place(node))
+    return document.settings(node, kind.spec, what)
+
+
+def _plain(value: Any) -> Any:
+    """As JSON knows it: references as text, tuples as lists."""
+    if isinstance(value, tuple):
+        return list(value)
+    return value if isinstance(value, (str, int, float, bool, dict)) else str(value)

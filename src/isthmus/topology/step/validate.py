@@ -1,0 +1,44 @@
+"""The step `validate`: a schema that bodies have to fit."""
+
+from __future__ import annotations
+
+from isthmus.topology.document import Document, Values
+from isthmus.topology.setting import Kind, Setting, Spec
+from isthmus.topology.step.base import StepKind, on_failure
+
+__all__ = ["ValidateStep"]
+
+
+class ValidateStep(StepKind):
+    """`validate`."""
+
+    spec = Spec(
+        "validate",
+        "Lets pass messages whose body fits a schema. A changed schema file is read again within seconds.",
+        (
+            Setting(
+                name="schema",
+                kind=Kind.PATH,
+                required=True,
+                description="File of the schema: a JSON Schema, or an Avro schema with a name that ends in `.avsc`.",
+                example="order.schema.json",
+            ),
+            Setting(
+                name="encoding",
+                kind=Kind.CHOICE,
+                choices=("json", "avro"),
+                default="json",
+                description="How bodies are written. `avro`: one datum in Avro's binary encoding, without a header; with an Avro schema "
+                "only.",
+                example="json",
+            ),
+            on_failure("dead-letter", "a message that does not fit (reason `ValidationFailed`)"),
+        ),
+    )
+    short = "schema"
+    paths = ("schema",)
+    changes = False
+
+    def check(self, values: Values, document: Document) -> None:
+        if values["encoding"] == "avro" and values["schema"] and not values["schema"].endswith(".avsc"):
+            document.fault(values.at("encoding"), "encoding: avro needs an Avro schema", "write schema: NAME.avsc")

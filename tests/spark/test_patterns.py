@@ -1,0 +1,118 @@
+"""Copy, move, consolidate, fan-out and split in one run: every message stands where its pattern says, once, and in order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from isthmus.amqp import section
+from isthmus.connectors.servicebus.head import standing
+from isthmus.replication.reach import Reach
+from isthmus.testing.federation import FederationProcess
+from isthmus.topology.model import Endpoint
+from isthmus.transport import Sender
+
+pytestmark = pytest.mark.spark
+
+MEMBERS = ("ewr", "jfk", "lga")
+TASKS = """\
+  boards: {pattern: copy, source: ewr, topic: boards, target: jfk, target_queue: boards-copy, filter: "number > 10", action: "SET seen = 1"}
+  gates: {pattern: move, source: ewr, queue: gates, target: jfk}
+  screens: {pattern: move, source: ewr, topic: boards, subscription: screens, target: lga, target_queue: screens}
+  weather: {pattern: consolidate, sources: [ewr, jfk], topic: weather, target: lga, target_queue: weather, duplicates: origin}
+  flights: {pattern: fan-out, topic: flights, hub: ewr, members: {jfk: [lga]}, audit: 1d}
+  orders:
+    pattern: split
+    source: ewr
+    queue: orders
+    first: true
+    targets:
+      - {to: jfk, queue: orders-low, filter: "number <= 20"}
+      - {to: lga, queue: orders-even, filter: "even = TRUE", action: "SET kind = 'even'"}
+    otherwise: {to: lga, name: rest, queue: orders-rest}
+"""
+COUNT = 60
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationProcess]:
+    with FederationProcess(tmp_path_factory.mktemp("patterns"), MEMBERS, written=TASKS) as federation:
+        for alias, entity in [("ewr", "boards"), ("ewr", "gates"), ("ewr", "flights"), ("ewr", "orders")]:
+            publish(federation, alias, entity)
+        for alias in ("ewr", "jfk"):
+            publish(federation, alias, "weather", message_id="same")
+        run = federation.run("--available-now", "--json", "--retry-first", "1")
+        assert run.wait(240) == 0, run.log()[-3000:]
+        # What a member of the fan-out passes on may have come after its route had ended.
+        run = federation.run("--available-now", "--json", "--retry-first", "1")
+        assert run.wait(240) == 0, run.log()[-3000:]
+        yield federation
+
+
+def publish(federation: FederationProcess, alias: str, entity: str, message_id: str = "m") -> None:
+    messages = [
+        section.encode_message(
+            b"x",
+            properties={"message_id": f"{message_id}-{number}"},
+            application_properties={"publisher": alias, "number": number, "even": number % 2 == 0},
+        )
+        for number in range(1, COUNT + 1)
+    ]
+    with Reach(federation.federation) as reach, reach.open(Endpoint(alias, entity)) as client:
+        Sender(client, entity).wait_ready().send_all(messages, batch=COUNT)
+
+
+def found(federation: FederationProcess, alias: str, entity: str) -> list[dict[str, Any]]:
+    """The application properties of what stands at an entity, in order."""
+    rows: list[dict[str, Any]] = []
+    with Reach(federation.federation) as reach:
+        peek = reach.peek(Endpoint(alias, entity))
+        start = 0
+        while page := peek(start, 250):
+            rows += (section.decode_map(each, section.locate(each).application_properties) for each in page)
+            start = standing(page[-1]).sequence + 1
+    return rows
+
+
+def numbers(rows: list[dict[str, Any]]) -> list[int]:
+    return [row["number"] for row in rows]
+
+
+def test_a_topic_is_copied_into_a_queue_by_filter_and_action(moved: FederationProcess) -> None:
+    rows = found(moved, "jfk", "boards-copy")
+    assert numbers(rows) == list(range(11, COUNT + 1))
+    assert {row["seen"] for row in rows} == {1}
+    assert {row["repl-origin"] for row in rows} == {"ewr/boards"}
+
+
+def test_queue_and_subscription_are_emptied(moved: FederationProcess) -> None:
+    assert numbers(found(moved, "jfk", "gates")) == list(range(1, COUNT + 1))
+    assert found(moved, "ewr", "gates") == []
+    assert numbers(found(moved, "lga", "screens")) == list(range(1, COUNT + 1))
+    assert found(moved, "ewr", "boards/Subscriptions/screens") == []
+
+
+def test_equal_message_ids_of_two_regions_stay_two_messages(moved: FederationProcess) -> None:
+    rows = found(moved, "lga", "weather")
+    assert Counter(row["repl-origin"] for row in rows) == {"ewr/weather": COUNT, "jfk/weather": COUNT}
+    for alias in ("ewr", "jfk"):
+        assert numbers([row for row in rows if row["publisher"] == alias]) == list(range(1, COUNT + 1))
+
+
+def test_a_tree_of_hubs_passes_on_what_it_gets(moved: FederationProcess) -> None:
+    for alias, path in [("jfk", "ewr/flights"), ("lga", "ewr/flights;jfk/flights")]:
+        rows = found(moved, alias, "flights/Subscriptions/audit")
+        assert numbers(rows) == list(range(1, COUNT + 1))
+        assert {row["repl-origin"] for row in rows} == {path}
+
+
+def test_a_queue_is_split_to_the_first_target_that_fits(moved: FederationProcess) -> None:
+    assert numbers(found(moved, "jfk", "orders-low")) == list(range(1, 21))
+    even = found(moved, "lga", "orders-even")
+    assert numbers(even) == list(range(22, COUNT + 1, 2))
+    assert {row["kind"] for row in even} == {"even"}
+    assert numbers(found(moved, "lga", "orders-rest")) == list(range(21, COUNT + 1, 2))
+    assert found(moved, "ewr", "orders") == []

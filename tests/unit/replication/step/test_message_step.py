@@ -1,0 +1,220 @@
+"""What each step of one message does."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from isthmus.amqp import section
+from isthmus.errors import InvalidArgumentError
+from isthmus.replication.step import jwe
+from isthmus.replication.step.base import guarded
+from isthmus.replication.step.key import parse_key
+from isthmus.replication.step.message import StepMessage
+from isthmus.replication.step.normalise import read_xml, write_xml
+from isthmus.replication.step.opener import open_message_step
+from isthmus.replication.step.watched_file import LOOK_SECONDS, WatchedFile
+from isthmus.topology.step import STEPS, StepDeclaration
+
+
+def passed(kind: str, message: bytes, **settings: Any) -> StepMessage | tuple[str, str, str]:
+    """The message after a step, or what became of it."""
+    defaults = {each.name: each.default for each in STEPS[kind].spec.settings if each.default is not None}
+    step = open_message_step(StepDeclaration(kind, {**defaults, **settings}))
+    read = StepMessage(message)
+    found = guarded(step, read)
+    return StepMessage(read.encoded()) if found is None else (found.kind, found.reason, found.description)
+
+
+def message(body: Any, **properties: Any) -> bytes:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return section.encode_message(
+        data, properties={"message_id": "1", "content_type": "application/json"}, application_properties=properties
+    )
+
+
+# ---- validate
+
+
+def test_validate_tells_where_a_body_does_not_fit(tmp_path: Path) -> None:
+    schema = tmp_path / "s.json"
+    schema.write_text('{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}')
+    assert isinstance(passed("validate", message({"a": 1}), schema=str(schema)), StepMessage)
+    told = passed("validate", message({"a": "x"}), schema=str(schema))
+    assert told == ("dead-letter", "ValidationFailed", 'step validate: at /a: "x" is not of type "integer"')
+    assert passed("validate", message(b"{"), schema=str(schema), on_failure="drop")[0] == "complete"  # type: ignore[index]
+
+
+def test_validate_knows_avro(tmp_path: Path) -> None:
+    schema = tmp_path / "s.avsc"
+    schema.write_text('{"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]}')
+    assert isinstance(passed("validate", message({"a": 1}), schema=str(schema)), StepMessage)
+    assert passed("validate", message({"a": "x"}), schema=str(schema))[1] == "ValidationFailed"  # type: ignore[index]
+    assert isinstance(passed("validate", message(b"\x02"), schema=str(schema), encoding="avro"), StepMessage)
+    for wrong in (b"", b"\x02\x02"):
+        assert passed("validate", message(wrong), schema=str(schema), encoding="avro")[1] == "ValidationFailed"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("text", ["{", '{"type": "objekt"}', '{"$ref": "https://example.com/a.json"}'])
+def test_a_schema_that_is_none_is_refused_when_it_is_opened(tmp_path: Path, text: str) -> None:
+    schema = tmp_path / "s.json"
+    schema.write_text(text)
+    with pytest.raises(InvalidArgumentError, match=r"step validate: .*s\.json"):
+        open_message_step(StepDeclaration("validate", {"schema": str(schema), "encoding": "json"}))
+
+
+# ---- enrich
+
+
+def test_enrich_adds_columns_and_reads_a_changed_file_again(tmp_path: Path) -> None:
+    data = tmp_path / "airports.csv"
+    data.write_text("faa,name,lat\nIAH,Houston,29.98\n7,Seven,\n")
+    settings = {"from": str(data), "on": "dest = faa", "columns": ["name", "lat"], "prefix": "to_"}
+    assert passed("enrich", message({"dest": "IAH"}), **settings).json == {
+        "dest": "IAH",
+        "to_name": "Houston",
+        "to_lat": 29.98,
+    }  # type: ignore[union-attr]
+    assert passed("enrich", message({"dest": 7}), **settings).json["to_lat"] is None  # type: ignore[union-attr]
+    assert passed("enrich", message({"dest": "X"}), **settings).json == {"dest": "X"}  # type: ignore[union-attr]
+    told = passed("enrich", message({"dest": "X"}), **settings, missing="fail")
+    assert told == ("dead-letter", "NoReferenceData", "step enrich: nothing is known for dest: it is 'X'")
+    with pytest.raises(InvalidArgumentError, match=r"airports\.csv"):
+        open_message_step(StepDeclaration("enrich", {**settings, "columns": ["nope"], "missing": "keep"}))
+
+
+def test_i1_of_watched_file_a_change_is_seen_and_a_broken_one_leaves_what_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, now = tmp_path / "f", [0.0]
+    file.write_text("1")
+    watched = WatchedFile(str(file), lambda path: int(Path(path).read_text()), lambda: now[0])
+    file.write_text("22")
+    assert watched.get() == 1
+    now[0] += LOOK_SECONDS
+    assert watched.get() == 22
+    file.write_text("broken")
+    for _ in range(3):
+        now[0] += LOOK_SECONDS
+        assert watched.get() == 22
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    file.write_text("4444")
+    now[0] += LOOK_SECONDS
+    assert watched.get() == 4444
+
+
+# ---- encrypt, decrypt
+
+
+@pytest.mark.parametrize("form", ["jwe", "aes-gcm"])
+def test_what_is_encrypted_is_decrypted_with_the_key_that_the_message_names(tmp_path: Path, form: str) -> None:
+    keys = {}
+    for name in ("old", "new"):
+        (tmp_path / name).write_text(base64.b64encode(os.urandom(32)).decode())
+        keys[name] = f"file:{tmp_path / name}"
+    clear = message({"secret": "value"}, carrier="UA")
+    for name, reference in keys.items():
+        sealed = passed("encrypt", clear, key=reference, key_id=name, format=form)
+        assert isinstance(sealed, StepMessage)
+        assert b"value" not in sealed.raw
+        assert sealed.properties["content_type"] == (
+            "application/jose" if form == "jwe" else "application/octet-stream"
+        )
+        opened = passed("decrypt", sealed.raw, keys=keys, format=form)
+        assert isinstance(opened, StepMessage)
+        assert (opened.json, opened.properties["content_type"]) == ({"secret": "value"}, "application/json")
+        assert opened.application_properties == {"carrier": "UA"}
+    (tmp_path / "new").write_text(base64.b64encode(os.urandom(32)).decode())
+    assert passed("decrypt", sealed.raw, keys=keys, format=form)[1] == "DecryptionFailed"  # type: ignore[index]
+    assert passed("decrypt", sealed.raw, keys={"old": keys["old"]}, format=form)[2].endswith("no key has the id 'new'")  # type: ignore[index]
+    assert passed("decrypt", clear, key=keys["old"], format=form)[1] == "DecryptionFailed"  # type: ignore[index]
+
+
+def test_a_token_has_the_form_of_rfc_7516() -> None:
+    cipher = AESGCM(bytes(32))
+    token = jwe.seal(b"plain", cipher, {"enc": "A256GCM", "kid": "k"}, random=bytes)
+    parts = token.split(b".")
+    assert (len(parts), parts[1]) == (5, b"")
+    assert json.loads(base64.urlsafe_b64decode(parts[0] + b"==")) == {"alg": "dir", "enc": "A256GCM", "kid": "k"}
+    text, tag = (base64.urlsafe_b64decode(each + b"==") for each in parts[3:])
+    assert AESGCM(bytes(32)).decrypt(bytes(12), text + tag, parts[0]) == b"plain"
+    assert jwe.unseal(token, cipher) == b"plain"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"alg": "RSA-OAEP", "enc": "A256GCM"},
+        {"alg": "dir", "enc": "A128CBC-HS256"},
+        {"alg": "dir", "enc": "A256GCM", "zip": "DEF"},
+        {"alg": "dir", "enc": "A256GCM", "crit": ["x"]},
+    ],
+)
+def test_i2_of_jwe_a_token_of_another_kind_is_refused(header: dict[str, Any]) -> None:
+    first = base64.urlsafe_b64encode(json.dumps(header).encode()).rstrip(b"=")
+    with pytest.raises(jwe.JweError):
+        jwe.unseal(first + b"..AAAA.AAAA.AAAA", AESGCM(bytes(32)))
+
+
+def test_keys_are_read_in_every_form_and_never_repeated() -> None:
+    octets = bytes(range(32))
+    k = base64.urlsafe_b64encode(octets).decode().rstrip("=")
+    for text in (octets.hex(), base64.b64encode(octets).decode(), k, json.dumps({"kty": "oct", "k": k, "kid": "a"})):
+        assert parse_key(text, "env:K").octets == octets
+    for wrong in ("abcdef", "not a key", '{"kty": "RSA", "k": "abcdef"}', '{"k": '):
+        with pytest.raises(InvalidArgumentError, match=r"^env:K: ") as refused:
+            parse_key(wrong, "env:K")
+        assert "abcdef" not in str(refused.value)
+    assert "x00" not in repr(parse_key(octets.hex(), "env:K"))
+
+
+# ---- map, reduce, normalise
+
+
+def test_map_and_reduce() -> None:
+    given = message({"a": {"b": 1}, "c": 2}, carrier="UA")
+    fields = {"x.y": "a.b", "who": "property:Carrier", "id": "system:MessageId", "by": "'me'", "no": "a.z"}
+    wanted = {"x": {"y": 1}, "who": "UA", "id": "1", "by": "me"}
+    assert passed("map", given, fields=fields).json == wanted  # type: ignore[union-attr]
+    assert passed("map", given, fields=fields, keep=True).json == {"a": {"b": 1}, "c": 2, **wanted}  # type: ignore[union-attr]
+    assert passed("reduce", given, keep=["a.b"]).json == {"a": {"b": 1}}  # type: ignore[union-attr]
+    reduced = passed("reduce", given, remove=["a", "property:carrier"])
+    assert isinstance(reduced, StepMessage)
+    assert (reduced.json, reduced.application_properties) == ({"c": 2}, {})
+    assert passed("map", message([1]), fields={"a": "a"})[1] == "StepFailed"  # type: ignore[index]
+
+
+def test_normalise_writes_every_encoding_in_every_other(tmp_path: Path) -> None:
+    schema = tmp_path / "s.avsc"
+    schema.write_text(
+        '{"type": "record", "name": "r", "fields": [{"name": "carrier", "type": "string"}, {"name": "to", "type": "string"}]}'
+    )
+    value = {"carrier": "UA", "to": "IÄH"}
+    settings: dict[str, Any] = {"schema": str(schema), "columns": ["carrier", "to"]}
+    encodings = ("json", "avro", "xml", "csv")
+    for source in encodings:
+        written = passed("normalise", message(value), **{"from": "json", "to": source}, **settings)
+        assert isinstance(written, StepMessage)
+        for target in encodings:
+            there = passed("normalise", written.raw, **{"from": source, "to": target}, **settings)
+            assert isinstance(there, StepMessage)
+            back = passed("normalise", there.raw, **{"from": target, "to": "json"}, **settings)
+            assert isinstance(back, StepMessage)
+            assert back.json == value
+
+
+def test_xml_keeps_attributes_repetition_and_text() -> None:
+    told = {"@id": "1", "leg": [{"to": "IAH"}, {"to": "MIA"}], "#text": "hello"}
+    assert read_xml(write_xml(told, "flight")) == told
+
+
+def test_i1_of_normalise_a_document_with_a_dtd_is_refused() -> None:
+    bomb = b'<!DOCTYPE a [<!ENTITY b "cccc">]><a>&b;</a>'
+    told = passed("normalise", message(bomb), **{"from": "xml", "to": "json"})
+    assert told == ("dead-letter", "StepFailed", "step normalise: ValueError: the XML document has a DTD")

@@ -1,0 +1,94 @@
+"""Steps over Arrow batches: order, flush rows, failures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from isthmus.amqp import section, types
+from isthmus.bridge.spark.row import batch_of, flush_batch
+from isthmus.replication.step.row_stage import RowStage
+from isthmus.topology.step import StepDeclaration
+from isthmus.topology.step.custom import COLUMNS
+
+
+def raw(number: int, body: bytes = b"{}") -> bytes:
+    return section.encode_message(
+        body,
+        properties={"message_id": f"{number}"},
+        annotations={"x-opt-enqueued-time": types.Timestamp(1_700_000_000_123)},
+        application_properties={
+            "number": number,
+            "at": types.Timestamp(1_600_000_000_456),
+            "small": types.UByte(1),
+            "list": [1],
+            "none": None,
+        },
+    )
+
+
+def step(kind: str, **settings: Any) -> str:
+    return StepDeclaration(kind, {"on_failure": "dead-letter", **settings}).to_text()
+
+
+def rows(*batches: pa.RecordBatch | None) -> list[dict[str, Any]]:
+    return [row for batch in batches if batch is not None for row in batch.to_pylist()]
+
+
+def test_i1_i2_rows_keep_their_order_and_a_failure_is_its_own() -> None:
+    stage = RowStage(
+        [step("filter", where="number <> 2", on_failure="drop"), step("set", action="SET n = 10 / (number - 3)")]
+    )
+    given = batch_of([(4, range(1, 5), [raw(n) for n in range(1, 5)]), (7, (1,), [b"unreadable"])])
+    made = stage.take(given)
+    found = rows(made)
+    assert [(row["route"], row["position"], row["disposition"], row["reason"]) for row in found] == [
+        (4, 1, None, None),
+        (4, 2, "complete", "Filtered"),
+        (4, 3, "dead-letter", "StepFailed"),
+        (4, 4, None, None),
+        (7, 1, "dead-letter", "StepFailed"),
+    ]
+    assert found[2]["description"].startswith("step set: FilterError")
+    assert found[1]["message"] == raw(2)
+
+
+def test_i3_flush_rows_pass_behind_what_came_before_and_fillers_behind_them() -> None:
+    stage = RowStage([step("set", action="SET n = 1")])
+    given = [
+        batch_of([(1, (1,), [raw(1)])], 5, bytes(200)),
+        batch_of([(1, (2,), [raw(2)])]),
+        flush_batch(6, bytes(200)),
+    ]
+    made = rows(*(stage.take(each) for each in given))
+    assert [(row["route"], row["position"], len(row["message"])) for row in made if row["route"] < 1] == [
+        (-1, 5, 200),
+        (0, 0, 0),
+        (-1, 6, 200),
+        (0, 0, 0),
+    ]
+    assert [row["route"] for row in made] == [1, -1, 0, 1, -1, 0]
+
+
+def test_columns_that_are_written_back_as_they_came_change_nothing() -> None:
+    given = batch_of([(1, (1,), [raw(1, b"\xff")])], 3, bytes(10))
+    framed = RowStage([], added=COLUMNS).take(given)
+    assert rows(framed)[0]["body"] == b"\xff"
+    back = rows(RowStage([], written=COLUMNS).take(framed))
+    assert back[0]["message"] == raw(1, b"\xff")
+    assert back[0]["disposition"] is None
+
+
+def test_what_was_changed_in_columns_is_written() -> None:
+    framed = RowStage([], added=("body", "subject", "application_properties")).take(batch_of([(1, (1,), [raw(1)])]))
+    assert framed is not None
+    row = framed.to_pylist()[0]
+    row["body"], row["subject"] = b"new", "s"
+    row["application_properties"] = [("number", {"long": 2, "type": "long"}), ("text", {"string": "t"})]
+    changed = pa.RecordBatch.from_pylist([row], schema=framed.schema)
+    (back,) = rows(RowStage([], written=("body", "subject", "application_properties")).take(changed))
+    place = section.locate(back["message"])
+    assert section.decode_map(back["message"], place.application_properties) == {"number": 2, "text": "t"}
+    assert section.decode_properties(back["message"], place.properties) == {"message_id": "1", "subject": "s"}
+    assert back["message"].endswith(b"new")
