@@ -21,6 +21,7 @@ from isthmus.topology import (
     RuleState,
     SubscriptionState,
     TopicState,
+    WantedState,
 )
 from isthmus.topology.duration import INFINITE_MS
 from isthmus.topology.state import DEFAULT_RULE
@@ -85,7 +86,7 @@ class FakeAdministration:
             for subscription in topic.subscriptions:
                 self._subscriptions[topic.name.lower(), subscription.name.lower()] = _created(subscription)
 
-    def observe(self, alias: str, entities: Sequence[EntityState]) -> NamespaceState:
+    def observe(self, alias: str, entities: Sequence[WantedState]) -> NamespaceState:
         self._answer()
         asked = {each.name.lower() for each in entities}
         return NamespaceState(

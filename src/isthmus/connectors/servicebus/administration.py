@@ -46,13 +46,13 @@ from isthmus.connectors.servicebus.default_rule import DefaultRuleTransport
 from isthmus.extra import require
 from isthmus.topology import (
     Change,
-    EntityState,
     NamespaceRef,
     NamespaceState,
     QueueState,
     RuleState,
     SubscriptionState,
     TopicState,
+    WantedState,
 )
 from isthmus.topology.duration import INFINITE_MS
 
@@ -124,7 +124,7 @@ class ServiceBusAdministration:
     def close(self) -> None:
         self._client.close()
 
-    def observe(self, alias: str, entities: Sequence[EntityState]) -> NamespaceState:
+    def observe(self, alias: str, entities: Sequence[WantedState]) -> NamespaceState:
         topics: list[TopicState] = []
         queues: list[QueueState] = []
         with self._errors():

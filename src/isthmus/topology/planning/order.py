@@ -7,7 +7,7 @@ Invariants:
         topic drops what comes before it has a subscription.
     I2. A replication subscription is made after the topics and the ordinary subscriptions of all namespaces, unless one of
         these forwards to what it belongs to.
-    I3. Where nothing else decides: topics, queues, ordinary subscriptions, replication subscriptions, rules; each as found.
+    I3. Where nothing else decides: topics and logs, queues and consumer groups, ordinary subscriptions, replication subscriptions, rules; each as found.
 """
 
 from __future__ import annotations
@@ -75,4 +75,4 @@ def _targets(change: Change) -> list[str]:
 def _rank(change: Change) -> int:
     if change.kind == "subscription":
         return _REPLICATION if change.subscription.lower().startswith(OWN) else 2
-    return {"topic": 0, "queue": 1, "rule": 4}[change.kind]
+    return {"topic": 0, "log": 0, "queue": 1, "group": 1, "rule": 4}[change.kind]

@@ -75,3 +75,9 @@ def test_i2_gives_way_where_an_ordinary_subscription_forwards_to_its_topic() -> 
 def test_a_circle_ends_in_some_order() -> None:
     changes = [queue("a", forward_to="b"), queue("b", forward_to="a")]
     assert len(ordered(changes)) == 2
+
+
+def test_i3_every_kind_of_change_has_its_place() -> None:
+    kinds = ("rule", "group", "subscription", "queue", "log", "topic")
+    changes = [Change(alias="a", action="create", kind=kind, topic="t") for kind in kinds]  # type: ignore[arg-type]
+    assert [change.kind for change in ordered(changes)] == ["log", "topic", "group", "queue", "subscription", "rule"]
