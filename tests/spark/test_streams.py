@@ -1,0 +1,158 @@
+"""Kafka and a namespace in one federation file: records become messages, messages become records, through lint, apply and run."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+from isthmus.connectors.administration import Administrations
+from isthmus.supervisor.survey import survey
+from isthmus.testing.federation import RunProcess
+from isthmus.testing.namespace import NamespaceProcess, namespace
+from isthmus.topology import plan
+from isthmus.topology.source import load
+from kafka_broker import PASSWORD, USER, KafkaBroker, broker
+from kafka_join import consumed, publish, wait
+
+pytestmark = pytest.mark.spark
+
+CONFIG = """
+queues:
+  departures: {requires_duplicate_detection: true, requires_session: true}
+  outgoing: {}
+"""
+TASKS = """
+tasks:
+  departures:
+    {pattern: stream-to-queue, source: hub, stream: flights, target: ewr, queue: departures, sessions: true, partitions: 3}
+  arrivals:
+    {pattern: queue-to-stream, source: ewr, queue: outgoing, target: hub, stream: arrivals, partitions: 2}
+"""
+
+
+class Streams:
+    """A federation of one cluster, reached by TLS and a password, and one namespace."""
+
+    def __init__(self, folder: Path, kafka: KafkaBroker, served: NamespaceProcess) -> None:
+        self.folder = folder
+        self.kafka = kafka
+        self.served = served
+        secrets = folder / "secrets.json"
+        secrets.write_text(json.dumps({"ewr": served.connection_string, "kafka": PASSWORD}))
+        self.file = folder / "isthmus.yaml"
+        self.file.write_text(
+            "isthmus: 1\nnamespaces:\n"
+            f'  ewr: {{connection: "file:secrets.json#ewr", ca_file: {served.ca_file}}}\n'
+            f"  hub: {{kind: kafka, bootstrap: '{kafka.secure['sasl_ssl']}', security: sasl_ssl, mechanism: SCRAM-SHA-512, "
+            f'username: {USER}, password: "file:secrets.json#kafka", ca_file: {kafka.ca_file}}}\n{TASKS}'
+        )
+        self.federation = load(self.file)
+        self.runs: list[RunProcess] = []
+
+    def apply(self) -> list[str]:
+        """Makes the entities; the paths of what was changed."""
+        with Administrations(self.federation) as administrations:
+            applied = administrations.apply(plan(self.federation, administrations.observe()))
+        assert applied.error is None, applied.error
+        return [f"{change.alias} {change.kind} {change.path}" for change in applied.done]
+
+    def run(self, *arguments: str) -> RunProcess:
+        run = RunProcess(
+            [str(self.file), "--retry-first", "1", *arguments],
+            self.folder / "state",
+            self.folder / f"run-{len(self.runs)}.log",
+        )
+        self.runs.append(run)
+        return run
+
+    def bus(self) -> ServiceBusClient:
+        return ServiceBusClient.from_connection_string(self.served.connection_string)
+
+    def received(self, session: str) -> list[Any]:
+        """All that stands in a session."""
+        found: list[Any] = []
+        with self.bus() as client, client.get_queue_receiver("departures", session_id=session) as receiver:
+            while batch := receiver.receive_messages(500, max_wait_time=2):
+                found += batch
+                for each in batch:
+                    receiver.complete_message(each)
+        return found
+
+
+@pytest.fixture(scope="module")
+def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
+    folder = tmp_path_factory.mktemp("streams")
+    (folder / "kafka").mkdir()
+    with broker(folder / "kafka", is_secure=True) as kafka, namespace(folder / "ewr", config=CONFIG) as served:
+        made = Streams(folder, kafka, served)
+        made.kafka.create("flights", 3)
+        publish(kafka.address, "flights", 9000, 9010, keys=5)  # stands before `apply`, and is passed over: start is now
+        assert made.apply() == [
+            "ewr topic isthmus.claims",
+            "hub log arrivals",
+            "ewr subscription isthmus.claims/Subscriptions/departures",
+            "ewr subscription isthmus.claims/Subscriptions/arrivals",
+            "hub group flights/Groups/isthmus.departures",
+        ]
+        assert made.apply() == []
+        try:
+            yield made
+        finally:
+            for run in made.runs:
+                run.end(signal.SIGKILL)
+
+
+def test_both_ways_in_one_run(streams: Streams) -> None:
+    publish(streams.kafka.address, "flights", 0, 1000, keys=5)
+    publish(streams.kafka.address, "flights", 1000, 1010, partition=2)
+    before = {route["name"]: route for route in survey(streams.federation, streams.folder / "state")["routes"]}
+    assert before["departures.hub.ewr"]["waiting"] == 1010
+    with streams.bus() as client, client.get_queue_sender("outgoing") as sender:
+        for number in range(300):
+            sender.send_messages(
+                ServiceBusMessage(f"{number}", message_id=f"m{number}", partition_key=f"p{number % 4}", subject="s")
+            )
+    run = streams.run("--available-now", "--json")
+    assert run.wait(240) == 0, run.log()[-3000:]
+    for key in range(5):
+        found = streams.received(f"key-{key}")
+        assert [int(str(each)) for each in found] == list(range(key, 1000, 5))
+        assert {each.partition_key for each in found} == {f"key-{key}"}
+        assert all(each.message_id.startswith("flights/") for each in found)
+        assert len({each.message_id for each in found}) == 200
+    assert [int(str(each)) for each in streams.received("partition-2")] == list(range(1000, 1010))
+    arrived = consumed(streams.kafka.address, "arrivals", 300)
+    by_key: dict[bytes, list[int]] = {}
+    for records in arrived.values():
+        for each in records:
+            by_key.setdefault(each.key(), []).append(int(each.value()))
+    assert by_key == {b"p%d" % key: list(range(key, 300, 4)) for key in range(4)}
+    after = {route["name"]: route for route in survey(streams.federation, streams.folder / "state")["routes"]}
+    assert after["departures.hub.ewr"]["waiting"] == after["arrivals.ewr.hub"]["waiting"] == 0
+    assert PASSWORD not in run.log() + json.dumps(after)
+
+
+def test_a_kill_doubles_nothing_and_a_second_run_is_refused(streams: Streams) -> None:
+    run = streams.run()
+    run.wait_phase(("waiting", "moving"))
+    other = streams.run("--state", str(streams.folder / "other"))
+    assert other.wait(120) == 1
+    assert f"is run by process {run.pid}" in other.log()
+    publish(streams.kafka.address, "flights", 2000, 6000, keys=5)
+
+    def moved() -> int:
+        routes = survey(streams.federation, streams.folder / "state")["routes"]
+        return sum(route["moved"] for route in routes if route["name"] == "departures.hub.ewr")
+
+    wait(lambda: moved() > 0, "messages to move")
+    run.end(signal.SIGKILL)
+    again = streams.run("--available-now")
+    assert again.wait(240) == 0, again.log()[-3000:]
+    found = {key: [int(str(each)) for each in streams.received(f"key-{key}")] for key in range(5)}
+    assert found == {key: list(range(2000 + key, 6000, 5)) for key in range(5)}
