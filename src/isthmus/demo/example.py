@@ -292,11 +292,10 @@ class Example:
         def total(*kinds: str) -> int:
             return sum(result.total(kind) for result in results for kind in kinds)
 
-        arrived = total("arrived") if results else stamped.get("arrived", 0)
         return {
             "pattern": ", ".join(dict.fromkeys(task.pattern for task in self.federation.tasks.values())),
             "sent": self.sent,
-            "arrived": min(arrived, stamped["arrived"]) if stamped else arrived,
+            "arrived": total("arrived") or stamped.get("arrived", 0),
             "lost": max(total(*UNDELIVERED), stamped.get("lost", 0)),
             "duplicated": max(total("duplicated"), stamped.get("duplicated", 0)),
             "out_of_order": max(total("out_of_order"), stamped.get("out_of_order", 0)),
