@@ -42,6 +42,7 @@ def route_spec(route: Route, federation: Federation, *, only_present: bool = Fal
         ordered=options.ordering == "ordered",
         only_present=only_present,
         block_refused=options.refused == "block",
+        rate=options.rate,
         steps=options.steps,
     )
 

@@ -8,6 +8,7 @@ Invariants:
     I2. A route is `stalled` if a message has waited for `stalled_after_seconds` in which none was settled, and if it takes in
         nothing because its target is away. How long it was idle before that message came does not count.
     I3. A failed route tells when it will be tried again.
+    I6. A route that the operator limits is not `stalled` for as long as its rate explains that nothing moves.
     I5. A route that the operator has paused is `paused`, and well, whatever waits before it.
     I4. What was moved, dead-lettered and discarded are counted apart, over restarts.
 """
@@ -27,6 +28,9 @@ MOVING_SECONDS = 3.0
 """Longer than a change of leases takes at six routes at once (0.8 to 1.5 s, docs/explanation/lease.md)."""
 
 RATE_WINDOW_SECONDS = 5.0
+
+# Of a route that moves one message in a minute none has moved for a minute: so many times that are waited for.
+LIMIT_PERIODS = 2
 
 
 class Phase(StrEnum):
@@ -164,6 +168,9 @@ class Condition:
             return f"claimed by {self._detail}" if self._detail else str(self._phase)
         if self._phase is Phase.PAUSED:
             return f"paused since {self._detail}"
+        limit = self.limit
+        if limit and self._phase in (Phase.MOVING, Phase.WAITING):
+            return f"{self._phase}, at most {limit}"
         return f"{self._phase}: {self._detail}" if self._detail else str(self._phase)
 
     def is_well(self) -> bool:
@@ -178,6 +185,11 @@ class Condition:
     def moved(self) -> int:
         """Messages that the target has acknowledged, over restarts."""
         return self.counts.moved
+
+    @property
+    def limit(self) -> str:
+        """The rate that the operator has set and that holds now, as last seen; empty for none."""
+        return self._sighting.limit
 
     @property
     def processes(self) -> tuple[int, ...]:
@@ -216,6 +228,11 @@ class Condition:
         """For how long nothing has been settled though a message waited and the route ran."""
         return now - max(self._last_moved_at, self._started_at, self._waiting_since)
 
+    def _limited_seconds(self) -> float:
+        """For how long the operator's rate may be why nothing moves; infinite where it lets nothing move."""
+        rate = self._sighting.limit_per_second
+        return LIMIT_PERIODS / rate if rate else math.inf
+
     def _judge(self, now: float) -> tuple[Phase, str]:
         if now - self._last_moved_at <= MOVING_SECONDS:
             return Phase.MOVING, ""
@@ -223,10 +240,11 @@ class Condition:
             return Phase.STALLED, self._sighting.held
         waits = bool(self._waiting)
         idle_seconds = self._idle_seconds(now)
-        if waits and idle_seconds >= self.stalled_after_seconds:
+        if waits and idle_seconds >= self.stalled_after_seconds + self._limited_seconds():
             waited_seconds = now - self._waiting_since
             oldest = f", and a message waits for {waited_seconds:.0f} s" if waited_seconds > idle_seconds + 1 else ""
             return Phase.STALLED, f"nothing moved for {idle_seconds:.0f} s{oldest}"
-        if not self._sighting.ready or (waits and not self.has_moved_since_start()):
+        is_limited = self._limited_seconds() > 0
+        if not self._sighting.ready or (waits and not self.has_moved_since_start() and not is_limited):
             return Phase.STARTING, ""
         return Phase.WAITING, ""

@@ -66,6 +66,7 @@ def describe(route: Route, condition: Condition, now: float, footprint: Footprin
         "discarded": condition.counts.discarded,
         "resent": condition.counts.resent,
         "rate_per_second": round(condition.rate_per_second(now), 1),
+        "limit": condition.limit,
         "waiting": condition.waiting,
         "oldest_age_seconds": None if age is None else round(age, 1),
         "oldest_since": _since(age) if age else "",

@@ -148,3 +148,23 @@ def test_a_namespace_that_is_back_is_not_told_as_away_though_nothing_moves() -> 
     assert condition.away == ("jfk", "jfk (10.0.0.7:5671): refused")
     condition.seen(3.0, Sighting())
     assert condition.away == ("", "")
+
+
+def test_i6_a_rate_that_explains_why_nothing_moves_makes_no_stall() -> None:
+    condition = Condition(stalled_after_seconds=10)
+    condition.starting(0)
+    condition.stands(0, 50, 0.0)
+    slow = Sighting(counts=Counts(1, 1), limit="2/m", limit_per_second=2 / 60)
+    condition.seen(1, slow)
+    assert condition.text(1) == "moving, at most 2/m"
+    condition.seen(40, slow)
+    assert condition.text(40) == "waiting, at most 2/m"
+    assert condition.is_well()
+    condition.seen(75, slow)
+    assert condition.phase is Phase.STALLED
+    closed = Sighting(counts=Counts(1, 1), limit="0/s until 06:00 UTC", limit_per_second=0.0)
+    condition.seen(9000, closed)
+    assert condition.text(9000) == "waiting, at most 0/s until 06:00 UTC"
+    assert condition.is_well()
+    condition.seen(9001, Sighting(counts=Counts(1, 1)))
+    assert condition.phase is Phase.STALLED

@@ -1,7 +1,7 @@
 """What the driver knows of one shared query: what it carries, who carries it, and what they reported.
 
 What it is: pure; messages of readers and wishes of the driver in, effects out. A reader is one connection that began a lease
-with LEASE; its counts begin at 0. An ordered route is carried by the reader of slot 0, one whose order is not kept by the readers of all slots. What it is not:
+with LEASE; its counts begin at 0. An ordered route is carried by the reader of slot 0, one whose order is not kept by the readers of all slots, unless it keeps a rate. What it is not:
 connections and threads (`control_server`).
 
 Invariants:
@@ -101,7 +101,7 @@ class _Reader:
 
     def takes(self, route: RouteSpec) -> bool:
         """Whether the route is one for it."""
-        return not (self.lease.slot and route.ordered)
+        return not (self.lease.slot and route.is_alone)
 
 
 class QueryAccount:
