@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from isthmus.connectors.servicebus.head import standing
 from isthmus.errors import EntityNotFoundError
+from isthmus.replication.canary_mark import is_canary
 from isthmus.replication.identity import Identity
 from isthmus.replication.reconcile import Undelivered
 from isthmus.topology.model import Endpoint, Route
@@ -146,7 +147,7 @@ class SourceReader:
 
 
 def messages(peek: Peek, from_sequence: int, read: Read) -> Iterator[tuple[bytes, Identity]]:
-    """All that stands in an entity from a sequence number on.
+    """All that stands in an entity from a sequence number on, but for canaries.
 
     Raises:
         IsthmusError: the namespace cannot be read.
@@ -156,4 +157,5 @@ def messages(peek: Peek, from_sequence: int, read: Read) -> Iterator[tuple[bytes
         for message in page:
             identity = read(message)
             at = max(at, identity.sequence + 1)
-            yield message, identity
+            if not is_canary(message):
+                yield message, identity

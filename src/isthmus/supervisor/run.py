@@ -31,6 +31,7 @@ from isthmus.replication.shared_spark import SharedSettings, open_shared_run, ta
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.replication.step.chain import check as check_steps
+from isthmus.supervisor.canary_watch import CanaryWatch
 from isthmus.supervisor.claim import ClaimKeeper
 from isthmus.supervisor.fill import Fill, FillWatch
 from isthmus.supervisor.pause import PauseFile
@@ -135,11 +136,19 @@ def run_federation(
     _warn_of_spark(where, slots)
     claims = ClaimKeeper([(route.task, route.claim_alias) for route in chosen], reach.open).start()
     watch = BacklogWatch(chosen, lambda: Reach(federation, "isthmus-look"))
+    canaries = CanaryWatch(
+        () if options.settings.available_now else chosen,
+        lambda: Reach(federation, "isthmus-canary"),
+        lambda route: (
+            claims.remaining_seconds(route.task, route.claim_alias) > 0 and route.task not in paused.last_known()
+        ),
+    )
     try:
         _check(federation, chosen)
         _decide(claims, stop)
         watch.start()
         fill.start()
+        canaries.start()
         log.info("starting Spark; its own log is %s", options.folder / LOG_FILE)
         spark = create_spark_session(
             "isthmus",
@@ -165,6 +174,7 @@ def run_federation(
                     backlog=watch.backlog,
                     # A route that joins a query costs next to nothing.
                     paused=paused.last_known,
+                    canary=canaries.told,
                     settings=replace(options.settings, starts_at_once=max(1, len(chosen))),
                 )
                 ended_well = supervisor.run(
@@ -178,6 +188,7 @@ def run_federation(
             with suppress(SparkGoneError), calling_spark():
                 spark.stop()
     finally:
+        canaries.close()
         fill.close()
         watch.close()
         claims.close()

@@ -258,7 +258,7 @@ def _task(name: str, place: Place, node: Any, declared: set[str], document: Docu
     steps = read_steps(values["steps"], document)
     rate = read_rate(values["rate"], document)
     task = pattern.build(name, values, document)
-    return replace(task, steps=steps, rate=rate) if task is not None else None
+    return replace(task, steps=steps, rate=rate, canary_ms=values["canary"] or 0) if task is not None else None
 
 
 def _check_aliases(values: Values, spec: Spec, declared: set[str], document: Document) -> None:

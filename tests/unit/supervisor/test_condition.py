@@ -168,3 +168,27 @@ def test_i6_a_rate_that_explains_why_nothing_moves_makes_no_stall() -> None:
     assert condition.is_well()
     condition.seen(9001, Sighting(counts=Counts(1, 1)))
     assert condition.phase is Phase.STALLED
+
+
+def test_i7_a_canary_that_does_not_arrive_makes_a_stall_where_nothing_explains_it() -> None:
+    condition = Condition(stalled_after_seconds=10)
+    condition.starting(0)
+    condition.stands(0, 0, 0.0)
+    condition.canary = (5.0, 0.02, 0.0)
+    condition.seen(1, Sighting(counts=Counts(1, 1)))
+    assert condition.phase is Phase.MOVING
+    condition.canary = (95.0, 0.02, 90.0)
+    condition.seen(2, Sighting(counts=Counts(1, 1)))
+    assert condition.phase is Phase.MOVING  # the route has only begun
+    # The target has acknowledged something, and yet nothing arrives.
+    condition.seen(20, Sighting(counts=Counts(2, 2)))
+    assert condition.text(20) == "stalled: a canary that was sent 90 s ago has not arrived"
+    assert not condition.is_well()
+    assert condition.stuck_seconds(200) == 0  # to start it again would not help
+    # A backlog moves, and the canary stands in it.
+    condition.stands(21, 5000, 95.0)
+    condition.seen(21, Sighting(counts=Counts(900, 900)))
+    assert condition.phase is Phase.MOVING
+    # A rate explains it.
+    condition.seen(30, Sighting(counts=Counts(900, 900), limit="1/m", limit_per_second=1 / 60))
+    assert condition.phase is Phase.WAITING

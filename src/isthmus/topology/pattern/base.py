@@ -53,6 +53,16 @@ COMMON = (
         example="[{filter: \"carrier = 'UA'\"}]",
     ),
     RATE,
+    Setting(
+        name="canary",
+        kind=Kind.DURATION,
+        minimum=1_000,
+        maximum=3_600_000,
+        description="How often each route of the task gets a heartbeat message of isthmus's own, whose way to the target `isthmus status` "
+        "times. Applications do not receive it: the subscriptions that the task declares get the rule `[isthmus-canary] IS NULL`. Only "
+        "between topics. Without it there is none.",
+        example="30s",
+    ),
 )
 
 COMMON_PLANNED = tuple(
