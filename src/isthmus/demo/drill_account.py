@@ -90,16 +90,19 @@ class DrillAccount:
         with self._lock:
             self._lost_member, self._lost_at, self._survivors = member, now, tuple(survivors)
 
-    def returns(self) -> int:
-        """The member returns; how many messages that it had acknowledged are not handled elsewhere (RPO)."""
+    def missing(self) -> int:
+        """How many messages that the lost member had acknowledged are not handled elsewhere, while it is away."""
         with self._lock:
-            before = [
-                message_id
-                for message_id, (member, at) in self._sent.items()
-                if member == self._lost_member and at <= self._lost_at
-            ]
-            self._missing = sum(not all(self._handled[name][each] for name in self._survivors) for each in before)
-            return self._missing
+            return sum(
+                not all(self._handled[name][message_id] for name in self._survivors)
+                for message_id, (member, _) in self._sent.items()
+                if member == self._lost_member
+            )
+
+    def returns(self) -> int:
+        """The member is about to return: what is missing now counts (RPO)."""
+        self._missing = self.missing()
+        return self._missing
 
     def unhandled(self, member: str = "") -> int:
         """How many messages, or of those that one member acknowledged, a consumer has not handled yet."""

@@ -7,6 +7,7 @@ What it is not: measured itself; the account is (`isthmus.demo.drill_account`).
 Invariants:
     I1. A message is sent again, with the same MessageId, until a namespace has acknowledged it.
     I2. A message is completed after it was handled.
+    I3. A message that is not of a drill is given back, and the consumer ends.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import uuid
 from collections.abc import Sequence
 
 from isthmus.amqp import section
@@ -23,7 +25,10 @@ from isthmus.replication.reach import Reach
 from isthmus.topology.model import Endpoint, Federation
 from isthmus.transport import Client, Receiver, Sender
 
-__all__ = ["DrillConsumer", "DrillPublisher"]
+__all__ = ["PREFIX", "DrillConsumer", "DrillPublisher"]
+
+PREFIX = "isthmus-drill-"
+"""What the MessageIds of all drills begin with."""
 
 SEND_SECONDS = 5.0
 AGAIN_SECONDS = 0.2
@@ -108,6 +113,7 @@ class DrillPublisher(_Worker):
         super().__init__(federation, name, places)
         self._account = account
         self._rate = rate_per_second
+        self._prefix = f"{PREFIX}{uuid.uuid4().hex[:8]}-{name}"
         self._number = 0
         self._unacknowledged: list[str] = []
         self._is_over = threading.Event()
@@ -128,7 +134,7 @@ class DrillPublisher(_Worker):
                 now = time.monotonic()
                 count = int(min(max(0.0, now - due) * self._rate, self._rate)) + 1
                 due = max(due + count / self._rate, now - 1.0)
-                self._unacknowledged = [f"{self.name}-{self._number + each + 1}" for each in range(count)]
+                self._unacknowledged = [f"{self._prefix}-{self._number + each + 1}" for each in range(count)]
                 self._number += count
             messages = [
                 section.encode_message(
@@ -152,10 +158,14 @@ class DrillConsumer(_Worker):
         name: of the consumer, in the account.
         places: the subscription at each namespace, the preferred first; with one it waits until that is back.
         account: is told of what was handled.
+
+    Attributes:
+        foreign: MessageId of a message that is not of a drill; empty where none came.
     """
 
     def __init__(self, federation: Federation, name: str, places: Sequence[Endpoint], account: DrillAccount) -> None:
         super().__init__(federation, name, places)
+        self.foreign = ""
         self._account = account
 
     def _work(self, client: Client, place: Endpoint) -> None:
@@ -170,6 +180,10 @@ class DrillConsumer(_Worker):
                 for payload in run.payloads:
                     properties = section.decode_properties(payload, section.locate(payload).properties)
                     message_id = str(properties.get("message_id"))
+                    if not message_id.startswith(PREFIX):
+                        self.foreign = message_id
+                        self._stop.set()
+                        return  # the end of the connection gives back what was not settled
                     if self._account.is_new(self.name, message_id):
                         self._account.handled(self.name, message_id, time.monotonic())
                 receiver.dispose(run.first_id, (run.first_id + len(run.tags) - 1) & 0xFFFFFFFF)
