@@ -8,7 +8,6 @@ import pytest
 
 from isthmus.cli.app import main
 
-
 pytestmark = pytest.mark.spark
 
 
