@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from isthmus.amqp.types import Long, Timestamp, ULong
 from isthmus.entities import (
     INFINITE_MS,
     EntityStatus,
@@ -363,6 +364,36 @@ def test_a_forwarded_dead_letter_tells_when_it_was_first_enqueued(namespace: Any
     (found,) = take(namespace, "third", read)
     assert found.annotations["x-opt-first-enqueued-time"] == sent_ms
     assert found.annotations["x-opt-enqueued-time"] == sent_ms + 120_000
+
+
+@pytest.mark.parametrize("forged", [ULong((1 << 64) - 1), Timestamp(1), Long(-1), True, "yesterday"])
+def test_a_sender_cannot_say_when_a_dead_letter_was_first_enqueued(
+    namespace: Any, message: Any, read: Any, forged: Any
+) -> None:
+    engine = namespace.engine
+    engine.create_queue("graveyard")
+    engine.create_queue("q", QueueDescription(max_delivery_count=1, forward_dead_lettered_messages_to="graveyard"))
+    sent_ms = namespace.clock.wall_ms()
+    namespace.send("q", message("a", annotations={"x-opt-first-enqueued-time": forged}), message("b"))
+    assert namespace.queue("q").acquire(2) is not None
+    namespace.advance(61_000)  # the locks end, by the clockwork
+    found = take(namespace, "graveyard", read)
+    assert names(found) == ["a", "b"]
+    assert [one.annotations["x-opt-first-enqueued-time"] for one in found] == [sent_ms, sent_ms]
+
+
+def test_a_stored_dead_letter_with_a_first_time_of_another_type_goes_on(
+    namespace: Any, message: Any, read: Any, monkeypatch: Any
+) -> None:
+    engine = namespace.engine
+    engine.create_queue("graveyard")
+    engine.create_queue("q", QueueDescription(forward_dead_lettered_messages_to="graveyard"))
+    monkeypatch.setattr("isthmus.entities.parse._RESERVED", frozenset())  # as an earlier release stored it
+    sent_ms = namespace.clock.wall_ms()
+    namespace.send("q", message("a", annotations={"x-opt-first-enqueued-time": ULong((1 << 64) - 1)}))
+    dead_letter(namespace, "q")
+    (found,) = take(namespace, "graveyard", read)
+    assert found.annotations["x-opt-first-enqueued-time"] == sent_ms
 
 
 def test_dead_letters_that_waited_go_on_when_it_is_set(namespace: Any, message: Any, read: Any) -> None:
