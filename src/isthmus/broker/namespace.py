@@ -124,7 +124,8 @@ class Namespace:
         self._has_waited = False
         self.every(_PEER_TICK_SECONDS, self._tick_peers)
         self._engine_due_at = 0.0  # monotonic seconds
-        self.every(_ENGINE_TICK_SECONDS, self._tick_engine)
+        self._engine_looked_at = clock.monotonic()
+        self.every(_ENGINE_TICK_SECONDS, self.tick_engine)
         self.every(_PROBE_SECONDS, self._probe)
         if engine.stores is not None:
             self._take_over(engine.stores)
@@ -280,8 +281,12 @@ class Namespace:
     def _engines(self) -> list[Engine]:
         return [self.engine, *(store.engine for store in self.engine.stores or () if store.engine is not None)]
 
-    def _tick_engine(self) -> None:
+    def tick_engine(self) -> None:
+        """Let the engine do what time asks for, if anything is due."""
         now = self.clock.monotonic()
+        was_stopped, self._engine_looked_at = now - self._engine_looked_at > _STALL_SECONDS, now
+        if was_stopped:
+            self.engine.count_idle_anew()
         if now < self._engine_due_at:
             return
         now_ms = self.clock.wall_ms()

@@ -63,6 +63,8 @@ _AT_ONCE = 1000
 # 64 bits: every copy of every message tells it.
 _IDENTITY_CHARACTERS = 16
 _HOUSEKEEPING_MS = 10_000
+# By how much the wall clock may leave the monotonic one between two housekeepings: a slew stays far below.
+_STEP_MS = 1_000
 
 
 class Engine(Administration):
@@ -101,8 +103,10 @@ class Engine(Administration):
         self._wake_at: dict[Queue, int] = {}
         self._wake_count = 0
         self._next_housekeeping_ms = 0
-        # Receivers of before a restart have not come back yet: nothing is idle for longer than the engine runs.
-        self._started_ms = clock.wall_ms()
+        # Receivers of before a restart have not come back yet: nothing is idle for longer than the engine runs, nor than
+        # since the wall clock was set, which took the last use of everything away from now.
+        self._idle_from_ms = monotonic_ms(clock)
+        self._wall_lead_ms = clock.wall_ms() - self._idle_from_ms
         self._idle: set[Intake] = set()
         super().__init__(store, clock, limits, random_bytes, self._wake, blob_files, stores)
         self._staging.on_refused = self._fail
@@ -543,8 +547,16 @@ class Engine(Administration):
         self._pump()
         self._delete_idle(now)
 
+    def count_idle_anew(self) -> None:
+        """Let nothing count as idle for longer than from now on: receivers could not reach it until now."""
+        self._idle_from_ms = monotonic_ms(self._clock)
+
     def _delete_idle(self, now: int) -> None:
-        since = now - self._started_ms
+        steady = monotonic_ms(self._clock)
+        before, self._wall_lead_ms = self._wall_lead_ms, now - steady
+        if abs(self._wall_lead_ms - before) > _STEP_MS:
+            self._idle_from_ms = steady
+        since = steady - self._idle_from_ms
         for name, queue in list(self._queues.items()):
             limit_ms = described(queue.entry, QueueDescription).auto_delete_on_idle_ms
             if limit_ms < min(INFINITE_MS, since) and now - _last_use(queue.entry, queue.queue, now) > limit_ms:

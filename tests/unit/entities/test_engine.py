@@ -393,6 +393,36 @@ def test_nothing_is_idle_for_longer_than_the_engine_runs(namespace: Any) -> None
     assert namespace.engine.get_queue("q") is None
 
 
+@pytest.mark.parametrize("step_ms", [86_400_000, -86_400_000])
+def test_a_step_of_the_wall_clock_makes_nothing_idle(namespace: Any, message: Make, step_ms: int) -> None:
+    engine = namespace.engine
+    engine.create_queue("q", QueueDescription(auto_delete_on_idle_ms=300_000))
+    engine.create_topic("t", TopicDescription(auto_delete_on_idle_ms=300_000))
+    engine.create_subscription("t", "s", SubscriptionDescription(auto_delete_on_idle_ms=300_000))
+    namespace.advance(250_000)
+    for path in ("q", "t"):
+        namespace.send(path, message("kept"))
+    namespace.clock.set_wall(namespace.clock.wall_ms() + step_ms)
+    namespace.advance(10_000)
+    namespace.advance(280_000)
+    assert engine.get_queue("q") is not None
+    assert engine.get_subscription("t", "s") is not None
+    if step_ms > 0:
+        namespace.advance(30_000)
+        assert engine.get_queue("q") is None
+
+
+def test_a_time_in_which_nobody_could_come_makes_nothing_idle(namespace: Any) -> None:
+    namespace.engine.create_queue("q", QueueDescription(auto_delete_on_idle_ms=300_000))
+    namespace.commit()
+    namespace.clock.advance(3_600_000)
+    namespace.engine.count_idle_anew()
+    namespace.advance(10_000)
+    assert namespace.engine.get_queue("q") is not None
+    namespace.advance(300_000)
+    assert namespace.engine.get_queue("q") is None
+
+
 def test_on_staged_is_called_once_per_commit(namespace: Any, message: Make) -> None:
     calls: list[int] = []
     namespace.engine.create_queue("q")
