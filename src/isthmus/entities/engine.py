@@ -10,12 +10,14 @@ Invariants:
     I1. A failed commit leaves nothing half done: every entity goes back to what the store holds.
     I2. A tick's cost depends on what is due, not on how many messages there are; every entity is looked at once in ten
         seconds.
+    I3. What one entity raises in a tick leaves nothing half done, and costs the others no more than that tick.
 """
 
 from __future__ import annotations
 
 import heapq
 import json
+import logging
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AnyQueue", "Commit", "Engine"]
 
+_log = logging.getLogger(__name__)
+
 AnyQueue = Queue | PartitionedQueue | PartitionedSessionQueue
 
 _AT_ONCE = 1000
@@ -65,6 +69,7 @@ _IDENTITY_CHARACTERS = 16
 _HOUSEKEEPING_MS = 10_000
 # By how much the wall clock may leave the monotonic one between two housekeepings: a slew stays far below.
 _STEP_MS = 1_000
+_FAULT_PAUSE_MS = 60_000
 
 
 class Engine(Administration):
@@ -97,6 +102,9 @@ class Engine(Administration):
         stores: FragmentStores | None = None,
     ) -> None:
         self._commits: list[Commit] = []
+        # Entities whose turn in the clockwork raised what nobody expected, by number: until which monotonic ms they are
+        # left alone.
+        self._paused: dict[int, int] = {}
         # Since a failure, until the store was reopened and what it holds was loaded.
         self._is_stale = False
         self._wakes: list[tuple[int, int, Queue]] = []
@@ -467,9 +475,17 @@ class Engine(Administration):
         """
         now = self._clock.wall_ms() if now_ms is None else now_ms
         steady = monotonic_ms(self._clock)
-        self._expire_locks(steady)
-        self._activate(now)
-        self._expire_messages(now)
+        try:
+            self._expire_locks(steady)
+            self._activate(now)
+            self._expire_messages(now)
+        except StoreError:
+            raise
+        except Exception as fault:  # whatever it is, one entity's fault must not hold up the others for good (I3)
+            number = self._at_work
+            _log.exception("entity left alone for %d s by a fault: number=%d", _FAULT_PAUSE_MS // 1000, number)
+            self._paused[number] = steady + _FAULT_PAUSE_MS
+            self._fail(fault)
         if steady >= self._next_housekeeping_ms:
             self._next_housekeeping_ms = steady + _HOUSEKEEPING_MS
             self._housekeep(now)
@@ -496,9 +512,22 @@ class Engine(Administration):
                 del self._wake_at[queue]
                 due.append(queue)
         for queue in due:
-            next_ms = None if queue.is_deleted else queue.expire_locks(now)
+            paused_ms = self._begin_work(queue.number, now)
+            next_ms = paused_ms or (None if queue.is_deleted else queue.expire_locks(now))
             if next_ms is not None:
                 self._wake(queue, next_ms)
+
+    # The number of the entity that the clockwork was last at.
+    _at_work = 0
+
+    def _begin_work(self, number: int, steady: int) -> int:
+        """Note whose turn it is; until which monotonic ms it is left alone, 0 for not at all."""
+        self._at_work = number
+        until_ms = self._paused.get(number, 0)
+        if until_ms <= steady:
+            self._paused.pop(number, None)
+            return 0
+        return until_ms
 
     def _activate(self, now: int) -> None:
         due = self._context.calendar.due(now, _AT_ONCE)
@@ -507,8 +536,11 @@ class Engine(Administration):
         by_number: dict[int, list[tuple[int, int]]] = {}
         for due_ms, number, sequence in due:
             by_number.setdefault(number, []).append((due_ms, sequence))
+        steady = monotonic_ms(self._clock)
         for number, messages in by_number.items():
             member = self._numbers.get(number)
+            if self._begin_work(number, steady):
+                continue
             if member is not None:
                 member.activate(messages, now)
             else:
@@ -522,7 +554,10 @@ class Engine(Administration):
         if not runs:
             return
         budget = _AT_ONCE
+        steady = monotonic_ms(self._clock)
         for bucket, number, first, last in runs:
+            if self._begin_work(number, steady):
+                continue
             member = self._numbers.get(number) or self._context.sessions.get(number)
             left = None
             if isinstance(member, Queue | Session):

@@ -695,3 +695,41 @@ def test_what_was_staged_before_the_store_is_back_fails_and_is_not_written(
     held = [read(each) for each in namespace.queue("q").peek(0, 9)]
     assert [(each.sequence, each.properties["message_id"]) for each in held] == [(1, "c")]
     assert namespace.queue("q").active_count == 1
+
+
+def test_a_fault_in_the_clockwork_holds_up_one_entity_and_leaves_nothing_half_done(
+    namespace: Any, message: Make, monkeypatch: Any
+) -> None:
+    """I3. Whatever raises: locks, lives and schedules of others go on, and what is scheduled is not lost."""
+    engine = namespace.engine
+    settings = QueueDescription(lock_duration_ms=5_000, dead_lettering_on_message_expiration=True)
+    for path in ("bad", "good"):
+        engine.create_queue(path, settings)
+        namespace.sender(path).accept([message("locked")])
+        namespace.commit()
+        assert namespace.queue(path).acquire(1) is not None
+        namespace.sender(path).accept([message("brief", ttl_ms=3_000)])
+        namespace.sender(path).schedule([(message("later"), namespace.clock.wall_ms() + 4_000)])
+        namespace.commit()
+    bad = namespace.queue("bad")
+
+    def raises(*args: object) -> None:
+        raise ZeroDivisionError
+
+    def pass_seconds(count: int) -> None:
+        for _ in range(2 * count):
+            namespace.clock.advance(500)
+            engine.tick()
+            namespace.commit()
+
+    for name in ("expire_locks", "_take", "expire_messages"):
+        monkeypatch.setattr(bad, name, raises)
+    pass_seconds(20)
+    good = engine.runtime("good")
+    assert (good.active_message_count, good.dead_letter_message_count, good.scheduled_message_count) == (2, 1, 0)
+    assert engine.runtime("bad").scheduled_message_count == 1
+    monkeypatch.undo()
+    pass_seconds(70)
+    healed = engine.runtime("bad")
+    assert (healed.active_message_count, healed.dead_letter_message_count, healed.scheduled_message_count) == (2, 1, 0)
+    assert len(bad.acquire(9).tags) == 2

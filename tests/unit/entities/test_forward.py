@@ -548,3 +548,38 @@ def test_what_comes_to_a_session_queue_that_forwards_is_dead_lettered(namespace:
     [dead] = [read(one) for one in namespace.queue("q/$DeadLetterQueue").peek(0, 10)]
     assert dead.user["DeadLetterReason"] == "ForwardingNotSupported"
     assert namespace.queue("target").active_count == 0
+
+
+def test_a_fault_while_messages_are_moved_doubles_none_and_holds_up_no_other_entity(
+    namespace: Any, message: Any, read: Any, monkeypatch: Any
+) -> None:
+    """Relay I1, whatever is raised by whom: what was staged before it goes with it."""
+    engine = namespace.engine
+    for name in ("a", "b"):
+        engine.create_queue(f"to-{name}")
+        engine.create_queue(name, QueueDescription(lock_duration_ms=5_000))
+        namespace.send(name, message(f"{name}0"))
+        assert namespace.queue(name).acquire(1) is not None  # what follows has to wait behind it
+        engine.update_queue(name, QueueDescription(lock_duration_ms=5_000, forward_to=f"to-{name}"))
+        namespace.commit()
+    moves = engine.sender("to-a").accept_moved
+
+    def half(messages: Any, origins: Any, now_ms: int, hops: int) -> None:
+        moves(messages[:1], origins[:1], now_ms, hops)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(engine.sender("to-a"), "accept_moved", half)
+    for name in ("a", "b"):
+        namespace.sender(name).accept([message(f"{name}1"), message(f"{name}2")])
+    try:
+        settle(namespace)
+    except* ZeroDivisionError:
+        pass
+    for _ in range(3):
+        namespace.advance(10_000)
+    assert names(take(namespace, "to-b", read)) == ["b0", "b1", "b2"]
+    assert engine.runtime("to-a").active_message_count == 0
+    monkeypatch.undo()
+    for _ in range(2):
+        namespace.advance(10_000)
+    assert names(take(namespace, "to-a", read)) == ["a0", "a1", "a2"]
