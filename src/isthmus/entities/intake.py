@@ -292,7 +292,9 @@ class Intake:
         Raises (nothing is then staged): InvalidMessageError, MessageTooLargeError, QuotaExceededError,
             EntityDisabledError, SessionRequiredError, EntityNotFoundError.
         """
-        self.enter(self.examine(payloads), self._context.clock.wall_ms())
+        messages = self.examine(payloads)
+        with self._staging.whole():
+            self.enter(messages, self._context.clock.wall_ms())
         self._staging.promise(on_durable, on_failed)
 
     def enter(self, messages: Sequence[Parts], now_ms: int) -> None:
@@ -316,13 +318,15 @@ class Intake:
     ) -> list[int]:
         """Take (payload, due wall ms) pairs; their sequence numbers while scheduled. Errors as `accept`."""
         now_ms = self._context.clock.wall_ms()
-        accepted = self._fresh(self.examine([payload for payload, _ in messages]), now_ms)
-        self.accessed_at_ms = now_ms
-        self.taken_total += len(messages)
-        self._staging.touch(self)
-        sequences = self._schedule(
-            [(parts, due_ms) for parts, (_, due_ms) in zip(accepted, messages, strict=True)], now_ms
-        )
+        examined = self.examine([payload for payload, _ in messages])
+        with self._staging.whole():
+            accepted = self._fresh(examined, now_ms)
+            self.accessed_at_ms = now_ms
+            self.taken_total += len(messages)
+            self._staging.touch(self)
+            sequences = self._schedule(
+                [(parts, due_ms) for parts, (_, due_ms) in zip(accepted, messages, strict=True)], now_ms
+            )
         self._staging.promise(on_durable, on_failed)
         return sequences
 

@@ -150,7 +150,9 @@ class Topic(Intake):
     def accept(
         self, payloads: Sequence[Payload], on_durable: Callback | None = None, on_failed: Failure | None = None
     ) -> None:
-        self.enter(self.examine(payloads), self._context.clock.wall_ms())
+        messages = self.examine(payloads)
+        with self._staging.whole():
+            self.enter(messages, self._context.clock.wall_ms())
         if self.active_count and on_durable is not None:
             last, tell = self.last, on_durable
             self._staging.promise(lambda: self._tell(last, tell), on_failed)
