@@ -295,7 +295,7 @@ class Namespace:
         except StoreError as error:
             _log.warning("what time asks for waits for the store: reason=%s", error)
             due_ms = None
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, the next look comes
             _log.exception("what time asks for waits for the next look: a fault")
             due_ms = None
         rest_seconds = _ENGINE_REST_SECONDS if due_ms is None else min((due_ms - now_ms) / 1000, _ENGINE_REST_SECONDS)

@@ -210,6 +210,8 @@ class Blobs:
         self._bytes: dict[int, int] = {}
         self._next_sweep_ms = 0
         self._places: dict[int, int] = {}
+        # Bodies whose last reference has ended, and that is not durable yet: how many such ends there are of each.
+        self._ending: dict[int, int] = {}
         self.is_used = False
         self.disk_bytes = 0
         self.load()
@@ -219,11 +221,12 @@ class Blobs:
 
     def load(self) -> None:
         """Take the references from the store, as it stands now."""
-        before = list(self._references)
+        before = [*self._references, *self._ending]
         self._references.clear()
         self._holders.clear()
         self._bytes.clear()
         self._places.clear()
+        self._ending.clear()
         self.disk_bytes = 0
         for key, row in self._staging.journal.scan(bytes([REFERENCE]), bytes([REFERENCE + 1])):
             blob, size_bytes, owner = _ROW.unpack(row)
@@ -272,8 +275,17 @@ class Blobs:
             self._let_go(number)
 
     def _let_go(self, number: int) -> None:
-        if number not in self._references and number not in self.pinned:
+        if number not in self._references and number not in self.pinned and number not in self._ending:
             self.on_discard(number)
+
+    def _ended(self, number: int) -> None:
+        """The end of a reference is durable."""
+        left = self._ending.get(number, 1) - 1
+        if left:
+            self._ending[number] = left
+        else:
+            self._ending.pop(number, None)
+            self._let_go(number)
 
     # ---- references
 
@@ -373,5 +385,6 @@ class Blobs:
             blob, size_bytes, owner = _ROW.unpack(row)
             self._staging.batch.delete(message_key(REFERENCE, number, sequence))
             self._count(number, blob, size_bytes, owner, -1)
-            self._staging.promise(lambda blob=blob: self._let_go(blob), None)  # type: ignore[misc]
+            self._ending[blob] = self._ending.get(blob, 0) + 1
+            self._staging.promise(lambda blob=blob: self._ended(blob), None)  # type: ignore[misc]
         self.is_used = bool(self._references)

@@ -481,7 +481,7 @@ class Engine(Administration):
             self._expire_messages(now)
         except StoreError:
             raise
-        except Exception as fault:  # whatever it is, one entity's fault must not hold up the others for good (I3)
+        except Exception as fault:  # noqa: BLE001 - one entity's fault must not hold up the others for good (I3)
             number = self._at_work
             _log.exception("entity left alone for %d s by a fault: number=%d", _FAULT_PAUSE_MS // 1000, number)
             self._paused[number] = steady + _FAULT_PAUSE_MS

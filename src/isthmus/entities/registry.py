@@ -408,8 +408,7 @@ class Registry:
                 if store is None:
                     raise
                 # Its store is down from now on.
-            except Exception:
-                # It has left nothing half done; the others wait for their turn.
+            except Exception:  # noqa: BLE001 - it has left nothing half done, and the others wait for their turn
                 _log.exception("messages not forwarded by a fault, tried again later: entity=%r", queue.path)
         if self.handover is not None:
             self.handover.pump()

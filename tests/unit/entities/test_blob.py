@@ -130,6 +130,31 @@ def test_i2_a_completion_that_is_not_durable_removes_nothing(served: Served) -> 
     assert served.receive("orders") is not None
 
 
+@pytest.mark.parametrize("ending", ["kill", "failed sync"])
+def test_i2_who_sent_it_lets_go_before_the_completion_is_durable(served: Served, ending: str) -> None:
+    served.send("orders")
+    acquired = served.receive("orders")
+    served.engine.receiver("orders").complete(acquired.tags)
+    served.clock.advance(500)
+    served.engine.tick()  # the end of the reference is staged with the completion
+    commit = served.engine.begin_commit()
+    del acquired
+    assert served.bodies == 1
+    if ending == "kill":
+        served.journal.crash()
+        served.restart()
+    else:
+        served.engine.fail_commit(commit, StoreError("full"))
+    assert served.bodies == 1
+    acquired = served.receive("orders")
+    assert isinstance(acquired.payloads[0], Large)
+    served.engine.receiver("orders").complete(acquired.tags)
+    served.commit()
+    del acquired
+    served.tick()
+    assert served.bodies == 0
+
+
 def test_a_failed_commit_gives_up_the_body(served: Served) -> None:
     served.engine.sender("orders").accept([served.upload()])
     served.journal.fail_writes = OSError("no space left on device")
