@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from isthmus.amqp import section
 from isthmus.entities import (
     Engine,
+    FragmentStores,
     Large,
+    Limits,
     QueueDescription,
     RuleDescription,
     SqlAction,
@@ -303,3 +306,46 @@ def test_a_transaction_that_is_rolled_back_gives_up_the_body(served: Served) -> 
     served.commit()
     served.tick()
     assert (served.bodies, len(served.receive("orders").payloads)) == (1, 1)
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_a_body_that_cannot_be_read_holds_up_no_other_message_on_its_way_to_another_store(
+    tmp_path: Path, waiting: bool
+) -> None:
+    served = Served(tmp_path / "large")
+    fragments: dict[int, MemoryJournal] = {}
+    stores = FragmentStores(
+        lambda index: fragments.setdefault(index, MemoryJournal()), served.clock, Limits(), lambda count: bytes(count)
+    )
+    engine = served.engine = Engine(served.journal, served.clock, blob_files=served.folder, stores=stores)
+
+    def commit() -> None:
+        for _ in range(5):
+            Served.commit(served)
+            for store in stores:
+                made = store.engine.begin_commit()
+                store.journal.sync()
+                if made is not None:
+                    store.engine.end_commit(made)
+
+    sizes = {"max_message_size_in_kilobytes": 102_400}
+    engine.create_queue("to", QueueDescription(enable_partitioning=True, **sizes))
+    forwards = QueueDescription(forward_to="to", requires_duplicate_detection=True, **sizes)
+    engine.create_queue("q", replace(forwards, forward_to=None) if waiting else forwards)
+    commit()
+    uploads = [served.upload(properties={"message_id": name}) for name in ("whole", "broken", "behind")]
+    for each in (uploads[0], uploads[2]):
+        (tmp_path / "large" / f"{each.blob.number:016x}.body").write_bytes(bytes(BODY_BYTES))
+    served.folder.remove(uploads[1].blob.number)
+    for each in uploads:
+        engine.sender("q").accept([each])
+    commit()
+    if waiting:
+        engine.update_queue("q", forwards)
+    commit()
+    dead = engine.receiver("q/$deadletterqueue").acquire(9)
+    assert [read(one)[0]["message_id"] for one in dead.payloads] == ["broken"]
+    assert read(dead.payloads[0])[1]["DeadLetterReason"] == "BodyUnreadable"
+    assert str(tmp_path) not in str(read(dead.payloads[0]))
+    assert engine.runtime("to").active_message_count == 2
+    assert engine.runtime("q").active_message_count == 0
