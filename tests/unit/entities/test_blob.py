@@ -314,9 +314,7 @@ def test_a_body_that_cannot_be_read_holds_up_no_other_message_on_its_way_to_anot
 ) -> None:
     served = Served(tmp_path / "large")
     fragments: dict[int, MemoryJournal] = {}
-    stores = FragmentStores(
-        lambda index: fragments.setdefault(index, MemoryJournal()), served.clock, Limits(), lambda count: bytes(count)
-    )
+    stores = FragmentStores(lambda index: fragments.setdefault(index, MemoryJournal()), served.clock, Limits(), bytes)
     engine = served.engine = Engine(served.journal, served.clock, blob_files=served.folder, stores=stores)
 
     def commit() -> None:
