@@ -364,7 +364,7 @@ class Intake:
                 self._check_sessions(messages)
             except IsthmusError as error:
                 return error
-        return self._full(sum(sizes))
+        return self._full(sum(sizes), midway=True)
 
     def accept_moved(self, messages: Sequence[Parts], origins: Sequence[int], now_ms: int, hops: int) -> None:
         """Take messages that another entity forwards, in its batch; `refusal_of` was asked. Duplicates are dropped.
@@ -410,12 +410,20 @@ class Intake:
         """The message is whole and about to be taken, or does not come."""
         self._coming_bytes -= size_bytes
 
-    def _full(self, size_bytes: int) -> QuotaExceededError | None:
-        """The refusal, if so many bytes more do not fit."""
+    def _full(self, size_bytes: int, *, midway: bool = False) -> QuotaExceededError | None:
+        """The refusal, if so many bytes more do not fit.
+
+        Args:
+            size_bytes: more.
+            midway: whether something may be staged without its other half, which must not be written now.
+        """
         wanted_bytes = self._coming_bytes + size_bytes
         if not self._quota_bytes or self.stored_bytes() + wanted_bytes <= self._quota_bytes:
             return None
-        if self._context.blobs.release_dead() and self.stored_bytes() + wanted_bytes <= self._quota_bytes:
+        if (
+            self._context.blobs.release_dead(written=not midway)
+            and self.stored_bytes() + wanted_bytes <= self._quota_bytes
+        ):
             return None
         return QuotaExceededError(
             f"The maximum entity size has been reached or exceeded for {type(self).__name__}: '{self.path}'. Size of "

@@ -140,10 +140,10 @@ class Topic(Intake):
     def stored_bytes(self) -> int:
         return super().stored_bytes() + sum(queue.stored_bytes() for queue in self.queues)
 
-    def _full(self, size_bytes: int) -> QuotaExceededError | None:
+    def _full(self, size_bytes: int, *, midway: bool = False) -> QuotaExceededError | None:
         """As of any entity; the copies that are sure to be made count, those of messages that wait included."""
         waiting = self.size_bytes if self.active_count else 0
-        return super()._full(size_bytes * max(1, self._takers) + waiting * self._takers)
+        return super()._full(size_bytes * max(1, self._takers) + waiting * self._takers, midway=midway)
 
     # ---- taking messages
 

@@ -17,6 +17,7 @@ from isthmus.entities import (
     QueueDescription,
     RuleDescription,
     SqlAction,
+    TopicDescription,
     TrueFilter,
 )
 from isthmus.errors import QuotaExceededError, StoreError
@@ -347,3 +348,48 @@ def test_a_body_that_cannot_be_read_holds_up_no_other_message_on_its_way_to_anot
     assert str(tmp_path) not in str(read(dead.payloads[0]))
     assert engine.runtime("to").active_message_count == 2
     assert engine.runtime("q").active_message_count == 0
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_a_quota_that_is_looked_at_midway_divides_no_batch(served: Served, waiting: bool) -> None:
+    """Relay I1: the dead are looked for without writing what is staged, in the midst of messages that are moved."""
+    engine = served.engine
+    served.send("orders")  # there are large messages
+    engine.create_queue("to", QueueDescription(max_size_in_megabytes=1))
+    forwards = QueueDescription(forward_to="to")
+    engine.create_queue("q", replace(forwards, forward_to=None) if waiting else forwards)
+    served.commit()
+    messages = [section.encode_message(bytes(700 << 10), properties={"message_id": name}) for name in "ab"]
+    if waiting:
+        for one in messages:
+            engine.sender("q").accept([one])
+        served.commit()
+        engine.update_queue("q", forwards)  # moves what waits: one is taken, the other is not
+    else:
+        engine.sender("q").accept(messages)
+    served.journal.crash(keep=1_000)  # a kill: what was written stays
+    served.restart()
+    counts = [served.engine.runtime(path).message_count for path in ("q", "to")]
+    assert counts == ([2, 0] if waiting else [0, 0])
+
+
+def test_what_is_dead_is_ended_once_though_it_is_looked_for_again_midway(served: Served) -> None:
+    """I2. Copies share a body: a reference that was ended twice would take the other one's body."""
+    served.engine.update_topic("news", TopicDescription(max_message_size_in_kilobytes=102_400))
+    for name in ("a", "b"):
+        served.engine.create_subscription("news", name)
+    served.engine.create_queue("to", QueueDescription(max_size_in_megabytes=1))
+    served.engine.create_queue("q", QueueDescription(forward_to="to"))
+    served.commit()
+    served.send("news")
+    served.send("news")
+    acquired = served.receive("news/subscriptions/a")
+    served.engine.receiver("news/subscriptions/a").complete(acquired.tags)
+    served.commit()
+    del acquired
+    messages = [section.encode_message(bytes(700 << 10), properties={"message_id": name}) for name in "abcd"]
+    served.engine.sender("q").accept(messages)  # three of them are refused, one by one
+    served.commit()
+    for _ in range(3):
+        served.tick()
+    assert served.bodies == 2
