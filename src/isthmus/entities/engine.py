@@ -324,6 +324,7 @@ class Engine(Administration):
         if commit not in self._commits:
             return
         self._commits.remove(commit)
+        failures = self._failures
         faults: list[Exception] = []
         for callback in commit.callbacks:
             try:
@@ -331,6 +332,8 @@ class Engine(Administration):
             except Exception as fault:  # noqa: BLE001 - one's fault must not cost the others their answer
                 faults.append(fault)
         for member, sealed in commit.sealed:
+            if self._failures != failures:
+                break  # a callback or a listener met a disk that refuses: all were loaded again, with what this commit made
             try:
                 member.publish(sealed)
             except Exception as fault:  # noqa: BLE001 - as above
@@ -393,7 +396,11 @@ class Engine(Administration):
         if commit in self._commits:
             self._fail(error)
 
+    # How often all that was staged had to be given up.
+    _failures = 0
+
     def _fail(self, error: Exception) -> None:
+        self._failures += 1
         failures = [callback for commit in self._commits for callback in commit.failures]
         failures += self._staging.drop()
         self._context.fan_out.begin()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -733,3 +734,33 @@ def test_a_fault_in_the_clockwork_holds_up_one_entity_and_leaves_nothing_half_do
     healed = engine.runtime("bad")
     assert (healed.active_message_count, healed.dead_letter_message_count, healed.scheduled_message_count) == (2, 1, 0)
     assert len(bad.acquire(9).tags) == 2
+
+
+def test_a_failure_while_a_commit_ends_gives_no_message_out_twice(namespace: Any, message: Make) -> None:
+    """I1. What the commit made visible is visible since the entities were loaded again; it is not made so once more."""
+    engine = namespace.engine
+    for path in ("a", "b"):
+        engine.create_queue(path)
+    namespace.commit()
+    namespace.send("b", message("returned"))
+    first, second = namespace.queue("a"), namespace.queue("b")
+    locked = second.acquire(1).tags
+    armed = [True]
+
+    def fails() -> None:
+        if armed:
+            armed.clear()
+            first.accept([message("refused")])
+            namespace.journal.fail_writes = OSError("no space")
+            with suppress(StoreError):
+                first.peek(0, 1)
+            namespace.journal.fail_writes = None
+
+    first.add_listener(fails)
+    first.accept([message("news")])
+    second.abandon(locked)
+    namespace.commit()
+    assert not armed
+    assert len(second.acquire(9).tags) == 1
+    assert second.acquire(9) is None
+    assert len(first.acquire(9).tags) == 1
