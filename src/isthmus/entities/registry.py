@@ -365,6 +365,7 @@ class Registry:
             max_message_size_bytes=size << 10 if size else None,
             duplicate_window_ms=window if settings.requires_duplicate_detection else 0,
         )
+        self._target_changed(queue.entry.names[0])
         self._apply_dead_letters(queue.queue, settings.status)
         self._apply_transfer(queue.entry)
         self._apply_onward(queue.queue, settings.forward_to)
@@ -397,6 +398,12 @@ class Registry:
             self._forwarding[queue] = store
         else:
             self._forwarding.pop(queue, None)
+
+    def _target_changed(self, name: str) -> None:
+        """What could not go on to a queue or topic may now: it was made anew, or has other settings."""
+        for queue in self._forwarding:
+            if queue.onward is not None and queue.onward.path.lower() == name.lower():
+                queue.look_again()
 
     def _pump(self) -> None:
         """Let what waits to be forwarded try again: a setting has changed, time has passed, or a store is back."""
@@ -458,6 +465,7 @@ class Registry:
             max_message_size_bytes=size << 10 if size else None,
             duplicate_window_ms=window if settings.requires_duplicate_detection else 0,
         )
+        self._target_changed(topic.entry.names[0])
         if isinstance(topic.topic, PartitionedTopic):
             self._apply_transfer_of(topic.topic, 60_000)
 

@@ -583,3 +583,27 @@ def test_a_fault_while_messages_are_moved_doubles_none_and_holds_up_no_other_ent
     for _ in range(2):
         namespace.advance(10_000)
     assert names(take(namespace, "to-a", read)) == ["a0", "a1", "a2"]
+
+
+def test_dead_letters_too_large_for_their_target_hold_up_none_behind_them(
+    namespace: Any, message: Any, read: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("isthmus.entities.relay._GROUP", 2)  # as with large ones: few fit into a group
+    engine = namespace.engine
+    engine.create_queue("small", QueueDescription(max_message_size_in_kilobytes=1))
+    engine.create_queue("q", QueueDescription())
+    large = [message("L" * 2000, message_id=name) for name in ("one", "two", "three")]
+    namespace.send("q", *large, message("fits"))
+    while namespace.queue("q").has_available:
+        dead_letter(namespace, "q")
+    engine.update_queue("q", QueueDescription(forward_dead_lettered_messages_to="small"))
+    settle(namespace)
+    for _ in range(3):
+        namespace.advance(10_000)
+    assert names(take(namespace, "small", read)) == ["fits"]
+    assert engine.runtime("q").dead_letter_message_count == 3
+    engine.update_queue("small", QueueDescription(max_message_size_in_kilobytes=8))
+    settle(namespace)
+    for _ in range(3):
+        namespace.advance(10_000)
+    assert names(take(namespace, "small", read)) == ["one", "two", "three"]

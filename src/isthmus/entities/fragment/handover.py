@@ -257,6 +257,9 @@ class _Lane:
         except StoreError:
             # The store that refused has told all whom it concerns, and is tried again in its time.
             self._stop()
+        except Exception:
+            self._stop()
+            raise
 
     def _go_on(self, other: Outbox, handover: Handover) -> None:
         if self._arrived is None:
@@ -307,8 +310,8 @@ class _Lane:
             self._stop()  # as above
             return
         self._arrived = None if self._is_reloaded else place
-        self._remove(rows)
         self.is_busy = self._is_reloaded = False
+        self._remove(rows)
         self.pump()
 
     # ---- the line
