@@ -365,7 +365,6 @@ class Registry:
             max_message_size_bytes=size << 10 if size else None,
             duplicate_window_ms=window if settings.requires_duplicate_detection else 0,
         )
-        self._target_changed(queue.entry.names[0])
         self._apply_dead_letters(queue.queue, settings.status)
         self._apply_transfer(queue.entry)
         self._apply_onward(queue.queue, settings.forward_to)
@@ -400,7 +399,7 @@ class Registry:
             self._forwarding.pop(queue, None)
 
     def _target_changed(self, name: str) -> None:
-        """What could not go on to a queue or topic may now: it was made anew, or has other settings."""
+        """What could not go on to a queue or topic may now: it has other settings."""
         for queue in self._forwarding:
             if queue.onward is not None and queue.onward.path.lower() == name.lower():
                 queue.look_again()
@@ -465,7 +464,6 @@ class Registry:
             max_message_size_bytes=size << 10 if size else None,
             duplicate_window_ms=window if settings.requires_duplicate_detection else 0,
         )
-        self._target_changed(topic.entry.names[0])
         if isinstance(topic.topic, PartitionedTopic):
             self._apply_transfer_of(topic.topic, 60_000)
 
