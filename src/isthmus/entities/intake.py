@@ -292,7 +292,9 @@ class Intake:
         Raises (nothing is then staged): InvalidMessageError, MessageTooLargeError, QuotaExceededError,
             EntityDisabledError, SessionRequiredError, EntityNotFoundError.
         """
-        self.enter(self.examine(payloads), self._context.clock.wall_ms())
+        messages = self.examine(payloads)
+        with self._staging.whole():
+            self.enter(messages, self._context.clock.wall_ms())
         self._staging.promise(on_durable, on_failed)
 
     def enter(self, messages: Sequence[Parts], now_ms: int) -> None:
@@ -316,13 +318,15 @@ class Intake:
     ) -> list[int]:
         """Take (payload, due wall ms) pairs; their sequence numbers while scheduled. Errors as `accept`."""
         now_ms = self._context.clock.wall_ms()
-        accepted = self._fresh(self.examine([payload for payload, _ in messages]), now_ms)
-        self.accessed_at_ms = now_ms
-        self.taken_total += len(messages)
-        self._staging.touch(self)
-        sequences = self._schedule(
-            [(parts, due_ms) for parts, (_, due_ms) in zip(accepted, messages, strict=True)], now_ms
-        )
+        examined = self.examine([payload for payload, _ in messages])
+        with self._staging.whole():
+            accepted = self._fresh(examined, now_ms)
+            self.accessed_at_ms = now_ms
+            self.taken_total += len(messages)
+            self._staging.touch(self)
+            sequences = self._schedule(
+                [(parts, due_ms) for parts, (_, due_ms) in zip(accepted, messages, strict=True)], now_ms
+            )
         self._staging.promise(on_durable, on_failed)
         return sequences
 
@@ -360,7 +364,7 @@ class Intake:
                 self._check_sessions(messages)
             except IsthmusError as error:
                 return error
-        return self._full(sum(sizes))
+        return self._full(sum(sizes), midway=True)
 
     def accept_moved(self, messages: Sequence[Parts], origins: Sequence[int], now_ms: int, hops: int) -> None:
         """Take messages that another entity forwards, in its batch; `refusal_of` was asked. Duplicates are dropped.
@@ -406,12 +410,20 @@ class Intake:
         """The message is whole and about to be taken, or does not come."""
         self._coming_bytes -= size_bytes
 
-    def _full(self, size_bytes: int) -> QuotaExceededError | None:
-        """The refusal, if so many bytes more do not fit."""
+    def _full(self, size_bytes: int, *, midway: bool = False) -> QuotaExceededError | None:
+        """The refusal, if so many bytes more do not fit.
+
+        Args:
+            size_bytes: more.
+            midway: whether something may be staged without its other half, which must not be written now.
+        """
         wanted_bytes = self._coming_bytes + size_bytes
         if not self._quota_bytes or self.stored_bytes() + wanted_bytes <= self._quota_bytes:
             return None
-        if self._context.blobs.release_dead() and self.stored_bytes() + wanted_bytes <= self._quota_bytes:
+        if (
+            self._context.blobs.release_dead(written=not midway)
+            and self.stored_bytes() + wanted_bytes <= self._quota_bytes
+        ):
             return None
         return QuotaExceededError(
             f"The maximum entity size has been reached or exceeded for {type(self).__name__}: '{self.path}'. Size of "

@@ -18,6 +18,7 @@ from isthmus.amqp.codec import value_end
 from isthmus.entities.blob import Large, Payload
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.record import Head, Parts
+from isthmus.message.name import FIRST_ENQUEUED_TIME
 
 __all__ = ["HeadCache", "normalised_header", "split", "split_many", "split_mixed"]
 
@@ -28,6 +29,7 @@ _RESERVED = frozenset(
         "x-opt-enqueued-time",
         "x-opt-enqueue-sequence-number",
         "x-opt-message-state",
+        FIRST_ENQUEUED_TIME,
     )
 )
 _MALFORMED = (IndexError, codec.CodecError, ValueError)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from isthmus.entities.journal import Batch, Journal
+from isthmus.errors import StoreError
 
 __all__ = ["Callback", "Commit", "Failure", "Member", "Staging"]
 
@@ -153,6 +154,20 @@ class Staging:
         self._written.update(self._touched)
         self._touched.clear()
         self.pending_ids.clear()
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """What is staged within is staged whole (I1), or everything staged has failed: a store that refuses sees to that
+        itself, any other fault is seen to here.
+        """
+        try:
+            yield
+        except StoreError:
+            raise
+        except Exception as fault:
+            if self.on_refused is not None:
+                self.on_refused(fault)
+            raise
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
