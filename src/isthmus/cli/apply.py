@@ -56,6 +56,8 @@ def run(
             if made.faults and not as_json:
                 print_plan(made, console)
                 raise typer.Exit(2)
+            if prune:
+                administrations.inventory()  # what it refuses is told before anything is changed
             applied = administrations.apply(made, say)
             if prune and applied.failed is None:
                 held = administrations.inventory()

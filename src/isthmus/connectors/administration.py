@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import combinations
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -208,12 +209,21 @@ class Administrations:
         """All that every namespace of the file holds, also one that no task uses; those that cannot tell it are left out.
 
         Raises:
-            ConfigError: as `observe`.
+            ConfigError: as `observe`, and where two aliases are one namespace: what a task wants at one of them would seem
+                to be wanted by nobody at the other.
         """
-        return self._asked(
+        held = self._asked(
             self._federation.namespaces,
             lambda alias, opened: opened.inventory(alias) if isinstance(opened, Inventory) else None,
         )
+        faults = [
+            self._fault(second.alias, f"{second.endpoint} is namespace {first.alias} too", "write one alias")
+            for first, second in combinations(held.values(), 2)
+            if first.is_same_namespace(second)
+        ]
+        if faults:
+            raise ConfigError(faults)
+        return held
 
     def waiting(self, change: Change) -> int:
         """How many messages a deletion would delete; call it after `inventory`.
@@ -246,10 +256,12 @@ class Administrations:
                 self._open[alias] = self._opener(namespace)
             return ask(alias, self._open[alias])
         except IsthmusError as error:
-            place = namespace.place
             hint = getattr(error, "hint", "")
-            message = str(error).removesuffix(f"; {hint}") if hint else str(error)
-            return Fault(f"namespace {alias}: {message}", hint, self._federation.file, place.line, place.column)
+            return self._fault(alias, str(error).removesuffix(f"; {hint}") if hint else str(error), hint)
+
+    def _fault(self, alias: str, message: str, hint: str) -> Fault:
+        place = self._federation.namespaces[alias].place
+        return Fault(f"namespace {alias}: {message}", hint, self._federation.file, place.line, place.column)
 
     def apply(self, plan: Plan, on_change: Callable[[Change], None] = lambda change: None) -> Applied:
         """Make a plan's changes; call it after `observe`.

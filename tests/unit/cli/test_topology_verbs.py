@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from typer.testing import CliRunner
@@ -249,3 +250,17 @@ def test_remove_says_what_was_refused(shrunk: dict[str, FakeAdministration]) -> 
     assert "failed: jfk.test: refused with 403" in output
     shrunk["jfk"].refuse_after = None
     assert call("remove", "isthmus.yaml", "lga", "--yes")[0] == 0
+
+def test_an_alias_of_the_same_namespace_loses_no_task_its_entities(
+    folder: Path, namespaces: dict[str, FakeAdministration]
+) -> None:
+    """What a task wants at `ewr` is wanted by nobody at `also`, which is `ewr` by another host name and key."""
+    namespaces["ewr"].identity = "one"
+    namespaces["jfk"].identity = "another"
+    (folder / "isthmus.yaml").write_text(SOUND.replace("tasks:", "  also: {connection: env:ALSO}\ntasks:"))
+    namespaces["also"] = namespaces["ewr"]
+    assert call("apply") == (0, ANY)
+    for arguments in (("apply", "--prune", "--yes"), ("remove", "isthmus.yaml", "ewr", "--yes")):
+        code, output = call(*arguments)
+        assert (code, "namespace also: ewr.test is namespace ewr too" in output) == (2, True)
+    assert not any(change.action == "delete" for change in namespaces["ewr"].changes)
