@@ -32,7 +32,7 @@ def run(
 ) -> None:
     """Show lag, age, rates, memory and errors of every route.
 
-    Exit code 0: a run is alive, and every route moves what there is to move. 1: no run is alive, or a route is stalled,
+    Exit code 0: a run is alive, and every route of its tasks moves what there is to move. 1: no run is alive, or a route is stalled,
     fails, may not start, or is run elsewhere. With --watch the code tells of the last look.
     """
     from isthmus.supervisor.status import state_folder
@@ -62,6 +62,8 @@ def _table(found: dict[str, Any]) -> Any:
     title = "no run is alive"
     if found["alive"]:
         title = f"run by process {found['process']} since {found['started_at']}"
+        if others := found.get("tasks_not_run"):
+            title += f"; it was not asked to run {', '.join(others)}"
     elif "process" in found:
         ended = f"that of process {found['process']}, started at {found['started_at']}, {found['state']}"
         title += f"; {ended}, last heard of {found['age_seconds']:,.0f} s ago"

@@ -9,6 +9,7 @@ Invariants:
     I2. A claim whose holder ran on this machine and has ended, or that bears no name, is waited for, not refused at once: its
         lock expires.
     I3. Claims are given up only after every route has stopped.
+    I5. Two runs never share a state folder (`isthmus.supervisor.folder_lock`).
     I4. A fault that only the operator can mend ends the run before anything is started, with all such faults at once.
 """
 
@@ -18,7 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -33,6 +34,7 @@ from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.replication.step.chain import check as check_steps
 from isthmus.supervisor.claim import ClaimKeeper
 from isthmus.supervisor.fill import Fill, FillWatch
+from isthmus.supervisor.folder_lock import held_folder
 from isthmus.supervisor.pause import PauseFile
 from isthmus.supervisor.preflight import preflight
 from isthmus.supervisor.status import Footprint, StatusFile, describe
@@ -112,6 +114,7 @@ def run_federation(
 
     Raises:
         TaskClaimedError: another run moves a task.
+        FolderInUseError: another run uses the state folder.
         SparkGoneError: Spark's Java process has ended.
         InvalidArgumentError: there is no such task, or a step cannot work.
         PauseFileError: what is paused cannot be read.
@@ -135,9 +138,11 @@ def run_federation(
     _warn_of_spark(where, slots)
     claims = ClaimKeeper([(route.task, route.claim_alias) for route in chosen], reach.open).start()
     watch = BacklogWatch(chosen, lambda: Reach(federation, "isthmus-look"))
+    holds = ExitStack()
     try:
         _check(federation, chosen)
         _decide(claims, stop)
+        holds.enter_context(held_folder(options.folder))
         watch.start()
         fill.start()
         log.info("starting Spark; its own log is %s", options.folder / LOG_FILE)
@@ -180,6 +185,7 @@ def run_federation(
     finally:
         fill.close()
         watch.close()
+        holds.close()  # before the claims: whoever waits for them finds the folder free
         claims.close()
 
 

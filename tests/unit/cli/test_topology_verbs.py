@@ -251,6 +251,7 @@ def test_remove_says_what_was_refused(shrunk: dict[str, FakeAdministration]) -> 
     shrunk["jfk"].refuse_after = None
     assert call("remove", "isthmus.yaml", "lga", "--yes")[0] == 0
 
+
 def test_an_alias_of_the_same_namespace_loses_no_task_its_entities(
     folder: Path, namespaces: dict[str, FakeAdministration]
 ) -> None:
