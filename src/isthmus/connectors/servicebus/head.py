@@ -4,6 +4,7 @@ What it is: looks by `$management` peek, which lock nothing: whether anything wa
 last, and whether one was passed over. What it is not: a count (AMQP has none).
 
 Invariants:
+    I3. A look at all that stands ends, however fast messages come meanwhile (`pages`).
     I1. Deferred, scheduled and expired messages do not count as waiting.
     I2. A look costs one request where the first message decides, which is the rule.
 """
@@ -23,6 +24,7 @@ __all__ = [
     "first_hole",
     "first_waiting",
     "last_sequence",
+    "pages",
     "spans",
     "standing",
     "waiting_at_most",
@@ -151,6 +153,34 @@ def spans(peek: Peek, head: int, tail: int) -> Iterator[tuple[int, int]]:
         head = standing(after[0]).sequence
     if head <= tail:
         yield head, tail
+
+
+def pages(peek: Peek, count: int, start: int = 0) -> Iterator[list[bytes]]:
+    """All messages from a sequence number on that stood when the look began, up to `count` at once. What comes while the look
+    goes on is left out, at the latest from the second page on: publishers may be faster than whoever looks.
+    """
+    first = list(peek(start, count))
+    if not first:
+        return
+    at = standing(first[-1]).sequence + 1
+    second = list(peek(at, count))
+    lasts: dict[int, int] = {}
+    if second:
+        for _, last in spans(peek, at, last_sequence(peek, at)):
+            lasts[last >> FRAGMENT_BITS] = last
+    yield first
+    page = second
+    while page:
+        numbered = [(standing(message).sequence, message) for message in page]
+        if kept := [message for sequence, message in numbered if sequence <= lasts.get(sequence >> FRAGMENT_BITS, -1)]:
+            yield kept
+        at = numbered[-1][0] + 1
+        if numbered[-1][0] >= lasts.get(fragment := numbered[-1][0] >> FRAGMENT_BITS, -1):
+            following = min((each for each in lasts if each > fragment), default=None)
+            if following is None:
+                return
+            at = max(at, following << FRAGMENT_BITS)
+        page = list(peek(at, count))
 
 
 def waiting_at_most(peek: Peek, head: int, tail: int) -> int:
