@@ -8,6 +8,7 @@ Invariants:
     I2. The note is on disk before the first message is sent, and after each group; killed at any instant, the note of
         before or after stands whole.
     I3. A note that cannot be read ends the import; it is never taken for none.
+    I4. The note of an import of the same file into another entity that was interrupted is never written over.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class ProgressNote:
         created_at: when the entity was made; empty if that cannot be told.
 
     Raises:
-        InvalidArgumentError: there is a note that cannot be read.
+        InvalidArgumentError: there is a note that cannot be read, or one of another import of this file.
     """
 
     def __init__(self, file: Path, export_id: str, target: str, created_at: str = "") -> None:
@@ -50,6 +51,11 @@ class ProgressNote:
         is_other_entity = bool(created_at and made_at and created_at != made_at)
         if {name: found.get(name) for name in self._known} == self._known and not is_other_entity:
             self._take(found)
+        elif found.get("export_id") == export_id and found.get("target") != target and found.get("done"):
+            raise InvalidArgumentError(
+                f"'{self._file}' tells how far an interrupted import of this file into {found.get('target')} has come; run that one "
+                "to its end first, or remove the note, or import from a copy of the file"
+            )
 
     def _read(self) -> dict[str, Any]:
         try:

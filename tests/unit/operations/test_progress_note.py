@@ -38,7 +38,6 @@ def test_an_entity_made_anew_has_none_of_the_messages(tmp_path: Path) -> None:
     assert note(tmp_path, "later").count == 0
     assert note(tmp_path, "then").count == 2
     assert note(tmp_path, "").count == 2
-    assert note(tmp_path, target="ns/other").count == 0
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"export_id": "export", "target": "ns/q", "done": "x"}'])
@@ -53,3 +52,13 @@ def test_i2_a_note_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file.progress").mkdir()
     with pytest.raises(InvalidArgumentError, match=r"file\.progress"):
         fresh.write()
+
+
+def test_i4_an_interrupted_import_into_another_entity_keeps_its_note(tmp_path: Path) -> None:
+    file = tmp_path / "orders.messages"
+    first = ProgressNote(file, "export-1", "host/orders")
+    first.add(range(500), before=500)
+    with pytest.raises(InvalidArgumentError, match="interrupted import of this file into host/orders"):
+        ProgressNote(file, "export-1", "host/others")
+    assert ProgressNote(file, "export-1", "host/orders").count == 500
+    assert ProgressNote(file, "export-2", "host/others").count == 0  # another file of that name
