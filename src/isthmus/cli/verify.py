@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,6 +12,9 @@ from rich.text import Text
 
 from isthmus.errors import ConfigError, EntityNotFoundError, InvalidArgumentError, IsthmusError
 from isthmus.topology.source import DEFAULT_FILE, load
+
+if TYPE_CHECKING:
+    from isthmus.replication.reconcile import Reconciliation
 
 __all__ = ["register"]
 
@@ -48,7 +51,7 @@ def run(
 
     federation = load(file)
     names = [task] if task or len(federation.tasks) < 2 else list(federation.tasks)
-    results = []
+    results: list[Reconciliation] = []
     unread: dict[str, IsthmusError] = {}  # by task; what cannot be read of one hides nothing of the others
     for name in names:
         try:

@@ -34,7 +34,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from isthmus.bridge.host.channel import private_directory
-from isthmus.connectors.servicebus.batch.error import BatchInUseError
+from isthmus.connectors.servicebus.batch.error import BatchEntityError, BatchInUseError
 from isthmus.connectors.servicebus.batch.reader import read_batch
 from isthmus.connectors.servicebus.batch.renewal import BatchRenewal
 from isthmus.connectors.servicebus.batch.settlement import BatchSettlement
@@ -188,6 +188,10 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             was_there = store.exists()
             if not store.claim():
                 raise BatchInUseError(self.options.entity.strip("/"), str(store.folder))
+            path = self.options.entity.strip("/")
+            if (other := store.entity(path)).lower() != path.lower():
+                store.close()
+                raise BatchEntityError(path, other, str(store.folder))
             self._lost = None if was_there else repeated
             self._store = store
             self._settlement = BatchSettlement(self.options, store)
