@@ -43,6 +43,7 @@ def run(
     if yes and not prune:
         raise InvalidArgumentError("--yes goes with --prune")
     pruned, others = Removal(), list[Orphan]()
+    applied: Applied | None = None
     console = Console(soft_wrap=True)
 
     def say(change: Change) -> None:
@@ -65,7 +66,7 @@ def run(
                 shown = None if as_json else console
                 pruned = remove_orphans(administrations, held, orphans, consent=yes, console=shown)
     except ConfigError as error:
-        raise refuse(error, file, as_json=as_json) from None
+        raise refuse(error, file, as_json=as_json, applied=applied) from None
     if as_json:
         notes = list(made.notes)
         ok = applied.failed is None and not pruned.failed

@@ -35,6 +35,7 @@ __all__ = [
     "EntitySize",
     "Inventory",
     "NamespaceUnreachableError",
+    "NamespacesAwayError",
     "open_administration",
 ]
 
@@ -58,6 +59,13 @@ class NamespaceUnreachableError(AdministrationError):
     """A namespace's administration gave no answer; it may give one later."""
 
     code = "namespace-unreachable"
+    retryable = True
+
+
+class NamespacesAwayError(ConfigError):
+    """Namespaces gave no answer, and nothing else is wrong: the same may succeed later."""
+
+    code = "namespaces-away"
     retryable = True
 
 
@@ -171,6 +179,13 @@ def open_administration(namespace: NamespaceRef) -> Administration:
     return ServiceBusAdministration.open(namespace)
 
 
+class _Refused(NamedTuple):
+    """Why a namespace could not be asked, and whether that may pass."""
+
+    fault: Fault
+    may_pass: bool
+
+
 class Administrations:
     """The administrations of all namespaces that a federation's tasks use.
 
@@ -201,7 +216,8 @@ class Administrations:
         """What stands at every namespace; they are asked side by side.
 
         Raises:
-            ConfigError: with a fault for every namespace that cannot be opened or reached.
+            NamespacesAwayError, ConfigError: with a fault for every namespace that cannot be opened or reached; the former where
+                none of them has anything to mend.
         """
         return self._asked(self._wanted, lambda alias, opened: opened.observe(alias, self._wanted[alias]))
 
@@ -242,14 +258,15 @@ class Administrations:
             return {}
         with ThreadPoolExecutor(max_workers=len(aliases), thread_name_prefix="observe") as pool:
             answers = list(pool.map(lambda alias: self._ask(alias, ask), aliases))
-        faults = [answer for answer in answers if isinstance(answer, Fault)]
-        if faults:
-            raise ConfigError(faults)
+        refused = [answer for answer in answers if isinstance(answer, _Refused)]
+        if refused:
+            faults = [each.fault for each in refused]
+            raise NamespacesAwayError(faults) if all(each.may_pass for each in refused) else ConfigError(faults)
         return {answer.alias: answer for answer in answers if isinstance(answer, NamespaceState)}
 
     def _ask(
         self, alias: str, ask: Callable[[str, Administration], NamespaceState | None]
-    ) -> NamespaceState | Fault | None:
+    ) -> NamespaceState | _Refused | None:
         namespace = self._federation.namespaces[alias]
         try:
             if alias not in self._open:
@@ -257,7 +274,8 @@ class Administrations:
             return ask(alias, self._open[alias])
         except IsthmusError as error:
             hint = getattr(error, "hint", "")
-            return self._fault(alias, str(error).removesuffix(f"; {hint}") if hint else str(error), hint)
+            message = str(error).removesuffix(f"; {hint}") if hint else str(error)
+            return _Refused(self._fault(alias, message, hint), error.retryable)
 
     def _fault(self, alias: str, message: str, hint: str) -> Fault:
         place = self._federation.namespaces[alias].place

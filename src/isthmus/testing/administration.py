@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from isthmus.connectors.administration import AdministrationError, EntitySize
+from isthmus.connectors.administration import AdministrationError, EntitySize, NamespaceUnreachableError
 from isthmus.topology import (
     Change,
     EntityState,
@@ -194,7 +194,9 @@ class FakeAdministration:
 
     def _answer(self) -> None:
         if self.away:
-            raise AdministrationError(self.endpoint, "cannot be reached (told to)", "check host, port and network")
+            raise NamespaceUnreachableError(
+                self.endpoint, "cannot be reached (told to)", "check host, port and network"
+            )
 
     def close(self) -> None:
         self.closed = True

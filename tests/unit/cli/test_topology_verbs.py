@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 import isthmus.connectors.administration
 from isthmus.cli.app import create_app
+from isthmus.connectors.administration import AdministrationError
 from isthmus.testing.administration import FakeAdministration
-from isthmus.topology import NamespaceRef, TopicState, lint
+from isthmus.topology import NamespaceRef, NamespaceState, TopicState, lint
 
 KEY = "bm90LWEta2V5LWJ1dC1sb25n"
 INSTEAD = "write a reference instead: connection: env:NAME, file:/path#key or keyvault:vault/name"
@@ -128,8 +129,22 @@ def test_namespaces_that_do_not_answer_are_named_at_once(
     for namespace in namespaces.values():
         namespace.away = True
     code, answer = call_json(verb)
-    assert code == 2
+    assert (code, answer["error"]["retryable"]) == (1, True)
     assert [fault["line"] for fault in answer["faults"]] == [3, 4]
+
+
+def test_what_only_the_operator_can_mend_is_bad_input_though_another_namespace_is_away(
+    folder: Path, namespaces: dict[str, FakeAdministration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "isthmus.yaml").write_text(SOUND)
+    namespaces["jfk"].away = True
+
+    def refused(*_: object) -> None:
+        raise AdministrationError("ewr.test", "refused the key")
+
+    monkeypatch.setattr(namespaces["ewr"], "observe", refused)
+    code, output = call("plan")
+    assert (code, "refused the key" in output, "jfk.test: cannot be reached" in output) == (2, True, True)
 
 
 def test_plan_shows_what_apply_makes(folder: Path, namespaces: dict[str, FakeAdministration]) -> None:
@@ -265,3 +280,21 @@ def test_an_alias_of_the_same_namespace_loses_no_task_its_entities(
         code, output = call(*arguments)
         assert (code, "namespace also: ewr.test is namespace ewr too" in output) == (2, True)
     assert not any(change.action == "delete" for change in namespaces["ewr"].changes)
+
+
+def test_what_was_applied_is_told_though_the_search_for_orphans_failed(
+    shrunk: dict[str, FakeAdministration], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = folder / "isthmus.yaml"
+    file.write_text(file.read_text() + "  gates: {pattern: all-active, topic: gates, members: [ewr, jfk]}\n")
+    looks = iter([False, True])
+    inventory = shrunk["lga"].inventory
+
+    def away_the_second_time(alias: str) -> NamespaceState:
+        shrunk["lga"].away = next(looks)
+        return inventory(alias)
+
+    monkeypatch.setattr(shrunk["lga"], "inventory", away_the_second_time)
+    code, answer = call_json("apply", "--prune", "--yes")
+    assert (code, answer["ok"]) == (1, False)
+    assert "gates" in {change["path"] for change in answer["applied"]}
