@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from isthmus.cli._removal import Removal, print_others, remove_orphans
+from isthmus.cli._removal import Removal, claims_of, print_others, remove_orphans
 from isthmus.cli.plan import change_table, print_plan, refuse
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import ConfigError, InvalidArgumentError
@@ -64,7 +64,8 @@ def run(
                 held = administrations.inventory()
                 orphans, others = of_tasks(federation, find_orphans(federation, held.values()))
                 shown = None if as_json else console
-                pruned = remove_orphans(administrations, held, orphans, consent=yes, console=shown)
+                claims = claims_of(federation)
+                pruned = remove_orphans(administrations, held, orphans, consent=yes, console=shown, claims=claims)
     except ConfigError as error:
         raise refuse(error, file, as_json=as_json, applied=applied) from None
     if as_json:

@@ -25,14 +25,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from isthmus.errors import ConfigError, InvalidArgumentError, IsthmusError
+from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
 from isthmus.replication.shared_spark import SharedSettings, open_shared_run, task_slots
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.replication.step.chain import check as check_steps
-from isthmus.supervisor.claim import ClaimKeeper
+from isthmus.supervisor.claim import ClaimKeeper, TaskClaimedError
 from isthmus.supervisor.fill import Fill, FillWatch
 from isthmus.supervisor.folder_lock import held_folder
 from isthmus.supervisor.pause import PauseFile
@@ -53,22 +53,6 @@ log = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"
 DECIDE_SECONDS = 20.0
 STATUS_SECONDS = 1.0
-
-
-class TaskClaimedError(IsthmusError):
-    """Another run moves the task."""
-
-    code = "task-claimed"
-
-    def __init__(self, task: str = "", alias: str = "", holder: str = "") -> None:
-        super().__init__("", task=task, alias=alias, holder=holder)
-
-    def text(self) -> str:
-        a = self.attributes
-        return (
-            f"task {a.get('task')} is run by {a.get('holder') or 'another process'} (claim at {a.get('alias')}); "
-            "stop that run first, or wait until its claim expires"
-        )
 
 
 @dataclass(frozen=True, slots=True)

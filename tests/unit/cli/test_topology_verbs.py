@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 import isthmus.connectors.administration
 from isthmus.cli.app import create_app
 from isthmus.connectors.administration import AdministrationError
+from isthmus.supervisor.claim import TaskClaimedError
 from isthmus.testing.administration import FakeAdministration
 from isthmus.topology import NamespaceRef, NamespaceState, TopicState, lint
 
@@ -210,13 +212,16 @@ THREE = SOUND.replace("tasks:", "  lga: {connection: env:LGA_CONNECTION}\ntasks:
 
 
 @pytest.fixture
-def shrunk(folder: Path, namespaces: dict[str, FakeAdministration]) -> dict[str, FakeAdministration]:
+def shrunk(
+    folder: Path, namespaces: dict[str, FakeAdministration], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, FakeAdministration]:
     """Three members that were applied, of which the file now has two."""
     namespaces["lga"] = FakeAdministration("lga.test")
     (folder / "isthmus.yaml").write_text(THREE)
     assert call("apply")[0] == 0
     (folder / "isthmus.yaml").write_text(THREE.replace("jfk, lga]", "jfk]"))
     namespaces["ewr"].messages["flights/Subscriptions/isthmus.flights.lga"] = 1234
+    monkeypatch.setattr("isthmus.supervisor.removal_claim.held_claims", lambda *_: nullcontext())
     return namespaces
 
 
@@ -298,3 +303,22 @@ def test_what_was_applied_is_told_though_the_search_for_orphans_failed(
     code, answer = call_json("apply", "--prune", "--yes")
     assert (code, answer["ok"]) == (1, False)
     assert "gates" in {change["path"] for change in answer["applied"]}
+
+
+def test_nothing_is_deleted_under_a_run_that_holds_the_claim(
+    shrunk: dict[str, FakeAdministration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def held(_: object, wanted: list[tuple[str, str]]) -> None:
+        asked.extend(wanted)
+        raise TaskClaimedError("flights", "lga", "process 7 on here")
+
+    monkeypatch.setattr("isthmus.supervisor.removal_claim.held_claims", held)
+    for arguments in (("apply", "--prune", "--yes"), ("remove", "isthmus.yaml", "lga", "--yes")):
+        code, answer = call_json(*arguments)
+        assert (code, answer["ok"], answer["error"]["code"], answer["removed"]) == (1, False, "task-claimed", None)
+        code, output = call(*arguments)
+        assert (code, "task flights is run by process 7 on here" in output) == (1, True)
+    assert set(asked) == {("flights", "lga")}
+    assert not any(change.action == "delete" for each in shrunk.values() for change in each.changes)
