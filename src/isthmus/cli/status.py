@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,10 +45,12 @@ def run(
     if as_json:
         print(json.dumps(found))
     elif watch:
-        with Live(_table(found), console=Console(), refresh_per_second=4) as live:
+        # Ctrl-C ends the showing.
+        with suppress(KeyboardInterrupt), Live(_table(found), console=Console(), refresh_per_second=4) as live:
             while True:
                 time.sleep(1.0)
-                live.update(_table(survey(federation, folder)))
+                found = survey(federation, folder)
+                live.update(_table(found))
     else:
         Console(soft_wrap=True).print(_table(found))
     if not found["alive"] or not all(route.get("well", True) for route in found["routes"]):

@@ -272,6 +272,23 @@ def test_verify_of_one_task_that_cannot_be_read_hides_no_other(
     assert code_of("verify", file, "--task", "gates") == 2
 
 
+@pytest.mark.parametrize(("alive", "code"), [(True, 0), (False, 1)])
+def test_the_code_of_a_watched_status_tells_of_the_last_look(
+    alive: bool, code: int, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = {"process": 7, "started_at": "10:00", "state": "running", "age_seconds": 0.1, "routes": []}
+    looks = iter([{**head, "alive": not alive}, {**head, "alive": alive}])
+    monkeypatch.setattr(survey_module, "survey", lambda *_: next(looks))
+    pauses = iter([None, KeyboardInterrupt])
+
+    def sleep(_: float) -> None:
+        if (ends := next(pauses)) is not None:
+            raise ends
+
+    monkeypatch.setattr("isthmus.cli.status.time.sleep", sleep)
+    assert code_of("status", file, "--watch") == code
+
+
 def test_a_task_without_routes_is_not_called_paused(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(file).write_text(
         Path(file).read_text() + "  mail: {pattern: chain, members: [ewr], forward: {inbox: orders}}\n"
