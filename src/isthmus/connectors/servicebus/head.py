@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from isthmus.amqp import section
 from isthmus.amqp.section import locate
-from isthmus.connectors.servicebus.sequence import annotations_of
+from isthmus.connectors.servicebus.sequence import annotations_of, sequences_of
 
 __all__ = [
     "FRAGMENT_BITS",
@@ -156,26 +156,24 @@ def spans(peek: Peek, head: int, tail: int) -> Iterator[tuple[int, int]]:
 
 
 def pages(peek: Peek, count: int, start: int = 0) -> Iterator[list[bytes]]:
-    """All messages from a sequence number on that stood when the look began, up to `count` at once. What comes while the look
-    goes on is left out, at the latest from the second page on: publishers may be faster than whoever looks.
+    """All messages from a sequence number on that stand when the second page is looked at, up to `count` at once. What comes
+    later is left out: publishers may be faster than whoever looks.
     """
-    first = list(peek(start, count))
-    if not first:
+    page = list(peek(start, count))
+    if not page:
         return
-    at = standing(first[-1]).sequence + 1
-    second = list(peek(at, count))
-    lasts: dict[int, int] = {}
-    if second:
-        for _, last in spans(peek, at, last_sequence(peek, at)):
-            lasts[last >> FRAGMENT_BITS] = last
-    yield first
-    page = second
+    yield page
+    at = standing(page[-1]).sequence + 1
+    page = list(peek(at, count))
+    ends = spans(peek, at, last_sequence(peek, at)) if page else ()
+    lasts = {last >> FRAGMENT_BITS: last for _, last in ends}
     while page:
-        numbered = [(standing(message).sequence, message) for message in page]
+        sequences = list(sequences_of(page))
+        numbered = zip(sequences, page, strict=True)
         if kept := [message for sequence, message in numbered if sequence <= lasts.get(sequence >> FRAGMENT_BITS, -1)]:
             yield kept
-        at = numbered[-1][0] + 1
-        if numbered[-1][0] >= lasts.get(fragment := numbered[-1][0] >> FRAGMENT_BITS, -1):
+        at = sequences[-1] + 1
+        if sequences[-1] >= lasts.get(fragment := sequences[-1] >> FRAGMENT_BITS, -1):
             following = min((each for each in lasts if each > fragment), default=None)
             if following is None:
                 return
