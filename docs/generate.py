@@ -35,7 +35,7 @@ def command_line() -> str:
     """The page of all verbs, their arguments and options."""
     lines = ["# The command line", "", NOTE, ""]
     lines += [
-        "Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted. With `--json` the last line of the output is",
+        "Exit codes: 0 done, 1 failed (also a namespace that is away), 2 bad input, 130 interrupted. With `--json` the last line of the output is",
         "",
     ]
     lines[-2] += ' one JSON object; an error is `{"error": …}`.'

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.head import pages, standing
 from isthmus.errors import EntityNotFoundError
 from isthmus.replication.identity import Identity
 from isthmus.replication.reconcile import Undelivered
@@ -146,14 +146,11 @@ class SourceReader:
 
 
 def messages(peek: Peek, from_sequence: int, read: Read) -> Iterator[tuple[bytes, Identity]]:
-    """All that stands in an entity from a sequence number on.
+    """All that stands in an entity from a sequence number on when the reading begins.
 
     Raises:
         IsthmusError: the namespace cannot be read.
     """
-    at = from_sequence
-    while page := peek(at, PAGE_MESSAGES):
+    for page in pages(peek, PAGE_MESSAGES, from_sequence):
         for message in page:
-            identity = read(message)
-            at = max(at, identity.sequence + 1)
-            yield message, identity
+            yield message, read(message)

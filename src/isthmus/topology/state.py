@@ -162,6 +162,7 @@ class NamespaceState:
     Attributes:
         alias: the namespace's.
         endpoint: `host[:port]` that answered; two aliases with the same are one namespace.
+        identity: what the namespace calls itself, whatever the host by which it was reached; likewise. Empty: not known.
         topics: those that stand, of the ones asked for.
         queues: those that stand, of the ones asked for; also where a topic was asked for, as `topics` also has those that
             stand where a queue was asked for.
@@ -170,9 +171,17 @@ class NamespaceState:
 
     alias: str
     endpoint: str = ""
+    identity: str = ""
     topics: tuple[TopicState, ...] = ()
     queues: tuple[QueueState, ...] = ()
     logs: tuple[LogState, ...] = ()
+
+    def is_same_namespace(self, other: NamespaceState) -> bool:
+        """Whether both are one namespace, by the host that answered or by what it calls itself."""
+        endpoints = self.endpoint.lower(), other.endpoint.lower()
+        return bool(self.endpoint and endpoints[0] == endpoints[1]) or bool(
+            self.identity and self.identity == other.identity
+        )
 
     def log(self, name: str) -> LogState | None:
         """The log of this name; unlike at Service Bus case counts."""
