@@ -15,7 +15,7 @@ from isthmus.topology.document import Document
 from isthmus.topology.edge import cycle_faults
 from isthmus.topology.forwarding import hop_faults
 from isthmus.topology.model import Federation, NamespaceRef, Task
-from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS
+from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS, TAKE_LOGS
 from isthmus.topology.planning.wanted import contradictions
 from isthmus.topology.reader import read_model
 from isthmus.topology.route import routes
@@ -78,8 +78,8 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
 
 def _check_kinds(task: Task, federation: Federation, document: Document) -> None:
     """Fault logs in a task of a pattern that needs queues, subscriptions and rules."""
-    if task.pattern in LOG_PATTERNS:
-        return
+    if task.pattern in (*LOG_PATTERNS, *TAKE_LOGS):
+        return  # they say themselves what they take where
     for alias in task.members:
         namespace = federation.namespaces.get(alias)
         if namespace is not None and namespace.is_log:

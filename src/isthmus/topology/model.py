@@ -134,7 +134,7 @@ class LogOptions:
         group: consumer group that keeps how far the route has read; of a source.
         dead_letters: log that takes the messages which are set aside; empty: such a message blocks the route; of a source.
         keys_by_partition: whether a record without key gets one that names its partition; of a source.
-        partitioning: what decides the partition: `key`, or `single` for the first; of a target.
+        partitioning: what decides the partition: `key`, `source`, or `single` for the first; of a target.
     """
 
     group: str = ""
@@ -186,6 +186,7 @@ class Route:
         targets: where each message is sent; settled at the source when all have it.
         options: how.
         claim_at: alias of the namespace where runs claim it; empty: the source's.
+        is_claimed: whether runs claim it at all.
     """
 
     name: str
@@ -195,6 +196,7 @@ class Route:
     targets: tuple[Endpoint, ...]
     options: RouteOptions = RouteOptions()
     claim_at: str = ""
+    is_claimed: bool = True
 
     @property
     def claim_alias(self) -> str:

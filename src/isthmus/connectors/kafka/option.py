@@ -11,13 +11,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
-from isthmus.errors import ConfigError, Fault
+from isthmus.errors import ConfigError, Fault, InvalidArgumentError
+from isthmus.message.copy_policy import CopyPolicy
 from isthmus.topology.namespace_kind import KAFKA, kafka_faults
 from isthmus.topology.reference import SecretError, SecretReference
 
@@ -158,6 +159,14 @@ TARGET = Spec(
             default=False,
             description="Whether provenance counts though a step of the route has changed the message that it was made for.",
         ),
+        Setting(
+            name="policy",
+            kind=Kind.TEXT,
+            default="",
+            description="What copies differ in from their originals, as a task of a federation file says it (JSON of a copy policy); "
+            "empty: in nothing but mark, provenance and what is left of TimeToLive. A time to live that copies get cannot be given: "
+            "a record has none.",
+        ),
     ),
 )
 ADMINISTRATION = Spec("kafka cluster", "Options of a cluster's administration.", _CLUSTER)
@@ -253,6 +262,7 @@ class TargetOptions(ClusterOptions):
     mark: str
     mark_value: str
     trusts_provenance: bool
+    policy: str = ""
 
 
 Options = TypeVar("Options", bound=ClusterOptions)
@@ -333,7 +343,21 @@ def _at_odds(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         faults.append(("origin has no alias", "write alias/entity"))
     if values.get("dead_letter_topic") and values["dead_letter_topic"] == values.get("topic"):
         faults.append(("dead_letter_topic is the topic itself", "write another topic"))
-    return faults
+    return faults + list(_policy_faults(values.get("policy") or ""))
+
+
+def _policy_faults(text: str) -> Iterator[tuple[str, str]]:
+    try:
+        policy = CopyPolicy.from_text(text)
+    except InvalidArgumentError as error:
+        yield f"policy: {error}", "leave the policy to a task of a federation file"
+        return
+    for name in ("ttl_ceiling_ms", "deadline_ms"):
+        if getattr(policy, name):
+            yield (
+                f"policy: {name} cannot be kept, since a record of a log does not expire by itself",
+                "write a target with queues and topics, or limit the retention of the topic",
+            )
 
 
 def _revealed(name: str, value: str) -> str:

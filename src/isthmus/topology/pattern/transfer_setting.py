@@ -16,6 +16,7 @@ from isthmus.topology.pattern.entity import check_own_name
 from isthmus.topology.pattern.mark import default_mark
 from isthmus.topology.pattern.replication import FILTER, LOCK_DURATION, MARK, TOPIC_SIZE, check_task_filter
 from isthmus.topology.pattern.subscription import AUDIT_DURATION, audited
+from isthmus.topology.pattern.transfer_log import LOG_SETTINGS
 from isthmus.topology.rule_check import check_action
 from isthmus.topology.setting import Kind, Setting
 from isthmus.topology.state import SubscriptionState
@@ -83,6 +84,16 @@ AUDIT_SETTING = replace(
     "consumes: `isthmus verify` reads it.",
 )
 
+_START = Setting(
+    name="start",
+    kind=Kind.CHOICE,
+    choices=("now", "existing"),
+    default="now",
+    description="Which messages a new route begins with. `now`: those sent after `apply` made its subscription or its consumer group; "
+    "`existing`: all that stand in a log then, too.",
+    example="now",
+)
+
 COMMON_TRANSFER = (
     TOPIC_SIZE,
     DUPLICATES,
@@ -92,7 +103,8 @@ COMMON_TRANSFER = (
         description="LockDuration of what the routes "
         "read. Short, because a dead reader's locks hold an ordered route back that long; living readers renew.",
     ),
-    *COMMON,
+    *LOG_SETTINGS,
+    *(_START if each.name == "start" else each for each in COMMON),
     *COMMON_PLANNED,
 )
 
@@ -144,4 +156,7 @@ def common_fields(
         "start": values["start"] or "now",
         "ordering": values["ordering"],
         "refused": values["refused"],
+        "partitioning": values["partitioning"] or "",
+        "initial_partitions": values["partitions"],
+        "initial_replication": values["replication"],
     }
