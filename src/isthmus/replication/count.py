@@ -41,6 +41,11 @@ COUNTS = (
         "entered", Verdict.CLEAN, "publishers sent them to this member, the task replicates them, and they stand there"
     ),
     Count("filtered", Verdict.CLEAN, "the task's `filter` does not select them"),
+    Count(
+        "earlier",
+        Verdict.CLEAN,
+        "records of a log from before the first that the task is known to have met in their partition (`start: now`)",
+    ),
     Count("held_back", Verdict.CLEAN, "their publisher set the mark itself, so that they stay where they are"),
     Count("arrived", Verdict.CLEAN, "a copy with the same content stands at the other member"),
     Count("waiting", Verdict.CLEAN, "they are in the route's source: a route moves them later"),

@@ -35,15 +35,16 @@ class TopicPeek:
     Args:
         options: `isthmus.connectors.kafka.option.ADMINISTRATION`.
         topic: the topic.
+        names_partition: whether records without key are given one that names their partition.
 
     Raises:
         IsthmusError: no answer, no such topic, or no right to it.
     """
 
-    def __init__(self, options: Mapping[str, str], topic: str) -> None:
+    def __init__(self, options: Mapping[str, str], topic: str, *, names_partition: bool = False) -> None:
         self._options = read_cluster(options)
         self._topic = topic
-        self._reader = RecordReader(topic, gives_ids=True, names_partition=False)
+        self._reader = RecordReader(topic, gives_ids=True, names_partition=names_partition)
         view = look_at(self._options, topic)
         self.cluster_id = view.cluster_id
         self._partitions = view.partitions
@@ -51,8 +52,13 @@ class TopicPeek:
             self._consumer = Consumer(reader_settings(self._options, _GROUP))
         self._at: tuple[int, int] | None = None
 
-    def __call__(self, from_position: int, count: int) -> Sequence[bytes]:
+    def __call__(self, from_position: int, count: int, starts: Mapping[int, int] | None = None) -> Sequence[bytes]:
         """Messages from a position on, `count` at most, all of one partition; empty where none follows.
+
+        Args:
+            from_position: the first that is wanted.
+            count: how many at most.
+            starts: by partition, the offset below which nothing is wanted.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -60,7 +66,8 @@ class TopicPeek:
         partition, offset = max(0, from_position) >> PARTITION_SHIFT, max(0, from_position) % (1 << PARTITION_SHIFT)
         with errors_of(self._options, self._topic):
             for number in range(partition, self._partitions):
-                page = self._page(number, offset if number == partition else 0, count)
+                least = (starts or {}).get(number, 0)
+                page = self._page(number, max(least, offset if number == partition else 0), count)
                 if page:
                     return page
         return ()

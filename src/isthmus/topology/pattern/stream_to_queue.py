@@ -300,4 +300,5 @@ class StreamToQueue:
             witness=task.stream,
             target=Endpoint(task.target.alias, task.target.entity + path),
             routes=(route.name,),
+            detection_ms=task.detection_ms,
         )
