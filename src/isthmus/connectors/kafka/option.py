@@ -30,6 +30,7 @@ __all__ = [
     "ClusterOptions",
     "SourceOptions",
     "TargetOptions",
+    "read_as",
     "read_cluster",
     "read_source",
     "read_target",
@@ -274,7 +275,7 @@ def read_source(options: Mapping[str, str]) -> SourceOptions:
     Raises:
         ConfigError: with a fault for each option that is unknown, malformed or missing.
     """
-    return _read(SOURCE, SourceOptions, options)
+    return read_as(SOURCE, SourceOptions, options)
 
 
 def read_target(options: Mapping[str, str]) -> TargetOptions:
@@ -283,7 +284,7 @@ def read_target(options: Mapping[str, str]) -> TargetOptions:
     Raises:
         ConfigError: with a fault for each option that is unknown, malformed or missing.
     """
-    return _read(TARGET, TargetOptions, options)
+    return read_as(TARGET, TargetOptions, options)
 
 
 def read_cluster(options: Mapping[str, str]) -> ClusterOptions:
@@ -292,10 +293,21 @@ def read_cluster(options: Mapping[str, str]) -> ClusterOptions:
     Raises:
         ConfigError: with a fault for each option that is unknown, malformed or missing.
     """
-    return _read(ADMINISTRATION, ClusterOptions, options)
+    return read_as(ADMINISTRATION, ClusterOptions, options)
 
 
-def _read(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Options:
+def read_as(spec: Spec, kind: type[Options], options: Mapping[str, str], *, ignore: tuple[str, ...] = ()) -> Options:
+    """The options of a spec as a value of this type.
+
+    Args:
+        spec: which options there are.
+        kind: the type; its fields are named as the options.
+        options: as given.
+        ignore: keys that are someone else's.
+
+    Raises:
+        ConfigError: with a fault for each option that is unknown, malformed or missing.
+    """
     extra = {
         name.lower().removeprefix(PREFIX): value for name, value in options.items() if name.lower().startswith(PREFIX)
     }
@@ -303,7 +315,9 @@ def _read(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Option
     values: dict[str, Any] = {}
     try:
         values = parse_options(
-            spec, {name: value for name, value in options.items() if not name.lower().startswith(PREFIX)}
+            spec,
+            {name: value for name, value in options.items() if not name.lower().startswith(PREFIX)},
+            ignore=ignore,
         )
     except ConfigError as error:
         faults += error.faults
