@@ -165,7 +165,7 @@ def audit(
         for passage in followed:
             if passage.is_witnessed:
                 at = rest[passage.pair], missing[passage.pair], audited[passage.origin], readings[passage.member]
-                _doubt(*at, began_ms - DRIFT_MS, passage.expires_ms)
+                _doubt(*at, began_ms - DRIFT_MS, passage)
     pairs = {each.pair for each in followed} | {(each.origin, each.origin) for each in followed} if passages else None
     return reconcile(
         task, holdings, rest, ordered=ordered, readings=tuple(readings.values()), pairs=pairs, unread=unseen
@@ -274,16 +274,16 @@ def _leave_out(
 
 
 def _doubt(
-    undelivered: Undelivered, missing: set[int], origin: Audited, reading: Reading, began_ms: int, expires_ms: int
+    undelivered: Undelivered, missing: set[int], origin: Audited, reading: Reading, began_ms: int, passage: Passage
 ) -> None:
     """Of what is missing, what cannot be called lost."""
     for number in missing:
         enqueued_ms = origin.originals.enqueued_ms(number)
-        if expires_ms and enqueued_ms + expires_ms < began_ms and not reading.shared:
+        if passage.expires_ms and enqueued_ms + passage.expires_ms < began_ms and not reading.shared:
             undelivered.copy_expired.add(number)
         elif 0 < origin.originals.ends_ms(number) < began_ms:
             undelivered.ended.add(number)
-        elif reading.may_have_held(enqueued_ms, DRIFT_MS):
+        elif passage.drops or reading.may_have_held(enqueued_ms, DRIFT_MS):
             undelivered.consumed.add(number)
 
 

@@ -63,7 +63,7 @@ COUNTS = (
     Count(
         "consumed",
         Verdict.UNCLEAR,
-        "the copy may have been taken out of the subscription that was read, or it was lost",
+        "the copy may have been taken out of the subscription that was read, or a step completed the message, or it was lost",
     ),
     Count("ended", Verdict.UNCLEAR, "found nowhere, and their time to live was over before the reading began"),
     Count(

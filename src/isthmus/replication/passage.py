@@ -84,6 +84,7 @@ class Passage:
         is_filtered: whether not all messages of the origin go this way.
         expires_ms: copies live so long at the target at most; 0: as long as their originals.
         changes: whether contents change on the way.
+        drops: whether steps may complete messages without passing them on.
     """
 
     origin: str
@@ -94,6 +95,7 @@ class Passage:
     is_filtered: bool = False
     expires_ms: int = 0
     changes: bool = False
+    drops: bool = False
 
     @property
     def pair(self) -> tuple[str, str]:

@@ -232,6 +232,7 @@ def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
                 is_filtered=bool(flow.filter),
                 expires_ms=flow.expires_ms,
                 changes=flow.changes,
+                drops=flow.drops,
             )
         )
         for source in (flow.origin, *(route.source for route in passed[:1])):

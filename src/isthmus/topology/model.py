@@ -225,6 +225,7 @@ class Flow:
         target_is_consumed: whether applications consume from the target.
         expires_ms: copies live so long at the target at most; 0: as long as their originals.
         changes: whether steps change contents on the way.
+        drops: whether steps may complete messages without passing them on, for reasons that `filter` does not tell.
         audit_ms: the time to live that witness and target give their messages, where no application consumes them; 0: none.
         detection_ms: the history window of the target's duplicate detection by MessageId; 0: it is off.
         consumers: name of the one subscription that all consumers share, where the entities model a queue; else empty.
@@ -239,6 +240,7 @@ class Flow:
     target_is_consumed: bool = True
     expires_ms: int = 0
     changes: bool = False
+    drops: bool = False
     audit_ms: int = 0
     detection_ms: int = 0
     consumers: str = ""

@@ -123,6 +123,7 @@ SPEC = Spec(
         PARTITIONS,
         REPLICATION,
         common("ordering"),
+        common("steps"),
         *COMMON_PLANNED,
     ),
 )

@@ -112,6 +112,7 @@ class TransferTask(Task):
         partitioning: with a target that is a log: see `LogOptions`; empty: by the source's kind.
         initial_partitions: of a log that is created; None: as many as the log that is copied has, or one.
         initial_replication: of a log that is created.
+        dead_letters: with a source that is a log: log of what is set aside there; empty: it blocks the route.
     """
 
     transfers: tuple[Transfer, ...]
@@ -126,6 +127,7 @@ class TransferTask(Task):
     partitioning: str = ""
     initial_partitions: int | None = None
     initial_replication: int | None = None
+    dead_letters: str = ""
 
     @property
     def claim_members(self) -> tuple[str, ...]:
@@ -193,7 +195,7 @@ class TransferPattern:
                     duplicates=task.duplicates,
                     filter=transfer.filter,
                     lock_duration_ms=task.lock_duration_ms,
-                    refused="block" if transfer.from_log else task.refused,
+                    refused="block" if transfer.from_log and not task.dead_letters else task.refused,
                     policy=CopyPolicy(dead_letters_returning=not transfer.is_copy),
                     log=log_options(task, transfer),
                 ),

@@ -38,7 +38,15 @@ PARTITIONING = Setting(
     example="single",
 )
 
-LOG_SETTINGS = (PARTITIONING, PARTITIONS, REPLICATION)
+DEAD_LETTERS = Setting(
+    name="dead_letter_stream",
+    kind=Kind.TEXT,
+    description="With a source that is a log: stream in the source's cluster for messages that are set aside, with the reason in headers. "
+    "Without it such a message blocks the route.",
+    example="flights.rejected",
+)
+
+LOG_SETTINGS = (PARTITIONING, PARTITIONS, REPLICATION, DEAD_LETTERS)
 
 # By pattern: why it cannot read a log, and what to write instead. The others can, where the target is a log, too.
 _UNREAD = {
@@ -102,7 +110,8 @@ def log_options(task: TransferTask, transfer: Transfer) -> LogOptions:
     """What the route honours at a log."""
     group = replication_subscription(task.name, transfer.feed) if transfer.from_log else ""
     by_default = "source" if transfer.from_log else "key"
-    return LogOptions(group=group, partitioning=task.partitioning or by_default)
+    dead_letters = task.dead_letters if transfer.from_log else ""
+    return LogOptions(group=group, dead_letters=dead_letters, partitioning=task.partitioning or by_default)
 
 
 def log_states(task: TransferTask, transfer: Transfer) -> Iterator[tuple[str, LogState]]:
@@ -111,6 +120,8 @@ def log_states(task: TransferTask, transfer: Transfer) -> Iterator[tuple[str, Lo
     if transfer.from_log:
         group = GroupState(name=log_options(task, transfer).group, start=task.start)
         yield source.alias, LogState(name=source.entity, groups=(group,))
+        if task.dead_letters:
+            yield source.alias, LogState(name=task.dead_letters, initial_replication=task.initial_replication)
     if transfer.to_log:
         yield (
             target.alias,
@@ -139,12 +150,16 @@ def check_logs(task: TransferTask, document: Document) -> None:
             document.fault(task.place, f"{transfer.target} is to be a queue: a log has none", "write topic: NAME")
     if any(each.from_log for each in task.transfers):
         _fault(task, _OF_SOURCE, document)
-        if task.refused == "dead-letter" and "refused" in task.places:
+        if task.refused == "dead-letter" and "refused" in task.places and not task.dead_letters:
             document.fault(
                 task.places["refused"],
                 "a log has no dead-letter queue",
-                "write refused: block, which is the default here",
+                "write dead_letter_stream: NAME as well, or refused: block",
             )
+    elif task.dead_letters:
+        document.fault(
+            task.places["dead_letter_stream"], "dead_letter_stream goes with a source that is a log", "remove it"
+        )
     elif task.start == "existing":
         document.fault(
             task.places.get("start", task.place),
@@ -155,7 +170,7 @@ def check_logs(task: TransferTask, document: Document) -> None:
         _fault(task, _OF_TARGET, document)
         _check_order(task, document)
     else:
-        for setting in LOG_SETTINGS:
+        for setting in LOG_SETTINGS[:-1]:
             if setting.name in task.places:
                 document.fault(
                     task.places[setting.name], f"{setting.name} goes with a target that is a log", "remove it"

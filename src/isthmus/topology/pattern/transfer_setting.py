@@ -13,6 +13,7 @@ from isthmus.topology.document import Document, Values
 from isthmus.topology.pattern.base import COMMON, COMMON_PLANNED
 from isthmus.topology.pattern.duplicate import DUPLICATE_DETECTION, DUPLICATES, read_duplicates
 from isthmus.topology.pattern.entity import check_own_name
+from isthmus.topology.pattern.log_end import check_stream
 from isthmus.topology.pattern.mark import default_mark
 from isthmus.topology.pattern.replication import FILTER, LOCK_DURATION, MARK, TOPIC_SIZE, check_task_filter
 from isthmus.topology.pattern.subscription import AUDIT_DURATION, audited
@@ -142,6 +143,7 @@ def common_fields(
     name: str, pattern: str, values: Values, document: Document, subscriptions: tuple[SubscriptionState, ...] = ()
 ) -> dict[str, Any]:
     """The fields of a task that do not depend on its transfers."""
+    check_stream("dead_letter_stream", values, document)
     duplicates, window_ms = read_duplicates(values, document)
     return {
         "name": name,
@@ -159,4 +161,5 @@ def common_fields(
         "partitioning": values["partitioning"] or "",
         "initial_partitions": values["partitions"],
         "initial_replication": values["replication"],
+        "dead_letters": values["dead_letter_stream"] or "",
     }
