@@ -12,7 +12,8 @@ import typer.main
 from typer.core import TyperGroup
 
 from isthmus.cli.app import create_app
-from isthmus.connectors.kafka.option import PREFIX, SOURCE, TARGET
+from isthmus.connectors.kafka.option import ADMINISTRATION, PREFIX, SOURCE, TARGET
+from isthmus.connectors.kafka.spark.option import READ, WRITE
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions, spec_of
 from isthmus.connectors.spec import Kind, Setting, Spec
 from isthmus.topology.reference_page import reference_page
@@ -69,6 +70,19 @@ def kafka() -> str:
     ]
     for title, spec in (("Reading", SOURCE), ("Writing", TARGET)):
         lines += ["", f"## {title}", "", *options_table(spec)]
+    lines += ["", "## The data source `isthmus_kafka`", ""]
+    lines += [
+        "Options of plain Spark's reads and writes ([how to use them](../how-to/use-kafka.md#plain-spark)); names are taken in any"
+    ]
+    lines[-1] += " case, with or without underscores."
+    cluster = [each.name for each in ADMINISTRATION.settings]
+    lines += [
+        "",
+        "Those that reach the cluster are the same as above: " + ", ".join(f"`{name}`" for name in cluster) + ".",
+    ]
+    for title, spec in (("Read", READ), ("Write", WRITE)):
+        own = Spec(spec.name, spec.description, tuple(each for each in spec.settings if each.name not in cluster))
+        lines += ["", f"### {title}", "", *options_table(own)]
     return "\n".join(lines) + "\n"
 
 

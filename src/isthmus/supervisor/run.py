@@ -120,7 +120,8 @@ def run_federation(
     where = replace(federation.spark, master=options.master or federation.spark.master)
     slots = task_slots(specs)
     _warn_of_spark(where, slots)
-    claims = ClaimKeeper([(route.task, route.claim_alias) for route in chosen], reach.open).start()
+    claimed = [route for route in chosen if route.is_claimed]
+    claims = ClaimKeeper([(route.task, route.claim_alias) for route in claimed], reach.open).start()
     watch = BacklogWatch(chosen, lambda: Reach(federation, "isthmus-look"))
     holds = ExitStack()
     try:
@@ -140,7 +141,7 @@ def run_federation(
         try:
             if on_started is not None:
                 on_started()
-            keys = {claim_key(route.task, route.claim_alias): (route.task, route.claim_alias) for route in chosen}
+            keys = {claim_key(route.task, route.claim_alias): (route.task, route.claim_alias) for route in claimed}
             carried = open_shared_run(
                 spark,
                 SharedSettings(options.folder / CHECKPOINTS, options.lease_seconds, where.control),

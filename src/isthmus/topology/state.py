@@ -135,6 +135,7 @@ class LogState:
         initial_replication: copies of each that it is created with; None: as the cluster has it.
         partitions: of one that stands.
         groups: those that are wanted, or, of the ones asked for, those that stand.
+        like: alias and name of the log whose number of partitions it is created with, where `initial_partitions` says none.
     """
 
     name: str
@@ -142,6 +143,7 @@ class LogState:
     initial_replication: int | None = None
     partitions: int | None = None
     groups: tuple[GroupState, ...] = ()
+    like: tuple[str, str] | None = None
 
     def has_group(self, name: str) -> bool:
         """Whether this group stands."""

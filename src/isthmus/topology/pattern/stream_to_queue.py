@@ -123,6 +123,7 @@ SPEC = Spec(
         PARTITIONS,
         REPLICATION,
         common("ordering"),
+        common("steps"),
         *COMMON_PLANNED,
     ),
 )
@@ -300,4 +301,5 @@ class StreamToQueue:
             witness=task.stream,
             target=Endpoint(task.target.alias, task.target.entity + path),
             routes=(route.name,),
+            detection_ms=task.detection_ms,
         )
