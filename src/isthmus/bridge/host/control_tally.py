@@ -29,15 +29,16 @@ class RouteTally:
         self._before = dict.fromkeys(COUNTS, 0)
         self._live: dict[int, RouteReport] = {}
         self._last: dict[int, tuple[int, RouteReport]] = {}  # by slot: its newest reader and what that reported
+        self._aside: tuple[int, ...] = ()  # set aside by readers of slots that have lost the route
 
-    def report(self, reader: int, slot: int, report: RouteReport) -> None:
-        """A reader reports; readers are numbered in the order of their leases."""
+    def report(self, reader: int, slot: int, report: RouteReport, *, has_moved: bool = False) -> None:
+        """A reader reports; readers are numbered in the order of their leases. `has_moved`: another slot carries the route now."""
         before = self._live.get(reader, report)
         for name in COUNTS:
             if getattr(report, name) < getattr(before, name):
                 self._before[name] += getattr(before, name)
         self._live[reader] = report
-        if reader >= self._last.get(slot, (0, report))[0]:
+        if not has_moved and reader >= self._last.get(slot, (0, report))[0]:
             self._last[slot] = (reader, report)
 
     def take(self, reader: int, slot: int) -> None:
@@ -45,12 +46,18 @@ class RouteTally:
         _, before = self._last.get(slot, (0, RouteReport()))
         self._last[slot] = (reader, RouteReport(set_aside=before.set_aside))
 
+    def move(self) -> None:
+        """No slot carries the route now; another one takes it next."""
+        aside = (position for _, report in self._last.values() for position in report.set_aside)
+        self._aside = tuple(dict.fromkeys((*self._aside, *aside)))
+        self._last.clear()
+
     def leave(self, reader: int, slot: int, error: str) -> None:
         """A reader is gone: nothing of it is outstanding any more. `error` is empty where the route is not to be carried on."""
         report = self._live.pop(reader, RouteReport())
         for name in COUNTS:
             self._before[name] += getattr(report, name)
-        newest, last = self._last.get(slot, (reader, report))
+        newest, last = self._last.get(slot, (0, report))
         if newest == reader:
             has_ended = not error or last.state is RouteState.ENDED
             self._last[slot] = (reader, _left(last, "" if has_ended else last.error or error))
@@ -71,7 +78,7 @@ class RouteTally:
             window=sum(report.window for report in now),
             lag_ms=max(report.lag_ms for report in now),
             head=min((report.head for report in now if report.head), default=0),
-            set_aside=tuple(dict.fromkeys(position for report in now for position in report.set_aside)),
+            set_aside=tuple(dict.fromkeys((*self._aside, *(each for report in now for each in report.set_aside)))),
             is_exhausted=all(report.is_exhausted for report in now),
             **self.counts(),
         )

@@ -321,7 +321,7 @@ def assigned(make: Any, *specs: RouteSpec, plans: dict[str, Any] | None = None) 
     bed: Bed = make(has_driver=True)
     assert bed.driver is not None
     told = unpack_json(bed.driver.wait(Kind.LEASE)[0])
-    assert told == {"query": "q", "lease": 7, "slot": 0, "process": os.getpid()}
+    assert told == {"query": "q", "lease": 7, "slot": 0, "slots": 1, "process": os.getpid()}
     routes = [spec.to_json() for spec in specs]
     bed.answer(Kind.ASSIGN, pack_json({"routes": routes, "plans": plans or {}, "lease_seconds": 3600}))
     return bed
