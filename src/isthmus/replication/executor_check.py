@@ -11,7 +11,6 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -81,14 +80,14 @@ def check_executors(spark: SparkSession, address: str, token: str, slots: int, s
                 TELL_SECONDS,
             )
     if failed:
-        _raise(failed[0], os.environ.get("PYSPARK_PYTHON", "") or context.pythonExec)
+        _raise(failed[0])
     faults = list(dict.fromkeys(each for each in found if each))
     if faults:
         raise ConfigError([Fault(each, "") for each in faults])
 
 
-def _raise(error: BaseException, python: str) -> None:
-    told = executor_fault(str(error), python, isthmus.__version__)
+def _raise(error: BaseException) -> None:
+    told = executor_fault(str(error), isthmus.__version__)
     if not told:
         raise error
     raise ConfigError([Fault(told, "")]) from None

@@ -20,28 +20,29 @@ _NO_PROGRAM = re.compile(
 _VERSION = re.compile(
     r"Python in worker has different version:? \(?(?P<worker>[^\s)]+)\)? than that in driver:? \(?(?P<driver>[^\s),]+)\)?"
 )
+_PROGRAM = re.compile(r"Error from python worker:\s+(?P<python>/[^\s:]+): ")
 _HOST = re.compile(r"\((?P<host>[^\s()]+) executor (?P<executor>\w+)\)")
 _SETTING = "spark: {settings: {spark.pyspark.python: PATH}}"
 
 
-def executor_fault(text: str, python: str, version: str) -> str:
+def executor_fault(text: str, version: str) -> str:
     """The sentence; empty where the report tells of none of these.
 
     Args:
         text: Spark's report of a failed job or query.
-        python: the interpreter of workers.
         version: of isthmus at the driver.
     """
     host = match["host"] if (match := _HOST.search(text)) else ""
     where = f"the executor on {host}" if host else "an executor"
+    python = f"its Python {match['python']}" if (match := _PROGRAM.search(text)) else "its Python"
     if match := _NO_MODULE.search(text):
         module = match["module"]
         if module in ("isthmus", "pyspark_isthmus"):
             return (
-                f"{where} has no isthmus in its Python {python}: install isthmus {version} there, or name an interpreter that has it in "
+                f"{where} has no isthmus in {python}: install isthmus {version} there, or name an interpreter that has it in "
                 f"{_SETTING}"
             )
-        return f"{where} has no {module} in its Python {python}: install isthmus {version} there with its extra: pip install 'isthmus[spark]'"
+        return f"{where} has no {module} in {python}: install isthmus {version} there with its extra: pip install 'isthmus[spark]'"
     if match := _NO_PROGRAM.search(text):
         return (
             f"{where} cannot start the Python {match['program']} ({match['why'].strip()}): install Python and isthmus {version} under that "

@@ -120,7 +120,7 @@ _LOCAL = re.compile(r"local(?:\[(?P<cores>[1-9]\d{0,5}|\*)\])?")
 _REMOTE = re.compile(r"spark://[^\s/,]+:\d{1,5}(,[^\s/,]+:\d{1,5})*|yarn|k8s://\S+|local-cluster\[\d+,\s*\d+,\s*\d+\]")
 _LOOPBACK = re.compile(r"127(?:\.\d{1,3}){3}|localhost|::1")
 _HERE = re.compile(rf"spark://\[?({_LOOPBACK.pattern})\]?:\d+")
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?P<authority>[^/\s?#]*)/[^\s?#]+")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s?#]*/[^\s?#]+")
 _NAME = re.compile(r"spark\.[A-Za-z0-9_.-]+")
 # As `spark.redaction.regex` of the session, which also matches names that only mention such things.
 _SECRET = re.compile(r"(?i)(secret|password|token|credential|access[.]?key)$")
@@ -268,21 +268,10 @@ def read_spark(node: Any, document: Document) -> SparkSettings:
     settings = _settings(values["settings"], document)
     control = _control(values["control"], document)
     checkpoints = (values["checkpoints"] or "").strip()
-    if checkpoints and (found := _checkpoint_fault(checkpoints)):
-        document.fault(values.at("checkpoints"), *found)
+    if checkpoints and not _URI.fullmatch(checkpoints):
+        hint = "write a scheme and a path, e.g. hdfs://namenode:8020/isthmus/flights"
+        document.fault(values.at("checkpoints"), "checkpoints is no URI", hint)
     return SparkSettings(master, settings, control, values["slots"] or 0, checkpoints, values.at("master"))
-
-
-def _checkpoint_fault(uri: str) -> tuple[str, str] | None:
-    match = _URI.fullmatch(uri)
-    if match is None:
-        return "checkpoints is no URI", "write a scheme and a path, e.g. hdfs://namenode:8020/isthmus/flights"
-    if ":" in match["authority"].rpartition("@")[0]:
-        return (
-            "checkpoints holds a key",
-            "leave it out, and give it to Spark in spark-defaults.conf of the folder that SPARK_CONF_DIR names",
-        )
-    return None
 
 
 def _control(node: Any, document: Document) -> ControlAddress:
