@@ -5,7 +5,8 @@ What it is: pure; reports in, one report out. What it is not: who the readers ar
 Invariants:
     I1. Totals are the sums over everything ever reported, and never fall: a reader that leaves leaves its last counts.
     I2. A count that falls within a reader, against its promise, has begun again from 0 and adds to what was.
-    I3. Where several readers carry a route at a time, what they have now is added up, and the rest is that of the newest.
+    I3. Where several readers carry a route at a time, what they have now is added up. It has ended when all have ended it; the rest is that
+        of a reader that retries, else of the newest that has not ended it.
     I4. A route that nobody carries is not shown as running: it has ended, or is tried again.
 """
 
@@ -70,10 +71,9 @@ class RouteTally:
         """What the route has come to."""
         if not self._last:
             return RouteReport()
-        _, newest = max(self._last.values(), key=lambda each: each[0])
         now = [report for _, report in self._last.values()]
         return replace(
-            newest,
+            max(self._last.values(), key=_rank)[1],
             outstanding=sum(report.outstanding for report in now),
             window=sum(report.window for report in now),
             lag_ms=max(report.lag_ms for report in now),
@@ -89,6 +89,11 @@ class RouteTally:
             name: before + sum(getattr(report, name) for report in self._live.values())
             for name, before in self._before.items()
         }
+
+
+def _rank(entry: tuple[int, RouteReport]) -> tuple[bool, bool, int]:
+    reader, report = entry
+    return report.state is not RouteState.ENDED, report.state is RouteState.RETRYING, reader
 
 
 def _left(report: RouteReport, error: str) -> RouteReport:
