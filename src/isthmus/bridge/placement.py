@@ -70,6 +70,11 @@ class Placement:
             route = self._routes[name] = _Route(min(loads, key=lambda slot: (*loads[slot], slot)))
         return route.slot
 
+    def put(self, name: str, slot: int) -> None:
+        """A route goes to a slot, whatever its rate."""
+        self.slot_of(name)
+        self._routes[name].slot = slot
+
     def is_due(self, now: float) -> bool:
         """Whether it is time to look."""
         return self.slots > 1 and now >= self._looked_at + LOOK_SECONDS

@@ -156,6 +156,14 @@ class QueryAccount:
             self._tallies[name].finish()
         return [Tell(number, Kind.REMOVE, payload) for number, reader in self._staying() if name in reader.carried]
 
+    def move(self, name: str, slot: int) -> list[Effect]:
+        """Have another slot carry a route."""
+        route = (self._routes or {}).get(name)
+        if route is None or route.is_spread or name in self._moving or self._placement.slot_of(name) == slot:
+            return []
+        self._placement.put(name, slot)
+        return self._leave(name, slot)
+
     def plan(self, name: str) -> list[Effect]:
         """Send the current plan of a route to whoever carries it."""
         if self._routes is None or name not in self._routes:
@@ -280,19 +288,21 @@ class QueryAccount:
             for name, route in self._routes.items()
             if not (route.is_spread or name in self._moving)
         }
-        effects: list[Effect] = []
-        for name, slot in self._placement.look(settled, {reader.lease.slot for _, reader in staying}, now):
-            carriers = {
-                number: reader
-                for number, reader in self._readers.items()
-                if name in reader.carried and not reader.has_ended
-            }
-            self._moving[name] = set(carriers)
-            payload = pack_json({"name": name, "why": f"the route moves to slot {slot}"})
-            effects += [Tell(number, Kind.REMOVE, payload) for number, _ in staying if number in carriers]
-            if not carriers:
-                effects += self._begin(name)
-        return effects
+        live = {reader.lease.slot for _, reader in staying}
+        return [
+            effect for move in self._placement.look(settled, live, now) for effect in self._leave(move.name, move.slot)
+        ]
+
+    def _leave(self, name: str, slot: int) -> list[Effect]:
+        """Whoever carries a route is to end it."""
+        carriers = {
+            number for number, reader in self._readers.items() if name in reader.carried and not reader.has_ended
+        }
+        self._moving[name] = set(carriers)
+        if not carriers:
+            return self._begin(name)
+        payload = pack_json({"name": name, "why": f"the route moves to slot {slot}"})
+        return [Tell(number, Kind.REMOVE, payload) for number, _ in self._staying() if number in carriers]
 
     def _arrive(self, number: int, names: Iterable[str]) -> list[Effect]:
         """A reader has ended routes, or is gone."""

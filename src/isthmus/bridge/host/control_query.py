@@ -146,6 +146,11 @@ class QueryControl:
         with self._lock:
             self._carry_out(self._account.remove(name, why))
 
+    def move(self, name: str, slot: int) -> None:
+        """Have another slot carry a route; it begins there once the reader before has ended it."""
+        with self._lock:
+            self._carry_out(self._account.move(name, slot))
+
     def plan(self, name: str) -> None:
         """Send what `plan_of` tells of a route to whoever carries it."""
         with self._lock:
