@@ -429,6 +429,21 @@ def test_a_route_that_is_added_otherwise_ends_first(make: Any, system: FakeSyste
     assert bed.sink.opens(2)[1]["spec"]["window"] == 100
 
 
+def test_i4_a_route_has_ended_only_after_its_source_has_left(make: Any, system: FakeSystem) -> None:
+    """A log commits in the background: who reads on before that reads what was settled again."""
+    system.staying.add("a")
+    bed = assigned(make, route("a"))
+    bed.open(1)
+    bed.answer(Kind.REMOVE, pack_json({"name": "a", "why": "moved"}))
+    bed.report("a", state="ending")
+    assert bed.sink.closes() == [1]
+    bed.answer(Kind.ADD, pack_json(route("a").to_json()))
+    assert system.opened == ["a"]
+    system.staying.clear()
+    assert bed.sink.opens(2)[1]["handle"] == 2
+    assert system.opened == ["a", "a"]
+
+
 def test_a_plan_reaches_its_route(make: Any, system: FakeSystem) -> None:
     bed = assigned(make, route("a"))
     bed.open(1)
