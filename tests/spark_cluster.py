@@ -19,7 +19,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -28,11 +28,13 @@ import psutil
 
 import isthmus
 
-__all__ = ["Cluster", "Node", "missing", "wait_until"]
+__all__ = ["BARE", "Cluster", "Node", "missing", "wait_until"]
 
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
 WAIT_SECONDS = 300.0
+BARE = "ISTHMUS_TEST_BARE"
+"""Set in the environment of a node: its Python has everything but isthmus."""
 _ABOUT = """
 import json, pyspark
 from isthmus.replication.java import find_java
@@ -245,7 +247,8 @@ def _install(python: Path) -> None:
     folder.mkdir(mode=0o755)
     packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(Path(isthmus.__file__).parents[1])}
     paths = [_readable(Path(path), folder / f"packages{number}") for number, path in enumerate(sorted(packages))]
-    exported = {"PYTHONPATH": ":".join(map(str, paths)) + ":$PYTHONPATH"}
+    bare = [path for path in paths if not (path / "isthmus").is_dir()]
+    exported = {}
     real = Path(os.path.realpath(sys.executable))
     base = Path(sys.base_prefix)
     if not (_may_all_read(real) and _may_all_read(base / "lib")):
@@ -257,7 +260,12 @@ def _install(python: Path) -> None:
         real = Path(_link(str(real), str(folder / "bin" / real.name)))
         exported |= {"PYTHONHOME": str(folder), "LD_LIBRARY_PATH": str(folder / "lib")}
     lines = [f'export {name}="{value}"' for name, value in exported.items()]
-    python.write_text("\n".join(["#!/bin/sh", *lines, f'exec {shlex.quote(str(real))} "$@"', ""]))
+    choice = [
+        f'paths="{_joined(paths)}"',
+        f'[ -z "${BARE}" ] || paths="{_joined(bare)}"',
+        'export PYTHONPATH="$paths:$PYTHONPATH"',
+    ]
+    python.write_text("\n".join(["#!/bin/sh", *choice, *lines, f'exec {shlex.quote(str(real))} "$@"', ""]))
     python.chmod(0o755)
 
 
@@ -266,6 +274,10 @@ def _readable(path: Path, instead: Path) -> Path:
         return path
     shutil.copytree(path, instead, copy_function=_link, symlinks=True)
     return instead
+
+
+def _joined(paths: Sequence[Path]) -> str:
+    return ":".join(map(str, paths))
 
 
 def _may_all_read(path: Path) -> bool:
@@ -286,9 +298,3 @@ def _free_port() -> int:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
         return port
-
-
-def each_process(nodes: Sequence[Node]) -> Iterator[psutil.Process]:
-    """Of all nodes."""
-    for node in nodes:
-        yield from node.processes()

@@ -18,7 +18,7 @@ import pytest
 
 from federation_check import check_moved
 from isthmus.testing.federation import FederationProcess, RunProcess
-from spark_cluster import Cluster, Node, missing, wait_until
+from spark_cluster import BARE, Cluster, Node, missing, wait_until
 
 pytestmark = [
     pytest.mark.spark,
@@ -209,3 +209,35 @@ def test_unordered_routes_are_carried_by_the_readers_of_both_nodes(
             run.wait_phase(MOVING, LONG_SECONDS)
         assert run.end() == 0, run.log()[-3000:]
         check_moved(place.federation)
+
+
+@pytest.mark.soak
+def test_a_control_port_that_executors_do_not_reach_is_told_before_a_route_starts(place: Place) -> None:
+    written = place.federation.file.read_text()
+    control = "control: {host: 127.0.0.1, advertised: 127.0.0.2}"
+    blocked = written.replace("spark: {", f"spark: {{{control}, ").replace(
+        "settings: {", "settings: {spark.driver.host: 127.0.0.1, "
+    )
+    place.federation.file.write_text(blocked)
+    try:
+        run = place.federation.run(*RUN, "--master", place.cluster.url)
+        assert run.wait(LONG_SECONDS) == 2
+    finally:
+        place.federation.file.write_text(written)
+    assert "cannot reach the driver at 127.0.0.2:" in run.log()
+    assert "open the port" in run.log()
+    assert "Traceback" not in run.log()
+
+
+@pytest.mark.soak
+def test_an_executor_without_isthmus_is_told_before_a_route_starts(place: Place) -> None:
+    with Cluster(place.cluster.environment | {BARE: "1"}, nodes=1) as bare:
+        written = place.federation.file.read_text()
+        place.federation.file.write_text(written.replace(str(place.cluster.python), str(bare.python)))
+        try:
+            run = place.federation.run(*RUN, "--master", bare.url)
+            assert run.wait(LONG_SECONDS) == 2
+        finally:
+            place.federation.file.write_text(written)
+    assert f"has no isthmus in its Python {bare.python}: install isthmus" in run.log()
+    assert "Traceback" not in run.log()
