@@ -248,7 +248,7 @@ def _install(python: Path) -> None:
     packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(Path(isthmus.__file__).parents[1])}
     paths = [_readable(Path(path), folder / f"packages{number}") for number, path in enumerate(sorted(packages))]
     bare = [path for path in paths if not (path / "isthmus").is_dir()]
-    exported = {}
+    exported: dict[str, str] = {}
     real = Path(os.path.realpath(sys.executable))
     base = Path(sys.base_prefix)
     if not (_may_all_read(real) and _may_all_read(base / "lib")):

@@ -36,6 +36,7 @@ class CarriedRoute:
         clock_told_ms: what the sink was told last of the source's clock.
         is_ending: whether it was told to end.
         next_spec: what to carry under this name once this has ended.
+        opens: the handle to open once the source that was closed has left; 0: none.
     """
 
     spec: RouteSpec
@@ -45,6 +46,7 @@ class CarriedRoute:
     clock_told_ms: int | None = None
     is_ending: bool = False
     next_spec: tuple[RouteSpec, Plan] | None = None
+    opens: int = 0
     _leaving: Source | None = None
     _leave_by: float = math.inf
 
@@ -52,6 +54,11 @@ class CarriedRoute:
     def has_ended(self) -> bool:
         """Whether it is over."""
         return self.lease.has_ended and self._leaving is None
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the source that it has closed has not left."""
+        return self._leaving is not None
 
     @property
     def clock_ms(self) -> int | None:

@@ -8,7 +8,7 @@ Invariants:
     I1. What one iteration costs grows with the routes that have something to do, not with the number of routes.
     I2. Whatever a source raises ends the opening of its own route, and nothing else.
     I3. Rows wait in `rows` until what is to be told before them has been written.
-    I4. A route is reported as ended, and begins again here, only after its source has left its system: who opens it next reads nothing
+    I4. A route is reported as ended, and is opened again here, only after its source has left its system: who opens it next reads nothing
         that was settled.
 """
 
@@ -297,6 +297,8 @@ class ReaderRoutes:
             else:
                 _LOG.warning("route '%s': %s: %s", route.spec.name, type(faults[0]).__name__, faults[0])
         self._told.urgent = route.look_left(now) or self._told.urgent
+        if route.opens and not route.is_leaving:
+            self._open_late(route, now)
         self._schedule(route, now)
         if route.next_spec is not None and route.has_ended:
             spec, plan = route.next_spec
@@ -339,6 +341,9 @@ class ReaderRoutes:
             self._sink.send(Kind.CLOSE, pack_numbers(effect.handle))
 
     def _open_source(self, route: CarriedRoute, handle: int) -> None:
+        if route.is_leaving:
+            route.opens = handle
+            return
         if route.source is None:
             end = route.spec.source
             pool = self._pools.get(end.kind)
@@ -351,7 +356,16 @@ class ReaderRoutes:
             )
         route.source.open()
 
+    def _open_late(self, route: CarriedRoute, now: float) -> None:
+        """The source that was closed has left: the next one opens."""
+        handle, route.opens = route.opens, 0
+        try:
+            self._open_source(route, handle)
+        except Exception as error:  # noqa: BLE001 - I2
+            self._feed(route, _fault(error), now)
+
     def _close_source(self, route: CarriedRoute) -> None:
+        route.opens = 0
         self._by_handle.pop(route.key, None)
         route.close_source()
 

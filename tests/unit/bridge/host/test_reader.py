@@ -444,6 +444,18 @@ def test_i4_a_route_has_ended_only_after_its_source_has_left(make: Any, system: 
     assert system.opened == ["a", "a"]
 
 
+def test_i4_a_route_that_retries_is_opened_only_after_its_source_has_left(make: Any, system: FakeSystem) -> None:
+    system.staying.add("a")
+    bed = make(routes=[route("a"), route("b")])
+    told = {each["spec"]["name"]: each["handle"] for each in bed.sink.opens(2)}
+    for name in "ab":
+        bed.sink.send(Kind.FAILED, pack_json({"handle": told[name], "error": "full", "is_fatal": False}))
+    assert bed.sink.opens(3)[2]["spec"]["name"] == "b", "both waited as long"
+    assert system.opened.count("a") == 1
+    system.staying.clear()
+    assert bed.sink.opens(4)[3]["spec"]["name"] == "a"
+
+
 def test_a_plan_reaches_its_route(make: Any, system: FakeSystem) -> None:
     bed = assigned(make, route("a"))
     bed.open(1)
