@@ -108,18 +108,19 @@ class Quarantine:
         account.search.set_aside(position)
         return planned.deaths
 
-    def died(self, routes: Mapping[str, RouteReport]) -> list[str]:
+    def died(self, routes: Mapping[str, RouteReport], *, is_shared: bool = True) -> list[str]:
         """A worker of a query died.
 
         Args:
-            routes: the routes that the query carried, with what each reported last.
+            routes: the routes that it carried, with what each reported last.
+            is_shared: whether the query carries several routes.
 
         Returns:
             The routes that are put into quarantine for it.
         """
-        if len(routes) == 1:
-            ((name, report),) = routes.items()
-            self._account(name).search.died(report.window, report.outstanding, report.head)
+        if not is_shared:
+            for name, report in routes.items():
+                self._account(name).search.died(report.window, report.outstanding, report.head)
             return []
         found = []
         for name, report in routes.items():

@@ -40,6 +40,8 @@ def route_spec(route: Route, federation: Federation, *, only_present: bool = Fal
         target=End(target.kind, target.alias, namespace_options(target) | write(route, has_steps=bool(options.steps))),
         claim=claim_key(route.task, route.claim_alias) if route.is_claimed else "",
         ordered=options.ordering == "ordered",
+        # A log's partitions go to the members of its group, and a route is one; what stands at the beginning is one reader's to count.
+        competing=not (source.is_log or only_present),
         only_present=only_present,
         block_refused=options.refused == "block",
         steps=options.steps,

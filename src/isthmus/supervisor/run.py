@@ -28,7 +28,7 @@ from typing import Any
 from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
-from isthmus.replication.shared_spark import SharedSettings, open_shared_run, task_slots
+from isthmus.replication.shared_spark import SharedSettings, open_shared_run, query_slots, task_slots
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.replication.step.chain import check as check_steps
@@ -118,7 +118,8 @@ def run_federation(
     reach = Reach(federation, "isthmus-claim")
     specs = {route.name: route_spec(route, federation, only_present=options.settings.available_now) for route in chosen}
     where = replace(federation.spark, master=options.master or federation.spark.master)
-    slots = task_slots(specs)
+    readers = query_slots(specs, where)
+    slots = task_slots(specs, readers)
     _warn_of_spark(where, slots)
     claimed = [route for route in chosen if route.is_claimed]
     claims = ClaimKeeper([(route.task, route.claim_alias) for route in claimed], reach.open).start()
@@ -144,8 +145,15 @@ def run_federation(
             keys = {claim_key(route.task, route.claim_alias): (route.task, route.claim_alias) for route in claimed}
             carried = open_shared_run(
                 spark,
-                SharedSettings(options.folder / CHECKPOINTS, options.lease_seconds, where.control),
+                SharedSettings(
+                    checkpoints=where.checkpoints or str(options.folder / CHECKPOINTS),
+                    lease_seconds=options.lease_seconds,
+                    control=where.control,
+                    query_slots=readers,
+                    trial=slots if where.is_remote else 0,
+                ),
                 lambda key: claims.remaining_seconds(*keys[key]),
+                stop,
             )
             try:
                 supervisor = Supervisor(

@@ -71,7 +71,11 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
         spark = federation.spark
         found = routes(federation)
         _warn_of_steps(federation, document)
-        needed = slots_needed(len(found), len({route.options.steps for route in found}))
+        has_unordered = any(
+            route.options.ordering == "none" and not federation.namespaces[route.source.alias].is_log for route in found
+        )
+        query_slots = spark.query_slots(has_unordered=has_unordered)
+        needed = slots_needed(len(found), len({route.options.steps for route in found}), query_slots)
         for warned in (slots_warning(spark, needed), control_warning(spark)):
             if warned is not None:
                 document.warn(spark.place, *warned)

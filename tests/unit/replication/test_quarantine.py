@@ -51,7 +51,7 @@ def test_a_route_alone_is_searched_and_its_message_set_aside() -> None:
     deaths = 0
     while not quarantine.plan("a").set_aside:
         window = quarantine.plan("a").window
-        quarantine.died({"a": under_way(7, min(window, 100), window)})
+        quarantine.died({"a": under_way(7, min(window, 100), window)}, is_shared=False)
         deaths += 1
     assert quarantine.plan("a").set_aside == 7
     assert deaths == 3  # with 8 at a time, and twice alone
@@ -101,7 +101,7 @@ def test_i4_a_search_left_from_before_does_not_keep_the_window_of_a_shared_query
 
 def test_the_only_route_of_a_query_is_searched_at_once() -> None:
     quarantine = Quarantine()
-    quarantine.died({"a": under_way(7)})
+    quarantine.died({"a": under_way(7)}, is_shared=False)
     assert quarantine.plan("a") == Plan(64, 16_000, 0, 0)
     assert not quarantine.is_alone("a")
 
