@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.bridge.spark.inflow import Inflow
 from isthmus.bridge.spark.outflow import Outflow
 
-__all__ = ["carry", "queue_route"]
+__all__ = ["carried", "carry", "queue_route"]
 
 LEASE_SECONDS = 60.0
 PADDING_BYTES = 2048
@@ -57,3 +61,34 @@ def carry(folder: Path, route: RouteSpec, messages: int = 0) -> None:
     finally:
         reader.stop("the test is over")
         reader.join(20.0)
+
+
+@contextmanager
+def carried(folder: Path, routes: Sequence[RouteSpec]) -> Iterator[None]:
+    """Carries routes, without claims, for as long as the block lasts."""
+    channel = folder / "task"
+    free = tuple(replace(route, claim="") for route in routes)
+    reader = ReaderHost(channel=channel, lease=LeaseName("q", 1, 0), control=None, routes=free, lease_seconds=3600.0)
+    sender = SenderHost(channel=channel).start()
+    inflow = Inflow(sender)
+    reader.start()
+    faults: list[BaseException] = []
+
+    def pump() -> None:
+        try:
+            for batch in Outflow(reader, flush_ms=3.0, padding_bytes=PADDING_BYTES).batches():
+                inflow.take(batch)
+            sender.finish()
+        except BaseException as error:  # noqa: BLE001 - told below
+            faults.append(error)
+            sender.abort(error)
+
+    thread = threading.Thread(target=pump, name="lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        reader.stop("the test is over")
+        thread.join(60.0)
+        reader.join(20.0)
+    assert not faults, faults

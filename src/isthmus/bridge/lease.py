@@ -37,6 +37,7 @@ from isthmus.bridge.lease_report import report_of
 from isthmus.bridge.lease_state import OPEN_LIMIT_SECONDS, EndState, LeaseCounts, Phase, SourceState, Trouble
 from isthmus.bridge.message_account import MessageAccount
 from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceLost, SourceOpened
+from isthmus.bridge.rate_limit import RateLimit
 from isthmus.bridge.report import RouteReport
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.bridge.source_flow import SourceFlow
@@ -56,6 +57,7 @@ class RouteLease:
         budget: bytes of all routes of the process.
         new_handle: gives the next free handle.
         counts: where the route was carried before in this lease, what was counted then.
+        wall_offset_seconds: wall time minus monotonic time, for rates that change with the hour of the day.
 
     Attributes:
         messages: what became of them.
@@ -69,6 +71,7 @@ class RouteLease:
         budget: ByteBudget,
         new_handle: Callable[[], int],
         counts: LeaseCounts | None = None,
+        wall_offset_seconds: float = 0.0,
     ) -> None:
         self.spec = spec
         self.messages = MessageAccount(counts or LeaseCounts(), bool(spec.steps))
@@ -78,7 +81,7 @@ class RouteLease:
         self._counted_bytes = 0
         self._new_handle = new_handle
         self._phase = Phase.NEW
-        self._flow = SourceFlow(spec.window, spec.window_bytes, budget)
+        self._flow = SourceFlow(spec.window, spec.window_bytes, budget, RateLimit(spec.rate, wall_offset_seconds))
         self._source = SourceState()
         self._trouble = Trouble()
         self._end = EndState()
@@ -123,7 +126,7 @@ class RouteLease:
         if self._phase is Phase.ENDED:
             return math.inf
         due = self._trouble.retry_at if self._phase is Phase.WAITING and self._is_confirmed(now) else math.inf
-        due = min(due, self._source.reopen_at, self._source.open_by, self._flow.drain_by)
+        due = min(due, self._source.reopen_at, self._source.open_by, self._flow.drain_by, self._flow.rate_due)
         if self.handle and self._fence.required and self._fence.until > now:
             due = min(due, self._fence.until)
         if self._end.is_begun:
@@ -139,6 +142,7 @@ class RouteLease:
             self._trouble,
             self._end,
             window=self._flow.window.limit,
+            rate=self._flow.rate,
             paused=self._paused,
             is_confirmed=self._is_confirmed(now),
             now=now,

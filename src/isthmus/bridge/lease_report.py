@@ -12,6 +12,7 @@ import math
 
 from isthmus.bridge.lease_state import EndState, Phase, SourceState, Trouble
 from isthmus.bridge.message_account import MessageAccount
+from isthmus.bridge.rate_limit import RateLimit
 from isthmus.bridge.report import RouteReport, RouteState
 
 __all__ = ["UNCONFIRMED", "report_of"]
@@ -30,6 +31,7 @@ def report_of(
     end: EndState,
     *,
     window: int,
+    rate: RateLimit,
     paused: str,
     is_confirmed: bool,
     now: float,
@@ -44,6 +46,7 @@ def report_of(
         trouble: why the route is not carried.
         end: how far its end is.
         window: messages that may be outstanding.
+        rate: how many may come in a time.
         paused: why its target takes nothing; empty where it does.
         is_confirmed: whether its claim is, where it needs one.
         now: monotonic seconds.
@@ -69,6 +72,8 @@ def report_of(
         retry_in_seconds=round(max(0.0, retry_at - now), 3) if retry_at < math.inf else 0.0,
         set_aside=tuple(counts.set_aside),
         is_exhausted=end.is_complete,
+        limit=rate.text,
+        limit_per_second=rate.per_second if rate.text else -1.0,
     )
 
 

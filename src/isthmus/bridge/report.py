@@ -54,6 +54,8 @@ class RouteReport:
         retry_in_seconds: until it begins again.
         set_aside: positions that were dead-lettered because they killed processes.
         is_exhausted: whether everything that stood at the beginning (`only_present`) is settled.
+        limit: the rate that the operator has set and that holds now, e.g. `100/s until 18:00 UTC`; empty for none.
+        limit_per_second: as messages a second; negative for none.
     """
 
     state: RouteState = RouteState.OPENING
@@ -73,6 +75,8 @@ class RouteReport:
     retry_in_seconds: float = 0.0
     set_aside: tuple[int, ...] = ()
     is_exhausted: bool = False
+    limit: str = ""
+    limit_per_second: float = -1.0
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object, without what has its default."""

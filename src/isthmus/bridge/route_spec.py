@@ -48,6 +48,7 @@ class RouteSpec:
         envelope_messages: messages in one delivery at most: 1, each goes alone; 0, as many as the credit makes necessary.
         block_refused: whether a message that the target refuses for itself blocks the route; otherwise it is dead-lettered.
         target_seconds: how long the target may take nothing before the route gives everything back and begins again.
+        rate: how many messages it may move in a time, as `isthmus.topology.rate` writes it; empty: no limit.
         steps: what its rows go through, each as JSON with one key, the step's kind.
     """
 
@@ -64,12 +65,13 @@ class RouteSpec:
     envelope_messages: int = 0
     block_refused: bool = False
     target_seconds: float = 30.0
+    rate: str = ""
     steps: tuple[str, ...] = ()
 
     @property
     def is_spread(self) -> bool:
-        """Whether the readers of all slots carry it at once."""
-        return self.competing and not self.ordered
+        """Whether the readers of all slots carry it at once; not where it keeps a rate, which each of them would reach."""
+        return self.competing and not self.ordered and not self.rate
 
     @property
     def step_names(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ Invariants:
         drain after it was narrowed.
     I2. After a drain nothing is granted before its answer.
     I3. Bytes under way do not exceed twice the route's bound, except by one message alone.
+    I4. Credit never exceeds what the route's rate allows now; where the rate falls, what is above it is taken back.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import math
 from isthmus.bridge.byte_budget import ByteBudget
 from isthmus.bridge.credit_window import CreditWindow
 from isthmus.bridge.lease_event import Drain, Effect, Grant
+from isthmus.bridge.rate_limit import RateLimit
 from isthmus.bridge.unsettled import UnsettledMap
 
 __all__ = ["SourceFlow"]
@@ -36,16 +38,21 @@ class SourceFlow:
         messages: that may be under way at most.
         nbytes: their bytes; one message alone may be larger.
         budget: of all routes of the process.
+        rate: how many may come in a time; None: no limit.
 
     Attributes:
         window: how many messages may be under way.
+        rate: how many may come in a time.
+        rate_due: when the rate allows more credit, or changes; infinite where nothing waits for that.
         left: credit that was granted and not used.
         is_draining: whether the answer to a drain is missing.
         drain_by: when that answer is overdue; infinite where none is missing.
     """
 
-    def __init__(self, messages: int, nbytes: int, budget: ByteBudget) -> None:
+    def __init__(self, messages: int, nbytes: int, budget: ByteBudget, rate: RateLimit | None = None) -> None:
         self.window = CreditWindow(messages, nbytes)
+        self.rate = rate or RateLimit()
+        self.rate_due = math.inf
         self.left = 0
         self.is_draining = False
         self.drain_by = math.inf
@@ -61,7 +68,7 @@ class SourceFlow:
     def reset(self) -> None:
         """The connection is gone, and its credit with it."""
         self.left = 0
-        self.drain_by = math.inf
+        self.drain_by = self.rate_due = math.inf
         self.is_draining = self._is_returning = False
 
     def drained(self) -> None:
@@ -71,6 +78,7 @@ class SourceFlow:
     def take(self, count: int, nbytes: int, unsettled: UnsettledMap) -> bool:
         """Messages came; whether there is room, or they have to be given back."""
         self.left = max(0, self.left - count)
+        self.rate.took(count)
         if self._is_returning:
             return False
         alone = not unsettled.outstanding and count == 1
@@ -88,6 +96,8 @@ class SourceFlow:
 
     def refill(self, unsettled: UnsettledMap, now: float, effects: list[Effect]) -> None:
         """Grants what there is room for."""
+        self.rate_due = math.inf
+        allowed = self.rate.credit(now)
         if self.is_draining:
             return
         window, outstanding, nbytes = self.window, unsettled.outstanding, unsettled.outstanding_bytes
@@ -97,6 +107,16 @@ class SourceFlow:
             self._is_returning = self._is_returning and self.is_draining
             return
         wanted = window.credit(outstanding, nbytes)
+        if allowed < wanted:
+            wanted = int(allowed)
+            if self.left > wanted:
+                self.drain(now, effects)
+                return
+            self.rate_due = self.rate.due(self.left + self.rate.step)
+            if wanted - self.left < self.rate.step:
+                return
+        else:
+            self.rate_due = self.rate.due(-math.inf)
         if window.is_worth_granting(wanted, self.left):
             self.left = wanted
             effects.append(Grant(wanted))

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from isthmus.cli._progress import progress
 
 __all__ = ["register_operations"]
 
@@ -187,13 +187,13 @@ def _purge(
     chosen = make_choice(condition)
     target, path = find_target(connection, ca_file), _path(entity, dead_letter=dead_letter)
     with target.open(path) as client:
-        with _progress("looking", quiet=as_json) as progress:
-            meant = take_census(client, path, chosen, limit=limit, progress=progress)
+        with progress("looking", quiet=as_json) as note:
+            meant = take_census(client, path, chosen, limit=limit, progress=note)
         counts, total = meant.counts(), meant.total
         done = Removal(0, 0)
         if yes and total:
-            with _progress("removing", total, quiet=as_json) as progress:
-                done = remove(client, path, meant, progress=progress)
+            with progress("removing", total, quiet=as_json) as note:
+                done = remove(client, path, meant, progress=note)
     if as_json:
         print(json.dumps({"entity": path, "dry_run": not yes, "meant": counts, **done._asdict()}))
     elif yes:
@@ -236,13 +236,13 @@ def _resubmit(
     done = Resubmission(0, 0, 0, "")
     with target.open(path) as client:
         client.authorize(destination)
-        with _progress("looking", quiet=as_json) as progress:
-            meant = take_census(client, path, chosen, limit=limit, progress=progress).active
+        with progress("looking", quiet=as_json) as note:
+            meant = take_census(client, path, chosen, limit=limit, progress=note).active
         count = meant.count()
         if yes and count:
-            with _progress("sending", count, quiet=as_json) as progress:
+            with progress("sending", count, quiet=as_json) as note:
                 done = resubmit(
-                    client, path, destination, meant, change, new_message_ids=new_message_ids, progress=progress
+                    client, path, destination, meant, change, new_message_ids=new_message_ids, progress=note
                 )
     if as_json:
         print(json.dumps({"from": path, "to": destination, "dry_run": not yes, "meant": count, **done._asdict()}))
@@ -275,10 +275,10 @@ def _export(
 
     chosen = make_choice(condition)
     target, path = find_target(connection, ca_file), _path(entity, dead_letter=dead_letter)
-    with target.open(path) as client, _progress("writing", quiet=as_json) as progress:
+    with target.open(path) as client, progress("writing", quiet=as_json) as note:
         count, removal = export(
             client, path, file, chosen,
-            namespace=target.name, limit=limit, remove_after=remove, progress=progress,
+            namespace=target.name, limit=limit, remove_after=remove, progress=note,
         )  # fmt: skip
     left = removal.left if removal is not None else 0
     if as_json:
@@ -310,10 +310,10 @@ def _import(
     detection = check_detection(
         target.read_entity, path, new_message_ids=new_message_ids, keep_message_ids=keep_message_ids
     )
-    with target.open(path) as client, _progress("sending", quiet=as_json) as progress:
+    with target.open(path) as client, progress("sending", quiet=as_json) as note:
         done = import_file(
             client, path, file,
-            namespace=target.name, created_at=detection.created_at, new_message_ids=new_message_ids, progress=progress,
+            namespace=target.name, created_at=detection.created_at, new_message_ids=new_message_ids, progress=note,
         )  # fmt: skip
     sure = new_message_ids or not detection.may_drop
     if as_json:
@@ -357,19 +357,3 @@ def _cell(value: Any) -> Any:
     from rich.text import Text
 
     return Text(str(value))
-
-
-@contextmanager
-def _progress(what: str, total: int | None = None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, where somebody looks at it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield lambda count: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda count: bar.advance(task, count)

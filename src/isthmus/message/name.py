@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = [
     "BROKER_ANNOTATIONS",
+    "CANARY",
     "DEAD_LETTER_DESCRIPTION",
     "DEAD_LETTER_REASON",
     "DEAD_LETTER_SOURCE",
@@ -83,6 +84,9 @@ WHY_SOURCE = "repl-dead-letter-source"
 RESENT = "repl-resent"
 """On a dead letter of a replication subscription that was sent again: the sequence number under which it entered before. It
 is the publisher's as far as routes are concerned, and goes with the copies."""
+
+CANARY = "isthmus-canary"
+"""On a route's own heartbeat messages: the route's name."""
 
 HOP_PROPERTIES = (ORIGIN, NAMESPACE, SEQUENCE, OFFSET, TIME)
 """Properties with one value per hop, joined by ";", in the order in which they are written."""

@@ -27,11 +27,11 @@ from isthmus.operations.look import Progress
 from isthmus.operations.message import entered_as, sent_again
 from isthmus.operations.sweep import Taken, sweep
 from isthmus.rules import FilterError
+from isthmus.topology.redrive import DEAD_LETTER_SUFFIX
 from isthmus.transport import Client, Sender
 
 __all__ = ["DEAD_LETTER_SUFFIX", "Resubmission", "origin_of", "resubmit"]
 
-DEAD_LETTER_SUFFIX = "/$DeadLetterQueue"
 _AT_ONCE = 100
 # Names that begin so are those of routes' sources only (docs/reference/federation-file.md).
 _REPLICATION = "/subscriptions/isthmus."

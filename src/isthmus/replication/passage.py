@@ -18,6 +18,7 @@ from typing import Protocol
 
 from isthmus.connectors.servicebus.head import pages, standing
 from isthmus.errors import EntityNotFoundError
+from isthmus.replication.canary_mark import is_canary
 from isthmus.replication.identity import Identity
 from isthmus.replication.reconcile import Undelivered
 from isthmus.topology.model import Endpoint, Route
@@ -180,11 +181,12 @@ class SourceReader:
 
 
 def messages(peek: Peek, from_sequence: int, read: Read) -> Iterator[tuple[bytes, Identity]]:
-    """All that stands in an entity from a sequence number on when the reading begins.
+    """All that stands in an entity from a sequence number on when the reading begins, but for canaries.
 
     Raises:
         IsthmusError: the namespace cannot be read.
     """
     for page in pages(peek, PAGE_MESSAGES, from_sequence):
         for message in page:
-            yield message, read(message)
+            if not is_canary(message):
+                yield message, read(message)

@@ -44,6 +44,7 @@ def route_spec(route: Route, federation: Federation, *, only_present: bool = Fal
         competing=not (source.is_log or only_present),
         only_present=only_present,
         block_refused=options.refused == "block",
+        rate=options.rate,
         steps=options.steps,
     )
 

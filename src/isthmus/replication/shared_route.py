@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -88,6 +89,8 @@ class SharedRoute:
             processes=tuple(sorted(self._query.control.processes())),
             error=error,
             retry_in_seconds=report.retry_in_seconds if error else 0.0,
+            limit=report.limit,
+            limit_per_second=report.limit_per_second if report.limit else math.inf,
         )
 
     def drain(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from isthmus.replication.tally import NO_COUNTS, Counts
@@ -20,6 +21,8 @@ class Sighting:
         processes: ids of the processes that work for the route now, as far as known; routes that share a query share them.
         error: why it failed; empty where it has not. It begins again by itself.
         retry_in_seconds: when, with `error`.
+        limit: the operator's rate that holds now, e.g. `100/s until 18:00 UTC`; empty for none.
+        limit_per_second: as messages a second; infinite for none.
     """
 
     ready: bool = True
@@ -28,6 +31,8 @@ class Sighting:
     processes: tuple[int, ...] = ()
     error: str = ""
     retry_in_seconds: float = 0.0
+    limit: str = ""
+    limit_per_second: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ Invariants:
     I2. A route is `stalled` if a message has waited for `stalled_after_seconds` in which none was settled, and if it takes in
         nothing because its target is away. How long it was idle before that message came does not count.
     I3. A failed route tells when it will be tried again.
+    I6. A route that the operator limits is not `stalled` for as long as its rate explains that nothing moves.
+    I7. A route is `stalled` where a canary is late, unless messages move and others wait before the canary, or its rate explains it.
     I5. A route that the operator has paused is `paused`, and well, whatever waits before it.
     I4. What was moved, dead-lettered and discarded are counted apart, over restarts.
 """
@@ -27,6 +29,9 @@ MOVING_SECONDS = 3.0
 """Longer than a change of leases takes at six routes at once (0.8 to 1.5 s, docs/explanation/lease.md)."""
 
 RATE_WINDOW_SECONDS = 5.0
+
+# Of a route that moves one message in a minute none has moved for a minute: so many times that are waited for.
+LIMIT_PERIODS = 2
 
 
 class Phase(StrEnum):
@@ -56,6 +61,7 @@ class Condition:
         restarts: how often the route has been started again.
         last_error: the latest failure's text; empty where there was none.
         last_error_at: monotonic seconds of it; 0 where there was none.
+        canary: age and latency of the route's canaries in seconds, None before the first or without any, and how late one is.
         away: alias of the namespace that keeps the route from moving, and why; empty where none does.
     """
 
@@ -63,6 +69,7 @@ class Condition:
         self.stalled_after_seconds = stalled_after_seconds
         self.counts = Counts()
         self.away = ("", "")
+        self.canary: tuple[float | None, float | None, float] = (None, None, 0.0)
         self.restarts = 0
         self.last_error = ""
         self.last_error_at = 0.0
@@ -164,6 +171,9 @@ class Condition:
             return f"claimed by {self._detail}" if self._detail else str(self._phase)
         if self._phase is Phase.PAUSED:
             return f"paused since {self._detail}"
+        limit = self.limit
+        if limit and self._phase in (Phase.MOVING, Phase.WAITING):
+            return f"{self._phase}, at most {limit}"
         return f"{self._phase}: {self._detail}" if self._detail else str(self._phase)
 
     def is_well(self) -> bool:
@@ -178,6 +188,11 @@ class Condition:
     def moved(self) -> int:
         """Messages that the target has acknowledged, over restarts."""
         return self.counts.moved
+
+    @property
+    def limit(self) -> str:
+        """The rate that the operator has set and that holds now, as last seen; empty for none."""
+        return self._sighting.limit
 
     @property
     def processes(self) -> tuple[int, ...]:
@@ -208,7 +223,7 @@ class Condition:
 
     def stuck_seconds(self, now: float) -> float:
         """How long messages have waited, none moving, for no reason that the route knows of; 0 where it knows one."""
-        if self._phase is not Phase.STALLED or self._sighting.held:
+        if self._phase is not Phase.STALLED or self._sighting.held or not self._waiting:
             return 0.0
         return self._idle_seconds(now)
 
@@ -216,17 +231,32 @@ class Condition:
         """For how long nothing has been settled though a message waited and the route ran."""
         return now - max(self._last_moved_at, self._started_at, self._waiting_since)
 
+    def _canary_late_seconds(self, now: float) -> float:
+        """How long ago a canary was sent that the route should have brought by now; 0 where none was."""
+        has_begun = self._sighting.ready and now - self._started_at > self.stalled_after_seconds
+        late_seconds = self.canary[2]
+        return late_seconds if has_begun and late_seconds > self._limited_seconds() else 0.0
+
+    def _limited_seconds(self) -> float:
+        """For how long the operator's rate may be why nothing moves; infinite where it lets nothing move."""
+        rate = self._sighting.limit_per_second
+        return LIMIT_PERIODS / rate if rate else math.inf
+
     def _judge(self, now: float) -> tuple[Phase, str]:
-        if now - self._last_moved_at <= MOVING_SECONDS:
+        late_seconds = self._canary_late_seconds(now)
+        if now - self._last_moved_at <= MOVING_SECONDS and (not late_seconds or (self._waiting or 0) > 1):
             return Phase.MOVING, ""
         if self._sighting.held:
             return Phase.STALLED, self._sighting.held
+        if late_seconds:
+            return Phase.STALLED, f"a canary that was sent {late_seconds:.0f} s ago has not arrived"
         waits = bool(self._waiting)
         idle_seconds = self._idle_seconds(now)
-        if waits and idle_seconds >= self.stalled_after_seconds:
+        if waits and idle_seconds >= self.stalled_after_seconds + self._limited_seconds():
             waited_seconds = now - self._waiting_since
             oldest = f", and a message waits for {waited_seconds:.0f} s" if waited_seconds > idle_seconds + 1 else ""
             return Phase.STALLED, f"nothing moved for {idle_seconds:.0f} s{oldest}"
-        if not self._sighting.ready or (waits and not self.has_moved_since_start()):
+        is_limited = self._limited_seconds() > 0
+        if not self._sighting.ready or (waits and not self.has_moved_since_start() and not is_limited):
             return Phase.STARTING, ""
         return Phase.WAITING, ""

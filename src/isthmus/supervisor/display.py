@@ -36,7 +36,17 @@ def route_table(routes: Sequence[dict[str, Any]], title: str = "") -> Table:
     table.add_column("route")
     table.add_column("state", overflow="fold")
     further = [name for name in _FURTHER if any(route.get(name) for route in routes)]
-    for name in ("moved", *(name.replace("_", "-") for name in further), "per second", "waiting", "oldest", "memory"):
+    has_canaries = any(route.get("canary_age_seconds") is not None for route in routes)
+    canary = ("canary",) if has_canaries else ()
+    for name in (
+        "moved",
+        *(name.replace("_", "-") for name in further),
+        "per second",
+        "waiting",
+        "oldest",
+        *canary,
+        "memory",
+    ):
         table.add_column(name, justify="right")
     for route in routes:
         state = Text(route["state"], style=_STYLES.get(route["phase"], ""))
@@ -56,9 +66,19 @@ def route_table(routes: Sequence[dict[str, Any]], title: str = "") -> Table:
             f"{route['rate_per_second']:,.0f}",
             "?" if route["waiting"] is None else f"{route['waiting']:,}",
             _age(route["oldest_age_seconds"]),
+            *([_canary(route)] if has_canaries else []),
             f"{route['memory_bytes'] / 1048576:,.0f} MiB" if route["memory_bytes"] else "",
         )
     return table
+
+
+def _canary(route: dict[str, Any]) -> str:
+    """How long the last one took, and how old it is."""
+    age, latency = route.get("canary_age_seconds"), route.get("canary_latency_seconds")
+    if age is None or latency is None:
+        return ""
+    took = f"{latency * 1000:,.0f} ms" if latency < 1 else _age(latency)
+    return f"{took}, {_age(age)} ago"
 
 
 def fill_lines(fills: Sequence[dict[str, Any]]) -> list[Text]:

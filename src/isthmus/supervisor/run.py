@@ -32,6 +32,7 @@ from isthmus.replication.shared_spark import SharedSettings, open_shared_run, qu
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.replication.step.chain import check as check_steps
+from isthmus.supervisor.canary_watch import CanaryWatch
 from isthmus.supervisor.claim import ClaimKeeper, TaskClaimedError
 from isthmus.supervisor.fill import Fill, FillWatch
 from isthmus.supervisor.folder_lock import held_folder
@@ -125,12 +126,20 @@ def run_federation(
     claims = ClaimKeeper([(route.task, route.claim_alias) for route in claimed], reach.open).start()
     watch = BacklogWatch(chosen, lambda: Reach(federation, "isthmus-look"))
     holds = ExitStack()
+    canaries = CanaryWatch(
+        () if options.settings.available_now else chosen,
+        lambda: Reach(federation, "isthmus-canary"),
+        lambda route: (
+            claims.remaining_seconds(route.task, route.claim_alias) > 0 and route.task not in paused.last_known()
+        ),
+    )
     try:
         _check(federation, chosen)
         _decide(claims, stop)
         holds.enter_context(held_folder(options.folder))
         watch.start()
         fill.start()
+        canaries.start()
         log.info("starting Spark; its own log is %s", options.folder / LOG_FILE)
         spark = create_spark_session(
             "isthmus",
@@ -163,6 +172,7 @@ def run_federation(
                     backlog=watch.backlog,
                     # A route that joins a query costs next to nothing.
                     paused=paused.last_known,
+                    canary=canaries.told,
                     settings=replace(options.settings, starts_at_once=max(1, len(chosen))),
                 )
                 ended_well = supervisor.run(
@@ -176,6 +186,7 @@ def run_federation(
             with suppress(SparkGoneError), calling_spark():
                 spark.stop()
     finally:
+        canaries.close()
         fill.close()
         watch.close()
         holds.close()  # before the claims: whoever waits for them finds the folder free

@@ -66,6 +66,9 @@ def describe(route: Route, condition: Condition, now: float, footprint: Footprin
         "discarded": condition.counts.discarded,
         "resent": condition.counts.resent,
         "rate_per_second": round(condition.rate_per_second(now), 1),
+        "limit": condition.limit,
+        "canary_age_seconds": _rounded(condition.canary[0]),
+        "canary_latency_seconds": _rounded(condition.canary[1]),
         "waiting": condition.waiting,
         "oldest_age_seconds": None if age is None else round(age, 1),
         "oldest_since": _since(age) if age else "",
@@ -76,6 +79,10 @@ def describe(route: Route, condition: Condition, now: float, footprint: Footprin
         "processes": list(condition.processes),
         "memory_bytes": footprint.of(condition.processes) if footprint is not None else 0,
     }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
 
 
 def _since(age_seconds: float) -> str:

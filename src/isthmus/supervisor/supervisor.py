@@ -85,8 +85,10 @@ class Supervisor:
         settings: Settings | None = None,
         clock: Clock | None = None,
         paused: Callable[[], Mapping[str, str]] = dict,
+        canary: Callable[[Route, float], tuple[float | None, float | None, float]] | None = None,
     ) -> None:
         self._paused = paused
+        self._canary = canary or (lambda route, now: (None, None, 0.0))
         self.settings = settings or Settings()
         self.clock = clock or SystemClock()
         self._start = start
@@ -167,6 +169,7 @@ class Supervisor:
         return bool(since)
 
     def _look(self, slot: _Slot) -> None:
+        slot.condition.canary = self._canary(slot.route, self.clock.monotonic())
         found = self._backlog(slot.route)
         if found is not None:
             age_ms = self.clock.wall_ms() - found.oldest_enqueued_ms if found.oldest_enqueued_ms else 0

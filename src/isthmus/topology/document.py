@@ -246,7 +246,7 @@ class Document:
                 values.values[setting.name] = self._texts(setting, node)
             elif setting.kind is Kind.PAIRS:
                 values.values[setting.name] = self._pairs(setting, node)
-            elif setting.kind in {Kind.SUBSCRIPTIONS, Kind.MAPPING, Kind.LIST, Kind.TREE, Kind.STEPS}:
+            elif setting.kind in {Kind.SUBSCRIPTIONS, Kind.MAPPING, Kind.LIST, Kind.TREE, Kind.STEPS, Kind.RATE}:
                 values.values[setting.name] = node
             elif id(node) in self._secrets:
                 values.faulty.add(setting.name)

@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from isthmus.errors import Fault
+from isthmus.topology.canary import check_canaries
 from isthmus.topology.document import Document
 from isthmus.topology.edge import cycle_faults
 from isthmus.topology.forwarding import hop_faults
@@ -63,6 +64,8 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
         PATTERNS[task.pattern].check(task, federation, document)
     if not document.faults:
         document.faults += contradictions(federation)
+    if not document.faults:
+        check_canaries(federation, document)
     if not document.faults:
         document.faults += hop_faults(federation)
     if not document.faults:

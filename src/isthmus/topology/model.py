@@ -93,6 +93,8 @@ class Task:
         pattern: the pattern's name.
         members: aliases of the namespaces that take part, in the file's order.
         steps: what messages go through on each of its routes, in order.
+        rate: the most that each of its routes moves, as `isthmus.topology.rate` writes it; empty: no limit.
+        canary_ms: how often each of its routes gets a heartbeat message; 0: never.
         place: where the task stands.
         places: where its settings stand.
     """
@@ -101,6 +103,8 @@ class Task:
     pattern: str
     members: tuple[str, ...]
     steps: tuple[StepDeclaration, ...] = ()
+    rate: str = ""
+    canary_ms: int = 0
     place: Place = field(default=Place(), compare=False, repr=False)
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
 
@@ -159,6 +163,8 @@ class RouteOptions:
         policy: what a copy differs in from its original.
         log: of a route whose source or target is a log.
         steps: the steps that its rows go through, each as `StepDeclaration.to_text` writes it.
+        rate: the most that it moves, as `isthmus.topology.rate` writes it; empty: no limit.
+        canary_ms: how often it gets a heartbeat message; 0: never.
     """
 
     ordering: str = "ordered"
@@ -172,6 +178,8 @@ class RouteOptions:
     policy: CopyPolicy = field(default=CopyPolicy())
     log: LogOptions = LogOptions()
     steps: tuple[str, ...] = ()
+    rate: str = ""
+    canary_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from isthmus.topology.document import Document, Place, Values, compose, suggest
 from isthmus.topology.model import Federation, NamespaceRef, Task
 from isthmus.topology.namespace_kind import KAFKA, KINDS, SERVICE_BUS, NamespaceKind, kafka_faults
 from isthmus.topology.pattern import PATTERNS, PLANNED
+from isthmus.topology.rate import read_rate
 from isthmus.topology.setting import Kind, Setting, SettingError, Spec
 from isthmus.topology.spark import read_spark
 from isthmus.topology.step.reader import read_steps
@@ -255,8 +256,9 @@ def _task(name: str, place: Place, node: Any, declared: set[str], document: Docu
     values.place = place
     _check_aliases(values, pattern.spec, declared, document)
     steps = read_steps(values["steps"], document)
+    rate = read_rate(values["rate"], document)
     task = pattern.build(name, values, document)
-    return replace(task, steps=steps) if task is not None and steps else task
+    return replace(task, steps=steps, rate=rate, canary_ms=values["canary"] or 0) if task is not None else None
 
 
 def _check_aliases(values: Values, spec: Spec, declared: set[str], document: Document) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from isthmus.topology.namespace_kind import KINDS, SERVICE_BUS
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.pattern.subscription import SUBSCRIPTION_SPEC
+from isthmus.topology.rate import RATE_PART
 from isthmus.topology.reader import FILE_SPEC, KIND_SETTING, NAMESPACE_SPEC, VERSION
 from isthmus.topology.setting import Kind, Setting, Spec
 from isthmus.topology.spark import CONTROL_SPEC, REFUSED, SPARK_SPEC
@@ -109,6 +110,8 @@ def _kind_schema(setting: Setting) -> dict[str, Any]:
             return {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
         case Kind.STEPS:
             return {"type": "array", "items": {"anyOf": [_step_schema(kind) for kind in STEPS.values()]}}
+        case Kind.RATE:
+            return {"anyOf": [{"type": "string"}, {"type": "array", "items": spec_schema(RATE_PART), "minItems": 1}]}
         case Kind.SUBSCRIPTIONS:
             inner = spec_schema(SUBSCRIPTION_SPEC) | {"type": ["object", "null"]}
             names = {"type": "array", "items": {"type": ["string", "number", "boolean"]}}

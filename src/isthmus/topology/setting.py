@@ -70,6 +70,7 @@ class Kind(StrEnum):
     TEXTS = "list of texts"
     PAIRS = "mapping of names to texts"
     STEPS = "list of steps"
+    RATE = "rate, or list of rates"
     LIST = "list of mappings"
     TREE = "list, or mapping of aliases to lists"
     PROPERTY = "property name"

@@ -819,3 +819,41 @@ def test_a_message_that_the_sink_has_is_not_dead_lettered_because_a_plan_names_i
     assert not of(Settle, route.arrive(7))
     route.on(Completed([(7, 7)]))
     assert (route.report.settled, route.report.moved, route.report.dead_lettered) == (1, 1, 0)
+
+
+# ---- a rate that the operator has set
+
+
+def test_a_rate_bounds_the_credit() -> None:
+    route = Route(rate="20/s")
+    effects, came = route.run(), 0
+    for _ in range(5000):
+        grants = of(Grant, effects)
+        if grants:
+            credit = grants[-1].credit  # type: ignore[union-attr]
+            effects = route.arrive(*range(came + 1, came + credit + 1))
+            effects += route.on(Completed([(came + 1, came + credit)]))
+            came += credit
+        elif route.now >= 30.0:
+            break
+        else:
+            effects = route.at(min(30.0, route.lease.deadline(route.now)))
+    assert route.now == 30.0
+    assert 20 * 30 <= came <= 20 * 30 + 20
+    assert (route.report.limit, route.report.limit_per_second) == ("20/s", 20.0)
+
+
+def test_credit_is_taken_back_where_the_rate_falls_to_nothing() -> None:
+    # Monotonic time begins at midnight UTC.
+    route = running(rate="0/s 01:00-02:00, 1000/s")
+    route.arrive(1)
+    route.on(Completed([(1, 1)]))
+    assert route.lease.deadline(route.now) <= 3600.0
+    assert of(Drain, route.at(3600.0)) == [Drain()]
+    assert not of(Grant, route.on(Drained()))
+    assert route.report.limit == "0/s until 02:00 UTC"
+    assert route.report.state is RouteState.RUNNING
+    assert route.lease.deadline(route.now) == 7200.0
+    route.at(7200.0)
+    assert of(Grant, route.at(route.lease.deadline(route.now)))
+    assert route.now < 7200.2

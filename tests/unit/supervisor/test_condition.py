@@ -148,3 +148,47 @@ def test_a_namespace_that_is_back_is_not_told_as_away_though_nothing_moves() -> 
     assert condition.away == ("jfk", "jfk (10.0.0.7:5671): refused")
     condition.seen(3.0, Sighting())
     assert condition.away == ("", "")
+
+
+def test_i6_a_rate_that_explains_why_nothing_moves_makes_no_stall() -> None:
+    condition = Condition(stalled_after_seconds=10)
+    condition.starting(0)
+    condition.stands(0, 50, 0.0)
+    slow = Sighting(counts=Counts(1, 1), limit="2/m", limit_per_second=2 / 60)
+    condition.seen(1, slow)
+    assert condition.text(1) == "moving, at most 2/m"
+    condition.seen(40, slow)
+    assert condition.text(40) == "waiting, at most 2/m"
+    assert condition.is_well()
+    condition.seen(75, slow)
+    assert condition.phase is Phase.STALLED
+    closed = Sighting(counts=Counts(1, 1), limit="0/s until 06:00 UTC", limit_per_second=0.0)
+    condition.seen(9000, closed)
+    assert condition.text(9000) == "waiting, at most 0/s until 06:00 UTC"
+    assert condition.is_well()
+    condition.seen(9001, Sighting(counts=Counts(1, 1)))
+    assert condition.phase is Phase.STALLED
+
+
+def test_i7_a_canary_that_does_not_arrive_makes_a_stall_where_nothing_explains_it() -> None:
+    condition = Condition(stalled_after_seconds=10)
+    condition.starting(0)
+    condition.stands(0, 0, 0.0)
+    condition.canary = (5.0, 0.02, 0.0)
+    condition.seen(1, Sighting(counts=Counts(1, 1)))
+    assert condition.phase is Phase.MOVING
+    condition.canary = (95.0, 0.02, 90.0)
+    condition.seen(2, Sighting(counts=Counts(1, 1)))
+    assert condition.phase is Phase.MOVING  # the route has only begun
+    # The target has acknowledged something, and yet nothing arrives.
+    condition.seen(20, Sighting(counts=Counts(2, 2)))
+    assert condition.text(20) == "stalled: a canary that was sent 90 s ago has not arrived"
+    assert not condition.is_well()
+    assert condition.stuck_seconds(200) == 0  # to start it again would not help
+    # A backlog moves, and the canary stands in it.
+    condition.stands(21, 5000, 95.0)
+    condition.seen(21, Sighting(counts=Counts(900, 900)))
+    assert condition.phase is Phase.MOVING
+    # A rate explains it.
+    condition.seen(30, Sighting(counts=Counts(900, 900), limit="1/m", limit_per_second=1 / 60))
+    assert condition.phase is Phase.WAITING

@@ -2,7 +2,7 @@
 
 What it is: pure; messages of readers and wishes of the driver in, effects out. A reader is one connection that began a lease
 with LEASE; its counts begin at 0. A route is carried by the reader of one slot (`isthmus.bridge.placement`), one that competing readers may
-share by the readers of all slots. What it is not: connections and threads (`control_server`).
+share by the readers of all slots, unless it keeps a rate. What it is not: connections and threads (`control_server`).
 
 Invariants:
     I1. Once stopping, every lease that begins gets nothing to carry and is asked to end.

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
@@ -97,7 +98,8 @@ class ReaderRoutes:
             return
         counts = before.lease.messages.counts if before is not None else None
         fence = self._claims.fence(spec.claim, now)
-        lease = RouteLease(spec, fence, self._budget, lambda: next(self._handles), counts)
+        offset = time.time() - time.monotonic()
+        lease = RouteLease(spec, fence, self._budget, lambda: next(self._handles), counts, offset)
         route = self._by_name[spec.name] = CarriedRoute(spec, lease)
         self.has_steps = self.has_steps or bool(spec.steps)
         if plan.window or plan.set_aside:

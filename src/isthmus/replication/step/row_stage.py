@@ -11,7 +11,7 @@ row of route 0 behind it.
 Invariants:
     I1. Every row of a message goes on, in its order, with its route and position; one that a step failed on with a disposition.
     I2. A row that has a disposition goes through no further step.
-    I3. Flush rows pass untouched.
+    I3. Flush rows and canaries pass untouched.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.spark.row import FILLER_ROUTE
+from isthmus.replication.canary_mark import is_canary
 from isthmus.replication.step import column
 from isthmus.replication.step.base import STEP_FAILED, disposition_of, guarded
 from isthmus.replication.step.message import StepMessage
@@ -92,6 +93,8 @@ class RowStage:
     def _message(self, payload: bytes, written: Sequence[Any]) -> tuple[bytes, tuple[Any, ...], Sequence[Any]]:
         """What a message became, its marks, and its columns."""
         nothing = (None,) * len(self._added)
+        if is_canary(payload):
+            return payload, (None, None, None), nothing
         try:
             message = StepMessage(payload)
             for name, value in zip(self._written, written, strict=True):

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from isthmus.topology.document import Document, Values
 from isthmus.topology.model import Federation, Flow, NamespaceRef, Route, Task
+from isthmus.topology.rate import RATE
 from isthmus.topology.setting import Kind, Setting, Spec
 from isthmus.topology.state import WantedState
 
@@ -51,11 +52,22 @@ COMMON = (
         description="What messages go through on each route of the task, in order: a list of steps, each a mapping with one key.",
         example="[{filter: \"carrier = 'UA'\"}]",
     ),
+    RATE,
+    Setting(
+        name="canary",
+        kind=Kind.DURATION,
+        minimum=1_000,
+        maximum=3_600_000,
+        description="How often each route of the task gets a heartbeat message of isthmus's own, whose way to the target `isthmus status` "
+        "times. Applications do not receive it: the subscriptions that the task declares get the rule `[isthmus-canary] IS NULL`. Only "
+        "between topics. Without it there is none.",
+        example="30s",
+    ),
 )
 
 COMMON_PLANNED = tuple(
     Setting(name=name, kind=Kind.TEXT, description="Not available yet.", available=False)
-    for name in ("rate_limit", "when_full", "mailbox", "compression", "hop_budget")
+    for name in ("when_full", "mailbox", "compression", "hop_budget")
 )
 
 

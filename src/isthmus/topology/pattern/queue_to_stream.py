@@ -99,6 +99,7 @@ SPEC = Spec(
         common("ordering"),
         common("refused"),
         common("steps"),
+        common("rate"),
         *COMMON_PLANNED,
     ),
 )

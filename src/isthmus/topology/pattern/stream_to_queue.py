@@ -124,6 +124,7 @@ SPEC = Spec(
         REPLICATION,
         common("ordering"),
         common("steps"),
+        common("rate"),
         *COMMON_PLANNED,
     ),
 )

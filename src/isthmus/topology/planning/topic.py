@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from isthmus.topology.canary import taking
 from isthmus.topology.change import Action, Change, differences
 from isthmus.topology.duration import INFINITE_MS, format_ms
 from isthmus.topology.planning.finding import OWN, Findings, fitted, settled
@@ -41,6 +42,12 @@ class _TopicPlanner:
             self._findings.note_created_detection(self._alias, f"topic {topic.name}", topic)
         else:
             self._check(stands)
+        for name, why in taking(topic, stands):
+            self._findings.fault(
+                self._alias,
+                f"subscription {name} of {topic.name} {why}",
+                "write the subscription and its rules in the task's subscriptions, or remove canary from the task",
+            )
         for subscription in topic.subscriptions:
             self._subscription(settled(subscription), stands.subscription(subscription.name) if stands else None)
 

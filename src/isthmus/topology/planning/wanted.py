@@ -16,6 +16,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from isthmus.errors import Fault
+from isthmus.topology.canary import with_canary
 from isthmus.topology.change import label, same_value, shown
 from isthmus.topology.claim import claims
 from isthmus.topology.model import Federation, Task
@@ -47,7 +48,7 @@ def wanted_of(task: Task) -> Iterator[tuple[str, EntityState]]:
     pattern = PATTERNS[task.pattern]
     for alias, entity in pattern.wanted(task):
         if not isinstance(entity, LogState):
-            yield alias, entity
+            yield alias, with_canary(task, alias, entity)
     if next(pattern.routes(task), None) is not None:
         yield from claims(task)
 

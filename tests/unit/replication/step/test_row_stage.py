@@ -71,6 +71,15 @@ def test_i3_flush_rows_pass_behind_what_came_before_and_fillers_behind_them() ->
     assert [row["route"] for row in made] == [1, -1, 0, 1, -1, 0]
 
 
+def test_i3_a_canary_passes_untouched() -> None:
+    stage = RowStage([step("filter", where="number > 0"), step("set", action="SET n = 1")])
+    own = {"isthmus-canary": "flights.ewr.jfk"}
+    canary = section.encode_message(b"{}", properties={"message_id": "c"}, application_properties=own)
+    named = section.encode_message(b"isthmus-canary", properties={"message_id": "m"})
+    found = rows(stage.take(batch_of([(1, (1, 2), [canary, named])])))
+    assert [(row["message"], row["disposition"]) for row in found] == [(canary, None), (named, "dead-letter")]
+
+
 def test_columns_that_are_written_back_as_they_came_change_nothing() -> None:
     given = batch_of([(1, (1,), [raw(1, b"\xff")])], 3, bytes(10))
     framed = RowStage([], added=COLUMNS).take(given)

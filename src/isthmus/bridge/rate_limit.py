@@ -1,0 +1,107 @@
+"""How many messages the source of one route may send now, where the operator has set a rate.
+
+What it is: a token bucket whose rate changes with the hour of the day. A token is a message; tokens come at the rate, and a message that
+arrives takes one. Credit never exceeds the tokens, so that nothing has to be refused or delayed. A bucket holds what one second brings, at
+least one token: a route that was idle moves so much at once. What it is not: the window of messages under way (`credit_window`), a clock
+(time is an argument; monotonic seconds), or a sleep.
+
+Invariants:
+    I1. In any span of t seconds no more messages arrive than t seconds and the one that the bucket holds bring, whatever the credit was,
+        but for credit that was granted before the rate fell, until it is taken back.
+    I2. Without a rate nothing is limited, and nothing is ever due.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+from isthmus.topology.rate import Rate, RatePart
+
+__all__ = ["RateLimit"]
+
+BURST_SECONDS = 1.0
+# Credit is granted for so long at once: each grant costs the peer a look for messages, and the reader a wake-up.
+STEP_SECONDS = 0.05
+# At the time at which a token is due it is there, whatever the sum of many small parts is.
+_ROUNDING = 1e-6
+
+
+class RateLimit:
+    """The limit of one route.
+
+    Args:
+        text: the rate, as `isthmus.topology.rate` writes it; empty: none.
+        wall_offset_seconds: wall time minus monotonic time.
+
+    Raises:
+        ValueError: the text is no rate.
+    """
+
+    def __init__(self, text: str = "", wall_offset_seconds: float = 0.0) -> None:
+        self._rate = Rate.parse(text)
+        self._offset = wall_offset_seconds
+        self._part: RatePart | None = None
+        self._changes_at = -math.inf if text else math.inf
+        self._tokens = math.inf
+        self._at = 0.0
+
+    @property
+    def per_second(self) -> float:
+        """What holds now, as of the last `credit`; infinite for no limit."""
+        return math.inf if self._part is None else self._part.per_second
+
+    @property
+    def text(self) -> str:
+        """What holds now and until when, e.g. ``100/s until 18:00 UTC``; empty for no limit."""
+        if self._part is None:
+            return ""
+        if self._changes_at == math.inf:
+            return self._part.limit
+        # A part ends at a full minute; where clocks were adjusted since, it is a little off.
+        until = datetime.fromtimestamp(round((self._changes_at + self._offset) / 60) * 60, UTC)
+        return f"{self._part.limit} until {until:%H:%M} UTC"
+
+    def credit(self, now: float) -> float:
+        """How many messages may come now; infinite for no limit."""
+        if now >= self._changes_at:
+            self._fill(now, self._changes_at)
+            self._change(now)
+        else:
+            self._fill(now, now)
+        return math.floor(self._tokens + _ROUNDING) if self._tokens < math.inf else math.inf
+
+    def took(self, count: int) -> None:
+        """Messages arrived."""
+        self._tokens -= count
+
+    @property
+    def step(self) -> int:
+        """How many tokens are worth granting."""
+        return max(1, int(min(self.per_second * STEP_SECONDS, self._holds))) if self.per_second < math.inf else 1
+
+    def due(self, tokens: float) -> float:
+        """When so many tokens are there, or the rate changes; infinite where neither happens."""
+        rate = self.per_second
+        if rate == math.inf or not rate:
+            return self._changes_at
+        missing = min(tokens, self._holds) - self._tokens
+        return min(self._changes_at, self._at + max(0.0, missing) / rate)
+
+    @property
+    def _holds(self) -> float:
+        return max(1.0, self.per_second * BURST_SECONDS)
+
+    def _fill(self, now: float, until: float) -> None:
+        """Tokens come until a time, at the rate that holds."""
+        if self._part is not None and until > self._at:
+            self._tokens = min(self._holds, self._tokens + (until - self._at) * self.per_second)
+        self._at = max(self._at, now)
+
+    def _change(self, now: float) -> None:
+        """The rate of this time of day."""
+        self._part, seconds = self._rate.at(now + self._offset)
+        self._changes_at = now + seconds
+        self._tokens = (
+            math.inf if self._part is None else min(self._holds, max(0.0, self._tokens)) if self.per_second else 0.0
+        )

@@ -1,0 +1,155 @@
+"""`isthmus redrive`: send on what routes have set aside."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from isthmus.operations.redrive import Choice
+    from isthmus.replication.reach import Reach
+    from isthmus.topology.model import Federation
+    from isthmus.topology.redrive import Redrive
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("redrive")(run)
+
+
+def run(
+    file: Annotated[str, typer.Argument(help="The federation file.")],
+    tasks: Annotated[list[str] | None, typer.Argument(metavar="TASK", help="Tasks; by default all.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this only the counts are told.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell the counts only; the default.")] = False,
+    reason: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Send those with this DeadLetterReason, and no others. May be repeated. By default those that can succeed when tried "
+            "again; the table shows which."
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option(help="At most so many from each queue, the oldest first; 0: all.", min=0)] = 0,
+    parked: Annotated[
+        bool,
+        typer.Option(
+            "--parked", help="The parking queues of spillover, back into the queue that each message failed in."
+        ),
+    ] = False,
+    expired: Annotated[
+        bool,
+        typer.Option("--expired", help="Also those whose time to live is over; their copies have none."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Send what routes have set aside to the routes' targets, as the copies that they would have been.
+
+    Each message leaves its dead-letter queue once its copy is acknowledged; what the target refuses stays. Killed at any time and run again
+    it loses nothing, and doubles nothing where the target detects duplicates by origin. Exit code 1 if a message was refused or is
+    locked elsewhere, or a namespace cannot be reached.
+    """
+    from isthmus.errors import InvalidArgumentError
+    from isthmus.operations.redrive import Choice
+    from isthmus.replication.reach import Reach
+    from isthmus.topology.redrive import redrives
+    from isthmus.topology.source import load
+
+    if yes and dry_run:
+        raise InvalidArgumentError("write one of --yes and --dry-run")
+    federation = load(file)
+    choice = Choice(reasons=frozenset(reason or ()), count=count, expired=expired)
+    with Reach(federation, "isthmus-redrive") as reach:
+        queues = redrives(federation, tasks or (), parked=parked)
+        rows = [_queue(reach, federation, each, choice, yes=yes, quiet=as_json) for each in queues]
+    if as_json:
+        totals = {name: sum(row[name] for row in rows) for name in ("found", "chosen", "sent", "refused", "left")}
+        print(json.dumps({"file": file, "dry_run": not yes, **totals, "queues": rows}))
+    else:
+        _show(rows, yes=yes)
+    if any(row["refused"] or row["left"] or row["error"] for row in rows):
+        raise typer.Exit(1)
+
+
+def _queue(
+    reach: Reach, federation: Federation, each: Redrive, choice: Choice, *, yes: bool, quiet: bool
+) -> dict[str, Any]:
+    """Look into one queue and send what is chosen; what happened."""
+    from isthmus.cli._progress import progress
+    from isthmus.errors import ConfigError, IsthmusError
+    from isthmus.operations.redrive import Redriven, SetAside, look, redrive
+
+    found, done, error, chosen = SetAside(), Redriven(), "", 0
+    is_log = federation.namespaces[each.source.alias].is_log
+    if not is_log:
+        try:
+            client = reach.open(each.source)
+            try:
+                with progress(f"looking at {each.source}", quiet=quiet) as note:
+                    found = look(client, each, choice, progress=note)
+            finally:
+                client.close(1.0)
+            chosen = found.chosen.count()
+            if yes and chosen and each.hindrance:
+                error = each.hindrance
+            elif yes and chosen:
+                with progress(f"sending to {each.route.target}", chosen, quiet=quiet) as note:
+                    done = redrive(reach, federation, each, found.chosen, choice, progress=note)
+                error = done.gone
+        except ConfigError:
+            raise
+        except IsthmusError as raised:
+            error = str(raised)
+            done.left = chosen
+    return {
+        "task": each.route.task,
+        "route": each.route.name,
+        "from": str(each.source),
+        "to": str(each.route.target),
+        "reasons": dict(found.reasons.most_common()),
+        "found": found.reasons.total(),
+        "chosen": chosen,
+        "expired": found.expired,
+        **{name: value for name, value in asdict(done).items() if name != "gone"},
+        "note": each.hindrance if is_log or chosen else "",
+        "error": error,
+    }
+
+
+def _show(rows: list[dict[str, Any]], *, yes: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(soft_wrap=True)
+    table = Table(title="set aside", title_justify="left", box=None, pad_edge=False, collapse_padding=True)
+    for heading in ("from", "to", "reasons"):
+        table.add_column(heading, overflow="fold")
+    names = ("found", "chosen", *(("sent", "dropped", "refused", "left") if yes else ()))
+    for name in names:
+        table.add_column(name, justify="right")
+    for row in rows:
+        reasons = ", ".join(f"{count:,} {reason or 'without reason'}" for reason, count in row["reasons"].items())
+        table.add_row(*map(Text, (row["from"], row["to"], reasons, *(f"{row[name]:,}" for name in names))))
+    console.print(table)
+    for row in rows:
+        if row["first_refusal"]:
+            print(f"{row['route']}: first refusal: {row['first_refusal']}", file=sys.stderr)
+        if row["error"] or row["note"]:
+            print(f"{row['route']}: {row['error'] or row['note']}", file=sys.stderr)
+    expired = sum(row["expired"] for row in rows)
+    if expired:
+        console.print(f"{expired:,} messages are not chosen because their time to live is over; --expired chooses them")
+    chosen = sum(row["chosen"] for row in rows)
+    others = sum(row["found"] for row in rows) - chosen - expired
+    if others:
+        console.print(
+            f"{others:,} messages have other reasons, or are beyond --count; --reason REASON chooses by reason"
+        )
+    if not yes:
+        console.print(f"{chosen:,} messages would be sent; --yes sends them")

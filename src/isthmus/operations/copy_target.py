@@ -1,0 +1,174 @@
+"""A route's target for a tool: makes copies as the route does, sends them, and tells of each what became of it.
+
+What it is: a target port (`isthmus.bridge.port`) and the loop around it, which waits for answers. What it is not: a retry; a tool is run
+again, by an operator.
+
+Invariants:
+    I1. A message has the verdict `Sent` only if its target has acknowledged it.
+    I2. After the target is lost, or says that it takes nothing, nothing more is sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
+
+from isthmus.bridge import registry
+from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
+from isthmus.bridge.host.poll_set import PollSet
+from isthmus.bridge.host.target_pools import TargetPools
+from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.bridge.route_spec import RouteSpec
+from isthmus.errors import IsthmusError
+
+__all__ = ["CopyTarget", "Kept", "Sent", "TargetGoneError", "Verdict"]
+
+OPEN_SECONDS = 30.0
+SILENCE_SECONDS = 60.0
+_SLICE_SECONDS = 0.5
+_KEY = 1
+_OF_ALL = (RefusalKind.BLOCKED, RefusalKind.FATAL, RefusalKind.UNKNOWN)
+
+
+class TargetGoneError(IsthmusError):
+    """The target cannot be reached, or takes nothing."""
+
+    code = "target-gone"
+    retryable = True
+
+
+class Sent(NamedTuple):
+    """The target has it."""
+
+
+class Kept(NamedTuple):
+    """It stays where it is; `text` says why."""
+
+    text: str
+
+
+Verdict = Sent | Kept
+
+
+class CopyTarget:
+    """The target of one route, open.
+
+    Args:
+        spec: the route.
+        origin_identity: of the namespace that the messages come from; empty where it is not known.
+
+    Attributes:
+        gone: why nothing more is sent; empty while it is.
+
+    Raises:
+        ConfigError: an option is of no use.
+        TargetGoneError: the target cannot be reached, or refuses.
+    """
+
+    def __init__(self, spec: RouteSpec, origin_identity: str) -> None:
+        self.gone: str = ""
+        self._name = f"{spec.target.alias}/{spec.target.options.get('entity') or spec.target.options.get('topic')}"
+        self._pools = TargetPools(registry.connector)
+        self._polls = PollSet()
+        self._credit = self._sent = 0
+        self._is_open = False
+        self._results: dict[int, Refusal | None] = {}
+        self._target = self._pools.target(_KEY, spec, origin_identity)
+        try:
+            self._target.open()
+            if not self._wait(lambda: self._is_open, OPEN_SECONDS):
+                raise TargetGoneError(self.gone or f"{self._name}: no answer for {OPEN_SECONDS:g} s")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the connection."""
+        with contextlib.suppress(IsthmusError):
+            self._target.close()
+        self._pools.close(in_good_order=not self.gone)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(self, payloads: Sequence[bytes], meanwhile: Callable[[], None]) -> list[Verdict]:
+        """Send copies of messages, wait for all answers; what became of each.
+
+        Args:
+            payloads: encoded messages, as their source delivered them.
+            meanwhile: called again and again while answers are awaited.
+        """
+        if self.gone or not payloads:
+            return [Kept(self.gone)] * len(payloads)
+        offsets = [0, *itertools.accumulate(map(len, payloads))]
+        copies = self._target.copies(b"".join(payloads), offsets, time.time_ns() // 1_000_000)
+        verdicts: list[Verdict] = [Kept("not sent")] * len(payloads)
+        for row, disposition in copies.disposed:
+            verdicts[row] = Kept(f"{disposition.reason}: {disposition.description}")
+        rows = list(copies.rows if copies.rows is not None else range(len(payloads)))
+        base, done = self._sent, 0
+        while done < len(rows):
+            if not self._wait(lambda: self._credit > 0, SILENCE_SECONDS, meanwhile):
+                self._give_up(f"the target grants no credit for {SILENCE_SECONDS:g} s")
+                break
+            count = min(self._credit, len(rows) - done)
+            self._target.send(Send(copies.payloads[done : done + count]))
+            self._credit -= count
+            self._sent += count
+            done += count
+            self._pools.flush()
+        if not self._wait(lambda: len(self._results) == done, SILENCE_SECONDS, meanwhile):
+            self._give_up(f"nothing was answered for {SILENCE_SECONDS:g} s")
+        for number, row in enumerate(rows[:done]):
+            verdicts[row] = self._verdict(base + number)
+        for row in rows[done:]:
+            verdicts[row] = Kept(self.gone)
+        self._results.clear()
+        return verdicts
+
+    def _verdict(self, ordinal: int) -> Verdict:
+        if ordinal not in self._results:
+            return Kept(f"not confirmed: {self.gone}")
+        refusal = self._results[ordinal]
+        if refusal is None:
+            return Sent()
+        if refusal.kind in _OF_ALL:
+            self._give_up(str(refusal))
+        return Kept(str(refusal))
+
+    def _wait(self, is_done: Callable[[], bool], seconds: float, meanwhile: Callable[[], None] = lambda: None) -> bool:
+        """Work until a condition holds; false where it does not within so many seconds without an event, or the target is gone."""
+        heard_at = time.monotonic()
+        while not is_done():
+            now = time.monotonic()
+            if self.gone or now - heard_at >= seconds:
+                return False
+            until = min(self._pools.deadline(now), self._target.deadline(now), now + _SLICE_SECONDS)
+            ready = self._polls.wait(self._pools.descriptors(), until - now)
+            now = time.monotonic()
+            list(self._pools.service(ready, now))
+            for event in self._target.poll(now):
+                heard_at = now
+                self._on(event)
+            self._pools.flush()
+            meanwhile()
+        return True
+
+    def _on(self, event: object) -> None:
+        if isinstance(event, Opened):
+            self._is_open = True
+        elif isinstance(event, Granted):
+            self._credit = event.credit
+        elif isinstance(event, Outcome):
+            self._results.update(dict.fromkeys(range(event.first, event.last + 1), event.refusal))
+        elif isinstance(event, Lost):
+            self._give_up(str(event.refusal))
+
+    def _give_up(self, why: str) -> None:
+        self.gone = self.gone or f"{self._name}: {why}"

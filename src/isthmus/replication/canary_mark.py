@@ -1,0 +1,24 @@
+"""How a canary is told from an application's message.
+
+What it is: one look at a message's properties. What it is not: who sends canaries (`isthmus.supervisor.canary_watch`).
+"""
+
+from __future__ import annotations
+
+from isthmus.amqp import section
+from isthmus.amqp.codec import CodecError
+from isthmus.message.name import CANARY
+
+__all__ = ["is_canary"]
+
+_NAME = CANARY.encode()
+
+
+def is_canary(message: bytes) -> bool:
+    """Whether a route's own heartbeat message is encoded here."""
+    if _NAME not in message:
+        return False
+    try:
+        return CANARY in section.decode_map(message, section.locate(message).application_properties)
+    except CodecError:
+        return False

@@ -1,0 +1,209 @@
+"""How many messages a route may move, by the hour of the day.
+
+What it is: the setting `rate`, its text and what it says at a time of day. One text for the file, for the processes that carry a route,
+and for people: ``100/s 08:00-18:00, 500/s``. The first part that holds at a time counts; where none holds there is no limit. Hours are in
+UTC. What it is not: the keeping of the limit (`isthmus.bridge.rate_limit`).
+
+Invariants:
+    I1. `Rate.parse(rate.to_text()) == rate`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import yaml
+
+from isthmus.topology.document import Document
+from isthmus.topology.setting import Kind, Setting, Spec
+
+__all__ = ["DAY_SECONDS", "RATE", "RATE_PART", "Rate", "RatePart", "read_rate"]
+
+DAY_SECONDS = 86_400
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
+_LIMIT = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*/\s*([smh])")
+_TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)|24:00")
+_PART = re.compile(r"(?P<limit>\S+)(?: (?P<start>\d\d:\d\d)-(?P<end>\d\d:\d\d))?")
+_EXAMPLE = "500/s"
+
+RATE_PART = Spec(
+    "rate",
+    "A limit and when it holds.",
+    (
+        Setting(
+            name="from", kind=Kind.TEXT, description="Time of day in UTC at which it begins to hold.", example='"08:00"'
+        ),
+        Setting(name="to", kind=Kind.TEXT, description="Time of day in UTC until which it holds.", example='"18:00"'),
+        Setting(
+            name="limit", kind=Kind.TEXT, required=True, description="The limit; `0/s` moves nothing.", example="100/s"
+        ),
+    ),
+)
+
+RATE = Setting(
+    name="rate",
+    kind=Kind.RATE,
+    description='The most that each route of the task moves: `500/s`, `6000/m` or `100000/h`; or a list of `{from: "08:00", to: "18:00", '
+    "limit: 100/s}` with times of the day in UTC, of which the first that holds counts; one without `from` and `to` holds always. `0/s` "
+    "moves nothing. After a pause a route moves what one second allows at once. Without it there is no limit.",
+    example=_EXAMPLE,
+)
+
+
+class RatePart(NamedTuple):
+    """A limit for a part of the day.
+
+    Attributes:
+        limit: as it was written, e.g. `100/s`.
+        start_seconds: of the day, in UTC.
+        end_seconds: of the day; at or before the start: on the next day; equal: the whole day.
+    """
+
+    limit: str
+    start_seconds: int = 0
+    end_seconds: int = 0
+
+    @property
+    def per_second(self) -> float:
+        """Messages a second."""
+        return _per_second(self.limit)
+
+    @property
+    def is_whole_day(self) -> bool:
+        """Whether it always holds."""
+        return self.start_seconds == self.end_seconds
+
+    def holds(self, second: float) -> bool:
+        """Whether it holds at a second of the day."""
+        if self.start_seconds < self.end_seconds:
+            return self.start_seconds <= second < self.end_seconds
+        return self.is_whole_day or second >= self.start_seconds or second < self.end_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What a route may move.
+
+    Attributes:
+        parts: the first that holds counts.
+    """
+
+    parts: tuple[RatePart, ...] = ()
+
+    def at(self, wall_seconds: float) -> tuple[RatePart | None, float]:
+        """The part that holds at a time, None for no limit, and for how many seconds that stays so; infinite: always."""
+        second = wall_seconds % DAY_SECONDS
+        bounds = sorted({bound % DAY_SECONDS for part in self.parts if not part.is_whole_day for bound in part[1:]})
+        part = self._part(second)
+        for bound in (*(each for each in bounds if each > second), *(each + DAY_SECONDS for each in bounds)):
+            if self._part(bound % DAY_SECONDS) != part:
+                return part, bound - second
+        return part, math.inf
+
+    def _part(self, second: float) -> RatePart | None:
+        return next((part for part in self.parts if part.holds(second)), None)
+
+    def to_text(self) -> str:
+        """As one line."""
+        return ", ".join(map(_part_text, self.parts))
+
+    @classmethod
+    def parse(cls, text: str) -> Rate:
+        """From what `to_text` gave.
+
+        Raises:
+            ValueError: the text is no rate.
+        """
+        parts = []
+        for each in filter(None, text.split(", ")):
+            match = _PART.fullmatch(each)
+            if match is None:
+                raise ValueError(f"{each!r} is no rate")
+            _per_second(match["limit"])
+            start, end = (_second(match[name]) if match[name] else 0 for name in ("start", "end"))
+            parts.append(RatePart(match["limit"], start, end))
+        return cls(tuple(parts))
+
+
+def read_rate(node: Any, document: Document) -> str:
+    """The text of the rate that a task declares; empty where there is none, or where it is at fault."""
+    if node is None:
+        return ""
+    if isinstance(node, yaml.ScalarNode):
+        limit = _limit(node, document)
+        return Rate((RatePart(limit),)).to_text() if limit else ""
+    if not isinstance(node, yaml.SequenceNode) or not node.value:
+        document.fault(document.place(node), "rate is neither a limit nor a list of limits", f"write rate: {_EXAMPLE}")
+        return ""
+    parts: list[RatePart] = []
+    for item in node.value:
+        part = _read_part(item, document)
+        if part is not None and parts and any(each.is_whole_day for each in parts):
+            document.fault(
+                document.place(item), "this limit never holds: one before it holds always", "put it before that one"
+            )
+        parts += [part] if part is not None else []
+    return Rate(tuple(parts)).to_text()
+
+
+def _read_part(node: Any, document: Document) -> RatePart | None:
+    before = len(document.faults)
+    values = document.settings(node, RATE_PART, "rate")
+    pairs = document.pairs(node, "rate") if isinstance(node, yaml.MappingNode) else {}
+    limit = _limit(pairs["limit"][1], document) if "limit" in pairs else ""
+    seconds = {name: _time(name, pairs[name][1], document) for name in ("from", "to") if name in pairs}
+    if len(seconds) == 1:
+        (only,) = seconds
+        other = "to" if only == "from" else "from"
+        document.fault(values.at(only), f"rate has {only} without {other}", f'write {other}: "18:00"')
+    if len(document.faults) > before:
+        return None
+    if not seconds:
+        return RatePart(limit)
+    if seconds["from"] == seconds["to"]:
+        document.fault(values.at("from"), "rate begins and ends at the same time", "write other times, or neither")
+        return None
+    return RatePart(limit, seconds["from"], seconds["to"])
+
+
+def _limit(node: Any, document: Document) -> str:
+    text = document.text(node).strip()
+    if not _LIMIT.fullmatch(text):
+        document.fault(
+            document.place(node), "rate is no number of messages per second, minute or hour", f"write {_EXAMPLE}"
+        )
+        return ""
+    return text.replace(" ", "")
+
+
+def _time(name: str, node: Any, document: Document) -> int:
+    """YAML reads 08:00 without quotes as text, and 18:00 as the number 1080; the document gives what was written."""
+    text = document.text(node).strip()
+    if not _TIME.fullmatch(text):
+        document.fault(document.place(node), f"{name} is no time of day", f'write {name}: "08:00"')
+        return 0
+    return _second(text) % DAY_SECONDS
+
+
+def _per_second(limit: str) -> float:
+    match = _LIMIT.fullmatch(limit)
+    if match is None:
+        raise ValueError(f"{limit!r} is no rate")
+    return float(match[1]) / _UNIT_SECONDS[match[2]]
+
+
+def _second(text: str) -> int:
+    hour, _, minute = text.partition(":")
+    return int(hour) * 3600 + int(minute) * 60
+
+
+def _clock(second: int) -> str:
+    return f"{second // 3600:02d}:{second // 60 % 60:02d}"
+
+
+def _part_text(part: RatePart) -> str:
+    hours = "" if part.is_whole_day else f" {_clock(part.start_seconds)}-{_clock(part.end_seconds)}"
+    return f"{part.limit}{hours}"

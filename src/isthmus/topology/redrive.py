@@ -1,0 +1,136 @@
+"""Where a federation's messages were set aside, and where each is to go from there.
+
+What it is: a pure mapping from tasks to queues that `isthmus redrive` empties. What a route could not deliver stands in the dead-letter
+queue of its source, with the mark of the task on it. Sent to the source again it would reach every other subscription a second time, and
+no route. So it goes to the route's target, as the copy that the route would have made. What spillover has parked is sent to the
+member's own queue or topic again, with the mark, so that it is parked again and not spilled where it fails once more. What it is not: the
+sending (`isthmus.operations.redrive`).
+
+Invariants:
+    I1. Each route has at most one queue here, and no queue stands here twice.
+    I2. Whatever is sent from a queue has an origin that names a sequence number which no other message has, so that a target that detects
+        duplicates by origin takes it once, however often it is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from isthmus.errors import InvalidArgumentError
+from isthmus.message import name as names
+from isthmus.message.copy_policy import CopyPolicy
+from isthmus.topology.model import Endpoint, Federation, Route, RouteOptions
+from isthmus.topology.pattern.spillover import SpilloverTask
+from isthmus.topology.route import routes
+from isthmus.topology.step import StepDeclaration
+from isthmus.topology.step.order import is_frame_step
+
+__all__ = ["DEAD_LETTER_SUFFIX", "Redrive", "redrives"]
+
+DEAD_LETTER_SUFFIX = "/$DeadLetterQueue"
+_DEAD_LETTER_PROPERTIES = (names.DEAD_LETTER_REASON, names.DEAD_LETTER_DESCRIPTION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redrive:
+    """One queue of messages that were set aside.
+
+    Attributes:
+        source: the queue.
+        route: how its messages go on: to the route's target, as copies of messages of the route's source.
+        is_parking: whether it is spillover's parking queue, from which each message begins anew.
+        hindrance: why its messages cannot be sent by `isthmus redrive`; empty where they can.
+    """
+
+    source: Endpoint
+    route: Route
+    is_parking: bool = False
+    hindrance: str = ""
+
+
+def redrives(federation: Federation, tasks: Sequence[str] = (), *, parked: bool = False) -> list[Redrive]:
+    """The queues of some tasks, or of all; in the file's order.
+
+    Args:
+        federation: the federation.
+        tasks: names; empty: all.
+        parked: the parking queues of spillover instead of the dead-letter queues of routes.
+
+    Raises:
+        InvalidArgumentError: there is no such task, or one that was named has nothing to redrive.
+    """
+    for name in tasks:
+        if name not in federation.tasks:
+            raise InvalidArgumentError(f"no task {name} in {federation.file}: {', '.join(federation.tasks)}")
+    found: list[Redrive] = []
+    for name in tasks or federation.tasks:
+        made = list(_parked(federation, name) if parked else _set_aside(federation, name))
+        if not made and tasks:
+            raise InvalidArgumentError(_nothing(federation, name, parked=parked))
+        found += made
+    return found
+
+
+def _nothing(federation: Federation, name: str, *, parked: bool) -> str:
+    pattern = federation.tasks[name].pattern
+    if parked:
+        return f"task {name} has the pattern {pattern}; only tasks of the pattern spillover have a parking queue"
+    if isinstance(federation.tasks[name], SpilloverTask):
+        return f"task {name} parks what its routes set aside; write --parked to send it to its queue again"
+    return f"task {name} has the pattern {pattern}, which has no routes; the namespace itself moves its messages"
+
+
+def _set_aside(federation: Federation, task: str) -> Iterator[Redrive]:
+    if isinstance(federation.tasks[task], SpilloverTask):
+        return  # the subscriptions of its routes forward their dead letters to the parking queue
+    for route in routes(federation, task):
+        source = replace(route.source, entity=route.source.entity + DEAD_LETTER_SUFFIX)
+        if federation.namespaces[route.source.alias].is_log:
+            log = route.options.log.dead_letters
+            where = f"the records that it set aside stand in {log}" if log else "it sets no record aside"
+            hindrance = f"route {route.name} reads a log: {where}"
+            yield Redrive(source=Endpoint(route.source.alias, log), route=route, hindrance=hindrance)
+            continue
+        policy = route.options.policy
+        policy = replace(policy, removed=tuple(dict.fromkeys((*policy.removed, *_DEAD_LETTER_PROPERTIES))))
+        yield Redrive(
+            source=source,
+            route=replace(route, options=replace(route.options, policy=policy)),
+            hindrance=_hindrance(route),
+        )
+
+
+def _hindrance(route: Route) -> str:
+    """Steps of DataFrames are Spark's; a message must not pass without them."""
+    for text in route.options.steps:
+        step = StepDeclaration.from_text(text)
+        if is_frame_step(step):
+            return f"route {route.name} has the step {step}, which only a run carries out"
+    return ""
+
+
+def _parked(federation: Federation, name: str) -> Iterator[Redrive]:
+    task = federation.tasks[name]
+    if not isinstance(task, SpilloverTask):
+        return
+    for alias in task.members:
+        source = Endpoint(alias, task.parking)
+        yield Redrive(
+            source=source,
+            route=Route(
+                name=f"{name}.{alias}.parked",
+                task=name,
+                pattern=task.pattern,
+                source=source,
+                targets=(Endpoint(alias, task.entity),),
+                options=RouteOptions(
+                    mark=task.mark,
+                    mark_is_number=True,
+                    # Where nothing detects by origin, a queue that detects by MessageId would drop what failed there before.
+                    duplicates="origin",
+                    policy=CopyPolicy(keeps_dead_letter=True),
+                ),
+            ),
+            is_parking=True,
+        )

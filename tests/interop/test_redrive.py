@@ -1,0 +1,261 @@
+"""`isthmus redrive` between served namespaces: dead letters of routes reach their targets, each once, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from isthmus.amqp import Error, section
+from isthmus.amqp.performative import Rejected
+from isthmus.amqp.types import Symbol
+from isthmus.cli.app import main
+from isthmus.operations.look import messages
+from isthmus.operations.message import Seen, read
+from isthmus.replication.reach import Reach
+from isthmus.testing.federation import FederationProcess
+from isthmus.topology.model import Endpoint
+from isthmus.topology.route import routes
+from isthmus.transport import Receiver, Sender
+
+TASKS = """
+  flights: {pattern: all-active, topic: flights, members: [ewr, jfk], subscriptions: [audit], lock_duration: 5s}
+  pay: {pattern: spillover, queue: payments, members: [ewr, jfk], deadline: 10m}
+  weather:
+    pattern: active-passive
+    topic: weather
+    primary: ewr
+    secondary: jfk
+    failover_within: 1h
+    subscriptions: [all]
+    steps:
+      - set: "SET seen = 'yes'"
+      - filter: "number <> 1"
+      - set: "SET ratio = 10 / number"
+  frames:
+    pattern: active-passive
+    topic: frames
+    primary: ewr
+    secondary: jfk
+    failover_within: 1h
+    subscriptions: [all]
+    steps: [{sql: "SELECT * FROM rows"}]
+"""
+JFK = "flights/Subscriptions/isthmus.flights.jfk"
+ROUNDS = 40
+KILLED = 1000
+
+
+@pytest.fixture(name="running", scope="module")
+def _running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationProcess]:
+    with FederationProcess(tmp_path_factory.mktemp("federation"), written=TASKS) as running:
+        yield running
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
+    """The JSON of `isthmus redrive`."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(["redrive", *words, "--json"])
+    output, errors = capsys.readouterr()
+    assert (ended.value.code or 0) == code, (output, errors)
+    assert "SharedAccessKey" not in output
+    found: dict[str, Any] = json.loads(output)
+    return found
+
+
+def send(running: FederationProcess, alias: str, entity: str, numbers: range, *, ttl_ms: int | None = None) -> None:
+    sent = [
+        section.encode_message(
+            b"body",
+            header=section.Header(ttl_ms=ttl_ms),
+            properties={"message_id": f"{entity}-{number}"},
+            application_properties={"number": number},
+        )
+        for number in numbers
+    ]
+    with Reach(running.federation) as reach, reach.open(Endpoint(alias, entity)) as client:
+        Sender(client, entity).wait_ready().send_all(sent, batch=100)
+
+
+def set_aside(running: FederationProcess, alias: str, entity: str, count: int, reason: str) -> None:
+    dead = Rejected(Error(Symbol("com.microsoft:dead-letter"), reason, {"DeadLetterReason": reason}))
+    with Reach(running.federation) as reach, reach.open(Endpoint(alias, entity)) as client:
+        receiver = Receiver(client, entity, confirms=True).wait_attached()
+        receiver.grant(count)
+        client.wait_until(lambda: receiver.received >= count, 60, "messages")
+        for run in receiver.take():
+            receiver.dispose(run.first_id, run.first_id + len(run.tags) - 1, dead)
+        answered = 0
+
+        def answers() -> bool:
+            nonlocal answered
+            while receiver.outcomes:
+                first, last, _ = receiver.outcomes.popleft()
+                answered += last - first + 1
+            return answered >= count
+
+        client.wait_until(answers, 60, "outcomes")
+
+
+def stands(running: FederationProcess, alias: str, entity: str) -> list[Seen]:
+    with Reach(running.federation) as reach, reach.open(Endpoint(alias, entity)) as client:
+        return list(map(read, messages(client, entity)))
+
+
+def numbers(found: list[Seen]) -> list[int]:
+    return [each.properties["number"] for each in found]
+
+
+def wait_count(running: FederationProcess, alias: str, entity: str, count: int) -> list[Seen]:
+    limit = time.monotonic() + 60
+    while len(found := stands(running, alias, entity)) != count:
+        assert time.monotonic() < limit, f"{len(found)} of {count} stand in {entity}"
+        time.sleep(0.1)
+    return found
+
+
+def test_dead_letters_reach_the_target_as_the_routes_copies(
+    running: FederationProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    send(running, "ewr", "flights", range(30))
+    set_aside(running, "ewr", JFK, 20, "RefusedByTarget")
+    set_aside(running, "ewr", JFK, 10, "KilledItsWorker")
+    file = str(running.file)
+
+    looked = told(capsys, file, "flights")
+    there = looked["queues"][0]
+    assert looked["dry_run"]
+    assert there["reasons"] == {"RefusedByTarget": 20, "KilledItsWorker": 10}
+    assert (there["chosen"], there["sent"]) == (20, 0)
+    assert len(stands(running, "ewr", f"{JFK}/$DeadLetterQueue")) == 30
+
+    assert told(capsys, file, "flights", "--yes", "--count", "5")["sent"] == 5
+    assert told(capsys, file, "flights", "--yes")["sent"] == 15
+    found = stands(running, "jfk", "flights/Subscriptions/audit")
+    assert numbers(found) == list(range(20))
+    route = next(iter(routes(running.federation, "flights")))
+    for each in found:
+        user = each.properties
+        assert user["repl-origin"] == "ewr/flights"
+        assert route.options.mark in user  # it does not come back
+        assert "DeadLetterReason" not in user
+    assert not stands(running, "jfk", "flights/Subscriptions/isthmus.flights.ewr")
+
+    assert told(capsys, file, "--yes", "--reason", "killeditsworker")["sent"] == 10
+    assert not stands(running, "ewr", f"{JFK}/$DeadLetterQueue")
+    result = running.verify()
+    assert result.clean, result.to_dict()
+
+
+def test_killed_at_any_time_it_loses_and_doubles_nothing(
+    running: FederationProcess, long_count: Callable[[int], int]
+) -> None:
+    before = len(stands(running, "jfk", "flights/Subscriptions/audit"))
+    send(running, "ewr", "flights", range(1000, 1000 + KILLED))
+    set_aside(running, "ewr", JFK, KILLED, "MaxDeliveryCountExceeded")
+    command = [sys.executable, "-c", "from isthmus.cli.app import main; main()", "redrive", str(running.file)]
+    command += ["flights", "--yes", "--json"]
+    choose = random.Random(11)
+    arrived = before
+    rounds = long_count(ROUNDS)
+    for _ in range(rounds):
+        goal = arrived + choose.randrange(1, KILLED // rounds)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        limit = time.monotonic() + 120
+        while process.poll() is None and arrived < goal:
+            assert time.monotonic() < limit
+            arrived = len(stands(running, "jfk", "flights/Subscriptions/audit"))
+        process.kill()
+        process.wait()
+    limit = time.monotonic() + 180  # locks of the dead last for a while
+    while stands(running, "ewr", f"{JFK}/$DeadLetterQueue"):
+        assert time.monotonic() < limit
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=False, timeout=120)
+    found = Counter(numbers(stands(running, "jfk", "flights/Subscriptions/audit"))[before:])
+    assert found == Counter(range(1000, 1000 + KILLED))
+    # Order is not kept: what the dead had locked comes after the others.
+    result = running.verify()
+    told_of = {name: result.total(name) for name in ("arrived", "lost", "duplicated", "dead_lettered", "forged")}
+    assert told_of == {"arrived": before + KILLED, "lost": 0, "duplicated": 0, "dead_lettered": 0, "forged": 0}
+
+
+def test_parked_messages_are_tried_once_more_where_they_failed(
+    running: FederationProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(running.file)
+    send(running, "ewr", "payments", range(4), ttl_ms=3_000_000)
+    set_aside(running, "ewr", "payments", 4, "CardDeclined")
+    wait_count(running, "ewr", "payments-parked", 4)
+    assert told(capsys, file, "pay", "--parked")["chosen"] == 4
+    assert told(capsys, file, "pay", "--parked", "--yes", "--count", "3")["sent"] == 3
+    found = stands(running, "ewr", "payments")
+    assert numbers(found) == [0, 1, 2]
+    user = found[0].properties
+    assert (user["isthmus-pay-spilled"], user["repl-dead-letter-reason"]) == (1, "CardDeclined")
+    # Fails again: it is parked again, and not tried at the other member.
+    set_aside(running, "ewr", "payments", 3, "MaxDeliveryCountExceeded")
+    wait_count(running, "ewr", "payments-parked", 4)
+    assert not stands(running, "ewr", "isthmus.pay/Subscriptions/isthmus.pay.jfk")
+    assert told(capsys, file, "pay", "--parked", "--yes")["sent"] == 4
+    assert sorted(numbers(stands(running, "ewr", "payments"))) == [0, 1, 2, 3]
+
+
+def test_the_steps_of_the_route_are_applied(running: FederationProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(running.file)
+    own = "weather/Subscriptions/isthmus.weather.jfk"
+    send(running, "ewr", "weather", range(6))
+    set_aside(running, "ewr", own, 6, "StepFailed")
+    (row,) = told(capsys, file, "weather", "--yes", code=1)["queues"]
+    assert (row["sent"], row["dropped"], row["refused"], row["left"]) == (4, 1, 1, 0)
+    assert row["first_refusal"].startswith("StepFailed: step set")
+    found = stands(running, "jfk", "weather/Subscriptions/all")
+    assert numbers(found) == [2, 3, 4, 5]
+    assert {each.properties["seen"] for each in found} == {"yes"}
+    assert numbers(stands(running, "ewr", f"{own}/$DeadLetterQueue")) == [0]
+
+
+def test_what_is_over_and_what_only_a_run_can_carry_stays(
+    running: FederationProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(running.file)
+    send(running, "ewr", "frames", range(2))
+    set_aside(running, "ewr", "frames/Subscriptions/isthmus.frames.jfk", 2, "RefusedByTarget")
+    (row,) = told(capsys, file, "frames", "--yes", code=1)["queues"]
+    assert (row["chosen"], row["sent"], "step sql" in row["error"]) == (2, 0, True)
+
+    send(running, "jfk", "flights", range(7, 8), ttl_ms=1500)
+    back = "flights/Subscriptions/isthmus.flights.ewr"
+    set_aside(running, "jfk", back, 1, "RefusedByTarget")
+    limit = time.monotonic() + 60
+    while told(capsys, file, "flights")["queues"][1]["expired"] != 1:
+        assert time.monotonic() < limit
+        time.sleep(0.2)
+    assert told(capsys, file, "flights", "--yes")["sent"] == 0
+    assert told(capsys, file, "flights", "--yes", "--expired")["sent"] == 1
+    (copy,) = [
+        each for each in stands(running, "ewr", "flights/Subscriptions/audit") if each.properties.get("repl-origin")
+    ]
+    assert copy.properties["number"] == 7
+
+
+def test_a_target_that_is_away_leaves_all_where_it_is(
+    running: FederationProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last test: it ends a namespace."""
+    send(running, "ewr", "flights", range(3))
+    set_aside(running, "ewr", JFK, 3, "RefusedByTarget")
+    running.namespaces["jfk"].kill()
+    found = told(capsys, str(running.file), "flights", "--yes", code=1)
+    there, back = found["queues"]
+    assert (there["chosen"], there["sent"], there["left"]) == (3, 0, 3)
+    assert "jfk" in there["error"]
+    assert back["error"]
+    assert len(stands(running, "ewr", f"{JFK}/$DeadLetterQueue")) == 3

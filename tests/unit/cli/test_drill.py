@@ -1,0 +1,37 @@
+"""What `isthmus drill` refuses before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isthmus.cli.app import main
+
+FILE = """isthmus: 1
+namespaces: {ewr: {connection: env:A}, jfk: {connection: env:B}}
+tasks:
+  flights: {pattern: all-active, topic: flights, members: [ewr, jfk], subscriptions: [all]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["spillover"], "there is no drill for spillover: write active-passive or all-active"),
+        (["all-active", "--task", "flights"], "--task and --subscription go with --file"),
+        (["active-passive", "--file", "FILE"], "no task has this pattern"),
+        (["all-active", "--file", "FILE", "--task", "gone"], "write --task: flights"),
+        (["all-active", "--file", "FILE", "--task", "flights"], "write --subscription NAME"),
+        (["all-active", "--file", "FILE", "--task", "flights", "--subscription", "all"], "no run of"),
+    ],
+)
+def test_what_is_no_drill_is_refused(
+    words: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "isthmus.yaml"
+    file.write_text(FILE, encoding="utf-8")
+    with pytest.raises(SystemExit) as ended:
+        main(["drill", *(str(file) if word == "FILE" else word for word in words)])
+    assert ended.value.code == 2
+    assert text in capsys.readouterr().err

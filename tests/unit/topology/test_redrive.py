@@ -1,0 +1,77 @@
+"""Where the dead letters of a task stand, and where they go."""
+
+from __future__ import annotations
+
+import pytest
+
+from isthmus.errors import InvalidArgumentError
+from isthmus.topology import read
+from isthmus.topology.model import Endpoint, Federation
+from isthmus.topology.redrive import redrives
+
+FILE = """isthmus: 1
+namespaces:
+  ewr: {connection: env:A}
+  jfk: {connection: env:B}
+tasks:
+  flights: {pattern: all-active, topic: flights, members: [ewr, jfk], subscriptions: [all]}
+  pay: {pattern: spillover, queue: payments, members: [ewr, jfk], deadline: 10m}
+  checked: {pattern: active-passive, topic: checked, primary: ewr, secondary: jfk, failover_within: 1m, subscriptions: [all],
+    steps: [{sql: "SELECT * FROM rows"}]}
+"""
+
+
+@pytest.fixture
+def federation() -> Federation:
+    return read(FILE)
+
+
+def test_what_a_route_set_aside_goes_to_its_target_as_its_copy(federation: Federation) -> None:
+    there, back = redrives(federation, ["flights"])
+    assert there.source == Endpoint("ewr", "flights/Subscriptions/isthmus.flights.jfk/$DeadLetterQueue")
+    assert (there.route.name, there.route.target) == ("flights.ewr.jfk", Endpoint("jfk", "flights"))
+    assert there.route.source == Endpoint(
+        "ewr", "flights/Subscriptions/isthmus.flights.jfk"
+    )  # where copies say they are from
+    assert there.route.options.mark == back.route.options.mark != ""
+    assert set(there.route.options.policy.removed) == {"DeadLetterReason", "DeadLetterErrorDescription"}
+    assert not there.hindrance
+
+
+def test_i1_no_queue_stands_twice_and_spillover_has_parking_queues_only(federation: Federation) -> None:
+    found = redrives(federation)
+    assert [each.route.task for each in found] == ["flights", "flights", "checked"]
+    assert len({each.source for each in found}) == len(found)
+    parked = redrives(federation, parked=True)
+    assert [(each.source, each.route.target) for each in parked] == [
+        (Endpoint(alias, "payments-parked"), Endpoint(alias, "payments")) for alias in ("ewr", "jfk")
+    ]
+
+
+def test_what_was_parked_keeps_the_mark_and_is_known_by_where_it_was_parked(federation: Federation) -> None:
+    each, _ = redrives(federation, ["pay"], parked=True)
+    options = each.route.options
+    assert (options.mark, options.mark_is_number) == ("isthmus-pay-spilled", True)
+    assert options.duplicates == "origin"
+    assert each.route.source == each.source
+    assert not options.policy.deadline_ms  # it begins anew
+
+
+def test_a_step_that_only_a_run_carries_out_hinders(federation: Federation) -> None:
+    (each,) = redrives(federation, ["checked"])
+    assert each.hindrance == "route checked.ewr.jfk has the step sql, which only a run carries out"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "parked", "text"),
+    [
+        (["gone"], False, "no task gone"),
+        (["pay"], False, "write --parked"),
+        (["flights"], True, "only tasks of the pattern spillover"),
+    ],
+)
+def test_a_task_without_such_a_queue_is_refused(
+    federation: Federation, tasks: list[str], parked: bool, text: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=text):
+        redrives(federation, tasks, parked=parked)
