@@ -34,6 +34,7 @@ from isthmus.entities.key import (
     DEFERRED,
     DETECTION,
     DUPLICATE_KEY,
+    KEY_RUN,
     MESSAGE,
     SCHEDULED,
     SOURCE_MARK,
@@ -679,7 +680,7 @@ class Intake:
     def wipe(self) -> None:
         """Stage the removal of everything the entity has in the store, and end it."""
         batch = self._staging.batch
-        for table in (MESSAGE, DEFERRED, SCHEDULED, UNREADABLE, DETECTION, DUPLICATE_KEY, SOURCE_MARK):
+        for table in (MESSAGE, DEFERRED, SCHEDULED, UNREADABLE, DETECTION, DUPLICATE_KEY, SOURCE_MARK, KEY_RUN):
             batch.delete_range(*numbered_span(table, self.number))
         batch.delete(state_key(self.number))
         self.is_deleted = True
