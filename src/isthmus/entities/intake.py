@@ -26,6 +26,7 @@ from isthmus.entities.calendar import Calendar
 from isthmus.entities.copy import Copy, is_copy, with_keys
 from isthmus.entities.description import INFINITE_MS, EntityStatus
 from isthmus.entities.detection import Detection
+from isthmus.entities.envelope import Packed
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.fan_out import FanOut
 from isthmus.entities.fragment.place import detection_id
@@ -46,7 +47,7 @@ from isthmus.entities.key import (
 )
 from isthmus.entities.key_detection import KeyDetection
 from isthmus.entities.limit import Limits
-from isthmus.entities.parse import HeadCache, split_many, split_mixed
+from isthmus.entities.parse import HeadCache, split_many, split_mixed, split_packed
 from isthmus.entities.record import OVERHEAD_BYTES, Parts, build, plain_payload, size_of
 from isthmus.entities.staging import Callback, Failure, Staging
 from isthmus.entities.window import Budget
@@ -434,7 +435,8 @@ class Intake:
     def examine(self, payloads: Sequence[Payload]) -> list[Parts]:
         """Check messages and take them apart; stages nothing. Errors as `accept`."""
         self.check_sendable()
-        sizes = list(map(len, payloads))
+        packed = payloads if isinstance(payloads, Packed) else None
+        sizes = list(map(len, payloads)) if packed is None else packed.sizes()
         if not sizes:
             return []
         if max(sizes) > self.max_message_size_bytes:
@@ -443,6 +445,8 @@ class Intake:
         largest = max(sizes)
         if largest > _SMALL_BYTES:
             accepted = split_mixed(payloads, self._heads)
+        elif packed is not None:
+            accepted = split_packed(packed.data, packed.bounds, self._heads)
         else:
             accepted = split_many(payloads, self._heads)  # type: ignore[arg-type]  # none is large
         if largest > self._context.limits.max_property_bytes:
@@ -462,7 +466,9 @@ class Intake:
             for number, place in enumerate(without):
                 start = 2 * _ID_BYTES * number
                 accepted[place] = with_message_id(accepted[place], made[start : start + 2 * _ID_BYTES])
-        if largest > _SMALL_BYTES or Copy in set(map(type, payloads)):
+        if packed is not None:
+            accepted = with_keys(accepted) if packed.are_copies else accepted
+        elif largest > _SMALL_BYTES or Copy in set(map(type, payloads)):
             accepted = self._keyed(accepted, list(map(is_copy, payloads)))
         if self.requires_session:
             self._check_sessions(accepted)

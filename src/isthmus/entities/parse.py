@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 from isthmus.amqp import codec, section
@@ -19,7 +20,7 @@ from isthmus.entities.blob import Large, Payload
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.record import Head, Parts
 
-__all__ = ["HeadCache", "normalised_header", "split", "split_many", "split_mixed"]
+__all__ = ["HeadCache", "normalised_header", "split", "split_many", "split_mixed", "split_packed"]
 
 _RESERVED = frozenset(
     (
@@ -37,6 +38,8 @@ _REMEMBERED = 1000
 _REMEMBERED_BYTES = 512
 # Lists besides the usual one, whose size is a byte: with a size of four, and empty.
 _LISTS = (0xD0, 0x45)
+# Descriptor, code and size of a section whose size has four bytes.
+_WIDE = struct.Struct(">4sI")
 
 
 def normalised_header(header: section.Header, default_ttl_ms: int, flags: bytes) -> tuple[bytes, int]:
@@ -146,6 +149,38 @@ def split_many(messages: Sequence[bytes], heads: HeadCache) -> list[Parts]:
         except _MALFORMED:
             parts = None
         taken.append(parts or split(message, heads))
+    return taken
+
+
+def split_packed(data: bytes, bounds: Sequence[tuple[int, int]], heads: HeadCache) -> list[Parts]:
+    """As `split_many` for messages that stand in `data`; those that begin like the one before are read in place.
+
+    Raises:
+        InvalidMessageError: one of them is no message.
+    """
+    taken: list[Parts] = []
+    add, read = taken.append, _WIDE.unpack_from
+    raw, head = b"", None
+    for start, stop in bounds:
+        at = rest = start + len(raw)
+        # What is read behind `stop` belongs to another message: then the sections do not end there.
+        if head is not None and stop - at > 16 and data.startswith(raw, start) and data[at : at + 4] == b"\0Ss\xc0":
+            after = at + 8 + data[at + 7] if data[at + 6] == 0xA1 and data[at + 5] else 0
+            at += 5 + data[at + 4]
+            if 0 < after <= at and at + 8 <= stop:
+                kind, size = read(data, at)
+                if kind == b"\0St\xd1" and at + size + 16 <= stop:
+                    at += 8 + size
+                    kind, size = read(data, at)
+                size = 3 + size if kind == b"\0Su\xb0" else data[at + 4] if kind == b"\0Su\xa0" else -at
+                if at + 5 + size == stop:
+                    add(_new(Parts, (head, data[rest:stop], data[rest + 6 : after], None, b"")))
+                    continue
+        message = data[start:stop]
+        parts = split_many((message,), heads)[0]
+        raw = message[: len(message) - len(parts.rest)]
+        head = heads.known.get(raw) if message.endswith(parts.rest) else None
+        add(parts)
     return taken
 
 
