@@ -43,7 +43,7 @@ _OFFSET = encoded(OFFSET) + b"\xa1"
 _MOST_DIGITS = 19
 # What follows the front of a copy with one hop, as `isthmus.connectors.servicebus.message_rewriter` ends application
 # properties. None of it can hold another hop, and it reaches to their end: no pair of the sender's own is taken for it.
-_BEHIND = rb"[\x01-\x13]([1-9][0-9]{0,18})%b[^\xa0-\xff][0-9a-f-]*%b\xa1.[0-9T:.Z-]*)%b\x10.{16}\Z" % (
+_BEHIND = rb"([\x01-\x13]([1-9][0-9]{0,18})%b[^\xa0-\xff][0-9a-f-]*%b\xa1.[0-9T:.Z-]*)%b\x10.{16}\Z" % (
     re.escape(_OFFSET),
     re.escape(encoded(TIME)),
     re.escape(_DIGEST),
@@ -112,7 +112,7 @@ def with_keys(messages: Sequence[Parts]) -> list[Parts]:
     keyed: list[Parts] = []
     add = keyed.append
     alike: re.Pattern[bytes] | None = None
-    source = b""
+    front, source = blake2b(), b""
     for head, rest, message_id, blob, _ in messages:
         found = None
         if alike is not None and rest[:4] == b"\0Ss\xc0":
@@ -120,28 +120,32 @@ def with_keys(messages: Sequence[Parts]) -> list[Parts]:
             if rest[start : start + 4] == b"\0St\xd1":
                 found = alike.search(rest, start, start + 8 + int.from_bytes(rest[start + 4 : start + 8], "big"))
         if found is not None:
-            place, digits = found.groups()
-            key = blake2b(place, digest_size=KEY_BYTES).digest() + source + int(digits).to_bytes(NUMBER_BYTES, "big")
+            varies, digits = found.groups()
+            hashed = front.copy()
+            hashed.update(varies)
+            key = hashed.digest() + source + int(digits).to_bytes(NUMBER_BYTES, "big")
         else:
             key = key_of(rest)
             if len(key) > KEY_BYTES:
-                alike = _alike(rest)
+                alike, front = _alike(rest)
                 source = key[KEY_BYTES:-NUMBER_BYTES]
         add(_new(Parts, (head, rest, message_id, blob, key)))
     return keyed
 
 
-def _alike(rest: bytes) -> re.Pattern[bytes] | None:
-    """What finds place and number in copies of the same source as one that has a key with a number."""
+def _alike(rest: bytes) -> tuple[re.Pattern[bytes] | None, blake2b]:
+    """What finds number, and all that differs, in copies of the same source as one that has a key with a number, and the
+    hash of what is in front of that.
+    """
     start, end = _application_properties(rest, 0)
     at = rest.rfind(_ORIGIN, start, end)
     number_at = rest.find(_NUMBER, at, end)
     if at < 0 or number_at < 0:
-        return None
+        return None, blake2b()
     slash = rest.find(b"/", at + len(_ORIGIN), end)
     return _pattern(rest[at:slash], rest[slash : number_at + len(_NUMBER)])
 
 
 @lru_cache(256)
-def _pattern(alias: bytes, source: bytes) -> re.Pattern[bytes]:
-    return re.compile(re.escape(alias) + b"(" + re.escape(source) + _BEHIND, re.DOTALL)
+def _pattern(alias: bytes, source: bytes) -> tuple[re.Pattern[bytes], blake2b]:
+    return re.compile(re.escape(alias + source) + _BEHIND, re.DOTALL), blake2b(source, digest_size=KEY_BYTES)
