@@ -27,17 +27,21 @@ class Packed(Sequence[bytes]):
     Args:
         data: the envelope.
         bounds: where each message starts and stops in it.
+        sizes: how many bytes each message has.
         are_copies: whether they are a route's copies; each is a `Copy` then.
 
     Attributes:
-        data, bounds, are_copies: the arguments.
+        data, bounds, sizes, are_copies: the arguments.
     """
 
-    __slots__ = ("are_copies", "bounds", "data")
+    __slots__ = ("are_copies", "bounds", "data", "sizes")
 
-    def __init__(self, data: bytes, bounds: list[tuple[int, int]], *, are_copies: bool = False) -> None:
+    def __init__(
+        self, data: bytes, bounds: list[tuple[int, int]], sizes: list[int], *, are_copies: bool = False
+    ) -> None:
         self.data = data
         self.bounds = bounds
+        self.sizes = sizes
         self.are_copies = are_copies
 
     def __len__(self) -> int:
@@ -54,13 +58,9 @@ class Packed(Sequence[bytes]):
     def __getitem__(self, at: slice) -> Packed: ...
     def __getitem__(self, at: int | slice) -> bytes | Packed:
         if isinstance(at, slice):
-            return Packed(self.data, self.bounds[at], are_copies=self.are_copies)
+            return Packed(self.data, self.bounds[at], self.sizes[at], are_copies=self.are_copies)
         start, stop = self.bounds[at]
         return Copy(self.data[start:stop]) if self.are_copies else self.data[start:stop]
-
-    def sizes(self) -> list[int]:
-        """How many bytes each message has."""
-        return [stop - start for start, stop in self.bounds]
 
 
 def unpack(payload: bytes, most: int | None = None, *, are_copies: bool = False) -> Packed:
@@ -78,7 +78,8 @@ def unpack(payload: bytes, most: int | None = None, *, are_copies: bool = False)
         InvalidMessageError: the envelope is cut off or holds something else than sections.
     """
     bounds: list[tuple[int, int]] = []
-    add, read = bounds.append, _DATA_HEAD.unpack_from
+    sizes: list[int] = []
+    add, add_size, read = bounds.append, sizes.append, _DATA_HEAD.unpack_from
     at, end = 0, len(payload)
     while at < end:
         head, size = read(payload, at) if at + 8 <= end else (b"", 0)
@@ -88,16 +89,18 @@ def unpack(payload: bytes, most: int | None = None, *, are_copies: bool = False)
             if at > end:
                 raise InvalidMessageError(f"batch envelope: section at byte {start - 8} is cut off")
             add((start, at))
+            add_size(size)
         else:
             start, stop = _section(payload, at, end)
             if payload[at + 2] == 0x75:
                 add((start, stop))
+                add_size(stop - start)
             at = stop
     if not bounds:
         raise InvalidMessageError("batch envelope holds no message")
     if most is not None and len(bounds) > most:
         raise BatchTooLongError(most)
-    return Packed(payload, bounds, are_copies=are_copies)
+    return Packed(payload, bounds, sizes, are_copies=are_copies)
 
 
 def _section(payload: bytes, at: int, end: int) -> tuple[int, int]:

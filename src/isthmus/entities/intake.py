@@ -436,7 +436,7 @@ class Intake:
         """Check messages and take them apart; stages nothing. Errors as `accept`."""
         self.check_sendable()
         packed = payloads if isinstance(payloads, Packed) else None
-        sizes = list(map(len, payloads)) if packed is None else packed.sizes()
+        sizes = list(map(len, payloads)) if packed is None else packed.sizes
         if not sizes:
             return []
         if max(sizes) > self.max_message_size_bytes:

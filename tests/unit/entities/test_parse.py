@@ -227,7 +227,7 @@ def test_an_envelope_is_unpacked(message: Callable[..., bytes]) -> None:
     unpacked = envelope.unpack(packed)
     assert list(unpacked) == messages
     assert (len(unpacked), unpacked[2], list(unpacked[1:3])) == (4, messages[2], messages[1:3])
-    assert unpacked.sizes() == list(map(len, messages))
+    assert unpacked.sizes == list(map(len, messages))
     copies = envelope.unpack(packed, are_copies=True)
     assert {type(one) for one in (*copies, copies[0])} == {Copy}
     with pytest.raises(BatchTooLongError):
