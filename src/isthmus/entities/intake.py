@@ -23,7 +23,7 @@ from isthmus.clock import Clock
 from isthmus.entities.amend import message_id_of, take_apart, with_annotation, with_message_id
 from isthmus.entities.blob import BlobFiles, Blobs, Payload
 from isthmus.entities.calendar import Calendar
-from isthmus.entities.copy import Copy, is_copy, with_keys
+from isthmus.entities.copy import Copy, KeyReader, is_copy
 from isthmus.entities.description import INFINITE_MS, EntityStatus
 from isthmus.entities.detection import Detection
 from isthmus.entities.envelope import Packed
@@ -176,6 +176,7 @@ class Intake:
         # Of messages that are still coming; in memory only, since what has not come whole does not survive.
         self._coming_bytes = 0
         self._heads = HeadCache(0)
+        self._keys = KeyReader()
         self._detection: Detection | None = None
         # Of copies' duplicate keys, which every entity keeps once such copies come.
         self._duplicate_keys: KeyDetection | None = None
@@ -446,7 +447,7 @@ class Intake:
         if largest > _SMALL_BYTES:
             accepted = split_mixed(payloads, self._heads)
         elif packed is not None:
-            accepted = split_packed(packed.data, packed.bounds, self._heads)
+            accepted = split_packed(packed.data, packed.bounds, self._heads, self._keys if packed.are_copies else None)
         else:
             accepted = split_many(payloads, self._heads)  # type: ignore[arg-type]  # none is large
         if largest > self._context.limits.max_property_bytes:
@@ -466,20 +467,19 @@ class Intake:
             for number, place in enumerate(without):
                 start = 2 * _ID_BYTES * number
                 accepted[place] = with_message_id(accepted[place], made[start : start + 2 * _ID_BYTES])
-        if packed is not None:
-            accepted = with_keys(accepted) if packed.are_copies else accepted
-        elif largest > _SMALL_BYTES or Copy in set(map(type, payloads)):
+        if largest > _SMALL_BYTES or (packed is None and Copy in set(map(type, payloads))):
             accepted = self._keyed(accepted, list(map(is_copy, payloads)))
         if self.requires_session:
             self._check_sessions(accepted)
         return accepted
 
-    @staticmethod
-    def _keyed(messages: list[Parts], copied: list[bool]) -> list[Parts]:
+    def _keyed(self, messages: list[Parts], copied: list[bool]) -> list[Parts]:
         """The messages, those that are routes' copies with their keys."""
         if all(copied):
-            return with_keys(messages)
-        keyed = iter(with_keys([parts for parts, is_keyed in zip(messages, copied, strict=True) if is_keyed]))
+            return self._keys.with_keys(messages)
+        keyed = iter(
+            self._keys.with_keys([parts for parts, is_keyed in zip(messages, copied, strict=True) if is_keyed])
+        )
         return [next(keyed) if is_keyed else parts for parts, is_keyed in zip(messages, copied, strict=True)]
 
     def _fresh(self, messages: Sequence[Parts], now_ms: int) -> Sequence[Parts | None]:
