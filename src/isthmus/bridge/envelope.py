@@ -4,6 +4,7 @@ What it is: the choice between messages each alone and envelopes, by what the ro
 credit is left. A target grants credit for deliveries, e.g. 1,000; it comes back a round trip later. Far away it is
 credit, and not work, that a route waits for: then envelopes carry more with the same credit. What it is not: which messages go
 together (`packing`), or what becomes of an envelope that is refused (`delivery`).
+Of envelopes of 5 messages a namespace takes 32 us of CPU for each, of messages alone 20, of envelopes of 150 14.
 
 Invariants:
     I1. A route that is told how many messages to put into an envelope does that, whatever the credit.
@@ -77,7 +78,8 @@ class EnvelopeChoice:
                 self.held_until = now + HOLD_SECONDS if until == math.inf else until
                 return wanted
             return unsent
-        return max(wanted, min(self._most, -(-unsent // half_of_rest)))
+        # A small envelope costs its target more than its messages would alone; so one that is made takes all that waits.
+        return min(self._most, unsent) if wanted > 1 or unsent > half_of_rest else wanted
 
     # ---- whether the target takes them
 

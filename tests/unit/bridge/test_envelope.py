@@ -32,9 +32,18 @@ def test_while_credit_is_plentiful_each_goes_alone_i2(unsent: int, credit: int, 
 
 @pytest.mark.parametrize(
     ("unsent", "credit", "in_flight", "size"),
-    [(500, 800, 200, 2), (500, 100, 900, 25), (500, 50, 950, 100), (500, 1, 999, 200), (4, 250, 750, 4), (2, 2, 0, 2)],
+    [
+        (500, 800, 200, 200),
+        (500, 100, 900, 200),
+        (120, 100, 900, 120),
+        (500, 1, 999, 200),
+        (4, 250, 750, 4),
+        (2, 2, 0, 2),
+    ],
 )
-def test_the_shorter_the_credit_the_larger_the_envelopes(unsent: int, credit: int, in_flight: int, size: int) -> None:
+def test_where_credit_is_short_an_envelope_takes_all_that_waits(
+    unsent: int, credit: int, in_flight: int, size: int
+) -> None:
     assert choice().size(unsent, credit, in_flight, 0.0) == size
 
 
