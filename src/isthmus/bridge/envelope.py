@@ -8,7 +8,8 @@ Of envelopes of 5 messages a namespace takes 32 us of CPU for each, of messages 
 
 Invariants:
     I1. A route that is told how many messages to put into an envelope does that, whatever the credit.
-    I2. While more than half of the credit is left and what waits needs less than half of the rest, each message goes alone.
+    I2. While more than half of the credit is left and what waits needs less than half of the rest, each message goes alone, unless
+        an envelope is under way and `MANY_MESSAGES` wait.
     I3. While less than half of the credit is left, messages that are too few for an envelope wait for more, `HOLD_SECONDS` at most.
     I4. A target that does not say that it takes envelopes gets none by itself; neither does one that has refused an envelope and
         then accepted each of its messages alone.
@@ -24,6 +25,8 @@ __all__ = ["HOLD_SECONDS", "EnvelopeChoice"]
 
 # At the rates at which credit is short, enough messages come within so little; and so many deliveries a second no credit is short of.
 HOLD_SECONDS = 0.002
+# Behind an envelope so many go in one as well: credit is plentiful again only because the one before has saved it.
+MANY_MESSAGES = 32
 # A refusal without a clear reason may pass by itself; so often it is the envelope.
 UNCLEAR_TIMES = 3
 
@@ -53,7 +56,7 @@ class EnvelopeChoice:
         """The target is connected; in one envelope it takes so many messages."""
         self._most = most
 
-    def size(self, unsent: int, credit: int, in_flight: int, now: float) -> int:
+    def size(self, unsent: int, credit: int, in_flight: int, now: float, *, is_packed: bool = False) -> int:
         """How many messages go into each delivery now; 0 or 1: each goes alone.
 
         Args:
@@ -61,6 +64,7 @@ class EnvelopeChoice:
             credit: deliveries that may be sent; 0 where it is not credit that bounds them.
             in_flight: deliveries without an outcome, whose credit comes back.
             now: monotonic seconds.
+            is_packed: whether one of these deliveries is an envelope.
 
         Returns:
             Of no meaning where the messages are to wait for others until `held_until`.
@@ -79,7 +83,8 @@ class EnvelopeChoice:
                 return wanted
             return unsent
         # A small envelope costs its target more than its messages would alone; so one that is made takes all that waits.
-        return min(self._most, unsent) if wanted > 1 or unsent > half_of_rest else wanted
+        is_needed = wanted > 1 or unsent > half_of_rest or (is_packed and unsent >= MANY_MESSAGES)
+        return min(self._most, unsent) if is_needed else wanted
 
     # ---- whether the target takes them
 
