@@ -23,9 +23,10 @@ from isthmus.clock import Clock
 from isthmus.entities.amend import message_id_of, take_apart, with_annotation, with_message_id
 from isthmus.entities.blob import BlobFiles, Blobs, Payload
 from isthmus.entities.calendar import Calendar
-from isthmus.entities.copy import Copy, is_copy, with_keys
+from isthmus.entities.copy import Copy, KeyReader, is_copy
 from isthmus.entities.description import INFINITE_MS, EntityStatus
 from isthmus.entities.detection import Detection
+from isthmus.entities.envelope import Packed
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.fan_out import FanOut
 from isthmus.entities.fragment.place import detection_id
@@ -34,6 +35,7 @@ from isthmus.entities.key import (
     DEFERRED,
     DETECTION,
     DUPLICATE_KEY,
+    KEY_RUN,
     MESSAGE,
     SCHEDULED,
     SOURCE_MARK,
@@ -45,7 +47,7 @@ from isthmus.entities.key import (
 )
 from isthmus.entities.key_detection import KeyDetection
 from isthmus.entities.limit import Limits
-from isthmus.entities.parse import HeadCache, split_many, split_mixed
+from isthmus.entities.parse import HeadCache, split_many, split_mixed, split_packed
 from isthmus.entities.record import OVERHEAD_BYTES, Parts, build, plain_payload, size_of
 from isthmus.entities.staging import Callback, Failure, Staging
 from isthmus.entities.window import Budget
@@ -174,6 +176,7 @@ class Intake:
         # Of messages that are still coming; in memory only, since what has not come whole does not survive.
         self._coming_bytes = 0
         self._heads = HeadCache(0)
+        self._keys = KeyReader()
         self._detection: Detection | None = None
         # Of copies' duplicate keys, which every entity keeps once such copies come.
         self._duplicate_keys: KeyDetection | None = None
@@ -445,7 +448,8 @@ class Intake:
     def examine(self, payloads: Sequence[Payload]) -> list[Parts]:
         """Check messages and take them apart; stages nothing. Errors as `accept`."""
         self.check_sendable()
-        sizes = list(map(len, payloads))
+        packed = payloads if isinstance(payloads, Packed) else None
+        sizes = list(map(len, payloads)) if packed is None else packed.sizes
         if not sizes:
             return []
         if max(sizes) > self.max_message_size_bytes:
@@ -454,6 +458,8 @@ class Intake:
         largest = max(sizes)
         if largest > _SMALL_BYTES:
             accepted = split_mixed(payloads, self._heads)
+        elif packed is not None:
+            accepted = split_packed(packed.data, packed.bounds, self._heads, self._keys if packed.are_copies else None)
         else:
             accepted = split_many(payloads, self._heads)  # type: ignore[arg-type]  # none is large
         if largest > self._context.limits.max_property_bytes:
@@ -473,18 +479,19 @@ class Intake:
             for number, place in enumerate(without):
                 start = 2 * _ID_BYTES * number
                 accepted[place] = with_message_id(accepted[place], made[start : start + 2 * _ID_BYTES])
-        if largest > _SMALL_BYTES or Copy in set(map(type, payloads)):
+        if largest > _SMALL_BYTES or (packed is None and Copy in set(map(type, payloads))):
             accepted = self._keyed(accepted, list(map(is_copy, payloads)))
         if self.requires_session:
             self._check_sessions(accepted)
         return accepted
 
-    @staticmethod
-    def _keyed(messages: list[Parts], copied: list[bool]) -> list[Parts]:
+    def _keyed(self, messages: list[Parts], copied: list[bool]) -> list[Parts]:
         """The messages, those that are routes' copies with their keys."""
         if all(copied):
-            return with_keys(messages)
-        keyed = iter(with_keys([parts for parts, is_keyed in zip(messages, copied, strict=True) if is_keyed]))
+            return self._keys.with_keys(messages)
+        keyed = iter(
+            self._keys.with_keys([parts for parts, is_keyed in zip(messages, copied, strict=True) if is_keyed])
+        )
         return [next(keyed) if is_keyed else parts for parts, is_keyed in zip(messages, copied, strict=True)]
 
     def _fresh(self, messages: Sequence[Parts], now_ms: int) -> Sequence[Parts | None]:
@@ -691,7 +698,7 @@ class Intake:
     def wipe(self) -> None:
         """Stage the removal of everything the entity has in the store, and end it."""
         batch = self._staging.batch
-        for table in (MESSAGE, DEFERRED, SCHEDULED, UNREADABLE, DETECTION, DUPLICATE_KEY, SOURCE_MARK):
+        for table in (MESSAGE, DEFERRED, SCHEDULED, UNREADABLE, DETECTION, DUPLICATE_KEY, SOURCE_MARK, KEY_RUN):
             batch.delete_range(*numbered_span(table, self.number))
         batch.delete(state_key(self.number))
         self.is_deleted = True
