@@ -48,13 +48,13 @@ def fault_matrix_page() -> str:
             "at the source, because it was published to be refused."
         ),
         "",
-        "| fault | what happens | published | under way | set aside | run at (UTC), commit |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| fault | what happens | carried by | published | under way | set aside | run at (UTC), commit |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for fault, told in record.items():
         sums = (_sum(told, kind) for kind in ("published", "unsettled", "set_aside"))
         counts = " | ".join(f"{each:,}" for each in sums)
-        lines.append(f"| {fault} | {told['told']} | {counts} | {told['at']}, {told['commit']} |")
+        lines.append(f"| {fault} | {told['told']} | {told['carrier']} | {counts} | {told['at']}, {told['commit']} |")
     lines += [
         "",
         (

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import psutil
 
+from hosted_run import HostedRun
 from isthmus.testing.federation import FederationProcess, RunProcess
 from isthmus.testing.proxy import Proxy, Weather
 from matrix_scenario import SOURCE, TARGET
 
-__all__ = ["FAULTS", "RUN", "Fault", "Stage"]
+__all__ = ["FAULTS", "Fault", "Stage"]
 
 RUN = ("--json", "--retry-first", "1", "--retry-limit", "5", "--lease", "30")
 ROUND_TRIP = Weather(delay_seconds=0.03)
@@ -36,26 +37,37 @@ LOST_ROUNDS = 3
 WORKER_SECONDS = 180.0
 
 
-@dataclass(slots=True)
 class Stage:
     """What a fault strikes.
 
-    Attributes:
+    Args:
         federation: its namespaces and proxies.
-        run: which moves messages now.
         chance: chooses moments.
+        in_spark: whether `isthmus run` moves messages; else leases without Spark do.
+
+    Attributes:
+        run: which moves messages now.
     """
 
-    federation: FederationProcess
-    run: RunProcess
-    chance: random.Random
+    def __init__(self, federation: FederationProcess, chance: random.Random, *, in_spark: bool) -> None:
+        self.federation = federation
+        self.chance = chance
+        self.in_spark = in_spark
+        self._runs = 0
+        self.run = self._start()
+
+    def _start(self) -> RunProcess | HostedRun:
+        self._runs += 1
+        if self.in_spark:
+            return self.federation.run(*RUN)
+        return HostedRun(self.federation.file, self.federation.folder / f"hosted-{self._runs}")
 
     def run_again(self) -> None:
         """Kill the run with all that it started, and start another."""
         below = psutil.Process(self.run.pid).children(recursive=True)
         self.run.end(signal.SIGKILL)
         psutil.wait_procs(below, timeout=30)
-        self.run = self.federation.run(*RUN)
+        self.run = self._start()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +78,13 @@ class Fault:
         name: of its column.
         told: what happens, for the page.
         strike: does it and heals it; returns when all is as before.
+        needs_spark: whether it strikes a process that only a run in Spark has.
     """
 
     name: str
     told: str
     strike: Callable[[Stage], None]
+    needs_spark: bool = False
 
 
 def _kill_namespace(alias: str) -> Callable[[Stage], None]:
@@ -84,6 +98,7 @@ def _kill_namespace(alias: str) -> Callable[[Stage], None]:
 
 def _kill_worker(*, reads: bool) -> Callable[[Stage], None]:
     def strike(stage: Stage) -> None:
+        assert isinstance(stage.run, RunProcess)
         limit = time.monotonic() + WORKER_SECONDS
         while time.monotonic() < limit:
             if worker := stage.run.worker(reads=reads):
@@ -161,8 +176,8 @@ FAULTS: tuple[Fault, ...] = (
         "target killed", f"`jfk` is killed with -9 and starts again after {AWAY_SECONDS:.0f} s", _kill_namespace(TARGET)
     ),
     Fault("driver killed", "`isthmus run` is killed with -9 and another one is started", Stage.run_again),
-    Fault("reader killed", "the worker that reads from sources is killed with -9", _kill_worker(reads=True)),
-    Fault("sender killed", "the worker that sends to targets is killed with -9", _kill_worker(reads=False)),
+    Fault("reader killed", "the worker that reads from sources is killed with -9", _kill_worker(reads=True), True),
+    Fault("sender killed", "the worker that sends to targets is killed with -9", _kill_worker(reads=False), True),
     Fault(
         "network cut",
         f"all connections of the run are reset, and new ones refused for {CUT_SECONDS:.0f} s",

@@ -51,12 +51,13 @@ class Cell:
         return is_whole and not (self.detects and self.duplicated) and not (self.ordered and self.out_of_order)
 
 
-def write(fault: str, told: str, seconds: float, cells: Mapping[str, Cell]) -> None:
+def write(fault: str, told: str, carrier: str, seconds: float, cells: Mapping[str, Cell]) -> None:
     """Record what a fault did.
 
     Args:
         fault: its name.
         told: what happens.
+        carrier: what moved the messages.
         seconds: from its end until all was moved.
         cells: by scenario.
     """
@@ -64,6 +65,7 @@ def write(fault: str, told: str, seconds: float, cells: Mapping[str, Cell]) -> N
     git = ["git", "-C", str(FILE.parent), "rev-parse", "--short", "HEAD"]
     record[fault] = {
         "told": told,
+        "carrier": carrier,
         "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
         "commit": subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip(),
         "seconds": round(seconds),

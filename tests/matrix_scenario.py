@@ -42,7 +42,7 @@ class Scenario:
         has_invalid: whether each fiftieth message is set aside at its source by the task's steps.
         fails_at: queue whose consumer dead-letters every message; what it dead-letters has to stand at `spills_to`.
         spills_to: see `fails_at`.
-        is_moved: whether routes move its messages; else the namespace does.
+        needs_spark: whether its steps work on DataFrames.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Scenario:
     has_invalid: bool = False
     fails_at: Endpoint | None = None
     spills_to: Endpoint | None = None
-    is_moved: bool = True
+    needs_spark: bool = False
 
     def ledger_flows(self, federation: Federation) -> list[Flow]:
         """What has to stand where by the publishers' own numbers."""
@@ -188,7 +188,6 @@ SCENARIOS: tuple[Scenario, ...] = (
         "chain",
         "members: [ewr]",
         "forward: {ch: ch-middle, ch-middle: ch-end}",
-        is_moved=False,
     ),
     *_twice(
         _scenario(
@@ -218,6 +217,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "duplicates: origin",
         *_OWN_STEPS,
         has_invalid=True,
+        needs_spark=True,
     ),
 )
 
