@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference that follow from the code: command line, federation file, data source, Kafka.
+"""Writes the pages that follow from the code (command line, federation file, data source, Kafka) or from records (fault matrix).
 
 Run by `make docs`; `docs/check.py` compares what stands with what this would write.
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
+from fault_matrix_page import fault_matrix_page
 from typer.core import TyperGroup
 
 from isthmus.cli.app import create_app
@@ -25,6 +26,7 @@ NOTE = "<!-- Written by `make docs` from the code; edits are lost. -->"
 def pages() -> dict[Path, str]:
     """What each generated page should hold."""
     return {
+        DOCS / "explanation" / "fault-matrix.md": fault_matrix_page(),
         DOCS / "reference" / "cli.md": command_line(),
         DOCS / "reference" / "data-source.md": data_source(),
         DOCS / "reference" / "federation-file.md": reference_page(),
