@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference that follow from the code: command line, federation file, data source, Kafka.
+"""Writes the pages that follow from the code (command line, federation file, data source, Kafka) or from records (fault matrix).
 
 Run by `make docs`; `docs/check.py` compares what stands with what this would write.
 """
@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
+from fault_matrix_page import fault_matrix_page
 from typer.core import TyperGroup
 
 from isthmus.cli.app import create_app
-from isthmus.connectors.kafka.option import PREFIX, SOURCE, TARGET
+from isthmus.connectors.kafka.option import ADMINISTRATION, PREFIX, SOURCE, TARGET
+from isthmus.connectors.kafka.spark.option import READ, WRITE
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions, spec_of
 from isthmus.connectors.spec import Kind, Setting, Spec
 from isthmus.topology.reference_page import reference_page
@@ -24,6 +26,7 @@ NOTE = "<!-- Written by `make docs` from the code; edits are lost. -->"
 def pages() -> dict[Path, str]:
     """What each generated page should hold."""
     return {
+        DOCS / "explanation" / "fault-matrix.md": fault_matrix_page(),
         DOCS / "reference" / "cli.md": command_line(),
         DOCS / "reference" / "data-source.md": data_source(),
         DOCS / "reference" / "federation-file.md": reference_page(),
@@ -35,7 +38,7 @@ def command_line() -> str:
     """The page of all verbs, their arguments and options."""
     lines = ["# The command line", "", NOTE, ""]
     lines += [
-        "Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted. With `--json` the last line of the output is",
+        "Exit codes: 0 done, 1 failed (also a namespace that is away), 2 bad input, 130 interrupted. With `--json` the last line of the output is",
         "",
     ]
     lines[-2] += ' one JSON object; an error is `{"error": …}`.'
@@ -69,6 +72,19 @@ def kafka() -> str:
     ]
     for title, spec in (("Reading", SOURCE), ("Writing", TARGET)):
         lines += ["", f"## {title}", "", *options_table(spec)]
+    lines += ["", "## The data source `isthmus_kafka`", ""]
+    lines += [
+        "Options of plain Spark's reads and writes ([how to use them](../how-to/use-kafka.md#plain-spark)); names are taken in any"
+    ]
+    lines[-1] += " case, with or without underscores."
+    cluster = [each.name for each in ADMINISTRATION.settings]
+    lines += [
+        "",
+        "Those that reach the cluster are the same as above: " + ", ".join(f"`{name}`" for name in cluster) + ".",
+    ]
+    for title, spec in (("Read", READ), ("Write", WRITE)):
+        own = Spec(spec.name, spec.description, tuple(each for each in spec.settings if each.name not in cluster))
+        lines += ["", f"### {title}", "", *options_table(own)]
     return "\n".join(lines) + "\n"
 
 

@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from isthmus.broker.certificate import ensure_certificate
+from isthmus.broker.security.certificate import ensure_certificate
 
 __all__ = ["PASSWORD", "USER", "KafkaBroker", "broker", "install_kafka"]
 

@@ -28,6 +28,8 @@ class FakeSystem:
         self.credits: list[tuple[str, int]] = []
         self.opened: list[str] = []
         self.closed: list[str] = []
+        self.staying: set[str] = set()
+        """Sources that do not leave when they are closed."""
         self.refusing: dict[str, SourceLost] = {}
         self.raising: set[str] = set()
         self.polls = 0
@@ -184,3 +186,7 @@ class FakeSource:
         self._is_open = False
         self._system.closed.append(self.name)
         self._pool.by_key.pop(self._key, None)
+
+    @property
+    def has_left(self) -> bool:
+        return self.name not in self._system.staying

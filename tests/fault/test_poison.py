@@ -79,7 +79,7 @@ def test_a_message_that_kills_its_worker_is_set_aside(tmp_path: Path, monkeypatc
             federation.publish("ewr", BEFORE, 200)
             publish_poison(federation, POISON[kind])
             federation.publish("ewr", BEFORE, 200)
-        federation.wait_moved(240.0)
+        federation.wait_moved(480.0)
         route = next(route for route in routes(federation.federation) if route.source.alias == "ewr")
         dead = Endpoint("ewr", f"{route.source.entity}/$DeadLetterQueue")
         with Reach(federation.federation) as reach:

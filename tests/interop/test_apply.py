@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,9 +18,12 @@ from typer.testing import CliRunner
 from isthmus.cli.app import create_app
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import ConfigError
+from isthmus.replication.reach import Reach
+from isthmus.supervisor.claim import ClaimKeeper
 from isthmus.testing.namespace import NamespaceProcess, namespace
 from isthmus.topology import Federation, Plan, plan, read, routes
 from isthmus.topology.pattern.mark import mark_filter
+from isthmus.topology.source import load
 
 REPLICATION = "isthmus.flights.jfk"
 MARKED = ", mark: replication"
@@ -233,6 +237,15 @@ def test_what_a_member_that_is_gone_left_is_counted_and_removed(
         ("jfk", "isthmus.claims/Subscriptions/flights"): 0,
     }
     assert listed["removed"] is None
+    run = ClaimKeeper([("flights", "ewr")], Reach(load(str(file))).open).start()
+    try:
+        while not run.decided():
+            time.sleep(0.05)
+        refused = CliRunner().invoke(create_app("remove"), ["remove", "isthmus.yaml", "flights", "--yes", "--json"])
+        assert (refused.exit_code, json.loads(refused.output)["error"]["code"]) == (1, "task-claimed")
+    finally:
+        run.close()
+    assert call("remove", "isthmus.yaml", "flights")["orphans"] == listed["orphans"]
     assert len(call("remove", "isthmus.yaml", "flights", "--yes")["removed"]["applied"]) == 4
     assert call("remove", "isthmus.yaml", "flights")["orphans"] == []
     with pair.admin() as admin:

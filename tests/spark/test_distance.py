@@ -13,6 +13,7 @@ from isthmus.cli.app import create_app
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.soak  # a measurement: minutes of load
 def test_the_command_tells_rates_times_and_ratios(tmp_path: Path) -> None:
     words = ["bench", "rtt", "--messages", "1000", "--delays", "0,40", "--seconds", "1", "--rate", "50", "--json"]
     done = CliRunner().invoke(create_app("bench"), [*words, "--alone", "--data", str(tmp_path)])

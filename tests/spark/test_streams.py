@@ -12,6 +12,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from isthmus.connectors.administration import Administrations
+from isthmus.replication.verify import verify
 from isthmus.supervisor.survey import survey
 from isthmus.testing.federation import RunProcess
 from isthmus.testing.namespace import NamespaceProcess, namespace
@@ -26,6 +27,7 @@ CONFIG = """
 queues:
   departures: {requires_duplicate_detection: true, requires_session: true}
   outgoing: {}
+  old: {}
 """
 TASKS = """
 tasks:
@@ -33,6 +35,8 @@ tasks:
     {pattern: stream-to-queue, source: hub, stream: flights, target: ewr, queue: departures, sessions: true, partitions: 3}
   arrivals:
     {pattern: queue-to-stream, source: ewr, queue: outgoing, target: hub, stream: arrivals, partitions: 2}
+  mirror: {pattern: copy, source: hub, topic: flights, target: hub, target_topic: flights-copy}
+  emptied: {pattern: move, source: ewr, queue: old, target: hub, target_topic: old, partitioning: single}
 """
 
 
@@ -93,12 +97,19 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
         made = Streams(folder, kafka, served)
         made.kafka.create("flights", 3)
         publish(kafka.address, "flights", 9000, 9010, keys=5)  # stands before `apply`, and is passed over: start is now
-        assert made.apply() == [
-            "ewr topic isthmus.claims",
-            "hub log arrivals",
-            "ewr subscription isthmus.claims/Subscriptions/departures",
+        with Administrations(made.federation) as administrations:
+            noted = plan(made.federation, administrations.observe()).notes
+        assert sum("what was published before `apply` is not moved" in note for note in noted) == 2
+        assert sorted(made.apply()) == [
             "ewr subscription isthmus.claims/Subscriptions/arrivals",
+            "ewr subscription isthmus.claims/Subscriptions/departures",
+            "ewr subscription isthmus.claims/Subscriptions/emptied",
+            "ewr topic isthmus.claims",
             "hub group flights/Groups/isthmus.departures",
+            "hub group flights/Groups/isthmus.mirror.hub",
+            "hub log arrivals",
+            "hub log flights-copy",
+            "hub log old",
         ]
         assert made.apply() == []
         try:
@@ -106,6 +117,11 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
         finally:
             for run in made.runs:
                 run.end(signal.SIGKILL)
+
+
+def numbers(records: dict[int, list[Any]]) -> dict[int, list[int]]:
+    """The numbers of records by partition."""
+    return {partition: [int(each.value()) for each in found] for partition, found in records.items()}
 
 
 def test_both_ways_in_one_run(streams: Streams) -> None:
@@ -118,8 +134,23 @@ def test_both_ways_in_one_run(streams: Streams) -> None:
             sender.send_messages(
                 ServiceBusMessage(f"{number}", message_id=f"m{number}", partition_key=f"p{number % 4}", subject="s")
             )
+    with streams.bus() as client, client.get_queue_sender("old") as sender:
+        sender.send_messages([ServiceBusMessage(f"{number}", session_id=f"s{number % 3}") for number in range(50)])
     run = streams.run("--available-now", "--json")
     assert run.wait(240) == 0, run.log()[-3000:]
+    proofs = {each.task: each for each in verify(streams.federation)}
+    assert {
+        task: (proof.total("earlier"), proof.total("arrived"), proof.verdict.name) for task, proof in proofs.items()
+    } == {
+        "departures": (10, 1010, "CLEAN"),
+        "arrivals": (0, 300, "CLEAN"),
+        "mirror": (10, 1010, "CLEAN"),
+        "emptied": (0, 50, "CLEAN"),
+    }, [proof.to_dict() for proof in proofs.values()]
+    at = {alias: numbers(consumed(streams.kafka.address, alias, 1010)) for alias in ("flights", "flights-copy")}
+    assert at["flights-copy"] == {key: [n for n in each if n < 9000] for key, each in at["flights"].items()}
+    (old,) = consumed(streams.kafka.address, "old", 50).values()
+    assert [(int(each.value()), each.key()) for each in old] == [(n, b"s%d" % (n % 3)) for n in range(50)]
     for key in range(5):
         found = streams.received(f"key-{key}")
         assert [int(str(each)) for each in found] == list(range(key, 1000, 5))
@@ -154,5 +185,7 @@ def test_a_kill_doubles_nothing_and_a_second_run_is_refused(streams: Streams) ->
     run.end(signal.SIGKILL)
     again = streams.run("--available-now")
     assert again.wait(240) == 0, again.log()[-3000:]
+    (proof,) = verify(streams.federation, task="departures")
+    assert proof.total("lost") == proof.total("duplicated") == 0, proof.to_dict()
     found = {key: [int(str(each)) for each in streams.received(f"key-{key}")] for key in range(5)}
     assert found == {key: list(range(2000 + key, 6000, 5)) for key in range(5)}

@@ -279,7 +279,9 @@ class Delivery:
             return
         if link.is_open and self._next < self._outbox.end and not self.has_failed:
             credit = link.credit if link.waits_for_credit else 0
-            size = self._envelopes.size(self.unsent, credit, link.flight.outstanding, now)
+            flight = link.flight
+            is_packed = flight.messages > flight.outstanding
+            size = self._envelopes.size(self.unsent, credit, flight.outstanding, now, is_packed=is_packed)
             if self._envelopes.held_until < math.inf:
                 return
             self._next = self._transmit(self._next, self._outbox.end, size, now, effects)

@@ -4,10 +4,12 @@ What it is: the choice between messages each alone and envelopes, by what the ro
 credit is left. A target grants credit for deliveries, e.g. 1,000; it comes back a round trip later. Far away it is
 credit, and not work, that a route waits for: then envelopes carry more with the same credit. What it is not: which messages go
 together (`packing`), or what becomes of an envelope that is refused (`delivery`).
+Of envelopes of 5 messages a namespace takes 32 us of CPU for each, of messages alone 20, of envelopes of 150 14.
 
 Invariants:
     I1. A route that is told how many messages to put into an envelope does that, whatever the credit.
-    I2. While more than half of the credit is left and what waits needs less than half of the rest, each message goes alone.
+    I2. While more than half of the credit is left and what waits needs less than half of the rest, each message goes alone, unless
+        an envelope is under way and `MANY_MESSAGES` wait.
     I3. While less than half of the credit is left, messages that are too few for an envelope wait for more, `HOLD_SECONDS` at most.
     I4. A target that does not say that it takes envelopes gets none by itself; neither does one that has refused an envelope and
         then accepted each of its messages alone.
@@ -23,6 +25,8 @@ __all__ = ["HOLD_SECONDS", "EnvelopeChoice"]
 
 # At the rates at which credit is short, enough messages come within so little; and so many deliveries a second no credit is short of.
 HOLD_SECONDS = 0.002
+# Behind an envelope so many go in one as well: credit is plentiful again only because the one before has saved it.
+MANY_MESSAGES = 32
 # A refusal without a clear reason may pass by itself; so often it is the envelope.
 UNCLEAR_TIMES = 3
 
@@ -52,7 +56,7 @@ class EnvelopeChoice:
         """The target is connected; in one envelope it takes so many messages."""
         self._most = most
 
-    def size(self, unsent: int, credit: int, in_flight: int, now: float) -> int:
+    def size(self, unsent: int, credit: int, in_flight: int, now: float, *, is_packed: bool = False) -> int:
         """How many messages go into each delivery now; 0 or 1: each goes alone.
 
         Args:
@@ -60,6 +64,7 @@ class EnvelopeChoice:
             credit: deliveries that may be sent; 0 where it is not credit that bounds them.
             in_flight: deliveries without an outcome, whose credit comes back.
             now: monotonic seconds.
+            is_packed: whether one of these deliveries is an envelope.
 
         Returns:
             Of no meaning where the messages are to wait for others until `held_until`.
@@ -77,7 +82,9 @@ class EnvelopeChoice:
                 self.held_until = now + HOLD_SECONDS if until == math.inf else until
                 return wanted
             return unsent
-        return max(wanted, min(self._most, -(-unsent // half_of_rest)))
+        # A small envelope costs its target more than its messages would alone; so one that is made takes all that waits.
+        is_needed = wanted > 1 or unsent > half_of_rest or (is_packed and unsent >= MANY_MESSAGES)
+        return min(self._most, unsent) if is_needed else wanted
 
     # ---- whether the target takes them
 

@@ -88,6 +88,8 @@ def _envelope_count(
         return 1
     limit = min(settings.envelope_bytes, message_bytes or settings.envelope_bytes)
     stop = min(stop, start + most)
+    if not alone and sum(map(len, run.payloads[start:stop])) + settings.overhead_bytes * (stop - start) <= limit:
+        return stop - start
     size, at = 0, start
     while at < stop:
         size += len(run.payloads[at]) + settings.overhead_bytes

@@ -155,6 +155,11 @@ class Source(Protocol):
         """Ends it. What was delivered and not settled comes again by the system's own rules."""
         ...
 
+    @property
+    def has_left(self) -> bool:
+        """Whether, after `close`, another source of the same entity may open, here or elsewhere, without reading what was settled."""
+        ...
+
 
 # ---- what a target tells: the events of the delivery machine
 

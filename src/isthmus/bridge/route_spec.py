@@ -40,6 +40,7 @@ class RouteSpec:
         target: where they go.
         claim: which claim has to be held while it is carried; empty: none.
         ordered: whether the order of the source is kept.
+        competing: whether several readers may read its source at once, where its order is not kept.
         only_present: end when what stood at the source at the beginning is moved.
         window: messages that may be delivered and not settled.
         window_bytes: their bytes; one message alone may be larger.
@@ -56,6 +57,7 @@ class RouteSpec:
     target: End
     claim: str = ""
     ordered: bool = True
+    competing: bool = True
     only_present: bool = False
     window: int = 16_000
     window_bytes: int = 64 << 20
@@ -67,9 +69,9 @@ class RouteSpec:
     steps: tuple[str, ...] = ()
 
     @property
-    def is_alone(self) -> bool:
-        """Whether one reader carries it: it keeps an order, or a rate, which several readers would each reach."""
-        return self.ordered or bool(self.rate)
+    def is_spread(self) -> bool:
+        """Whether the readers of all slots carry it at once; not where it keeps a rate, which each of them would reach."""
+        return self.competing and not self.ordered and not self.rate
 
     @property
     def step_names(self) -> tuple[str, ...]:

@@ -53,6 +53,7 @@ class CommitLoop:
         store: the engine's store, synced here.
         on_committed: called after each group has been acknowledged or has failed.
         quick_bytes: groups of at most so many bytes may be synced on the loop; 0: none.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -62,12 +63,14 @@ class CommitLoop:
         on_committed: Callable[[], None] = lambda: None,
         *,
         quick_bytes: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._store = store
         self._on_committed = on_committed
         self._loop = asyncio.get_running_loop()
-        self._syncer = _Syncer(store.sync, self._loop, self._end)
+        self._clock = clock
+        self._syncer = _Syncer(self._timed_sync, self._loop, self._end)
         self._quick_bytes = quick_bytes
         self._sync_mean = FIRST_SYNC_SECONDS
         self._on_loop = False
@@ -154,7 +157,7 @@ class CommitLoop:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._began_at = time.monotonic()
+        self._began_at = self._clock()
         try:
             commit = self._engine.begin_commit()
         except Exception as error:  # noqa: BLE001 - whatever it is, the next group is tried
@@ -169,7 +172,7 @@ class CommitLoop:
         is_quick = self._quick_bytes > 0 and self._sync_mean < QUICK_SECONDS
         self._on_loop = is_quick and self._store.unsynced_bytes <= self._quick_bytes
         if self._on_loop:
-            self._end(commit, *_timed(self._store.sync))
+            self._end(commit, *self._timed_sync())
             return
         try:
             self._syncer.submit(commit)
@@ -182,7 +185,7 @@ class CommitLoop:
         if error is None:
             self._commits += 1
             self._failure = ""
-            seconds = time.monotonic() - self._began_at
+            seconds = self._clock() - self._began_at
             self._seconds += seconds
             self._operations += len(commit)
             self._classes[bisect_left(COMMIT_SECONDS, seconds)] += 1
@@ -192,6 +195,16 @@ class CommitLoop:
             self._report(failure)
             self._guard(lambda: self._engine.fail_commit(commit, failure))
         self._settled(failed=error is not None)
+
+    def _timed_sync(self) -> tuple[BaseException | None, float]:
+        """What the store's sync raised, and how many seconds it took."""
+        error: BaseException | None = None
+        began = self._clock()
+        try:
+            self._store.sync()
+        except BaseException as raised:  # noqa: BLE001 - whatever it is, it belongs to the commit
+            error = raised
+        return error, self._clock() - began
 
     def _settled(self, *, failed: bool = False) -> None:
         self._guard(self._on_committed)
@@ -233,14 +246,14 @@ class _Syncer:
     namespace does for a message that comes alone.
 
     Args:
-        sync: waits for the disk, with the interpreter released.
+        sync: waits for the disk, with the interpreter released; gives what that raised or None, and how many seconds it took.
         loop: where `on_end` is called.
-        on_end: takes the commit, what the sync raised or None, and how many seconds it took.
+        on_end: takes the commit, and what `sync` gave.
     """
 
     def __init__(
         self,
-        sync: Callable[[], None],
+        sync: Callable[[], tuple[BaseException | None, float]],
         loop: asyncio.AbstractEventLoop,
         on_end: Callable[[Commit, BaseException | None, float], None],
     ) -> None:
@@ -270,21 +283,10 @@ class _Syncer:
 
     def _run(self) -> None:
         while (commit := self._commits.get()) is not None:
-            error, seconds = _timed(self._sync)
+            error, seconds = self._sync()
             try:
                 self._loop.call_soon_threadsafe(self._on_end, commit, error, seconds)
             except RuntimeError:  # the loop is closed: nobody is left to tell
                 return
             # What the callbacks hold must not wait here for the next commit.
             del commit
-
-
-def _timed(sync: Callable[[], None]) -> tuple[BaseException | None, float]:
-    """What a sync raised, and how many seconds it took."""
-    error: BaseException | None = None
-    began = time.monotonic()
-    try:
-        sync()
-    except BaseException as raised:  # noqa: BLE001 - whatever it is, it belongs to the commit
-        error = raised
-    return error, time.monotonic() - began

@@ -124,7 +124,8 @@ class Namespace:
         self._has_waited = False
         self.every(_PEER_TICK_SECONDS, self._tick_peers)
         self._engine_due_at = 0.0  # monotonic seconds
-        self.every(_ENGINE_TICK_SECONDS, self._tick_engine)
+        self._engine_looked_at = clock.monotonic()
+        self.every(_ENGINE_TICK_SECONDS, self.tick_engine)
         self.every(_PROBE_SECONDS, self._probe)
         if engine.stores is not None:
             self._take_over(engine.stores)
@@ -280,8 +281,12 @@ class Namespace:
     def _engines(self) -> list[Engine]:
         return [self.engine, *(store.engine for store in self.engine.stores or () if store.engine is not None)]
 
-    def _tick_engine(self) -> None:
+    def tick_engine(self) -> None:
+        """Let the engine do what time asks for, if anything is due."""
         now = self.clock.monotonic()
+        was_stopped, self._engine_looked_at = now - self._engine_looked_at > _STALL_SECONDS, now
+        if was_stopped:
+            self.engine.count_idle_anew()
         if now < self._engine_due_at:
             return
         now_ms = self.clock.wall_ms()
@@ -289,6 +294,9 @@ class Namespace:
             due_ms = self.engine.tick(now_ms)
         except StoreError as error:
             _log.warning("what time asks for waits for the store: reason=%s", error)
+            due_ms = None
+        except Exception:  # noqa: BLE001 - whatever it is, the next look comes
+            _log.exception("what time asks for waits for the next look: a fault")
             due_ms = None
         rest_seconds = _ENGINE_REST_SECONDS if due_ms is None else min((due_ms - now_ms) / 1000, _ENGINE_REST_SECONDS)
         self._engine_due_at = now + rest_seconds

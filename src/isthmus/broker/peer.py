@@ -125,6 +125,8 @@ _FAILURES = 100
 _CBS_REQUEST_BYTES = 64 << 10
 # Answers that a client leaves unread; nobody who reads at all comes near it.
 _UNSENT_BYTES = 256 << 20
+# After the disk refused a deletion.
+_RETRY_SECONDS = 1.0
 # How long a key that was taken away may still be of use.
 _REVIEW_SECONDS = 2.0
 
@@ -282,6 +284,10 @@ class Peer:
             sender_link.offer()
         else:
             self._namespace.offer(sender_link)
+
+    def offer_later(self, sender_link: SenderLink) -> None:
+        """As `offer`, after a pause: a disk that refuses is not to be asked again at once."""
+        self._namespace.call_later(_RETRY_SECONDS, lambda: self.offer(sender_link))
 
     def flush(self) -> None:
         """Send what was queued."""

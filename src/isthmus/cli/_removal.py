@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +13,13 @@ from rich.text import Text
 
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import IsthmusError
-from isthmus.topology import Change, NamespaceState
+from isthmus.topology import Change, Federation, NamespaceState
 from isthmus.topology.orphan import Orphan, removal
 
-__all__ = ["Removal", "print_others", "remove_orphans"]
+__all__ = ["Removal", "claims_of", "print_others", "remove_orphans"]
+
+
+Claims = Callable[[Sequence[tuple[str, str]]], AbstractContextManager[None]]
 
 
 @dataclass
@@ -25,19 +29,22 @@ class Removal:
     Attributes:
         rows: each orphan as plain values for `--json`: namespace, kind, path, task, member, messages (None: not known).
         applied: the changes that were made; None without consent.
+        error: why nothing was deleted though there was consent.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     applied: Applied | None = None
+    error: IsthmusError | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for `--json`."""
-        return {"orphans": self.rows, "removed": self.applied.to_dict() if self.applied else None}
+        told = {"orphans": self.rows, "removed": self.applied.to_dict() if self.applied else None}
+        return told | ({"error": self.error.to_dict()} if self.error is not None else {})
 
     @property
     def failed(self) -> bool:
         """Whether a deletion was refused."""
-        return self.applied is not None and self.applied.failed is not None
+        return self.error is not None or (self.applied is not None and self.applied.failed is not None)
 
 
 def remove_orphans(
@@ -47,6 +54,7 @@ def remove_orphans(
     *,
     consent: bool,
     console: Console | None,
+    claims: Claims,
 ) -> Removal:
     """Name the orphans and the messages that wait in them, and delete them where that is consented to.
 
@@ -56,6 +64,7 @@ def remove_orphans(
         orphans: to delete.
         consent: whether to delete.
         console: for people; None for `--json`.
+        claims: holds claims of tasks, by task and alias, while it lasts; an error where a run has one.
     """
     found = Removal([_row(administrations, each) for each in orphans])
     if console and orphans:
@@ -67,7 +76,15 @@ def remove_orphans(
         if console:
             console.print(Text(f"{change.alias}: {change.action} {change.kind} {change.path}"))
 
-    found.applied = administrations.make(removal(held, orphans), say)
+    claimed = [(each.task, each.alias) for each in orphans if each.is_claim]
+    try:
+        with claims(claimed) if claimed else nullcontext():
+            found.applied = administrations.make(removal(held, orphans), say)
+    except IsthmusError as error:
+        found.error = error
+        if console:
+            console.print(Text(str(error), style="red"))
+        return found
     failed = found.applied.failed
     if console and failed is not None:
         told = (
@@ -75,6 +92,17 @@ def remove_orphans(
         )
         console.print(Text(told, style="red"))
     return found
+
+
+def claims_of(federation: Federation) -> Claims:
+    """Holds claims at a federation's namespaces."""
+
+    def hold(wanted: Sequence[tuple[str, str]]) -> AbstractContextManager[None]:
+        from isthmus.supervisor.removal_claim import held_claims
+
+        return held_claims(federation, wanted)
+
+    return hold
 
 
 def print_others(others: Iterable[Orphan], file: str, console: Console) -> None:

@@ -5,7 +5,7 @@ that has `register(app: typer.Typer) -> None`; only the module of the verb that 
 them need a second to import. A module whose name begins with an underscore holds a part of a verb. It has no verb of
 its own.
 
-Exit codes: 0 done, 1 failed, 2 bad input (a wrong option, a file with faults), 130 interrupted.
+Exit codes: 0 done, 1 failed (also a namespace that is away), 2 bad input (a wrong option, a file with faults), 130 interrupted.
 
 Invariants:
     I1. An `IsthmusError` ends as its text on standard error, without a traceback; with `--json` in the arguments also
@@ -72,7 +72,7 @@ def create_app(verb: str | None = None) -> typer.Typer:
 
 def exit_code(error: IsthmusError) -> int:
     """The exit code that tells a caller's mistake (2) from a failure (1)."""
-    return 2 if isinstance(error, BAD_INPUT) else 1
+    return 2 if isinstance(error, BAD_INPUT) and not error.retryable else 1
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from isthmus.cli._removal import Removal, print_others, remove_orphans
+from isthmus.cli._removal import Removal, claims_of, print_others, remove_orphans
 from isthmus.cli.plan import change_table, print_plan, refuse
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import ConfigError, InvalidArgumentError
@@ -43,6 +43,7 @@ def run(
     if yes and not prune:
         raise InvalidArgumentError("--yes goes with --prune")
     pruned, others = Removal(), list[Orphan]()
+    applied: Applied | None = None
     console = Console(soft_wrap=True)
 
     def say(change: Change) -> None:
@@ -56,14 +57,17 @@ def run(
             if made.faults and not as_json:
                 print_plan(made, console)
                 raise typer.Exit(2)
+            if prune:
+                administrations.inventory()  # what it refuses is told before anything is changed
             applied = administrations.apply(made, say)
             if prune and applied.failed is None:
                 held = administrations.inventory()
                 orphans, others = of_tasks(federation, find_orphans(federation, held.values()))
                 shown = None if as_json else console
-                pruned = remove_orphans(administrations, held, orphans, consent=yes, console=shown)
+                claims = claims_of(federation)
+                pruned = remove_orphans(administrations, held, orphans, consent=yes, console=shown, claims=claims)
     except ConfigError as error:
-        raise refuse(error, file, as_json=as_json) from None
+        raise refuse(error, file, as_json=as_json, applied=applied) from None
     if as_json:
         notes = list(made.notes)
         ok = applied.failed is None and not pruned.failed

@@ -29,9 +29,17 @@ def run(
 
     It holds over restarts of the run, and needs no run to be alive. Messages wait at their sources meanwhile.
     """
+    from isthmus.errors import InvalidArgumentError
     from isthmus.supervisor.pause import PauseFile
+    from isthmus.topology.route import routes
+    from isthmus.topology.source import load
 
     folder = state_of(file, task, state)
+    if not routes(load(file), task):
+        raise InvalidArgumentError(
+            f"task {task} has no routes that could be paused: the namespaces forward its messages themselves; suspended: in the "
+            "task stops an entity"
+        )
     is_new = PauseFile(folder).pause(task)
     _say(folder, f"task {task} is paused" if is_new else f"task {task} is paused already")
 

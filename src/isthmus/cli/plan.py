@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from isthmus.connectors.administration import Administrations
+from isthmus.cli.app import exit_code
+from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import ConfigError
 from isthmus.topology import Change, Plan, plan
 from isthmus.topology.source import DEFAULT_FILE, load
@@ -45,14 +46,22 @@ def run(
         raise typer.Exit(2)
 
 
-def refuse(error: ConfigError, file: str, *, as_json: bool) -> typer.Exit:
-    """Say all faults and give the exit that ends the verb."""
+def refuse(error: ConfigError, file: str, *, as_json: bool, applied: Applied | None = None) -> typer.Exit:
+    """Say all faults and give the exit that ends the verb.
+
+    Args:
+        error: holds the faults.
+        file: the federation file.
+        as_json: print one JSON object.
+        applied: what had been changed before.
+    """
     if as_json:
         faults = [asdict(fault) for fault in error.faults]
-        print(json.dumps({"file": file, "ok": False, "error": error.to_dict(), "faults": faults}))
+        made = applied.to_dict() if applied is not None else {}
+        print(json.dumps({"file": file, "ok": False, **made, "error": error.to_dict(), "faults": faults}))
     else:
         print("\n".join(str(fault) for fault in error.faults))
-    return typer.Exit(2)
+    return typer.Exit(exit_code(error))
 
 
 def print_plan(made: Plan, console: Console) -> None:

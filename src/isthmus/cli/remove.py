@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from isthmus.cli._removal import remove_orphans
+from isthmus.cli._removal import claims_of, remove_orphans
 from isthmus.cli.plan import refuse
 from isthmus.connectors.administration import Administrations
 from isthmus.errors import ConfigError
@@ -36,7 +36,7 @@ def run(
 ) -> None:
     """List what isthmus made for a task or member that is gone, with the messages that wait there; delete it with --yes.
 
-    Only entities whose names begin with "isthmus.", and the task's claim; nothing of an application's. Stop the task's run first.
+    Only entities whose names begin with "isthmus.", and the task's claim; nothing of an application's. Stop the task's run first: while one holds a claim, nothing is deleted.
     """
     console = Console(soft_wrap=True)
     try:
@@ -44,7 +44,14 @@ def run(
         with Administrations(federation) as administrations:
             held = administrations.inventory()
             orphans = named(federation, find_orphans(federation, held.values()), name)
-            found = remove_orphans(administrations, held, orphans, consent=yes, console=None if as_json else console)
+            found = remove_orphans(
+                administrations,
+                held,
+                orphans,
+                consent=yes,
+                console=None if as_json else console,
+                claims=claims_of(federation),
+            )
     except ConfigError as error:
         raise refuse(error, file, as_json=as_json) from None
     if as_json:

@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 def run(
     file: Annotated[str, typer.Argument(help="The federation file.")] = DEFAULT_FILE,
-    task: Annotated[str, typer.Option(help="Run this task only.")] = "",
+    task: Annotated[str, typer.Option(help="Run this task only; runs side by side need a --state each.")] = "",
     available_now: Annotated[
         bool, typer.Option("--available-now", help="End when what waited at the start has been moved.")
     ] = False,

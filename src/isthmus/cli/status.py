@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +33,7 @@ def run(
 ) -> None:
     """Show lag, age, rates, memory and errors of every route.
 
-    Exit code 0: a run is alive, and every route moves what there is to move. 1: no run is alive, or a route is stalled,
+    Exit code 0: a run is alive, and every route of its tasks moves what there is to move. 1: no run is alive, or a route is stalled,
     fails, may not start, or is run elsewhere. With --watch the code tells of the last look.
     """
     from isthmus.supervisor.status import state_folder
@@ -44,10 +45,12 @@ def run(
     if as_json:
         print(json.dumps(found))
     elif watch:
-        with Live(_table(found), console=Console(), refresh_per_second=4) as live:
+        # Ctrl-C ends the showing.
+        with suppress(KeyboardInterrupt), Live(_table(found), console=Console(), refresh_per_second=4) as live:
             while True:
                 time.sleep(1.0)
-                live.update(_table(survey(federation, folder)))
+                found = survey(federation, folder)
+                live.update(_table(found))
     else:
         Console(soft_wrap=True).print(_table(found))
     if not found["alive"] or not all(route.get("well", True) for route in found["routes"]):
@@ -62,6 +65,8 @@ def _table(found: dict[str, Any]) -> Any:
     title = "no run is alive"
     if found["alive"]:
         title = f"run by process {found['process']} since {found['started_at']}"
+        if others := found.get("tasks_not_run"):
+            title += f"; it was not asked to run {', '.join(others)}"
     elif "process" in found:
         ended = f"that of process {found['process']}, started at {found['started_at']}, {found['state']}"
         title += f"; {ended}, last heard of {found['age_seconds']:,.0f} s ago"

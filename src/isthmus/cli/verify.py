@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from isthmus.errors import ConfigError, EntityNotFoundError, InvalidArgumentError, IsthmusError
 from isthmus.topology.source import DEFAULT_FILE, load
+
+if TYPE_CHECKING:
+    from isthmus.replication.reconcile import Reconciliation
 
 __all__ = ["register"]
 
@@ -46,30 +50,40 @@ def run(
     from isthmus.replication.verify import verify
 
     federation = load(file)
-    results = []
-    unread: IsthmusError | None = None
-    try:
-        for result in verify(federation, task=task, subscription=subscription, former_marks=former_mark or ()):
-            results.append(result)  # noqa: PERF402 - what was compared before an error is told
-    except (ConfigError, InvalidArgumentError):
-        raise
-    except IsthmusError as error:
-        unread = error
+    names = [task] if task or len(federation.tasks) < 2 else list(federation.tasks)
+    results: list[Reconciliation] = []
+    unread: dict[str, IsthmusError] = {}  # by task; what cannot be read of one hides nothing of the others
+    for name in names:
+        try:
+            results += verify(federation, task=name, subscription=subscription, former_marks=former_mark or ())
+        except ConfigError:
+            raise
+        except InvalidArgumentError as error:
+            if len(names) < 2:
+                raise
+            unread[name] = error
+        except IsthmusError as error:
+            unread[name] = error
     verdict = max((result.verdict for result in results), default=Verdict.CLEAN)
-    if unread is not None:
+    if unread:
         verdict = max(verdict, Verdict.UNCLEAR)
     told = [result.to_dict() for result in results]
     if as_json:
         answer = {"file": file, "clean": verdict is Verdict.CLEAN, "verdict": verdict.name.lower(), "tasks": told}
-        print(json.dumps(answer | ({"error": unread.to_dict()} if unread is not None else {})))
+        errors = {name: error.to_dict() for name, error in unread.items()}
+        print(json.dumps(answer | ({"error": next(iter(errors.values())), "unread": errors} if errors else {})))
     else:
-        hint = " Make it by: isthmus apply" if isinstance(unread, EntityNotFoundError) else ""
-        _show(told, verdict, f"{unread}{hint}" if unread is not None else "")
+        _show(told, verdict, [_told(name, error) for name, error in unread.items()])
     if verdict.exit_code:
         raise typer.Exit(verdict.exit_code)
 
 
-def _show(told: list[dict[str, Any]], verdict: Any, unread: str) -> None:
+def _told(task: str, error: IsthmusError) -> str:
+    hint = " Make it by: isthmus apply" if isinstance(error, EntityNotFoundError) else ""
+    return (f"task {task}: " if task else "") + f"{error}{hint}"
+
+
+def _show(told: list[dict[str, Any]], verdict: Any, unread: list[str]) -> None:
     from isthmus.replication.count import Verdict
 
     console = Console(soft_wrap=True)
@@ -83,8 +97,8 @@ def _show(told: list[dict[str, Any]], verdict: Any, unread: str) -> None:
         console.print(
             "write audit: 1d in the task and apply it: verify then reads what no application consumes", style="dim"
         )
-    if unread:
-        console.print(f"cannot tell: {unread}", style="yellow", highlight=False)
+    for each in unread:
+        console.print(Text(f"cannot tell: {each}", style="yellow"))
     disordered = any(result["out_of_order"] for result in told)
     well = "nothing lost or doubled" if disordered else "nothing lost, doubled or out of order"
     words = {

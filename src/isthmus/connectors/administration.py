@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import combinations
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -34,6 +35,7 @@ __all__ = [
     "EntitySize",
     "Inventory",
     "NamespaceUnreachableError",
+    "NamespacesAwayError",
     "open_administration",
 ]
 
@@ -57,6 +59,13 @@ class NamespaceUnreachableError(AdministrationError):
     """A namespace's administration gave no answer; it may give one later."""
 
     code = "namespace-unreachable"
+    retryable = True
+
+
+class NamespacesAwayError(ConfigError):
+    """Namespaces gave no answer, and nothing else is wrong: the same may succeed later."""
+
+    code = "namespaces-away"
     retryable = True
 
 
@@ -170,6 +179,13 @@ def open_administration(namespace: NamespaceRef) -> Administration:
     return ServiceBusAdministration.open(namespace)
 
 
+class _Refused(NamedTuple):
+    """Why a namespace could not be asked, and whether that may pass."""
+
+    fault: Fault
+    may_pass: bool
+
+
 class Administrations:
     """The administrations of all namespaces that a federation's tasks use.
 
@@ -200,7 +216,8 @@ class Administrations:
         """What stands at every namespace; they are asked side by side.
 
         Raises:
-            ConfigError: with a fault for every namespace that cannot be opened or reached.
+            NamespacesAwayError, ConfigError: with a fault for every namespace that cannot be opened or reached; the former where
+                none of them has anything to mend.
         """
         return self._asked(self._wanted, lambda alias, opened: opened.observe(alias, self._wanted[alias]))
 
@@ -208,12 +225,21 @@ class Administrations:
         """All that every namespace of the file holds, also one that no task uses; those that cannot tell it are left out.
 
         Raises:
-            ConfigError: as `observe`.
+            ConfigError: as `observe`, and where two aliases are one namespace: what a task wants at one of them would seem
+                to be wanted by nobody at the other.
         """
-        return self._asked(
+        held = self._asked(
             self._federation.namespaces,
             lambda alias, opened: opened.inventory(alias) if isinstance(opened, Inventory) else None,
         )
+        faults = [
+            self._fault(second.alias, f"{second.endpoint} is namespace {first.alias} too", "write one alias")
+            for first, second in combinations(held.values(), 2)
+            if first.is_same_namespace(second)
+        ]
+        if faults:
+            raise ConfigError(faults)
+        return held
 
     def waiting(self, change: Change) -> int:
         """How many messages a deletion would delete; call it after `inventory`.
@@ -232,24 +258,28 @@ class Administrations:
             return {}
         with ThreadPoolExecutor(max_workers=len(aliases), thread_name_prefix="observe") as pool:
             answers = list(pool.map(lambda alias: self._ask(alias, ask), aliases))
-        faults = [answer for answer in answers if isinstance(answer, Fault)]
-        if faults:
-            raise ConfigError(faults)
+        refused = [answer for answer in answers if isinstance(answer, _Refused)]
+        if refused:
+            faults = [each.fault for each in refused]
+            raise NamespacesAwayError(faults) if all(each.may_pass for each in refused) else ConfigError(faults)
         return {answer.alias: answer for answer in answers if isinstance(answer, NamespaceState)}
 
     def _ask(
         self, alias: str, ask: Callable[[str, Administration], NamespaceState | None]
-    ) -> NamespaceState | Fault | None:
+    ) -> NamespaceState | _Refused | None:
         namespace = self._federation.namespaces[alias]
         try:
             if alias not in self._open:
                 self._open[alias] = self._opener(namespace)
             return ask(alias, self._open[alias])
         except IsthmusError as error:
-            place = namespace.place
             hint = getattr(error, "hint", "")
             message = str(error).removesuffix(f"; {hint}") if hint else str(error)
-            return Fault(f"namespace {alias}: {message}", hint, self._federation.file, place.line, place.column)
+            return _Refused(self._fault(alias, message, hint), error.retryable)
+
+    def _fault(self, alias: str, message: str, hint: str) -> Fault:
+        place = self._federation.namespaces[alias].place
+        return Fault(f"namespace {alias}: {message}", hint, self._federation.file, place.line, place.column)
 
     def apply(self, plan: Plan, on_change: Callable[[Change], None] = lambda change: None) -> Applied:
         """Make a plan's changes; call it after `observe`.

@@ -16,7 +16,8 @@ from isthmus.amqp.types import Symbol
 from isthmus.demo.consumer import stamp
 from isthmus.demo.script import Work
 from isthmus.errors import IsthmusError
-from isthmus.replication.reach import Reach
+from isthmus.extra import require
+from isthmus.replication.reach import Reach, namespace_options
 from isthmus.topology.model import Endpoint, Federation
 from isthmus.transport import Receiver, Sender
 
@@ -30,17 +31,35 @@ _DEAD_LETTER = "com.microsoft:dead-letter"
 
 
 def publish(federation: Federation, to: Endpoint, messages: Iterable[bytes]) -> Iterator[bytes]:
-    """Send messages to an entity; yields each once the namespace has acknowledged it.
+    """Send messages to an entity of any kind; yields each once the namespace has acknowledged it.
 
     Raises:
         IsthmusError: the namespace refuses, or is away.
     """
     source = iter(messages)
+    if federation.namespaces[to.alias].is_log:
+        while chunk := list(islice(source, CHUNK_MESSAGES)):
+            _produce(federation, to, chunk)
+            yield from chunk
+        return
     with Reach(federation, "application") as reach, reach.open(to) as client:
         sender = Sender(client, to.entity).wait_ready()
         while chunk := list(islice(source, CHUNK_MESSAGES)):
             sender.send_all(chunk, batch=BATCH_MESSAGES)
             yield from chunk
+
+
+def _produce(federation: Federation, to: Endpoint, messages: Iterable[bytes]) -> None:
+    require("kafka", "an application of Kafka")
+    from isthmus.connectors.kafka.mapping import to_record
+    from isthmus.connectors.kafka.spark.option import write_options
+    from isthmus.connectors.kafka.spark.writing import Writing
+
+    options = namespace_options(federation.namespaces[to.alias])
+    writing = Writing(write_options(options | {"topic": to.entity}))
+    for record in map(to_record, messages):
+        writing.send({"value": record.value, "key": record.key, "headers": list(record.headers)})
+    writing.finish()
 
 
 class Worker:

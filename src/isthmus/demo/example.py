@@ -103,7 +103,8 @@ class Example:
         self._document: dict[str, Any] = {}
         flows = [flow for task in self.federation.tasks.values() for flow in declared_flows(task)]
         self.flows: tuple[Flow, ...] = tuple(flows)
-        self._stamped = Stamped(flows, [work.at for work in self.script.work])
+        logs = [alias for alias, each in self.federation.namespaces.items() if each.is_log]
+        self._stamped = Stamped(flows, [work.at for work in self.script.work], logs)
 
     def play(self) -> dict[str, Any]:
         """Play it; the report.
@@ -276,7 +277,7 @@ class Example:
         with Reach(self.federation, "example") as reach:
             for route in routes(self.federation):
                 with suppress(IsthmusError):
-                    found += BacklogLook()(reach.peek(route.source)).waiting
+                    found += BacklogLook().look(reach, route).waiting
         return found
 
     def _judge(self) -> tuple[list[Reconciliation], dict[str, int]]:

@@ -71,6 +71,7 @@ class Administration(Registry):
         self._change(queue.entry, description)
         self._apply_queue(queue)
         queue.queue.notify()
+        self._target_changed(name)
         self._pump()
         return described(queue.entry, QueueDescription)
 
@@ -119,6 +120,7 @@ class Administration(Registry):
         topic = self._topic(name)
         self._change(topic.entry, description)
         self._apply_topic(topic)
+        self._target_changed(name)
         self._pump()
         return description
 

@@ -201,8 +201,9 @@ def as_passed(stored: Stored) -> Parts:
     How long ago a message was sent decides what is left of a deadline.
     """
     known = annotation_of(stored.parts, FIRST_ENQUEUED_TIME)
-    first_ms = known if isinstance(known, int) else stored.enqueued_ms
-    return as_new(with_annotation(stored.parts, FIRST_ENQUEUED_TIME, Timestamp(first_ms)))
+    # Of another type it is a sender's own, which an earlier release has stored.
+    first = known if type(known) is Timestamp else Timestamp(stored.enqueued_ms)
+    return as_new(with_annotation(stored.parts, FIRST_ENQUEUED_TIME, first))
 
 
 def message_id_of(parts: Parts) -> bytes:

@@ -210,6 +210,10 @@ class Blobs:
         self._bytes: dict[int, int] = {}
         self._next_sweep_ms = 0
         self._places: dict[int, int] = {}
+        # Bodies whose last reference has ended, and that is not durable yet: how many such ends there are of each.
+        self._ending: dict[int, int] = {}
+        # The references whose ends these are: they may still be in the store.
+        self._ended: set[tuple[int, int]] = set()
         self.is_used = False
         self.disk_bytes = 0
         self.load()
@@ -219,11 +223,13 @@ class Blobs:
 
     def load(self) -> None:
         """Take the references from the store, as it stands now."""
-        before = list(self._references)
+        before = [*self._references, *self._ending]
         self._references.clear()
         self._holders.clear()
         self._bytes.clear()
         self._places.clear()
+        self._ending.clear()
+        self._ended.clear()
         self.disk_bytes = 0
         for key, row in self._staging.journal.scan(bytes([REFERENCE]), bytes([REFERENCE + 1])):
             blob, size_bytes, owner = _ROW.unpack(row)
@@ -272,8 +278,18 @@ class Blobs:
             self._let_go(number)
 
     def _let_go(self, number: int) -> None:
-        if number not in self._references and number not in self.pinned:
+        if number not in self._references and number not in self.pinned and number not in self._ending:
             self.on_discard(number)
+
+    def _end(self, number: int, reference: tuple[int, int]) -> None:
+        """The end of a reference is durable."""
+        self._ended.discard(reference)
+        left = self._ending.get(number, 1) - 1
+        if left:
+            self._ending[number] = left
+        else:
+            self._ending.pop(number, None)
+            self._let_go(number)
 
     # ---- references
 
@@ -331,12 +347,19 @@ class Blobs:
             if left <= 0:
                 break
 
-    def release_dead(self) -> bool:
-        """Look now at what may have gone, before a sender is refused; whether there was anything to look at."""
+    def release_dead(self, *, written: bool = True) -> bool:
+        """Look now at what may have gone, before a sender is refused; whether there was anything to look at.
+
+        Args:
+            written: whether what is staged is written first, so that what it ends is seen. Not in the midst of an operation,
+                whose first half would be written without the other.
+        """
         if not self.is_used:
             return False
+        if written:
+            self._staging.write()
         for number in list(self._holders):
-            self.sweep(number)
+            self._sweep(number, _SWEEP_AT_ONCE)
         return True
 
     def sweep(self, number: int, limit: int = _SWEEP_AT_ONCE) -> int:
@@ -345,6 +368,10 @@ class Blobs:
         Looks at the lowest ones, which mostly go first, and at some of the others, in turns.
         """
         self._staging.write()
+        return self._sweep(number, limit)
+
+    def _sweep(self, number: int, limit: int) -> int:
+        """As `sweep`, by what is written: what is staged may have ended more, and has begun none of what is there."""
         state = self._staging.journal.get(state_key(number))
         head = _HEAD.unpack_from(state)[1] if state else 0
         share = max(1, limit // 2)
@@ -367,11 +394,19 @@ class Blobs:
         found = journal.get_many(keys)
         for place, (sequence, row) in enumerate(rows):
             message, deferred, scheduled = found[3 * place : 3 * place + 3]
+            reference = (number, sequence)
             # What lies below the head is dead, though it may still be in the store.
-            if (message is not None and sequence >= head) or deferred is not None or scheduled is not None:
+            if (
+                reference in self._ended
+                or (message is not None and sequence >= head)
+                or deferred is not None
+                or scheduled is not None
+            ):
                 continue
             blob, size_bytes, owner = _ROW.unpack(row)
             self._staging.batch.delete(message_key(REFERENCE, number, sequence))
             self._count(number, blob, size_bytes, owner, -1)
-            self._staging.promise(lambda blob=blob: self._let_go(blob), None)  # type: ignore[misc]
+            self._ending[blob] = self._ending.get(blob, 0) + 1
+            self._ended.add(reference)
+            self._staging.promise(lambda blob=blob, ended=reference: self._end(blob, ended), None)  # type: ignore[misc]
         self.is_used = bool(self._references)

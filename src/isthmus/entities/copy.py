@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -28,7 +28,7 @@ from isthmus.message.duplicate_key import KEY_BYTES, first_place
 from isthmus.message.name import DIGEST, OFFSET, ORIGIN, SEQUENCE, TIME
 from isthmus.message.provenance import encoded
 
-__all__ = ["NUMBER_BYTES", "SOURCE_BYTES", "Copy", "is_copy", "key_of", "with_keys"]
+__all__ = ["NUMBER_BYTES", "SOURCE_BYTES", "Copy", "KeyReader", "is_copy", "key_of"]
 
 SOURCE_BYTES = 8
 NUMBER_BYTES = 8
@@ -43,11 +43,15 @@ _OFFSET = encoded(OFFSET) + b"\xa1"
 _MOST_DIGITS = 19
 # What follows the front of a copy with one hop, as `isthmus.connectors.servicebus.message_rewriter` ends application
 # properties. None of it can hold another hop, and it reaches to their end: no pair of the sender's own is taken for it.
-_BEHIND = rb"[\x01-\x13]([1-9][0-9]{0,18})%b[^\xa0-\xff][0-9a-f-]*%b\xa1.[0-9T:.Z-]*)%b\x10.{16}\Z" % (
+_BEHIND = rb"([\x01-\x13]([1-9][0-9]{0,18})%b[^\xa0-\xff][0-9a-f-]*%b\xa1.[0-9T:.Z-]*)%b\x10.{16}\Z" % (
     re.escape(_OFFSET),
     re.escape(encoded(TIME)),
     re.escape(_DIGEST),
 )
+
+
+_NEVER = re.compile(rb"(?!)")
+_Search = Callable[[bytes, int, int], "re.Match[bytes] | None"]
 
 
 class Copy(bytes):
@@ -68,8 +72,11 @@ def key_of(rest: bytes, start: int = 0) -> bytes:
         rest: bytes that hold properties and application properties, in the standard's order.
         start: where the properties begin, or what follows them where there are none.
     """
-    start, end = _application_properties(rest, start)
-    place = first_place(rest, start, end)
+    return _key(rest, *_application_properties(rest, start))
+
+
+def _key(message: bytes, start: int, end: int) -> bytes:
+    place = first_place(message, start, end)
     if not place:
         return b""
     return blake2b(place, digest_size=KEY_BYTES).digest() + _source_and_number(place)
@@ -103,45 +110,57 @@ def _source(place: bytes) -> bytes:
     return blake2b(place, digest_size=SOURCE_BYTES).digest()
 
 
-def with_keys(messages: Sequence[Parts]) -> list[Parts]:
-    """Copies with their duplicate keys, where they bear such: the same as `key_of` for each.
+class KeyReader:
+    """Reads the keys of one entity's copies.
 
-    Copies that come together mostly come from one entity: what stands in front of the sequence number is searched in the
-    first of them and compared in the others.
+    Copies mostly come from one source: what stands in front of the sequence number is searched in one of them, and compared in
+    those that follow.
     """
-    keyed: list[Parts] = []
-    add = keyed.append
-    alike: re.Pattern[bytes] | None = None
-    source = b""
-    for head, rest, message_id, blob, _ in messages:
-        found = None
-        if alike is not None and rest[:4] == b"\0Ss\xc0":
-            start = 5 + rest[4]
-            if rest[start : start + 4] == b"\0St\xd1":
-                found = alike.search(rest, start, start + 8 + int.from_bytes(rest[start + 4 : start + 8], "big"))
-        if found is not None:
-            place, digits = found.groups()
-            key = blake2b(place, digest_size=KEY_BYTES).digest() + source + int(digits).to_bytes(NUMBER_BYTES, "big")
-        else:
-            key = key_of(rest)
-            if len(key) > KEY_BYTES:
-                alike = _alike(rest)
-                source = key[KEY_BYTES:-NUMBER_BYTES]
-        add(_new(Parts, (head, rest, message_id, blob, key)))
-    return keyed
 
+    __slots__ = ("_front", "_search", "_source")
 
-def _alike(rest: bytes) -> re.Pattern[bytes] | None:
-    """What finds place and number in copies of the same source as one that has a key with a number."""
-    start, end = _application_properties(rest, 0)
-    at = rest.rfind(_ORIGIN, start, end)
-    number_at = rest.find(_NUMBER, at, end)
-    if at < 0 or number_at < 0:
-        return None
-    slash = rest.find(b"/", at + len(_ORIGIN), end)
-    return _pattern(rest[at:slash], rest[slash : number_at + len(_NUMBER)])
+    def __init__(self) -> None:
+        self._search: _Search = _NEVER.search
+        self._front = blake2b()
+        self._source = b""
+
+    def key(self, message: bytes, start: int, end: int) -> bytes:
+        """The key of a copy; empty where it bears none. The same as `key_of`.
+
+        Args:
+            message: bytes that hold the application properties.
+            start: where they begin.
+            end: where they end.
+        """
+        found = self._search(message, start, end)
+        if found is None:
+            return self._other(message, start, end)
+        varies, digits = found.groups()
+        hashed = self._front.copy()
+        hashed.update(varies)
+        return hashed.digest() + self._source + int(digits).to_bytes(NUMBER_BYTES, "big")
+
+    def _other(self, message: bytes, start: int, end: int) -> bytes:
+        """The key of a copy that is not like the one before; those like it are known from now on."""
+        key = _key(message, start, end)
+        at = message.rfind(_ORIGIN, start, end)
+        number_at = message.find(_NUMBER, at, end)
+        if len(key) > KEY_BYTES and 0 <= at < number_at:
+            slash = message.find(b"/", at + len(_ORIGIN), end)
+            self._search, self._front = _alike(message[at:slash], message[slash : number_at + len(_NUMBER)])
+            self._source = key[KEY_BYTES:-NUMBER_BYTES]
+        return key
+
+    def with_keys(self, messages: Sequence[Parts]) -> list[Parts]:
+        """Copies with their keys, where they bear such."""
+        return [
+            _new(Parts, (head, rest, message_id, blob, self.key(rest, *_application_properties(rest, 0))))
+            for head, rest, message_id, blob, _ in messages
+        ]
 
 
 @lru_cache(256)
-def _pattern(alias: bytes, source: bytes) -> re.Pattern[bytes]:
-    return re.compile(re.escape(alias) + b"(" + re.escape(source) + _BEHIND, re.DOTALL)
+def _alike(alias: bytes, source: bytes) -> tuple[_Search, blake2b]:
+    """What finds number, and all that differs, in copies of one source, and the hash of what is in front of that."""
+    pattern = re.compile(re.escape(alias + source) + _BEHIND, re.DOTALL)
+    return pattern.search, blake2b(source, digest_size=KEY_BYTES)

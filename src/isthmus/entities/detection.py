@@ -1,7 +1,7 @@
 """Duplicate detection: which message ids, or duplicate keys of copies, were seen within the window.
 
-What it is: ids on disk in generations as long as the window, so that two are asked (three where the clock went back) and
-an old one is dropped as one range. What it is not: a cache; memory holds only the ids that are not yet written.
+What it is: ids on disk in generations as long as the window (`generation`). What it is not: a cache; memory holds only the ids
+that are not yet written.
 Spec: Microsoft Learn, "Duplicate detection"; for keys, `isthmus.message.duplicate_key`.
 
 Invariants:
@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from isthmus.entities.key import DETECTION, after, detection_key
+from isthmus.entities.generation import Generations
+from isthmus.entities.key import DETECTION
 from isthmus.entities.staging import Staging
 
 __all__ = ["Detection"]
@@ -30,26 +31,16 @@ class Detection:
         table: of the store, DETECTION for message ids and DUPLICATE_KEY for duplicate keys.
     """
 
-    __slots__ = ("_generation", "_latest", "_number", "_staging", "_table", "window_ms")
+    __slots__ = ("_generations", "_staging", "window_ms")
 
     def __init__(self, number: int, window_ms: int, staging: Staging, table: int = DETECTION) -> None:
-        self._number = number
-        self._table = table
         self._staging = staging
-        self._generation = -1
-        self._latest = -1
+        self._generations = Generations(table, number, window_ms, staging)
         self.window_ms = window_ms
-
-    def _prefix(self, generation: int) -> bytes:
-        return detection_key(self._table, self._number, generation)
 
     def fresh(self, message_ids: Sequence[bytes], now_ms: int) -> list[bool]:
         """Per id whether it is new; later equals in the same call are not. Stages nothing."""
-        generation = now_ms // self.window_ms
-        asked = [generation, generation - 1]
-        if self._latest_from(generation) > generation:
-            asked.append(generation + 1)
-        prefixes = [self._prefix(each) for each in asked]
+        prefixes = self._generations.asked(now_ms)
         journal, pending = self._staging.journal, self._staging.pending_ids
         keys = [[prefix + message_id for message_id in message_ids] for prefix in prefixes]
         stored = [journal.get_many(each) for each in keys]
@@ -73,40 +64,21 @@ class Detection:
             added.add(message_id)
         return flags
 
-    def _latest_from(self, generation: int) -> int:
-        """The latest generation that has ids; asked of the store once, since a restart may come with a clock gone back."""
-        if self._latest < 0:
-            ahead = self._prefix(generation + 1), self._prefix(generation + 2)
-            self._latest = generation + any(True for _ in self._staging.journal.scan(*ahead))
-        return self._latest
-
     def remember(self, message_ids: Sequence[bytes], now_ms: int) -> None:
         """Stage new ids, and the end of generations that are over."""
-        batch, pending = self._staging.batch, self._staging.pending_ids
-        generation = now_ms // self.window_ms
-        if generation != self._generation:
-            self._generation = generation
-            self._latest = max(self._latest, generation)
-            # One more than is asked now: a clock that goes back asks for it again.
-            over = self._prefix(0), self._prefix(max(0, generation - 2))
-            # As long as a memtable holds a deleted range, its filter is no use to reads of many keys.
-            if any(True for _ in self._staging.journal.scan(*over)):
-                batch.delete_range(*over)
-        current = self._prefix(generation)
+        current = self._generations.enter(now_ms)
         seen_at = now_ms.to_bytes(8, "big")
         keys = [current + message_id for message_id in message_ids]
-        put = batch.put
+        put = self._staging.batch.put
         for key in keys:
             put(key, seen_at)
-        pending.update(dict.fromkeys(keys, now_ms))
+        self._staging.pending_ids.update(dict.fromkeys(keys, now_ms))
 
     @property
     def latest(self) -> int:
         """The latest generation that ids were remembered in since the object was made; -1: none."""
-        return self._latest
+        return self._generations.latest
 
     def forget(self) -> None:
         """Stage the removal of all ids, since the window's length changed or the entity goes."""
-        self._generation = -1
-        end = after(self._prefix((1 << 64) - 2))
-        self._staging.batch.delete_range(self._prefix(0), end)
+        self._generations.forget()

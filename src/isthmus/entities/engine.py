@@ -10,12 +10,14 @@ Invariants:
     I1. A failed commit leaves nothing half done: every entity goes back to what the store holds.
     I2. A tick's cost depends on what is due, not on how many messages there are; every entity is looked at once in ten
         seconds.
+    I3. What one entity raises in a tick leaves nothing half done, and costs the others no more than that tick.
 """
 
 from __future__ import annotations
 
 import heapq
 import json
+import logging
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -57,12 +59,17 @@ if TYPE_CHECKING:
 
 __all__ = ["AnyQueue", "Commit", "Engine"]
 
+_log = logging.getLogger(__name__)
+
 AnyQueue = Queue | PartitionedQueue | PartitionedSessionQueue
 
 _AT_ONCE = 1000
 # 64 bits: every copy of every message tells it.
 _IDENTITY_CHARACTERS = 16
 _HOUSEKEEPING_MS = 10_000
+# By how much the wall clock may leave the monotonic one between two housekeepings: a slew stays far below.
+_STEP_MS = 1_000
+_FAULT_PAUSE_MS = 60_000
 
 
 class Engine(Administration):
@@ -95,14 +102,19 @@ class Engine(Administration):
         stores: FragmentStores | None = None,
     ) -> None:
         self._commits: list[Commit] = []
+        # Entities whose turn in the clockwork raised what nobody expected, by number: until which monotonic ms they are
+        # left alone.
+        self._paused: dict[int, int] = {}
         # Since a failure, until the store was reopened and what it holds was loaded.
         self._is_stale = False
         self._wakes: list[tuple[int, int, Queue]] = []
         self._wake_at: dict[Queue, int] = {}
         self._wake_count = 0
         self._next_housekeeping_ms = 0
-        # Receivers of before a restart have not come back yet: nothing is idle for longer than the engine runs.
-        self._started_ms = clock.wall_ms()
+        # Receivers of before a restart have not come back yet: nothing is idle for longer than the engine runs, nor than
+        # since the wall clock was set, which took the last use of everything away from now.
+        self._idle_from_ms = monotonic_ms(clock)
+        self._wall_lead_ms = clock.wall_ms() - self._idle_from_ms
         self._idle: set[Intake] = set()
         super().__init__(store, clock, limits, random_bytes, self._wake, blob_files, stores)
         self._staging.on_refused = self._fail
@@ -312,6 +324,7 @@ class Engine(Administration):
         if commit not in self._commits:
             return
         self._commits.remove(commit)
+        failures = self._failures
         faults: list[Exception] = []
         for callback in commit.callbacks:
             try:
@@ -319,6 +332,8 @@ class Engine(Administration):
             except Exception as fault:  # noqa: BLE001 - one's fault must not cost the others their answer
                 faults.append(fault)
         for member, sealed in commit.sealed:
+            if self._failures != failures:
+                break  # a callback or a listener met a disk that refuses: all were loaded again, with what this commit made
             try:
                 member.publish(sealed)
             except Exception as fault:  # noqa: BLE001 - as above
@@ -381,7 +396,11 @@ class Engine(Administration):
         if commit in self._commits:
             self._fail(error)
 
+    # How often all that was staged had to be given up.
+    _failures = 0
+
     def _fail(self, error: Exception) -> None:
+        self._failures += 1
         failures = [callback for commit in self._commits for callback in commit.failures]
         failures += self._staging.drop()
         self._context.fan_out.begin()
@@ -463,9 +482,17 @@ class Engine(Administration):
         """
         now = self._clock.wall_ms() if now_ms is None else now_ms
         steady = monotonic_ms(self._clock)
-        self._expire_locks(steady)
-        self._activate(now)
-        self._expire_messages(now)
+        try:
+            self._expire_locks(steady)
+            self._activate(now)
+            self._expire_messages(now)
+        except StoreError:
+            raise
+        except Exception as fault:  # noqa: BLE001 - one entity's fault must not hold up the others for good (I3)
+            number = self._at_work
+            _log.exception("entity left alone for %d s by a fault: number=%d", _FAULT_PAUSE_MS // 1000, number)
+            self._paused[number] = steady + _FAULT_PAUSE_MS
+            self._fail(fault)
         if steady >= self._next_housekeeping_ms:
             self._next_housekeeping_ms = steady + _HOUSEKEEPING_MS
             self._housekeep(now)
@@ -492,9 +519,22 @@ class Engine(Administration):
                 del self._wake_at[queue]
                 due.append(queue)
         for queue in due:
-            next_ms = None if queue.is_deleted else queue.expire_locks(now)
+            paused_ms = self._begin_work(queue.number, now)
+            next_ms = paused_ms or (None if queue.is_deleted else queue.expire_locks(now))
             if next_ms is not None:
                 self._wake(queue, next_ms)
+
+    # The number of the entity that the clockwork was last at.
+    _at_work = 0
+
+    def _begin_work(self, number: int, steady: int) -> int:
+        """Note whose turn it is; until which monotonic ms it is left alone, 0 for not at all."""
+        self._at_work = number
+        until_ms = self._paused.get(number, 0)
+        if until_ms <= steady:
+            self._paused.pop(number, None)
+            return 0
+        return until_ms
 
     def _activate(self, now: int) -> None:
         due = self._context.calendar.due(now, _AT_ONCE)
@@ -503,8 +543,11 @@ class Engine(Administration):
         by_number: dict[int, list[tuple[int, int]]] = {}
         for due_ms, number, sequence in due:
             by_number.setdefault(number, []).append((due_ms, sequence))
+        steady = monotonic_ms(self._clock)
         for number, messages in by_number.items():
             member = self._numbers.get(number)
+            if self._begin_work(number, steady):
+                continue
             if member is not None:
                 member.activate(messages, now)
             else:
@@ -518,7 +561,10 @@ class Engine(Administration):
         if not runs:
             return
         budget = _AT_ONCE
+        steady = monotonic_ms(self._clock)
         for bucket, number, first, last in runs:
+            if self._begin_work(number, steady):
+                continue
             member = self._numbers.get(number) or self._context.sessions.get(number)
             left = None
             if isinstance(member, Queue | Session):
@@ -543,8 +589,16 @@ class Engine(Administration):
         self._pump()
         self._delete_idle(now)
 
+    def count_idle_anew(self) -> None:
+        """Let nothing count as idle for longer than from now on: receivers could not reach it until now."""
+        self._idle_from_ms = monotonic_ms(self._clock)
+
     def _delete_idle(self, now: int) -> None:
-        since = now - self._started_ms
+        steady = monotonic_ms(self._clock)
+        before, self._wall_lead_ms = self._wall_lead_ms, now - steady
+        if abs(self._wall_lead_ms - before) > _STEP_MS:
+            self._idle_from_ms = steady
+        since = steady - self._idle_from_ms
         for name, queue in list(self._queues.items()):
             limit_ms = described(queue.entry, QueueDescription).auto_delete_on_idle_ms
             if limit_ms < min(INFINITE_MS, since) and now - _last_use(queue.entry, queue.queue, now) > limit_ms:

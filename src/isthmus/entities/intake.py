@@ -23,9 +23,10 @@ from isthmus.clock import Clock
 from isthmus.entities.amend import message_id_of, take_apart, with_annotation, with_message_id
 from isthmus.entities.blob import BlobFiles, Blobs, Payload
 from isthmus.entities.calendar import Calendar
-from isthmus.entities.copy import Copy, is_copy, with_keys
+from isthmus.entities.copy import Copy, KeyReader, is_copy
 from isthmus.entities.description import INFINITE_MS, EntityStatus
 from isthmus.entities.detection import Detection
+from isthmus.entities.envelope import Packed
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.fan_out import FanOut
 from isthmus.entities.fragment.place import detection_id
@@ -34,6 +35,7 @@ from isthmus.entities.key import (
     DEFERRED,
     DETECTION,
     DUPLICATE_KEY,
+    KEY_RUN,
     MESSAGE,
     SCHEDULED,
     SOURCE_MARK,
@@ -45,7 +47,7 @@ from isthmus.entities.key import (
 )
 from isthmus.entities.key_detection import KeyDetection
 from isthmus.entities.limit import Limits
-from isthmus.entities.parse import HeadCache, split_many, split_mixed
+from isthmus.entities.parse import HeadCache, split_many, split_mixed, split_packed
 from isthmus.entities.record import OVERHEAD_BYTES, Parts, build, plain_payload, size_of
 from isthmus.entities.staging import Callback, Failure, Staging
 from isthmus.entities.window import Budget
@@ -174,6 +176,7 @@ class Intake:
         # Of messages that are still coming; in memory only, since what has not come whole does not survive.
         self._coming_bytes = 0
         self._heads = HeadCache(0)
+        self._keys = KeyReader()
         self._detection: Detection | None = None
         # Of copies' duplicate keys, which every entity keeps once such copies come.
         self._duplicate_keys: KeyDetection | None = None
@@ -292,7 +295,9 @@ class Intake:
         Raises (nothing is then staged): InvalidMessageError, MessageTooLargeError, QuotaExceededError,
             EntityDisabledError, SessionRequiredError, EntityNotFoundError.
         """
-        self.enter(self.examine(payloads), self._context.clock.wall_ms())
+        messages = self.examine(payloads)
+        with self._staging.whole():
+            self.enter(messages, self._context.clock.wall_ms())
         self._staging.promise(on_durable, on_failed)
 
     def enter(self, messages: Sequence[Parts], now_ms: int) -> None:
@@ -316,13 +321,15 @@ class Intake:
     ) -> list[int]:
         """Take (payload, due wall ms) pairs; their sequence numbers while scheduled. Errors as `accept`."""
         now_ms = self._context.clock.wall_ms()
-        accepted = self._fresh(self.examine([payload for payload, _ in messages]), now_ms)
-        self.accessed_at_ms = now_ms
-        self.taken_total += len(messages)
-        self._staging.touch(self)
-        sequences = self._schedule(
-            [(parts, due_ms) for parts, (_, due_ms) in zip(accepted, messages, strict=True)], now_ms
-        )
+        examined = self.examine([payload for payload, _ in messages])
+        with self._staging.whole():
+            accepted = self._fresh(examined, now_ms)
+            self.accessed_at_ms = now_ms
+            self.taken_total += len(messages)
+            self._staging.touch(self)
+            sequences = self._schedule(
+                [(parts, due_ms) for parts, (_, due_ms) in zip(accepted, messages, strict=True)], now_ms
+            )
         self._staging.promise(on_durable, on_failed)
         return sequences
 
@@ -360,7 +367,7 @@ class Intake:
                 self._check_sessions(messages)
             except IsthmusError as error:
                 return error
-        return self._full(sum(sizes))
+        return self._full(sum(sizes), midway=True)
 
     def accept_moved(self, messages: Sequence[Parts], origins: Sequence[int], now_ms: int, hops: int) -> None:
         """Take messages that another entity forwards, in its batch; `refusal_of` was asked. Duplicates are dropped.
@@ -406,12 +413,20 @@ class Intake:
         """The message is whole and about to be taken, or does not come."""
         self._coming_bytes -= size_bytes
 
-    def _full(self, size_bytes: int) -> QuotaExceededError | None:
-        """The refusal, if so many bytes more do not fit."""
+    def _full(self, size_bytes: int, *, midway: bool = False) -> QuotaExceededError | None:
+        """The refusal, if so many bytes more do not fit.
+
+        Args:
+            size_bytes: more.
+            midway: whether something may be staged without its other half, which must not be written now.
+        """
         wanted_bytes = self._coming_bytes + size_bytes
         if not self._quota_bytes or self.stored_bytes() + wanted_bytes <= self._quota_bytes:
             return None
-        if self._context.blobs.release_dead() and self.stored_bytes() + wanted_bytes <= self._quota_bytes:
+        if (
+            self._context.blobs.release_dead(written=not midway)
+            and self.stored_bytes() + wanted_bytes <= self._quota_bytes
+        ):
             return None
         return QuotaExceededError(
             f"The maximum entity size has been reached or exceeded for {type(self).__name__}: '{self.path}'. Size of "
@@ -433,7 +448,8 @@ class Intake:
     def examine(self, payloads: Sequence[Payload]) -> list[Parts]:
         """Check messages and take them apart; stages nothing. Errors as `accept`."""
         self.check_sendable()
-        sizes = list(map(len, payloads))
+        packed = payloads if isinstance(payloads, Packed) else None
+        sizes = list(map(len, payloads)) if packed is None else packed.sizes
         if not sizes:
             return []
         if max(sizes) > self.max_message_size_bytes:
@@ -442,6 +458,8 @@ class Intake:
         largest = max(sizes)
         if largest > _SMALL_BYTES:
             accepted = split_mixed(payloads, self._heads)
+        elif packed is not None:
+            accepted = split_packed(packed.data, packed.bounds, self._heads, self._keys if packed.are_copies else None)
         else:
             accepted = split_many(payloads, self._heads)  # type: ignore[arg-type]  # none is large
         if largest > self._context.limits.max_property_bytes:
@@ -461,18 +479,19 @@ class Intake:
             for number, place in enumerate(without):
                 start = 2 * _ID_BYTES * number
                 accepted[place] = with_message_id(accepted[place], made[start : start + 2 * _ID_BYTES])
-        if largest > _SMALL_BYTES or Copy in set(map(type, payloads)):
+        if largest > _SMALL_BYTES or (packed is None and Copy in set(map(type, payloads))):
             accepted = self._keyed(accepted, list(map(is_copy, payloads)))
         if self.requires_session:
             self._check_sessions(accepted)
         return accepted
 
-    @staticmethod
-    def _keyed(messages: list[Parts], copied: list[bool]) -> list[Parts]:
+    def _keyed(self, messages: list[Parts], copied: list[bool]) -> list[Parts]:
         """The messages, those that are routes' copies with their keys."""
         if all(copied):
-            return with_keys(messages)
-        keyed = iter(with_keys([parts for parts, is_keyed in zip(messages, copied, strict=True) if is_keyed]))
+            return self._keys.with_keys(messages)
+        keyed = iter(
+            self._keys.with_keys([parts for parts, is_keyed in zip(messages, copied, strict=True) if is_keyed])
+        )
         return [next(keyed) if is_keyed else parts for parts, is_keyed in zip(messages, copied, strict=True)]
 
     def _fresh(self, messages: Sequence[Parts], now_ms: int) -> Sequence[Parts | None]:
@@ -679,7 +698,7 @@ class Intake:
     def wipe(self) -> None:
         """Stage the removal of everything the entity has in the store, and end it."""
         batch = self._staging.batch
-        for table in (MESSAGE, DEFERRED, SCHEDULED, UNREADABLE, DETECTION, DUPLICATE_KEY, SOURCE_MARK):
+        for table in (MESSAGE, DEFERRED, SCHEDULED, UNREADABLE, DETECTION, DUPLICATE_KEY, SOURCE_MARK, KEY_RUN):
             batch.delete_range(*numbered_span(table, self.number))
         batch.delete(state_key(self.number))
         self.is_deleted = True

@@ -1,7 +1,7 @@
 """Detection of copies by their duplicate keys: as of message ids, but that copies in order need no look into the store.
 
-What it is: a `Detection` of keys with the marks of their sources in front of it. What it is not: the reading of keys
-(`copy`).
+What it is: the marks of copies' sources, rows of keys for copies above these (`key_run`), and a `Detection` of the keys of
+all others. What it is not: the reading of keys (`copy`).
 Specification: `isthmus.message.duplicate_key`; docs/explanation/guarantees.md.
 
 Invariants:
@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from isthmus.entities.detection import Detection
-from isthmus.entities.key import DUPLICATE_KEY, detection_generation, detection_key, numbered_span
+from isthmus.entities.key import DUPLICATE_KEY, KEY_RUN, detection_generation, detection_key, numbered_span
+from isthmus.entities.key_run import KeyRuns
 from isthmus.entities.source_mark import SourceMarks
 from isthmus.entities.staging import Staging
 from isthmus.message.duplicate_key import KEY_BYTES
@@ -33,12 +34,13 @@ class KeyDetection:
         staging: where new keys go.
     """
 
-    __slots__ = ("_detection", "_marks", "_number", "_staging")
+    __slots__ = ("_detection", "_marks", "_number", "_runs", "_staging")
 
     def __init__(self, number: int, window_ms: int, staging: Staging) -> None:
         self._number = number
         self._staging = staging
         self._detection = Detection(number, window_ms, staging, DUPLICATE_KEY)
+        self._runs = KeyRuns(number, window_ms, staging)
         self._marks = SourceMarks(number, staging)
 
     def repeated(self, keys: Sequence[bytes], now_ms: int) -> list[bool]:
@@ -48,10 +50,11 @@ class KeyDetection:
         places = [key[KEY_BYTES:] for key in keys]
         raised = marks.ahead(places) if self._trusts(now_ms) else None
         if raised is not None:
-            detection.remember(ids, now_ms)
+            self._runs.remember(ids, places, raised, now_ms)
             self._raise(raised)
             return []
-        flags = detection.fresh(ids, now_ms)
+        in_runs = self._runs.seen(ids, places, now_ms)
+        flags = [is_new and not was for is_new, was in zip(detection.fresh(ids, now_ms), in_runs, strict=True)]
         if not any(flags):
             return [True] * len(keys)
         detection.remember([one for one, is_new in zip(ids, flags, strict=True) if is_new], now_ms)
@@ -70,16 +73,21 @@ class KeyDetection:
     def _raise(self, marks: dict[bytes, bytes]) -> None:
         if not self._marks.has_room(marks):
             # What is staged now is in the latest generation, and the store need not have it yet.
-            latest_ms = (self._detection.latest + 1) * self._detection.window_ms
+            latest_ms = (max(self._detection.latest, self._runs.latest) + 1) * self._detection.window_ms
             self._marks.begin(max(latest_ms, self._after_all()))
         else:
             self._marks.raise_to(marks)
 
     def _after_all(self) -> int:
         """When the generations of all keys in the store are over; 0 where there are none."""
+        latest = max(self._latest_of(DUPLICATE_KEY), self._latest_of(KEY_RUN))
+        return (latest + 1) * self._detection.window_ms
+
+    def _latest_of(self, table: int) -> int:
+        """The latest generation of a table; -1 where there is none."""
         generation = -1
-        first, end = numbered_span(DUPLICATE_KEY, self._number)
+        first, end = numbered_span(table, self._number)
         while (found := next(iter(self._staging.journal.scan(first, end)), None)) is not None:
             generation = detection_generation(found[0])
-            first = detection_key(DUPLICATE_KEY, self._number, generation + 1)
-        return (generation + 1) * self._detection.window_ms
+            first = detection_key(table, self._number, generation + 1)
+        return generation

@@ -23,6 +23,7 @@ from isthmus.errors import (
     IsthmusError,
     MessageTooLargeError,
     QuotaExceededError,
+    StoreError,
 )
 
 __all__ = ["MAX_HOPS", "Onward", "Target", "reason_of"]
@@ -38,6 +39,7 @@ _REASONS: tuple[tuple[type[IsthmusError], str], ...] = (
     (MessageTooLargeError, "MessageSizeExceeded"),
     (SessionRequiredError, "Session ID is null"),
     (InvalidMessageError, "InvalidMessage"),
+    (StoreError, "BodyUnreadable"),
 )
 # What every message of a group is refused for alike.
 _COMMON = (EntityDisabledError, EntityNotFoundError)

@@ -11,15 +11,18 @@ Invariants:
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 from isthmus.amqp import codec, section
 from isthmus.amqp.codec import value_end
 from isthmus.entities.blob import Large, Payload
+from isthmus.entities.copy import KeyReader
 from isthmus.entities.error import InvalidMessageError
 from isthmus.entities.record import Head, Parts
+from isthmus.message.name import FIRST_ENQUEUED_TIME
 
-__all__ = ["HeadCache", "normalised_header", "split", "split_many", "split_mixed"]
+__all__ = ["HeadCache", "normalised_header", "split", "split_many", "split_mixed", "split_packed"]
 
 _RESERVED = frozenset(
     (
@@ -28,6 +31,7 @@ _RESERVED = frozenset(
         "x-opt-enqueued-time",
         "x-opt-enqueue-sequence-number",
         "x-opt-message-state",
+        FIRST_ENQUEUED_TIME,
     )
 )
 _MALFORMED = (IndexError, codec.CodecError, ValueError)
@@ -37,6 +41,8 @@ _REMEMBERED = 1000
 _REMEMBERED_BYTES = 512
 # Lists besides the usual one, whose size is a byte: with a size of four, and empty.
 _LISTS = (0xD0, 0x45)
+# Descriptor, code and size of a section whose size has four bytes.
+_WIDE = struct.Struct(">4sI")
 
 
 def normalised_header(header: section.Header, default_ttl_ms: int, flags: bytes) -> tuple[bytes, int]:
@@ -146,6 +152,50 @@ def split_many(messages: Sequence[bytes], heads: HeadCache) -> list[Parts]:
         except _MALFORMED:
             parts = None
         taken.append(parts or split(message, heads))
+    return taken
+
+
+def split_packed(
+    data: bytes, bounds: Sequence[tuple[int, int]], heads: HeadCache, keys: KeyReader | None = None
+) -> list[Parts]:
+    """As `split_many` for messages that stand in `data`; those that begin like the one before are read in place.
+
+    Args:
+        data: bytes that hold the messages.
+        bounds: where each starts and stops.
+        heads: the entity's.
+        keys: reads their duplicate keys, where they are copies.
+
+    Raises:
+        InvalidMessageError: one of them is no message.
+    """
+    taken: list[Parts] = []
+    add, read = taken.append, _WIDE.unpack_from
+    raw, head = b"", None
+    key_at = None if keys is None else keys.key
+    for start, stop in bounds:
+        at = rest = start + len(raw)
+        # What is read behind `stop` belongs to another message: then the sections do not end there.
+        if head is not None and stop - at > 16 and data.startswith(raw, start) and data[at : at + 4] == b"\0Ss\xc0":
+            after = at + 8 + data[at + 7] if data[at + 6] == 0xA1 and data[at + 5] else 0
+            at += 5 + data[at + 4]
+            if 0 < after <= at and at + 8 <= stop:
+                own = at
+                kind, size = read(data, at)
+                if kind == b"\0St\xd1" and at + size + 16 <= stop:
+                    at += 8 + size
+                    kind, size = read(data, at)
+                own_end = at
+                size = 3 + size if kind == b"\0Su\xb0" else data[at + 4] if kind == b"\0Su\xa0" else -at
+                if at + 5 + size == stop:
+                    key = b"" if key_at is None else key_at(data, own, own_end)
+                    add(_new(Parts, (head, data[rest:stop], data[rest + 6 : after], None, key)))
+                    continue
+        message = data[start:stop]
+        parts = split_many((message,), heads)[0]
+        raw = message[: len(message) - len(parts.rest)]
+        head = heads.known.get(raw) if message.endswith(parts.rest) else None
+        add(parts if keys is None else keys.with_keys((parts,))[0])
     return taken
 
 

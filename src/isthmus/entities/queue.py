@@ -21,6 +21,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from isthmus.amqp import codec
 from isthmus.clock import monotonic_ms
 from isthmus.entities.amend import (
     Stored,
@@ -268,8 +269,10 @@ class Queue(Relay):
     ) -> list[bool]:
         """Give messages back with their delivery count raised; at MaxDeliveryCount they are dead-lettered."""
         self._check_open()
+        _check_encodable(properties)
         flags, spans = self._locks.take(tokens)
-        self._give_back(spans, properties)
+        with self._staging.whole():
+            self._give_back(spans, properties)
         self._staging.promise(on_durable, on_failed)
         return flags
 
@@ -299,22 +302,27 @@ class Queue(Relay):
     ) -> list[bool]:
         """Set messages aside; from then on only `receive_deferred` gets them."""
         self._check_open()
+        _check_encodable(properties)
         flags, spans = self._locks.take(tokens)
-        for span in spans:
-            for sequence, record in self._records(span):
-                changed = _merged(record, sequence, properties)
-                self._staging.batch.put(message_key(DEFERRED, self.number, sequence), changed)
-                self.size_bytes += len(changed)
-                self.deferred_count += 1
-            if span.deferred:
-                self.deferred_count -= len(span.sequences)
-                self.size_bytes -= span.size_bytes
-                self._locked_deferred.difference_update(span.sequences)
-            else:
-                self._remove(span.sequences, span.size_bytes)
-            self._staging.touch(self)
+        with self._staging.whole():
+            for span in spans:
+                self._defer(span, properties)
         self._staging.promise(on_durable, on_failed)
         return flags
+
+    def _defer(self, span: Span, properties: Mapping[str, Any] | None) -> None:
+        for sequence, record in self._records(span):
+            changed = _merged(record, sequence, properties)
+            self._staging.batch.put(message_key(DEFERRED, self.number, sequence), changed)
+            self.size_bytes += len(changed)
+            self.deferred_count += 1
+        if span.deferred:
+            self.deferred_count -= len(span.sequences)
+            self.size_bytes -= span.size_bytes
+            self._locked_deferred.difference_update(span.sequences)
+        else:
+            self._remove(span.sequences, span.size_bytes)
+        self._staging.touch(self)
 
     def dead_letter(
         self,
@@ -333,13 +341,15 @@ class Queue(Relay):
         self._check_open()
         if self.dead_letters is None:
             raise NotAllowedError(f"'{self.path}' has no dead-letter queue of its own; complete the message instead.")
+        _check_encodable(properties)
         flags, spans = self._locks.take(tokens)
-        for span in spans:
-            self._bury([record for _, record in self._records(span)], reason, description, properties)
-            if span.deferred:
-                self._remove_deferred(span)
-            else:
-                self._remove(span.sequences, span.size_bytes)
+        with self._staging.whole():
+            for span in spans:
+                self._bury([record for _, record in self._records(span)], reason, description, properties)
+                if span.deferred:
+                    self._remove_deferred(span)
+                else:
+                    self._remove(span.sequences, span.size_bytes)
         self._staging.promise(on_durable, on_failed)
         return flags
 
@@ -638,6 +648,16 @@ class Queue(Relay):
 
     def statistics(self) -> dict[str, int]:
         return {**super().statistics(), "locked_count": self._locks.locked, "listener_count": len(self._listeners)}
+
+
+def _check_encodable(properties: Mapping[str, Any] | None) -> None:
+    """Refuse properties to modify that cannot be written, before anything is done for them.
+
+    Raises:
+        CodecError: one has a value without an AMQP type.
+    """
+    for value in (properties or {}).values():
+        codec.encode(value)
 
 
 def _merged(record: bytes, sequence: int, properties: Mapping[str, Any] | None) -> bytes:

@@ -12,8 +12,8 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from isthmus.entities.fragment.store import FragmentStore, FragmentStores
 
 __all__ = ["HeldQueue", "HeldSubscription", "HeldTopic", "Registry", "described", "rule_of"]
+
+_log = logging.getLogger(__name__)
 
 _DEAD_LETTER = "/$DeadLetterQueue"
 _TRANSFER = "/$Transfer/$DeadLetterQueue"
@@ -396,14 +398,24 @@ class Registry:
         else:
             self._forwarding.pop(queue, None)
 
+    def _target_changed(self, name: str) -> None:
+        """What could not go on to a queue or topic may now: it has other settings."""
+        for queue in self._forwarding:
+            if queue.onward is not None and queue.onward.path.lower() == name.lower():
+                queue.look_again()
+
     def _pump(self) -> None:
         """Let what waits to be forwarded try again: a setting has changed, time has passed, or a store is back."""
         for queue, store in list(self._forwarding.items()):
-            if store is None:
-                queue.retry()
-            elif store.is_up:
-                with suppress(StoreError):  # its store is down from now on
+            try:
+                if store is None or store.is_up:
                     queue.retry()
+            except StoreError:
+                if store is None:
+                    raise
+                # Its store is down from now on.
+            except Exception:  # noqa: BLE001 - it has left nothing half done, and the others wait for their turn
+                _log.exception("messages not forwarded by a fault, tried again later: entity=%r", queue.path)
         if self.handover is not None:
             self.handover.pump()
 

@@ -28,7 +28,7 @@ from isthmus.entities.onward import Onward, reason_of
 from isthmus.entities.record import Parts
 from isthmus.entities.run import RunSet
 from isthmus.entities.window import Pair
-from isthmus.errors import EntityNotFoundError, IsthmusError
+from isthmus.errors import EntityNotFoundError, IsthmusError, MessageTooLargeError, StoreError
 
 if TYPE_CHECKING:
     from isthmus.entities.queue import Queue
@@ -38,8 +38,8 @@ __all__ = ["Relay"]
 # Messages moved in one commit, and how large they may be together: the loop serves others in between.
 _GROUP = 1000
 _GROUP_BYTES = 8 << 20
-# Why a dead letter never goes on to this target: it must not keep those behind it from being looked at.
-_NEVER = (TooManyHopsError, SessionRequiredError, InvalidMessageError)
+# Why a dead letter does not go on to this target as it is: it must not keep those behind it from being looked at.
+_NEVER = (TooManyHopsError, SessionRequiredError, InvalidMessageError, MessageTooLargeError)
 
 
 class Relay(Backlog):
@@ -75,10 +75,14 @@ class Relay(Backlog):
             self.add_listener(self.pump)
         elif self.onward is not None and onward is None:
             self.remove_listener(self.pump)
+        self.look_again()
+        self.onward = onward
+
+    def look_again(self) -> None:
+        """Let dead letters try again that could not go on to a target as it was."""
         for run in self._stuck:
             self._returned.add(*run)
         self._stuck.clear()
-        self.onward = onward
 
     @property
     def has_listeners(self) -> bool:
@@ -149,7 +153,14 @@ class Relay(Backlog):
             return
         mean = self.size_bytes // max(1, self.active_count) + 1
         pairs = self._next_pairs(max(1, min(_GROUP, _GROUP_BYTES // mean)))
-        blocked = bool(pairs) and self._move_on(onward, pairs)
+        try:
+            blocked = bool(pairs) and self._move_on(onward, pairs)
+        except Exception as fault:
+            # Some may be staged at the target and not be removed here, and what was taken is in nobody's hands. After a
+            # StoreError nothing is staged any more.
+            if self._staging.on_refused is not None and not isinstance(fault, StoreError):
+                self._staging.on_refused(fault)
+            raise
         if not blocked and self.has_available:
             self._tell_again = True
             self._staging.touch(self)

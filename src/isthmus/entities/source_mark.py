@@ -23,11 +23,12 @@ from isthmus.entities.copy import NUMBER_BYTES, SOURCE_BYTES
 from isthmus.entities.key import SOURCE_MARK, numbered_span
 from isthmus.entities.staging import Staging
 
-__all__ = ["MOST_SOURCES", "SourceMarks"]
+__all__ = ["BLOCK_BYTES", "MOST_SOURCES", "SourceMarks"]
 
 MOST_SOURCES = 1024
 _PLACE_BYTES = SOURCE_BYTES + NUMBER_BYTES
-_BLOCK_BYTES = SOURCE_BYTES + 2
+BLOCK_BYTES = SOURCE_BYTES + 2
+"""Of a place, what one mark is for."""
 _PREFIX_BYTES = 5
 _TIME_BYTES = 8
 
@@ -67,13 +68,13 @@ class SourceMarks:
 
     def ahead(self, places: Sequence[bytes]) -> dict[bytes, bytes] | None:
         """The marks that these lead to, if each is above its source's mark and above those before it; None otherwise."""
-        block = places[0][:_BLOCK_BYTES]
+        block = places[0][:BLOCK_BYTES]
         if block and places[-1].startswith(block) and all(map(lt, places, islice(places, 1, None))):
             # In ascending order between two of one block there is none of another.
             return {block: places[-1]} if places[0] > self._marks.get(block, b"") else None
         ahead: dict[bytes, bytes] = {}
         for place in places:
-            block = place[:_BLOCK_BYTES]
+            block = place[:BLOCK_BYTES]
             if not block or place <= (ahead.get(block) or self._marks.get(block, b"")):
                 return None
             ahead[block] = place
@@ -83,7 +84,7 @@ class SourceMarks:
         """The marks that these lead to, in whatever order."""
         highest: dict[bytes, bytes] = {}
         for place in places:
-            block = place[:_BLOCK_BYTES]
+            block = place[:BLOCK_BYTES]
             if block and place > (highest.get(block) or self._marks.get(block, b"")):
                 highest[block] = place
         return highest

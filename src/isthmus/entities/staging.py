@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from isthmus.entities.journal import Batch, Journal
+from isthmus.errors import StoreError
 
 __all__ = ["Callback", "Commit", "Failure", "Member", "Staging"]
 
@@ -64,6 +65,7 @@ class Staging:
         is_awaited: whether a commit is wanted now: somebody waits for it, or it makes something visible.
         on_refused: called when the store refused a write, before the error goes on to the caller.
         pending_ids: message ids seen by detection and not yet readable from the store.
+        pending_runs: rows of duplicate keys that are staged and not yet readable from the store.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -71,6 +73,7 @@ class Staging:
         self.on_staged: Callback | None = None
         self.on_refused: Failure | None = None
         self.pending_ids: dict[bytes, int] = {}
+        self.pending_runs: dict[bytes, bytes] = {}
         self._batch: Batch | None = None
         self._touched: dict[Member, None] = {}
         self._written: dict[Member, None] = {}
@@ -153,6 +156,21 @@ class Staging:
         self._written.update(self._touched)
         self._touched.clear()
         self.pending_ids.clear()
+        self.pending_runs.clear()
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """What is staged within is staged whole (I1), or everything staged has failed: a store that refuses sees to that
+        itself, any other fault is seen to here.
+        """
+        try:
+            yield
+        except StoreError:
+            raise
+        except Exception as fault:
+            if self.on_refused is not None:
+                self.on_refused(fault)
+            raise
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
@@ -199,6 +217,7 @@ class Staging:
         self._touched.clear()
         self._written = {}
         self.pending_ids.clear()
+        self.pending_runs.clear()
         self._callbacks = []
         self._failures = []
         self._idle = True

@@ -140,17 +140,19 @@ class Topic(Intake):
     def stored_bytes(self) -> int:
         return super().stored_bytes() + sum(queue.stored_bytes() for queue in self.queues)
 
-    def _full(self, size_bytes: int) -> QuotaExceededError | None:
+    def _full(self, size_bytes: int, *, midway: bool = False) -> QuotaExceededError | None:
         """As of any entity; the copies that are sure to be made count, those of messages that wait included."""
         waiting = self.size_bytes if self.active_count else 0
-        return super()._full(size_bytes * max(1, self._takers) + waiting * self._takers)
+        return super()._full(size_bytes * max(1, self._takers) + waiting * self._takers, midway=midway)
 
     # ---- taking messages
 
     def accept(
         self, payloads: Sequence[Payload], on_durable: Callback | None = None, on_failed: Failure | None = None
     ) -> None:
-        self.enter(self.examine(payloads), self._context.clock.wall_ms())
+        messages = self.examine(payloads)
+        with self._staging.whole():
+            self.enter(messages, self._context.clock.wall_ms())
         if self.active_count and on_durable is not None:
             last, tell = self.last, on_durable
             self._staging.promise(lambda: self._tell(last, tell), on_failed)

@@ -139,7 +139,8 @@ class Transfer(Via[Intake, Target]):
         error = self.refusal_of(messages)
         if error is not None:
             raise error
-        self.enter(messages, self._context.clock.wall_ms())
+        with self._context.staging.whole():
+            self.enter(messages, self._context.clock.wall_ms())
         self._context.staging.promise(on_durable, on_failed)
 
     def enter(self, messages: Sequence[Parts], now_ms: int) -> None:

@@ -103,7 +103,7 @@ def _keep_rows(journal: Journal, batch: Batch, now_ms: int, random_bytes: Callab
     Format 3 counts hops in a forwarded message's record and numbers transfer dead-letter queues; format 4 has bodies of
     large messages outside of their records, and rows that refer to them, and names the fragments of partitioned
     entities, whose messages lie in stores of their own, and lines of messages on their way from one store to another. Format 5 keeps marks of the sources of copies, without which an
-    earlier release would add keys.
+    earlier release would add keys, and rows that hold the keys of many.
     """
 
 

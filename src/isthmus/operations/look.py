@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from isthmus.connectors.servicebus.head import pages
 from isthmus.entities.run import RunSet
 from isthmus.operations.message import sequence_of, state_of
 from isthmus.transport import Client, Management
@@ -31,9 +32,8 @@ def messages(client: Client, path: str, start: int = 0) -> Iterator[bytes]:
     """
     management = Management(client, path)
     try:
-        while page := management.peek(start, _PAGE):
+        for page in pages(management.peek, _PAGE, start):
             yield from page
-            start = sequence_of(page[-1]) + 1
     finally:
         management.close()
 

@@ -20,7 +20,8 @@ from isthmus.entities.parse import HeadCache, split
 from isthmus.entities.record import Parts
 from isthmus.entities.view import MessageView, changed
 from isthmus.message.name import ENQUEUE_SEQUENCE
-from isthmus.rules import MISSING, FilterError, Missing, Value, parse_action, parse_filter
+from isthmus.operations.time_filter import parse_operator_filter
+from isthmus.rules import MISSING, FilterError, Missing, Value, parse_action
 
 __all__ = [
     "STATES",
@@ -155,16 +156,17 @@ class _Delivered(MessageView):
 
 
 def make_choice(expression: str) -> Callable[[bytes], bool]:
-    """Whether a message is meant, by a SQL filter; an empty one means all.
+    """Whether a message is meant, by a SQL filter (`parse_operator_filter`); an empty one means all.
 
     A filter that fails on a message does not mean it.
 
     Raises:
         RuleSyntaxError: with every fault of the expression.
+        InvalidArgumentError: a time is compared with a text that is none.
     """
     if not expression:
         return lambda payload: True
-    matches = parse_filter(expression).matches
+    matches = parse_operator_filter(expression).matches
 
     def chosen(payload: bytes) -> bool:
         try:

@@ -8,6 +8,7 @@ Invariants:
     I2. The note is on disk before the first message is sent, and after each group; killed at any instant, the note of
         before or after stands whole.
     I3. A note that cannot be read ends the import; it is never taken for none.
+    I4. What is noted of an interrupted import of the same file into another entity stays until that one is done.
 """
 
 from __future__ import annotations
@@ -45,11 +46,18 @@ class ProgressNote:
         self._done = 0
         self._missing: set[int] = set()
         self._seed = uuid.uuid4()
+        # Those of imports of the same file into other entities that were interrupted.
+        self._others: list[dict[str, Any]] = []
         found = self._read()
-        made_at = found.get("created_at", "")
-        is_other_entity = bool(created_at and made_at and created_at != made_at)
-        if {name: found.get(name) for name in self._known} == self._known and not is_other_entity:
-            self._take(found)
+        for each in (found, *found.pop("others", ())):
+            made_at = each.get("created_at", "")
+            is_other_entity = bool(created_at and made_at and created_at != made_at)
+            if each.get("export_id") != export_id:
+                continue
+            if each.get("target") != target:
+                self._others.append(each)
+            elif not is_other_entity:
+                self._take(each)
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -60,6 +68,9 @@ class ProgressNote:
             raise self._unusable(getattr(error, "strerror", None) or "it is no JSON") from None
         if not isinstance(found, dict):
             raise self._unusable("it is no JSON object")
+        others = found.get("others", [])
+        if not isinstance(others, list) or not all(isinstance(each, dict) for each in others):
+            raise self._unusable("a value in it is none that an import writes")
         return found
 
     def _take(self, found: dict[str, Any]) -> None:
@@ -112,6 +123,11 @@ class ProgressNote:
             "done": self._done,
             "refused": sorted(self._missing),
         }
+        self._replace([values, *self._others])
+
+    def _replace(self, notes: Sequence[dict[str, Any]]) -> None:
+        first, *others = notes
+        values = {**first, "others": others} if others else first
         try:
             write_file(self._file, json.dumps(values).encode())
         except OSError as error:
@@ -121,5 +137,12 @@ class ProgressNote:
             ) from None
 
     def remove(self) -> None:
-        """All is sent."""
-        self._file.unlink(missing_ok=True)
+        """All is sent; what is noted of imports into other entities stays.
+
+        Raises:
+            InvalidArgumentError: the note cannot be written.
+        """
+        if self._others:
+            self._replace(self._others)
+        else:
+            self._file.unlink(missing_ok=True)

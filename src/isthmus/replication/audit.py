@@ -37,6 +37,7 @@ from isthmus.replication.identity import Identity, Members, identify
 from isthmus.replication.passage import (
     DEAD_LETTER,
     DRIFT_MS,
+    LogReader,
     Passage,
     Peek,
     PeekOpener,
@@ -68,6 +69,8 @@ def audit(
     ttl_ms: int | Mapping[str, int] = 0,
     clock: Clock | None = None,
     members: Members | None = None,
+    logs: Mapping[str, bool] | None = None,
+    log_reader: LogReader | None = None,
 ) -> Reconciliation:
     """Read a task's namespaces and compare them.
 
@@ -88,6 +91,8 @@ def audit(
         ttl_ms: the time to live that they give their messages; 0 for none.
         clock: tells whose time to live has ended.
         members: as for `identify`.
+        logs: by alias, which of the entities are logs, and whether what stood in one before the task began is not moved.
+        log_reader: reads what stands before routes whose source is a log.
 
     Raises:
         EntityNotFoundError: an audited subscription or a route's source does not stand.
@@ -105,12 +110,18 @@ def audit(
     peeks = {alias: open_peek(endpoint) for alias, endpoint in subscriptions.items()}
     audited = {
         alias: Audited(
-            alias, endpoint.entity, marks, selects, is_origin=alias in kept, forwards=forwarded.get(alias, "")
+            alias,
+            endpoint.entity,
+            marks,
+            selects,
+            is_origin=alias in kept,
+            is_log=alias in (logs or {}),
+            forwards=forwarded.get(alias, ""),
         )
         for alias, endpoint in subscriptions.items()
     }
     ends = {alias: _read_on(each, peeks[alias], read, {}, on_message) for alias, each in audited.items()}
-    sources = SourceReader(followed, open_peek, read)
+    sources = SourceReader(followed, open_peek, read, log_reader)
     sources.read_waiting(began_ms)
     rest = sources.found
     met = {pair: set(each.waiting) for pair, each in rest.items()}
@@ -118,6 +129,8 @@ def audit(
         each.first_pass = False
         _read_on(each, peeks[alias], read, ends[alias], on_message)
     sources.read_set_aside()
+    for alias in (each for each, begins_late in (logs or {}).items() if begins_late and each in audited):
+        audited[alias].begin_with(_met(alias, audited, rest))
     readings = {
         alias: each.reading(
             shared=shared if isinstance(shared, bool) else alias in shared,
@@ -152,11 +165,23 @@ def audit(
         for passage in followed:
             if passage.is_witnessed:
                 at = rest[passage.pair], missing[passage.pair], audited[passage.origin], readings[passage.member]
-                _doubt(*at, began_ms - DRIFT_MS, passage.expires_ms)
+                _doubt(*at, began_ms - DRIFT_MS, passage)
     pairs = {each.pair for each in followed} | {(each.origin, each.origin) for each in followed} if passages else None
     return reconcile(
         task, holdings, rest, ordered=ordered, readings=tuple(readings.values()), pairs=pairs, unread=unseen
     )
+
+
+def _met(origin: str, audited: Mapping[str, Audited], rest: Mapping[tuple[str, str], Undelivered]) -> set[int]:
+    """What the task is known to have met of an origin's messages."""
+    found: set[int] = set()
+    for pair, each in rest.items():
+        if pair[0] == origin:
+            found |= each.waiting | each.expired | each.dead_lettered
+    for at in audited.values():
+        if origin in at.arrivals:
+            found.update(at.arrivals[origin].numbers)
+    return found
 
 
 def _holding(
@@ -175,31 +200,43 @@ def _holding(
     for alias, arrivals in at.arrivals.items():
         if alias in unkept:
             entered = set(unkept[alias])
-            held.arrived[alias] = [number for number in arrivals.numbers if number in entered]
+            stands = [
+                (number, lane)
+                for number, lane in zip(arrivals.numbers, arrivals.lanes, strict=True)
+                if number in entered
+            ]
+            held.arrived[alias] = [number for number, _ in stands]
+            held.lanes[alias] = [lane for _, lane in stands]
             continue
         origin = audited.get(alias)
         if origin is None:
             continue
         kept = {number for numbers in origin.kept.values() for number in numbers}
-        horizon = max(origin.own, default=-1)
+        horizons: dict[int, int] = {}
+        for number in origin.own:
+            horizons[number >> FRAGMENT_BITS] = max(number, horizons.get(number >> FRAGMENT_BITS, number))
         gone = bool(readings[alias].doubt) or not origin.messages
         for index, (number, digest) in enumerate(zip(arrivals.numbers, arrivals.digests, strict=True)):
+            fragment = number >> FRAGMENT_BITS
+            horizon = horizons.get(fragment, -1)
             if number in origin.originals:
                 equal = (alias, at.alias) in changed or origin.originals.digest(number) == digest
                 fate = held.arrived if equal else held.unequal
             elif number in kept:
                 continue  # a route took it before the rule was changed
-            elif number > horizon and (index >= arrivals.first_pass or number <= origin.last_number):
+            elif number > horizon and (index >= arrivals.first_pass or number <= origin.last_numbers.get(fragment, 0)):
                 continue  # it entered after the first reading of its origin
             elif gone:
                 fate = held.unknown
-            elif 0 <= number < origin.first_number:
+            elif 0 <= number < origin.first_numbers.get(fragment, 0):
                 continue  # its original has lived out the subscription's time to live, or entered before it was made
             elif number > horizon and 0 < arrivals.ends_ms[index] <= ended_ms:
                 continue  # its original's life has ended, behind all that stands there
             else:
                 fate = held.forged
             fate.setdefault(alias, []).append(number)
+            if fate is held.arrived:
+                held.lanes.setdefault(alias, []).append(arrivals.lanes[index])
     return held
 
 
@@ -237,16 +274,16 @@ def _leave_out(
 
 
 def _doubt(
-    undelivered: Undelivered, missing: set[int], origin: Audited, reading: Reading, began_ms: int, expires_ms: int
+    undelivered: Undelivered, missing: set[int], origin: Audited, reading: Reading, began_ms: int, passage: Passage
 ) -> None:
     """Of what is missing, what cannot be called lost."""
     for number in missing:
         enqueued_ms = origin.originals.enqueued_ms(number)
-        if expires_ms and enqueued_ms + expires_ms < began_ms and not reading.shared:
+        if passage.expires_ms and enqueued_ms + passage.expires_ms < began_ms and not reading.shared:
             undelivered.copy_expired.add(number)
         elif 0 < origin.originals.ends_ms(number) < began_ms:
             undelivered.ended.add(number)
-        elif reading.may_have_held(enqueued_ms, DRIFT_MS):
+        elif passage.drops or reading.may_have_held(enqueued_ms, DRIFT_MS):
             undelivered.consumed.add(number)
 
 

@@ -11,11 +11,11 @@ Invariants:
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from isthmus.amqp import section
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.head import FRAGMENT_BITS, standing
 from isthmus.replication.content import content_digest
 from isthmus.replication.identity import Identity
 from isthmus.replication.reading import Numbering, Reading
@@ -38,15 +38,17 @@ class Arrivals:
         numbers: sequence numbers at the origin.
         digests: of their content.
         ends_ms: when the life of each ends; 0 where it does not.
+        lanes: partition of the member in which each stands.
         first_pass: how many of them the first reading found.
     """
 
-    __slots__ = ("digests", "ends_ms", "first_pass", "numbers")
+    __slots__ = ("digests", "ends_ms", "first_pass", "lanes", "numbers")
 
     def __init__(self) -> None:
         self.numbers: array[int] = array("q")
         self.digests: array[int] = array("Q")
         self.ends_ms: array[int] = array("q")
+        self.lanes: array[int] = array("i")
         self.first_pass = 0
 
 
@@ -92,6 +94,7 @@ class Audited:
         marks: the properties that the task's rule sets on copies, or has set.
         selects: which messages the task replicates; None: all.
         is_origin: whether messages enter the task here.
+        is_log: whether it is a log, e.g. a topic of Kafka.
         forwards: the origin whose messages the namespace itself forwards here, under the numbers that they have there; else empty.
         first_pass: whether this is the first reading.
         numbering: of what was read.
@@ -100,8 +103,8 @@ class Audited:
         originals: what they are.
         resent: of dead letters that were sent again, by the former number the present one.
         kept: count's name → sequence numbers of what the task does not replicate.
-        first_number: the lowest sequence number that a publisher's message has here; 0 where there is none.
-        last_number: the highest, also of the second reading.
+        first_numbers: by partition, the lowest sequence number that a publisher's message has here.
+        last_numbers: by partition, the highest, also of the second reading.
         messages: how many were read.
     """
 
@@ -110,6 +113,7 @@ class Audited:
     marks: tuple[str, ...] = ()
     selects: Selects | None = None
     is_origin: bool = True
+    is_log: bool = False
     forwards: str = ""
     first_pass: bool = True
     numbering: Numbering = field(default_factory=Numbering)
@@ -118,20 +122,24 @@ class Audited:
     originals: Originals = field(default_factory=Originals)
     resent: dict[int, int] = field(default_factory=dict)
     kept: dict[str, list[int]] = field(default_factory=dict)
-    first_number: int = 0
-    last_number: int = 0
+    first_numbers: dict[int, int] = field(default_factory=dict)
+    last_numbers: dict[int, int] = field(default_factory=dict)
     messages: int = 0
     _first_enqueued_ms: int = 0
     _first_ttl_ms: int = 0
     _shortest_ttl_ms: int = 0
 
+    def __post_init__(self) -> None:
+        self.numbering = Numbering(is_log=self.is_log)
+
     def take(self, message: bytes, identity: Identity) -> None:
         """A message was read."""
         self.messages += 1
-        self.numbering.add(identity.sequence)
-        if not self._first_enqueued_ms:
-            self._first_enqueued_ms = standing(message).enqueued_ms
+        if not self._first_enqueued_ms or (self.is_log and self.numbering.is_new(identity.sequence)):
+            # Of a log that of the partition of which the most may have been removed.
+            self._first_enqueued_ms = max(self._first_enqueued_ms, standing(message).enqueued_ms)
             self._first_ttl_ms = _ttl_ms(message)
+        self.numbering.add(identity.sequence)
         if identity.origin or self.forwards:
             arrivals = self.arrivals.setdefault(identity.origin or self.forwards, Arrivals())
             arrivals.numbers.append(identity.number)
@@ -139,10 +147,12 @@ class Audited:
             made_id = f"{alias}/{identity.entity}/{identity.number}" if alias else ""
             arrivals.digests.append(content_digest(message, self.marks, made_id))
             arrivals.ends_ms.append(standing(message).expires_at_ms)
+            arrivals.lanes.append(identity.sequence >> FRAGMENT_BITS)
             arrivals.first_pass += self.first_pass
             return
-        self.first_number = min(self.first_number or identity.number, identity.number)
-        self.last_number = max(self.last_number, identity.number)
+        number, fragment = identity.number, identity.number >> FRAGMENT_BITS
+        self.first_numbers[fragment] = min(self.first_numbers.get(fragment, number), number)
+        self.last_numbers[fragment] = max(self.last_numbers.get(fragment, number), number)
         if self.first_pass and self.is_origin:
             self._enter(message, identity)
 
@@ -160,6 +170,31 @@ class Audited:
         digest = content_digest(message, self.marks)
         self.originals.add(identity.number, digest, found.enqueued_ms, found.expires_at_ms if ttl_ms else 0)
         self.own.append(identity.number)
+
+    def begin_with(self, known: Collection[int]) -> None:
+        """Sets what entered before the task began apart: what is before the first that is known in its partition. Of a partition in
+        which none is known, what was published before the first that is known in any.
+
+        Args:
+            known: numbers that wait, were set aside, or stand at a target.
+        """
+        first: dict[int, int] = {}
+        for number in known:
+            fragment = number >> FRAGMENT_BITS
+            first[fragment] = min(first.get(fragment, number), number)
+        times = [self.originals.enqueued_ms(number) for number in first.values() if number in self.originals]
+        began_ms = min(times, default=None)
+        earlier = [number for number in self.own if self._is_earlier(number, first, began_ms)]
+        if earlier:
+            gone = set(earlier)
+            self.own = [number for number in self.own if number not in gone]
+            self.kept.setdefault("earlier", []).extend(earlier)
+
+    def _is_earlier(self, number: int, first: Mapping[int, int], began_ms: int | None) -> bool:
+        at = first.get(number >> FRAGMENT_BITS)
+        if at is not None:
+            return number < at
+        return began_ms is None or self.originals.enqueued_ms(number) < began_ms
 
     def is_resent(self, number: int) -> bool:
         """Whether this original entered again, with the same content."""
@@ -185,6 +220,7 @@ class Audited:
             ttl_ms=ttl_ms,
             short_lived=0 < self._shortest_ttl_ms < ttl_ms,
             read_ms=read_ms,
+            is_log=self.is_log,
         )
 
 

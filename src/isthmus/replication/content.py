@@ -49,7 +49,10 @@ def content_digest(message: bytes, marks: tuple[str, ...] = (), made_id: str = "
         own = section.decode_map(message, where.application_properties)
     except codec.CodecError:
         own = None
-    digest = blake2b(message[where.body[0] : where.body[1]], digest_size=8)
+    start, end = where.body
+    body = section.contents(message, start, end)
+    # A log keeps the contents of a data section and not how their length was encoded.
+    digest = blake2b(body, digest_size=8, person=b"" if len(body) == end - start else b"data")
     for each in (
         _properties(message, where.properties, made_id, own or {}),
         _own(message, where.application_properties, {mark.lower() for mark in marks}, own),

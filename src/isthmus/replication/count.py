@@ -41,6 +41,11 @@ COUNTS = (
         "entered", Verdict.CLEAN, "publishers sent them to this member, the task replicates them, and they stand there"
     ),
     Count("filtered", Verdict.CLEAN, "the task's `filter` does not select them"),
+    Count(
+        "earlier",
+        Verdict.CLEAN,
+        "records of a log from before the first that the task is known to have met in their partition (`start: now`)",
+    ),
     Count("held_back", Verdict.CLEAN, "their publisher set the mark itself, so that they stay where they are"),
     Count("arrived", Verdict.CLEAN, "a copy with the same content stands at the other member"),
     Count("waiting", Verdict.CLEAN, "they are in the route's source: a route moves them later"),
@@ -58,7 +63,7 @@ COUNTS = (
     Count(
         "consumed",
         Verdict.UNCLEAR,
-        "the copy may have been taken out of the subscription that was read, or it was lost",
+        "the copy may have been taken out of the subscription that was read, or a step completed the message, or it was lost",
     ),
     Count("ended", Verdict.UNCLEAR, "found nowhere, and their time to live was over before the reading began"),
     Count(

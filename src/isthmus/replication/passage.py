@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.servicebus.head import pages, standing
 from isthmus.errors import EntityNotFoundError
 from isthmus.replication.canary_mark import is_canary
 from isthmus.replication.identity import Identity
@@ -25,6 +26,7 @@ from isthmus.topology.model import Endpoint, Route
 __all__ = [
     "DEAD_LETTER",
     "DRIFT_MS",
+    "LogReader",
     "PAGE_MESSAGES",
     "Passage",
     "Peek",
@@ -40,6 +42,27 @@ PeekOpener = Callable[[Endpoint], Peek]
 """Opens an entity for browsing; EntityNotFoundError where there is none."""
 
 Read = Callable[[bytes], Identity]
+
+
+class LogReader(Protocol):
+    """Reads what stands before routes whose source is a log."""
+
+    def waiting(self, route: Route) -> Peek:
+        """The records that the route's group has not committed.
+
+        Raises:
+            IsthmusError: the cluster cannot be read.
+        """
+        ...
+
+    def set_aside(self, route: Route) -> Iterator[Identity]:
+        """The records that were set aside.
+
+        Raises:
+            IsthmusError: the cluster cannot be read.
+        """
+        ...
+
 
 DEAD_LETTER = "/$DeadLetterQueue"
 EXPIRED = "TTLExpiredException"
@@ -62,6 +85,7 @@ class Passage:
         is_filtered: whether not all messages of the origin go this way.
         expires_ms: copies live so long at the target at most; 0: as long as their originals.
         changes: whether contents change on the way.
+        drops: whether steps may complete messages without passing them on.
     """
 
     origin: str
@@ -72,6 +96,7 @@ class Passage:
     is_filtered: bool = False
     expires_ms: int = 0
     changes: bool = False
+    drops: bool = False
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -90,11 +115,15 @@ class SourceReader:
         passages: all that are audited together.
         open_peek: opens an entity for browsing.
         read: a message's identity.
+        logs: reads what stands before routes whose source is a log; None: there are none.
     """
 
-    def __init__(self, passages: Sequence[Passage], open_peek: PeekOpener, read: Read) -> None:
+    def __init__(
+        self, passages: Sequence[Passage], open_peek: PeekOpener, read: Read, logs: LogReader | None = None
+    ) -> None:
         self.found = {passage.pair: Undelivered() for passage in passages}
         self._open = open_peek
+        self._logs = logs
         self._read = read
         self._stages: list[dict[Endpoint, list[Passage]]] = []
         for depth in range(max((len(each.routes) for each in passages), default=0)):
@@ -113,7 +142,9 @@ class SourceReader:
         """
         for depth, stage in enumerate(self._stages):
             for source, passages in stage.items():
-                for message, identity in messages(self._open(source), 0, self._read):
+                is_log = bool(passages[0].routes[depth].options.log.group)
+                peek = self._logs.waiting(passages[0].routes[depth]) if is_log and self._logs else self._open(source)
+                for message, identity in messages(peek, 0, self._read):
                     over = 0 < standing(message).expires_at_ms < began_ms - DRIFT_MS
                     # A copy that stands before a first route was let through by a changed rule.
                     for each in passages:
@@ -130,14 +161,17 @@ class SourceReader:
         for depth, stage in enumerate(self._stages):
             for source, passages in stage.items():
                 known = {each.origin for each in passages}
-                for identity in self._set_aside(source):
+                for identity in self._set_aside(source, passages[0].routes[depth]):
                     for each in passages:
                         # What an unknown way led to a first route is set aside there all the same.
                         if each.takes(depth, identity) or (depth == 0 and identity.origin not in known):
                             at = self.found[each.pair]
                             (at.expired if identity.reason == EXPIRED else at.dead_lettered).add(identity.number)
 
-    def _set_aside(self, source: Endpoint) -> Iterator[Identity]:
+    def _set_aside(self, source: Endpoint, route: Route) -> Iterator[Identity]:
+        if route.options.log.group:
+            yield from self._logs.set_aside(route) if self._logs is not None else ()
+            return
         try:
             peek = self._open(Endpoint(source.alias, source.entity + DEAD_LETTER))
             for _, identity in messages(peek, 0, self._read):
@@ -147,15 +181,12 @@ class SourceReader:
 
 
 def messages(peek: Peek, from_sequence: int, read: Read) -> Iterator[tuple[bytes, Identity]]:
-    """All that stands in an entity from a sequence number on, but for canaries.
+    """All that stands in an entity from a sequence number on when the reading begins, but for canaries.
 
     Raises:
         IsthmusError: the namespace cannot be read.
     """
-    at = from_sequence
-    while page := peek(at, PAGE_MESSAGES):
+    for page in pages(peek, PAGE_MESSAGES, from_sequence):
         for message in page:
-            identity = read(message)
-            at = max(at, identity.sequence + 1)
             if not is_canary(message):
-                yield message, identity
+                yield message, read(message)

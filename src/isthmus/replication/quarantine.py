@@ -20,6 +20,7 @@ Invariants:
     I2. A route that had nothing outstanding at a death is not suspected for it.
     I3. A route in quarantine returns to the others once it has settled messages there, its first one is not the suspected one
         any more, and no search is going on.
+    I4. Two deaths of a shared query narrow the window of each of its routes to 8, whatever search a route has left from before.
 """
 
 from __future__ import annotations
@@ -81,8 +82,11 @@ class Quarantine:
     def plan(self, name: str) -> Plan:
         """What the reader of the route is told."""
         account = self._account(name)
-        searched = account.search.plan()
-        return searched if account.suspect or searched != Plan() else Plan(account.window, account.span)
+        searched, shared = account.search.plan(), Plan(account.window, account.span)
+        if account.suspect or searched.set_aside or not shared.window:
+            return searched
+        # A search of the time before goes on beside the deaths of the shared query; only a window of 8 makes the reader tell (I4).
+        return searched if 0 < searched.window < shared.window else shared
 
     def settled(self, name: str, count: int, head: int, outstanding: int) -> None:
         """Messages of a route were settled since the last call; its first one outstanding now is `head`."""
@@ -104,18 +108,19 @@ class Quarantine:
         account.search.set_aside(position)
         return planned.deaths
 
-    def died(self, routes: Mapping[str, RouteReport]) -> list[str]:
+    def died(self, routes: Mapping[str, RouteReport], *, is_shared: bool = True) -> list[str]:
         """A worker of a query died.
 
         Args:
-            routes: the routes that the query carried, with what each reported last.
+            routes: the routes that it carried, with what each reported last.
+            is_shared: whether the query carries several routes.
 
         Returns:
             The routes that are put into quarantine for it.
         """
-        if len(routes) == 1:
-            ((name, report),) = routes.items()
-            self._account(name).search.died(report.window, report.outstanding, report.head)
+        if not is_shared:
+            for name, report in routes.items():
+                self._account(name).search.died(report.window, report.outstanding, report.head)
             return []
         found = []
         for name, report in routes.items():

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import isthmus
+from isthmus.replication.executor_fault import executor_fault
+
 __all__ = ["WORKER_GONE", "cause_of"]
 
 WORKER_GONE = (
@@ -30,6 +33,8 @@ def cause_of(text: str) -> str:
     named = [line for line in lines if line.startswith("isthmus.") and ": " in line]
     if named:
         return named[-1].partition(": ")[2]
+    if told := executor_fault(text, isthmus.__version__):
+        return told
     if any(word in text for word in _WORKER_GONE):
         return WORKER_GONE
     errors = [line for line in lines if "Error: " in line or "Exception: " in line]

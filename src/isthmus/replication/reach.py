@@ -81,7 +81,7 @@ class Reach:
         self._name = name
         self._clients: dict[str, Client] = {}
         self._managements: dict[Endpoint, Management] = {}
-        self._peeks: dict[Endpoint, TopicPeek] = {}
+        self._peeks: dict[tuple[Endpoint, bool], TopicPeek] = {}
 
     def waiting(self, endpoint: Endpoint, group: str) -> tuple[int, int]:
         """How many records of a log wait for a group, at most, and the timestamp of the oldest in ms, 0 where it is not known.
@@ -105,14 +105,36 @@ class Reach:
         options = SourceOptions.read(namespace_options(namespace) | {"entity": endpoint.entity})
         return open_client(endpoint_of(options), endpoint.entity, self._name, CONNECT_TIMEOUT_SECONDS)
 
-    def peek(self, endpoint: Endpoint) -> Peek:
+    def uncommitted(self, endpoint: Endpoint, group: str) -> Peek:
+        """Opens a log for browsing from where a group is.
+
+        Raises:
+            IsthmusError: the cluster cannot be reached, or refuses.
+        """
+        require("kafka", "a Kafka cluster")
+        from isthmus.connectors.kafka.group import GroupOffsets
+
+        options = namespace_options(self._federation.namespaces[endpoint.alias])
+        peek = self._peek_log(endpoint)
+        starts = GroupOffsets(options).committed(group, endpoint.entity)
+
+        def look(from_position: int, count: int) -> Sequence[bytes]:
+            return peek(from_position, count, starts)
+
+        return look
+
+    def peek(self, endpoint: Endpoint, *, names_partition: bool = False) -> Peek:
         """Opens an entity for browsing, over one connection for each namespace.
+
+        Args:
+            endpoint: the entity.
+            names_partition: of a log: whether records without key are given one that names their partition, as their route does.
 
         Raises:
             IsthmusError: the namespace cannot be reached, or refuses.
         """
         if self._federation.namespaces[endpoint.alias].is_log:
-            return self._peek_log(endpoint)
+            return self._peek_log(endpoint, names_partition=names_partition)
 
         def look(from_sequence: int, count: int) -> Sequence[bytes]:
             return self._management(endpoint).peek(from_sequence, count)
@@ -138,14 +160,15 @@ class Reach:
             found |= {alias: alias, client.namespace_id: alias}
         return found
 
-    def _peek_log(self, endpoint: Endpoint) -> Peek:
+    def _peek_log(self, endpoint: Endpoint, *, names_partition: bool = False) -> TopicPeek:
         require("kafka", "a Kafka cluster")
         from isthmus.connectors.kafka.peek import TopicPeek
 
-        found = self._peeks.get(endpoint)
+        found = self._peeks.get((endpoint, names_partition))
         if found is None:
             options = namespace_options(self._federation.namespaces[endpoint.alias])
-            found = self._peeks[endpoint] = TopicPeek(options, endpoint.entity)
+            found = TopicPeek(options, endpoint.entity, names_partition=names_partition)
+            self._peeks[endpoint, names_partition] = found
         return found
 
     @staticmethod

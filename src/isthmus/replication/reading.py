@@ -25,9 +25,14 @@ _LOW = (1 << FRAGMENT_BITS) - 1
 
 
 class Numbering:
-    """The sequence numbers that were read in an entity, in order; a partitioned entity numbers each fragment."""
+    """The sequence numbers that were read in an entity, in order; a partitioned entity numbers each fragment.
 
-    def __init__(self) -> None:
+    Args:
+        is_log: whether they are offsets, which begin with 0 and have gaps of other reasons.
+    """
+
+    def __init__(self, *, is_log: bool = False) -> None:
+        self._is_log = is_log
         self._fragments: dict[int, tuple[int, int, int]] = {}  # first, last, count
 
     def add(self, sequence: int) -> None:
@@ -36,14 +41,21 @@ class Numbering:
         first, last, count = self._fragments.get(fragment, (number, number, 0))
         self._fragments[fragment] = (min(first, number), max(last, number), count + 1)
 
+    def is_new(self, sequence: int) -> bool:
+        """Whether nothing of its fragment was read."""
+        return sequence >> FRAGMENT_BITS not in self._fragments
+
     @property
     def before(self) -> int:
         """How many are absent before the first."""
-        return sum(max(0, first - 1) for first, _, _ in self._fragments.values())
+        least = 0 if self._is_log else 1
+        return sum(max(0, first - least) for first, _, _ in self._fragments.values())
 
     @property
     def between(self) -> int:
         """How many are absent between the first and the last."""
+        if self._is_log:
+            return 0
         return sum(max(0, last - first + 1 - count) for first, last, count in self._fragments.values())
 
 
@@ -62,6 +74,7 @@ class Reading:
         ttl_ms: the time to live that it gives its messages; 0 for none, or not known.
         short_lived: whether a message with a shorter time to live was read.
         read_ms: wall time of the reading.
+        is_log: whether it is a log, e.g. a topic of Kafka: what its retention has removed is compared no more.
     """
 
     member: str
@@ -74,6 +87,7 @@ class Reading:
     ttl_ms: int = 0
     short_lived: bool = False
     read_ms: int = 0
+    is_log: bool = False
 
     @property
     def has_aged(self) -> bool:
@@ -84,7 +98,7 @@ class Reading:
     @property
     def doubt(self) -> str:
         """Why the reading does not show all that entered; empty where it does."""
-        aged = self.has_aged
+        aged = self.has_aged or self.is_log
         absent = self.absent_between + (0 if aged else self.absent_before)
         if not absent:
             return ""

@@ -9,7 +9,7 @@ Invariants:
         expired, dead-lettered, dropped, copy expired, resent, consumed, ended, lost.
     I2. A second arrival of an identity counts as duplicated, also at its own origin, where it is a copy that came back.
     I3. Order is judged per origin, over first arrivals only: one is out of order if a later one of the same origin stands
-        before it.
+        before it. Partitions have no order among each other, neither those of the origin nor those of the member.
     I4. A copy whose content differs from its original's is no arrival: it counts as unequal, and its original as missing.
     I5. What lies in a route's dead-letter queue counts whether or not its original still stands.
 """
@@ -18,8 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Any
 
+from isthmus.connectors.servicebus.head import FRAGMENT_BITS
 from isthmus.replication.count import COUNTS, Verdict, verdict_of
 from isthmus.replication.reading import Reading
 
@@ -29,7 +31,7 @@ SAMPLE_LIMIT = 20
 """How many sequence numbers of each kind a comparison names."""
 
 # Counted at the origin alone.
-_AT_ORIGIN = ("filtered", "held_back", "stopped", "incomparable")
+_AT_ORIGIN = ("filtered", "earlier", "held_back", "stopped", "incomparable")
 # Also a fault at the origin itself.
 _ALSO_AT_ORIGIN = ("duplicated", "out_of_order", "unequal", "forged")
 
@@ -42,6 +44,7 @@ class Holding:
         entered: sequence numbers, at this member, of messages that publishers sent to it and that the task replicates.
         arrived: origin's alias → sequence numbers there, in the order in which they stand at this member. The member's
             own alias is among them where its own messages stand in the entity that was read.
+        lanes: origin's alias → in which partition of this member each of `arrived` stands; absent: all in one.
         unequal: origin's alias → sequence numbers there of copies with other content.
         forged: origin's alias → sequence numbers there at which nothing entered.
         unknown: origin's alias → sequence numbers there of copies whose original does not stand any more.
@@ -50,6 +53,7 @@ class Holding:
 
     entered: Sequence[int] = ()
     arrived: dict[str, list[int]] = field(default_factory=dict)
+    lanes: dict[str, list[int]] = field(default_factory=dict)
     unequal: dict[str, list[int]] = field(default_factory=dict)
     forged: dict[str, list[int]] = field(default_factory=dict)
     unknown: dict[str, list[int]] = field(default_factory=dict)
@@ -205,6 +209,7 @@ def reconcile(
                     holding.entered,
                     at.arrived.get(origin, ()),
                     rest.get((origin, member), Undelivered()),
+                    at.lanes.get(origin, ()),
                 ),
                 holding,
                 at,
@@ -231,7 +236,12 @@ def _completed(comparison: Comparison, holding: Holding, at: Holding) -> Compari
 
 
 def compare(
-    origin: str, member: str, entered: Sequence[int], arrived: Iterable[int], undelivered: Undelivered | None = None
+    origin: str,
+    member: str,
+    entered: Sequence[int],
+    arrived: Iterable[int],
+    undelivered: Undelivered | None = None,
+    lanes: Sequence[int] = (),
 ) -> Comparison:
     """Compare what entered one origin with what stands at one member.
 
@@ -241,21 +251,23 @@ def compare(
         entered: sequence numbers at the origin.
         arrived: sequence numbers at the origin of what stands at the member, in the member's order.
         undelivered: what the route between them still holds.
+        lanes: in which partition of the member each of `arrived` stands; none: all in one.
     """
     rest = undelivered or Undelivered()
     seen: set[int] = set()
     duplicated: list[int] = []
     disordered: list[int] = []
-    highest = -1
-    for number in arrived:
+    highest: dict[tuple[int, int], int] = {}
+    for number, lane in zip(arrived, chain(lanes, repeat(0)), strict=False):
         if number in seen:
             duplicated.append(number)
             continue
         seen.add(number)
-        if number < highest:
+        key = number >> FRAGMENT_BITS, lane
+        if number < highest.get(key, -1):
             disordered.append(number)
         else:
-            highest = number
+            highest[key] = number
     expected = set(entered) - rest.elsewhere
     # What was set aside counts although its original may have gone meanwhile.
     found = {"expired": rest.expired - seen, "dead_lettered": rest.dead_lettered - seen - rest.expired}

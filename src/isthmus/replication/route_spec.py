@@ -38,8 +38,10 @@ def route_spec(route: Route, federation: Federation, *, only_present: bool = Fal
         name=route.name,
         source=End(source.kind, source.alias, namespace_options(source) | read(route)),
         target=End(target.kind, target.alias, namespace_options(target) | write(route, has_steps=bool(options.steps))),
-        claim=claim_key(route.task, route.claim_alias),
+        claim=claim_key(route.task, route.claim_alias) if route.is_claimed else "",
         ordered=options.ordering == "ordered",
+        # A log's partitions go to the members of its group, and a route is one; what stands at the beginning is one reader's to count.
+        competing=not (source.is_log or only_present),
         only_present=only_present,
         block_refused=options.refused == "block",
         rate=options.rate,
@@ -52,12 +54,14 @@ def _source(route: Route) -> dict[str, str]:
 
 
 def _log_source(route: Route) -> dict[str, str]:
-    """A static member: whoever takes the route over has its partitions at once, and shuts out who had them."""
+    """A static member: whoever takes the route over has its partitions at once, and shuts out who had them. Not where nothing keeps
+    two runs apart: they would shut each other out for ever, and share the partitions without.
+    """
     options = route.options.log
     found = {
         "topic": route.source.entity,
         "group": options.group,
-        "member": route.name,
+        "member": route.name if route.is_claimed else "",
         "message_ids": "offset",
         "keyless": "partition" if options.keys_by_partition else "none",
     }
@@ -66,9 +70,7 @@ def _log_source(route: Route) -> dict[str, str]:
 
 def _target(route: Route, *, has_steps: bool) -> dict[str, str]:
     options = route.options
-    found = {"entity": route.target.entity, "duplicates": options.duplicates, **_copies(route, has_steps=has_steps)}
-    policy = options.policy.to_text()
-    return found | ({"policy": policy} if policy else {})
+    return {"entity": route.target.entity, "duplicates": options.duplicates, **_copies(route, has_steps=has_steps)}
 
 
 def _log_target(route: Route, *, has_steps: bool) -> dict[str, str]:
@@ -78,10 +80,12 @@ def _log_target(route: Route, *, has_steps: bool) -> dict[str, str]:
 
 def _copies(route: Route, *, has_steps: bool) -> dict[str, str]:
     """What a target of any kind is told of the copies."""
-    return {
+    policy = route.options.policy.to_text()
+    found = {
         "origin": f"{route.source.alias}/{route.source.entity.partition('/Subscriptions/')[0]}",
         "target": route.target.alias,
         "mark": route.options.mark,
         "mark_value": "number" if route.options.mark_is_number else "message-id",
         "trusts_provenance": "true" if has_steps else "false",
     }
+    return found | ({"policy": policy} if policy else {})

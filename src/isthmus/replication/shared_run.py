@@ -200,10 +200,10 @@ class SharedRun:
             routes = query.routes
             query.worker_died()
             self._account(name, reports, routes)
-            carried = {each: reports.get(each, RouteReport()) for each in routes}
-            quarantined = self._quarantine.died(carried)
+            carried = {each: report for each, report in reports.items() if each in routes}
+            is_shared = len(routes) > 1
+            quarantined = self._quarantine.died(carried, is_shared=is_shared)
             plans = {each: self._quarantine.plan(each) for each in carried}
-            is_shared = len(carried) > 1
         at_work = {each: report for each, report in carried.items() if report.outstanding}
         log.warning("a worker of query %s died; routes with messages under way: %s", name, ", ".join(at_work) or "none")
         for each in quarantined:

@@ -10,12 +10,14 @@ Invariants:
     I2. Speculation is refused: a second copy of a running task would read, and settle, the same queue.
     I3. Whatever looks like a key in a setting or a plan is replaced before Spark shows or logs it.
     I4. The variables that make Spark find its Java and its Python are set only while the session starts.
-    I5. Queries that start together do not disturb each other (`worker_environment`).
+    I5. Executors elsewhere are told no path of this machine, but for the interpreter, which has the same path on all.
+    I6. Queries that start together do not disturb each other (`worker_environment`).
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -48,6 +50,7 @@ _CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.File
 LOG_FILE = "spark.log"
 # Beside it: what its Java process and the Python workers write to their standard error, tracebacks of those that were cut off.
 STDERR_FILE = "spark-stderr.log"
+PYTHON_SETTING = "spark.pyspark.python"
 _LOG_CONFIGURATION = Path(__file__).parent / "log4j2.properties"
 _SECRET_NAMES = r"(?i)secret|password|token|credential|access[.]?key|shared[.]?access|connection"
 _SECRET_TEXTS = r"(?i)(SharedAccessKey|SharedAccessSignature|sig|AccountKey|password)=[^;&\s\"']+"
@@ -76,7 +79,7 @@ def create_spark_session(
         java: the Java to use; by default the one that `find_java` finds.
 
     Raises:
-        InvalidArgumentError: if the options turn on speculation.
+        InvalidArgumentError: if the options turn on speculation, or name a Python that this machine does not have.
         JavaNotFoundError: if there is no Java.
     """
     settings = dict(options or {})
@@ -84,6 +87,7 @@ def create_spark_session(
         raise InvalidArgumentError(
             "spark.speculation must stay off: a second copy of a running task would settle messages of the first"
         )
+    python = _python(settings.pop(PYTHON_SETTING, ""))
     machine = java or find_java()
     temporary = work_directory.absolute() / "spark"
     temporary.mkdir(parents=True, exist_ok=True)
@@ -126,12 +130,25 @@ def create_spark_session(
     builder = SparkSession.builder
     for key, value in {**defaults, **settings}.items():
         builder = builder.config(key, value)
-    with _environment(machine, _spark_home(temporary / "home")):
+    with _environment(machine, _spark_home(temporary / "home"), python):
         session = builder.getOrCreate()
     _redirect_stderr(session, work_directory / STDERR_FILE)
+    is_remote = not str(session.sparkContext.master).startswith("local")
     for data_source in ("servicebus", "isthmus"):
-        make_shareable(session, data_source)
+        make_shareable(session, data_source, is_remote=is_remote)
     return session
+
+
+def _python(setting: str) -> str:
+    """The interpreter of workers. Spark starts data sources under one path, at the driver and in executors."""
+    if not setting:
+        return sys.executable
+    if shutil.which(setting) is None:
+        raise InvalidArgumentError(
+            f"{PYTHON_SETTING} is {setting}, which this machine cannot run: Spark starts the interpreter by the same path on this machine "
+            "and on those of executors; install isthmus under that path on all of them, or make a link to it here"
+        )
+    return setting
 
 
 def _redirect_stderr(session: SparkSession, file: Path) -> None:
@@ -158,12 +175,12 @@ def _spark_home(folder: Path) -> Path:
 
 
 @contextmanager
-def _environment(java: Java, spark_home: Path) -> Iterator[None]:
+def _environment(java: Java, spark_home: Path, python: str) -> Iterator[None]:
     """Set what Spark's scripts and workers read from the environment while the virtual machine starts."""
     wanted = {
         **java.environment,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": python,
         "SPARK_HOME": str(spark_home),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }

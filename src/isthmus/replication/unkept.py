@@ -76,7 +76,7 @@ def doubt_unkept(
             told = nowhere if each is siblings[0] else set()
             rest[each.pair].elsewhere |= missing[each.pair] - told
             rest[each.pair].consumed |= told
-        elif each.is_consumed or each.expires_ms:
+        elif each.is_consumed or each.expires_ms or each.drops:
             rest[each.pair].consumed |= missing[each.pair]
 
 

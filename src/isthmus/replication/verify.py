@@ -6,7 +6,8 @@ the reading (`isthmus.replication.audit`) or the comparison (`isthmus.replicatio
 
 Invariants:
     I1. Flows whose origin is kept are audited together where the same messages go; each other filter is an audit of its own.
-    I2. A namespace that cannot be browsed, e.g. Kafka, is told: its flows are never called clean.
+    I2. What cannot be compared is told: its flows are never called clean.
+    I3. What a log's retention has removed is compared no more; nor, with `start: now`, what stood in it before the task began.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from isthmus.message.name import ORIGIN
 from isthmus.replication.audit import audit
 from isthmus.replication.audited import Selects
 from isthmus.replication.identity import Identity, Members
+from isthmus.replication.log_audit import LogAudit
 from isthmus.replication.passage import Passage
 from isthmus.replication.reach import Reach
 from isthmus.replication.reconcile import Reconciliation
@@ -39,7 +41,6 @@ __all__ = ["Ground", "flows_of", "ground_of", "selection", "verify"]
 
 AUDIT = "audit"
 SUBSCRIPTIONS = "/Subscriptions/"
-BROWSED = "servicebus"
 
 
 class Ground(NamedTuple):
@@ -85,9 +86,9 @@ def verify(
                 continue
             chosen = {route.name: route for route in routes(federation, each.name)}
             flows = flows_of(federation, each.name, subscription)
-            reasons = {flow: why for flow in flows if (why := _unread(flow, flows, federation))}
+            reasons = {flow: why for flow in flows if (why := _unread(flow, flows))}
             read = [flow for flow in flows if flow not in reasons]
-            results = [_audit(each.name, group, chosen, reach, former_marks) for group in _groups(read)]
+            results = [_audit(federation, each.name, group, chosen, reach, former_marks) for group in _groups(read)]
             yield _merged(each.name, results, tuple(dict.fromkeys(reasons.values())))
 
 
@@ -138,12 +139,8 @@ def _read_by(flow: Flow, subscription: str) -> Flow:
     )
 
 
-def _unread(flow: Flow, flows: Sequence[Flow], federation: Federation) -> str:
+def _unread(flow: Flow, flows: Sequence[Flow]) -> str:
     """Why a flow cannot be read; empty where it can."""
-    for each in (flow.origin, flow.target):
-        kind = federation.namespaces[each.alias].kind
-        if kind != BROWSED:
-            return f"what goes from {flow.origin} to {flow.target} is not compared: {each.alias} is of the kind {kind}"
     others = [each for each in flows if each.target == flow.target and each.origin != flow.origin]
     if not flow.routes and others:
         return f"what goes to {flow.target} is not compared: messages that several entities forward have equal numbers"
@@ -159,7 +156,12 @@ def _groups(flows: Iterable[Flow]) -> list[list[Flow]]:
 
 
 def _audit(
-    task: str, flows: Sequence[Flow], chosen: Mapping[str, Route], reach: Reach, former_marks: Sequence[str]
+    federation: Federation,
+    task: str,
+    flows: Sequence[Flow],
+    chosen: Mapping[str, Route],
+    reach: Reach,
+    former_marks: Sequence[str],
 ) -> Reconciliation:
     ground = ground_of(flows, chosen)
     by_namespace = reach.identities(dict.fromkeys(each.alias for each in ground.origins))
@@ -171,11 +173,12 @@ def _audit(
     }
     passed = [route for each in ground.passages for route in each.routes]
     options = passed[0].options if passed else RouteOptions()
+    logs = LogAudit(reach, passed)
     return audit(
         task,
         passed,
         ground.places,
-        reach.peek,
+        logs.open,
         passages=ground.passages,
         detection_ms=ground.detection_ms,
         selects=selection(flows[0].filter, options) if flows[0].witness.entity else None,
@@ -185,6 +188,12 @@ def _audit(
         former_marks=former_marks,
         shared=ground.shared,
         ttl_ms=ground.ttl_ms,
+        logs={
+            label: any(route.source == end and route.options.start == "now" for route in passed)
+            for label, end in ground.places.items()
+            if federation.namespaces[end.alias].is_log
+        },
+        log_reader=logs,
     )
 
 
@@ -223,6 +232,7 @@ def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
                 is_filtered=bool(flow.filter),
                 expires_ms=flow.expires_ms,
                 changes=flow.changes,
+                drops=flow.drops,
             )
         )
         for source in (flow.origin, *(route.source for route in passed[:1])):

@@ -1,20 +1,19 @@
 """The process that Spark forks its Python workers from.
 
 What it is: PySpark's own daemon, started by Spark as `spark.python.daemon.module`, after everything has been imported that
-isthmus's readers and sinks, and Spark's own worker, import. A route takes two workers, and each would spend a second of
-CPU on the same imports, most of it on pandas where that is installed (pyarrow looks for it), and hold the same pages once
-more. What it is not: a change of the daemon.
+isthmus's readers and sinks, and Spark's own worker, import. A route takes two workers, and each would spend most of a second
+of CPU on the same imports, and hold the same pages once more. What it is not: a change of the daemon.
 
 A worker collects garbage after every task. What was imported before the fork is taken out of that: going through it took
 30 ms at each lease change, and copied the pages that the workers share.
 
 Invariants:
     I1. What is imported here starts no thread and opens nothing: the daemon forks.
+    I2. Nothing here, and nothing that moves a message, loads pandas: it takes as long as all the rest.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 
 from pyspark.daemon import manager
@@ -27,9 +26,6 @@ import isthmus.bridge.spark.source
 import isthmus.connectors.servicebus.port.connector
 import isthmus.connectors.servicebus.sink
 import isthmus.connectors.servicebus.source  # noqa: F401 - for those who are forked
-
-with contextlib.suppress(ImportError):
-    import pandas as pd  # noqa: F401 - for pyarrow, which looks for it in every worker
 
 gc.collect()
 gc.freeze()

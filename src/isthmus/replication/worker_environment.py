@@ -4,7 +4,9 @@ What it is: a repair of Spark 4.3. All queries that use a Python data source fou
 environment variables, into which each of them writes when it starts Python processes, on its own thread and without a lock.
 Two that do so at the same instant can break the map for good ("Illegal size 5 of collection, expected 6"): from then on no
 task of any query can be serialised ("Task not serializable"), until the process ends. Here a concurrent map takes its place.
-What it is not: a say in what the variables are.
+
+Spark also sends the driver's own PYTHONPATH and the folders of its Spark to the workers of every machine. Executors elsewhere have paths of
+their own, so that it is left out there. What it is not: a say in the other variables.
 """
 
 from __future__ import annotations
@@ -17,14 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["make_shareable"]
 
 _FIELD = "envVars"
+_PYTHON_PATH = "PYTHONPATH"
 
 
-def make_shareable(spark: SparkSession, data_source: str) -> None:
+def make_shareable(spark: SparkSession, data_source: str, *, is_remote: bool = False) -> None:
     """Give the data source's workers a map of environment variables that threads may share; before any query starts.
 
     Args:
         spark: the session.
         data_source: its short name. Nothing happens where Spark does not find one by that name.
+        is_remote: whether executors run elsewhere.
     """
     virtual_machine, session = spark._jvm, spark._jsparkSession
     assert virtual_machine is not None
@@ -34,4 +38,7 @@ def make_shareable(spark: SparkSession, data_source: str) -> None:
     function = manager.lookupDataSource(data_source).dataSourceCls()
     field = function.getClass().getDeclaredField(_FIELD)
     field.setAccessible(True)
-    field.set(function, virtual_machine.java.util.concurrent.ConcurrentHashMap(field.get(function)))
+    variables = virtual_machine.java.util.concurrent.ConcurrentHashMap(field.get(function))
+    if is_remote:
+        variables.remove(_PYTHON_PATH)
+    field.set(function, variables)

@@ -12,7 +12,7 @@ from typing import Final
 from isthmus.rules.error import FilterError
 from isthmus.rules.value import LONG_MAX, LONG_MIN, Kind, Value, kind_of
 
-__all__ = ["converted", "like_existing", "parse_timespan", "show_datetime", "show_timespan"]
+__all__ = ["converted", "like_existing", "parse_datetime", "parse_timespan", "show_datetime", "show_timespan"]
 
 # .NET's forms: [-][d.]hh:mm[:ss[.fffffff]], d:hh:mm:ss; a bare number is days.
 _TIMESPAN: Final = re.compile(
@@ -47,7 +47,7 @@ def converted(value: Value, kind: Kind, name: str) -> Value:
         if kind is Kind.TIMESPAN:
             result = parse_timespan(value)
         elif kind is Kind.DATETIME:
-            result = _parse_datetime(value)
+            result = parse_datetime(value)
     if result is None:
         what = found.value if found else "value"
         raise FilterError(f"sys.{name} takes a {kind.value}; {value!r}, a {what}, is none and does not convert to one")
@@ -70,7 +70,8 @@ def parse_timespan(text: str) -> timedelta | None:
     return -span if found["sign"] else span
 
 
-def _parse_datetime(text: str) -> datetime | None:
+def parse_datetime(text: str) -> datetime | None:
+    """Reads ISO 8601, in UTC where it names no zone; None if the text is not of that form."""
     try:
         parsed = datetime.fromisoformat(text.strip())
         return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)

@@ -41,7 +41,7 @@ from isthmus.topology.claim import CLAIM_LOCK_MS, CLAIM_TOPIC, claim_endpoint
 from isthmus.topology.model import Endpoint
 from isthmus.transport import Client, Management, Receiver, Sender
 
-__all__ = ["Claim", "ClaimKeeper", "Holder"]
+__all__ = ["Claim", "ClaimKeeper", "Holder", "TaskClaimedError"]
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,22 @@ _CREDIT = 50
 # How long a free claim takes to arrive at most; a claim that is held elsewhere costs a new run this long.
 _ARRIVAL_SECONDS = 2.0
 _PEEK_COUNT = 200
+
+
+class TaskClaimedError(IsthmusError):
+    """Another run moves the task."""
+
+    code = "task-claimed"
+
+    def __init__(self, task: str = "", alias: str = "", holder: str = "") -> None:
+        super().__init__("", task=task, alias=alias, holder=holder)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"task {a.get('task')} is run by {a.get('holder') or 'another process'} (claim at {a.get('alias')}); "
+            "stop that run first, or wait until its claim expires"
+        )
 
 
 @dataclass(frozen=True, slots=True)

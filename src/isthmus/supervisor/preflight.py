@@ -114,7 +114,7 @@ def _attempts(routes: Sequence[Route], namespace: NamespaceRef, reach: Reach) ->
     if namespace.is_log:
         yield from (partial(reach.peek, each) for each in dict.fromkeys((*sources, *targets)))
         return
-    claims = [claim_endpoint(route.task, alias) for route in routes if route.claim_alias == alias]
+    claims = [claim_endpoint(route.task, alias) for route in routes if route.is_claimed and route.claim_alias == alias]
     for source in dict.fromkeys((*claims, *sources)):
         yield partial(_browse, reach, source)
     for target in dict.fromkeys(targets):

@@ -9,6 +9,7 @@ Invariants:
     I2. A claim whose holder ran on this machine and has ended, or that bears no name, is waited for, not refused at once: its
         lock expires.
     I3. Claims are given up only after every route has stopped.
+    I5. Two runs never share a state folder (`isthmus.supervisor.folder_lock`).
     I4. A fault that only the operator can mend ends the run before anything is started, with all such faults at once.
 """
 
@@ -18,22 +19,23 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from isthmus.errors import ConfigError, InvalidArgumentError, IsthmusError
+from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
-from isthmus.replication.shared_spark import SharedSettings, open_shared_run, task_slots
+from isthmus.replication.shared_spark import SharedSettings, open_shared_run, query_slots, task_slots
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.replication.step.chain import check as check_steps
 from isthmus.supervisor.canary_watch import CanaryWatch
-from isthmus.supervisor.claim import ClaimKeeper
+from isthmus.supervisor.claim import ClaimKeeper, TaskClaimedError
 from isthmus.supervisor.fill import Fill, FillWatch
+from isthmus.supervisor.folder_lock import held_folder
 from isthmus.supervisor.pause import PauseFile
 from isthmus.supervisor.preflight import preflight
 from isthmus.supervisor.status import Footprint, StatusFile, describe
@@ -52,22 +54,6 @@ log = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"
 DECIDE_SECONDS = 20.0
 STATUS_SECONDS = 1.0
-
-
-class TaskClaimedError(IsthmusError):
-    """Another run moves the task."""
-
-    code = "task-claimed"
-
-    def __init__(self, task: str = "", alias: str = "", holder: str = "") -> None:
-        super().__init__("", task=task, alias=alias, holder=holder)
-
-    def text(self) -> str:
-        a = self.attributes
-        return (
-            f"task {a.get('task')} is run by {a.get('holder') or 'another process'} (claim at {a.get('alias')}); "
-            "stop that run first, or wait until its claim expires"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +99,7 @@ def run_federation(
 
     Raises:
         TaskClaimedError: another run moves a task.
+        FolderInUseError: another run uses the state folder.
         SparkGoneError: Spark's Java process has ended.
         InvalidArgumentError: there is no such task, or a step cannot work.
         PauseFileError: what is paused cannot be read.
@@ -132,10 +119,13 @@ def run_federation(
     reach = Reach(federation, "isthmus-claim")
     specs = {route.name: route_spec(route, federation, only_present=options.settings.available_now) for route in chosen}
     where = replace(federation.spark, master=options.master or federation.spark.master)
-    slots = task_slots(specs)
+    readers = query_slots(specs, where)
+    slots = task_slots(specs, readers)
     _warn_of_spark(where, slots)
-    claims = ClaimKeeper([(route.task, route.claim_alias) for route in chosen], reach.open).start()
+    claimed = [route for route in chosen if route.is_claimed]
+    claims = ClaimKeeper([(route.task, route.claim_alias) for route in claimed], reach.open).start()
     watch = BacklogWatch(chosen, lambda: Reach(federation, "isthmus-look"))
+    holds = ExitStack()
     canaries = CanaryWatch(
         () if options.settings.available_now else chosen,
         lambda: Reach(federation, "isthmus-canary"),
@@ -146,6 +136,7 @@ def run_federation(
     try:
         _check(federation, chosen)
         _decide(claims, stop)
+        holds.enter_context(held_folder(options.folder))
         watch.start()
         fill.start()
         canaries.start()
@@ -160,11 +151,18 @@ def run_federation(
         try:
             if on_started is not None:
                 on_started()
-            keys = {claim_key(route.task, route.claim_alias): (route.task, route.claim_alias) for route in chosen}
+            keys = {claim_key(route.task, route.claim_alias): (route.task, route.claim_alias) for route in claimed}
             carried = open_shared_run(
                 spark,
-                SharedSettings(options.folder / CHECKPOINTS, options.lease_seconds, where.control),
+                SharedSettings(
+                    checkpoints=where.checkpoints or str(options.folder / CHECKPOINTS),
+                    lease_seconds=options.lease_seconds,
+                    control=where.control,
+                    query_slots=readers,
+                    trial=slots if where.is_remote else 0,
+                ),
                 lambda key: claims.remaining_seconds(*keys[key]),
+                stop,
             )
             try:
                 supervisor = Supervisor(
@@ -191,6 +189,7 @@ def run_federation(
         canaries.close()
         fill.close()
         watch.close()
+        holds.close()  # before the claims: whoever waits for them finds the folder free
         claims.close()
 
 

@@ -176,6 +176,8 @@ class Supervisor:
             slot.condition.stands(self.clock.monotonic(), found.waiting, max(0, age_ms) / 1000)
 
     def _claimed(self, slot: _Slot) -> bool:
+        if not slot.route.is_claimed:
+            return True
         view = self._claims.view(slot.route.task, slot.route.claim_alias)
         if view.state is ClaimState.HELD:
             slot.unclaimed_since = None

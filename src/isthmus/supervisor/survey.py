@@ -35,7 +35,9 @@ def survey(federation: Federation, folder: Path) -> dict[str, Any]:
     """
     document = read_status(folder)
     if document is not None and document["alive"]:
-        return document
+        run = {route["task"] for route in document["routes"]}
+        others = dict.fromkeys(route.task for route in routes(federation) if route.task not in run)
+        return document | {"tasks_not_run": list(others)}
     counted = {route["name"]: route for route in document["routes"]} if document is not None else {}
     paused = PauseFile(folder).last_known()
     described = []

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from isthmus.connectors.administration import AdministrationError, EntitySize
+from isthmus.connectors.administration import AdministrationError, EntitySize, NamespaceUnreachableError
 from isthmus.topology import (
     Change,
     EntityState,
@@ -54,7 +54,8 @@ class FakeAdministration:
     """One namespace's entities.
 
     Args:
-        endpoint: what it says it is.
+        endpoint: where it says that it answers.
+        identity: what it says it is; empty: nothing.
         topics: what stands at the start, every field given or the service's default.
         queues: that stand, likewise; a name alone is a queue with the service's defaults.
 
@@ -67,9 +68,14 @@ class FakeAdministration:
     """
 
     def __init__(
-        self, endpoint: str, topics: Sequence[TopicState] = (), queues: Sequence[QueueState | str] = ()
+        self,
+        endpoint: str,
+        topics: Sequence[TopicState] = (),
+        queues: Sequence[QueueState | str] = (),
+        identity: str = "",
     ) -> None:
         self.endpoint = endpoint
+        self.identity = identity
         self.away = False
         self.refuse_after: int | None = None
         self.changes: list[Change] = []
@@ -92,6 +98,7 @@ class FakeAdministration:
         return NamespaceState(
             alias=alias,
             endpoint=self.endpoint,
+            identity=self.identity,
             topics=tuple(self._observed(name) for name in self._topics if name in asked),
             queues=tuple(queue for name, queue in self._queues.items() if name in asked),
         )
@@ -187,7 +194,9 @@ class FakeAdministration:
 
     def _answer(self) -> None:
         if self.away:
-            raise AdministrationError(self.endpoint, "cannot be reached (told to)", "check host, port and network")
+            raise NamespaceUnreachableError(
+                self.endpoint, "cannot be reached (told to)", "check host, port and network"
+            )
 
     def close(self) -> None:
         self.closed = True

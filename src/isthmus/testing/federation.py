@@ -29,6 +29,7 @@ from isthmus.replication.verify import verify
 from isthmus.supervisor.status import read_status
 from isthmus.supervisor.watch import BacklogLook
 from isthmus.testing.namespace import NamespaceProcess
+from isthmus.testing.proxy import Proxy
 from isthmus.topology import plan
 from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.route import routes
@@ -103,6 +104,21 @@ class RunProcess:
                 raise WaitError(f"routes are {phases}, wanted {wanted}: {self.log()[-3000:]}")
             time.sleep(0.2)
 
+    def worker(self, *, reads: bool) -> psutil.Process | None:
+        """A worker that reads from sources, or one that sends to targets; None where there is none now."""
+        driver = psutil.Process(self.pid)
+        control = {each.laddr.port for each in driver.net_connections("tcp") if each.status == psutil.CONN_LISTEN}
+        for pid in self.workers():
+            try:
+                process = psutil.Process(pid)
+                made = [each for each in process.net_connections("tcp") if each.status == psutil.CONN_ESTABLISHED]
+                # Only readers are connected to the driver's control port.
+                if any(each.raddr.port in control for each in made) is reads and made:
+                    return process
+            except psutil.Error:
+                continue
+        return None
+
     def workers(self) -> list[int]:
         """Ids of the Python workers that move messages now."""
         found = []
@@ -149,10 +165,12 @@ class FederationProcess:
         settings: further settings of every task, as lines of YAML.
         tasks: members by task, which has a topic of its name; one between all namespaces if none is named.
         written: the tasks as lines of YAML, of any patterns, instead of `tasks` and `settings`.
+        proxied: whether runs reach the namespaces through a proxy each. What the test does itself goes past them.
 
     Attributes:
         namespaces: by alias.
-        file: the federation file.
+        proxies: by alias, where runs are proxied.
+        file: the federation file, as runs read it.
         published: by alias, how many messages its namespace has acknowledged, of all topics.
     """
 
@@ -163,8 +181,11 @@ class FederationProcess:
         settings: Sequence[str] = (),
         tasks: Mapping[str, Sequence[str]] | None = None,
         written: str = "",
+        *,
+        proxied: bool = False,
     ) -> None:
         self.folder = folder
+        self.proxies: dict[str, Proxy] = {}
         self.namespaces = {alias: NamespaceProcess(folder / alias) for alias in aliases}
         self.file = folder / "isthmus.yaml"
         self.state = folder / "state"
@@ -172,6 +193,7 @@ class FederationProcess:
         self._settings = tuple(settings)
         self._tasks = {} if written else tasks or {TASK: aliases}
         self._written = written
+        self._proxied = proxied
         self._runs: list[RunProcess] = []
         self._federation: Federation | None = None
 
@@ -189,11 +211,26 @@ class FederationProcess:
         """
         with ThreadPoolExecutor(len(self.namespaces)) as pool:
             list(pool.map(NamespaceProcess.start, self.namespaces.values()))
+        self._federation = load(self._write("isthmus.yaml"))
+        if self._proxied:
+            self.proxies = {alias: Proxy(each.ports["amqp"]) for alias, each in self.namespaces.items()}
+            self.file = self._write("proxied.yaml", "-proxied")
+        with Administrations(self.federation) as administrations:
+            applied = administrations.apply(plan(self.federation, administrations.observe()))
+        if applied.error is not None:
+            raise applied.error
+        return self
+
+    def _write(self, name: str, suffix: str = "") -> Path:
+        """The federation file; where there are proxies, namespaces are reached through them."""
         lines = ["isthmus: 1", "namespaces:"]
         for alias, namespace in self.namespaces.items():
-            connection = self.folder / f"{alias}.json"
+            text = namespace.connection_string
+            if alias in self.proxies:
+                text = text.replace(f":{namespace.ports['amqp']}", f":{self.proxies[alias].port}", 1)
+            connection = self.folder / f"{alias}{suffix}.json"
             connection.touch(mode=0o600)
-            connection.write_text(json.dumps({"connection": namespace.connection_string}), encoding="utf-8")
+            connection.write_text(json.dumps({"connection": text}), encoding="utf-8")
             authority = namespace.ca_file.relative_to(self.folder)
             lines.append(f'  {alias}: {{connection: "file:{connection.name}#connection", ca_file: {authority}}}')
         lines += ["tasks:", *self._written.splitlines()]
@@ -201,18 +238,16 @@ class FederationProcess:
             lines += [f"  {task}:", "    pattern: all-active", f"    topic: {task}"]
             lines += [f"    members: [{', '.join(members)}]", "    subscriptions: [audit]"]
             lines += [f"    {line}" for line in self._settings]
-        self.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        self._federation = load(self.file)
-        with Administrations(self.federation) as administrations:
-            applied = administrations.apply(plan(self.federation, administrations.observe()))
-        if applied.error is not None:
-            raise applied.error
-        return self
+        file = self.folder / name
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return file
 
     def close(self) -> None:
         """Kill what still runs."""
         for run in self._runs:
             run.end(signal.SIGKILL)
+        for proxy in self.proxies.values():
+            proxy.close()
         for namespace in self.namespaces.values():
             namespace.kill()
 

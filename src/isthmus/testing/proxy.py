@@ -52,6 +52,7 @@ class Proxy:
         self._weather = (Weather(), Weather())
         self._refuses = False
         self._pairs: set[_Pair] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._door = socket.create_server(("127.0.0.1", 0))
         self._door.setblocking(False)
         self.port: int = self._door.getsockname()[1]
@@ -112,24 +113,27 @@ class Proxy:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        accepting = self._loop.create_task(self._accept())
+        self._loop.add_reader(self._door, self._accept)
         try:
             self._loop.run_forever()
         finally:
+            self._loop.remove_reader(self._door)
             tasks = asyncio.all_tasks(self._loop)
             for task in tasks:
                 task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*tasks, accepting, return_exceptions=True))
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
             self._door.close()
             self._loop.close()
 
-    async def _accept(self) -> None:
-        serving: set[asyncio.Task[None]] = set()
-        while True:
-            client, _ = await self._loop.sock_accept(self._door)
-            task = self._loop.create_task(self._serve(client))
-            serving.add(task)
-            task.add_done_callback(serving.discard)
+    def _accept(self) -> None:
+        try:
+            client, _ = self._door.accept()
+        except OSError:  # it has gone again
+            return
+        task = self._loop.create_task(self._serve(client))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        task.add_done_callback(lambda _: client.close())  # also of one that was cancelled before it began
 
     async def _serve(self, client: socket.socket) -> None:
         server = socket.socket()

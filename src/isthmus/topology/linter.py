@@ -16,11 +16,12 @@ from isthmus.topology.document import Document
 from isthmus.topology.edge import cycle_faults
 from isthmus.topology.forwarding import hop_faults
 from isthmus.topology.model import Federation, NamespaceRef, Task
-from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS
+from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS, TAKE_LOGS
 from isthmus.topology.planning.wanted import contradictions
 from isthmus.topology.reader import read_model
 from isthmus.topology.route import routes
 from isthmus.topology.spark import control_warning, slots_needed, slots_warning
+from isthmus.topology.step import may_set_aside
 
 __all__ = ["lint", "read", "warnings"]
 
@@ -72,7 +73,12 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
     if not document.faults:
         spark = federation.spark
         found = routes(federation)
-        needed = slots_needed(len(found), len({route.options.steps for route in found}))
+        _warn_of_steps(federation, document)
+        has_unordered = any(
+            route.options.ordering == "none" and not federation.namespaces[route.source.alias].is_log for route in found
+        )
+        query_slots = spark.query_slots(has_unordered=has_unordered)
+        needed = slots_needed(len(found), len({route.options.steps for route in found}), query_slots)
         for warned in (slots_warning(spark, needed), control_warning(spark)):
             if warned is not None:
                 document.warn(spark.place, *warned)
@@ -81,8 +87,8 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
 
 def _check_kinds(task: Task, federation: Federation, document: Document) -> None:
     """Fault logs in a task of a pattern that needs queues, subscriptions and rules."""
-    if task.pattern in LOG_PATTERNS:
-        return
+    if task.pattern in (*LOG_PATTERNS, *TAKE_LOGS):
+        return  # they say themselves what they take where
     for alias in task.members:
         namespace = federation.namespaces.get(alias)
         if namespace is not None and namespace.is_log:
@@ -90,6 +96,23 @@ def _check_kinds(task: Task, federation: Federation, document: Document) -> None
                 task.places.get("members", task.place),
                 f"{task.pattern} needs subscriptions with rules: {alias} is of kind {namespace.kind}, which has none",
                 f"write a task of pattern {' or '.join(LOG_PATTERNS)} for {alias}",
+            )
+
+
+def _warn_of_steps(federation: Federation, document: Document) -> None:
+    """Warn of steps that set messages aside at a log that has no place for them."""
+    for task in federation.tasks.values():
+        logs = [
+            route.source
+            for route in routes(federation, task.name)
+            if federation.namespaces[route.source.alias].is_log and not route.options.log.dead_letters
+        ]
+        for step in filter(may_set_aside, task.steps if logs else ()):
+            document.warn(
+                step.place,
+                f"step {step} dead-letters what it cannot pass on, and {logs[0]} is a log without a dead-letter queue: such a message "
+                "blocks the route",
+                "write on_failure: drop in the step, or dead_letter_stream: NAME in the task",
             )
 
 

@@ -54,13 +54,29 @@ def log_changes(federation: Federation, observed: Mapping[str, NamespaceState]) 
     found = LogChanges()
     for alias, logs in wanted_logs(federation).items():
         for log in logs:
-            _compare(alias, log, observed[alias].log(log.name), found)
+            _compare(alias, replace(log, initial_partitions=_partitions(log, observed)), observed, found)
+    for task in federation.tasks.values():
+        for target in dict.fromkeys(route.target for route in PATTERNS[task.pattern].routes(task)):
+            if federation.namespaces[target.alias].is_log:
+                found.notes.append(
+                    f"task {task.name}: a message that is sent again after a crash stands twice in {target}: a log drops none"
+                )
     return found
 
 
-def _compare(alias: str, log: LogState, stands: LogState | None, found: LogChanges) -> None:
+def _partitions(log: LogState, observed: Mapping[str, NamespaceState]) -> int | None:
+    """With how many partitions a log is created."""
+    if log.initial_partitions is not None or log.like is None:
+        return log.initial_partitions
+    alias, name = log.like
+    copied = observed[alias].log(name)
+    return copied.partitions if copied is not None else None
+
+
+def _compare(alias: str, log: LogState, observed: Mapping[str, NamespaceState], found: LogChanges) -> None:
+    stands = observed[alias].log(log.name)
     if stands is None:
-        created = replace(log, groups=(), initial_partitions=log.initial_partitions or 1)
+        created = replace(log, groups=(), initial_partitions=log.initial_partitions or 1, like=None)
         found.changes.append(Change(alias=alias, action="create", kind="log", topic=log.name, after=created))
     elif log.initial_partitions is not None and stands.partitions != log.initial_partitions:
         found.notes.append(
@@ -69,6 +85,12 @@ def _compare(alias: str, log: LogState, stands: LogState | None, found: LogChang
         )
     for group in log.groups:
         if stands is None or not stands.has_group(group.name):
+            if stands is not None and group.start == "now":
+                found.notes.append(
+                    f"topic {log.name} at {alias} stands and group {group.name} has no offsets there: what was published before `apply` "
+                    "is not moved (start: now). If the task has moved messages before, the cluster has forgotten the group: write "
+                    "start: existing, or what came since is passed over"
+                )
             found.changes.append(
                 Change(alias=alias, action="create", kind="group", topic=log.name, subscription=group.name, after=group)
             )
@@ -79,5 +101,6 @@ def _merged(first: LogState, second: LogState) -> LogState:
         first,
         initial_partitions=first.initial_partitions or second.initial_partitions,
         initial_replication=first.initial_replication or second.initial_replication,
+        like=first.like or second.like,
         groups=first.groups + tuple(group for group in second.groups if not first.has_group(group.name)),
     )

@@ -138,7 +138,7 @@ class LogOptions:
         group: consumer group that keeps how far the route has read; of a source.
         dead_letters: log that takes the messages which are set aside; empty: such a message blocks the route; of a source.
         keys_by_partition: whether a record without key gets one that names its partition; of a source.
-        partitioning: what decides the partition: `key`, or `single` for the first; of a target.
+        partitioning: what decides the partition: `key`, `source`, or `single` for the first; of a target.
     """
 
     group: str = ""
@@ -194,6 +194,7 @@ class Route:
         targets: where each message is sent; settled at the source when all have it.
         options: how.
         claim_at: alias of the namespace where runs claim it; empty: the source's.
+        is_claimed: whether runs claim it at all.
     """
 
     name: str
@@ -203,6 +204,7 @@ class Route:
     targets: tuple[Endpoint, ...]
     options: RouteOptions = RouteOptions()
     claim_at: str = ""
+    is_claimed: bool = True
 
     @property
     def claim_alias(self) -> str:
@@ -231,6 +233,7 @@ class Flow:
         target_is_consumed: whether applications consume from the target.
         expires_ms: copies live so long at the target at most; 0: as long as their originals.
         changes: whether steps change contents on the way.
+        drops: whether steps may complete messages without passing them on, for reasons that `filter` does not tell.
         audit_ms: the time to live that witness and target give their messages, where no application consumes them; 0: none.
         detection_ms: the history window of the target's duplicate detection by MessageId; 0: it is off.
         consumers: name of the one subscription that all consumers share, where the entities model a queue; else empty.
@@ -245,6 +248,7 @@ class Flow:
     target_is_consumed: bool = True
     expires_ms: int = 0
     changes: bool = False
+    drops: bool = False
     audit_ms: int = 0
     detection_ms: int = 0
     consumers: str = ""

@@ -80,14 +80,15 @@ def plan(federation: Federation, observed: Mapping[str, NamespaceState]) -> Plan
 
 
 def _check_endpoints(findings: Findings, observed: Mapping[str, NamespaceState]) -> None:
-    first: dict[str, str] = {}
+    first: list[NamespaceState] = []
     for alias, state in observed.items():
-        endpoint = state.endpoint.lower()
-        if endpoint and endpoint in first:
-            findings.fault(
-                alias, f"{endpoint} is namespace {first[endpoint]} too", "write one alias, or another connection"
-            )
-        first.setdefault(endpoint, alias)
+        same = next((each for each in first if each.is_same_namespace(state)), None)
+        if same is None:
+            first.append(state)
+            continue
+        findings.fault(
+            alias, f"{state.endpoint} is namespace {same.alias} too", "write one alias, or another connection"
+        )
 
 
 def _made(entity: EntityState, namespace: NamespaceState) -> EntityState:

@@ -5,12 +5,12 @@ What it is: the patterns' routes and flows, with the steps, the rate and the can
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from isthmus.topology.model import Federation, Flow, Route, Task
 from isthmus.topology.pattern import PATTERNS
-from isthmus.topology.step import changes
+from isthmus.topology.step import StepDeclaration, changes, may_drop
 
 __all__ = ["flows", "routes"]
 
@@ -28,8 +28,31 @@ def routes(federation: Federation, task: str | None = None) -> list[Route]:
 def flows(task: Task) -> list[Flow]:
     """What verification of a task compares."""
     found = PATTERNS[task.pattern].audit(task)
-    is_changed = any(changes(step) for step in task.steps)
-    return [replace(flow, changes=True) if is_changed else flow for flow in found]
+    if not task.steps:
+        return list(found)
+    conditions, others = _selection(task.steps)
+    return [
+        replace(
+            flow,
+            filter=" AND ".join(f"({each})" for each in dict.fromkeys((*filter(None, (flow.filter,)), *conditions)))
+            if conditions
+            else flow.filter,
+            changes=flow.changes or any(changes(step) for step in task.steps),
+            drops=any(may_drop(step) for step in others),
+        )
+        for flow in found
+    ]
+
+
+def _selection(steps: Sequence[StepDeclaration]) -> tuple[list[str], list[StepDeclaration]]:
+    """The conditions of steps that select messages as they were sent, and the other steps."""
+    conditions: list[str] = []
+    for at, step in enumerate(steps):
+        if changes(step):
+            return conditions, list(steps[at:])
+        if step.kind == "filter" and may_drop(step):
+            conditions.append(str(step.settings["where"]))
+    return conditions, [step for step in steps if step.kind != "filter"]
 
 
 def _routes(task: Task) -> Iterator[Route]:

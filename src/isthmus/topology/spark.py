@@ -32,8 +32,10 @@ __all__ = [
     "slots_warning",
 ]
 
-# Tasks that a query runs at once: its readers.
-SLOTS_PER_QUERY = 1
+# Readers of a query, each a task, where the file says nothing: one keeps the order of every route, and where a route keeps none a second
+# one shares its work.
+SLOTS_ORDERED = 1
+SLOTS_UNORDERED = 2
 # One for the driver's small jobs, one so that a query that starts again need not wait for the one before.
 SPARE_SLOTS = 2
 
@@ -48,6 +50,23 @@ SPARK_SPEC = Spec(
             "`k8s://https://host:port`. `isthmus run --master` overrides it. See "
             "[run on a cluster](../how-to/run-on-a-cluster.md).",
             example="spark://spark.example.com:7077",
+        ),
+        Setting(
+            name="slots",
+            kind=Kind.INTEGER,
+            minimum=1,
+            maximum=64,
+            description="Readers of a query at once; each is a task of Spark's, and on a cluster they spread over the executors. A route with "
+            "`ordering: none` is carried by all of them, any other by one, and routes move between them as their rates change. By default 1, "
+            "and 2 where a route has `ordering: none`.",
+            example="4",
+        ),
+        Setting(
+            name="checkpoints",
+            kind=Kind.TEXT,
+            description="Where Spark keeps the checkpoints of the run's queries: a URI of a file system that it can write, with a folder of "
+            "this federation's own. By default a folder of `--state`.",
+            example="hdfs://namenode:8020/isthmus/flights",
         ),
         Setting(
             name="settings",
@@ -101,6 +120,7 @@ _LOCAL = re.compile(r"local(?:\[(?P<cores>[1-9]\d{0,5}|\*)\])?")
 _REMOTE = re.compile(r"spark://[^\s/,]+:\d{1,5}(,[^\s/,]+:\d{1,5})*|yarn|k8s://\S+|local-cluster\[\d+,\s*\d+,\s*\d+\]")
 _LOOPBACK = re.compile(r"127(?:\.\d{1,3}){3}|localhost|::1")
 _HERE = re.compile(rf"spark://\[?({_LOOPBACK.pattern})\]?:\d+")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s?#]*/[^\s?#]+")
 _NAME = re.compile(r"spark\.[A-Za-z0-9_.-]+")
 # As `spark.redaction.regex` of the session, which also matches names that only mention such things.
 _SECRET = re.compile(r"(?i)(secret|password|token|credential|access[.]?key)$")
@@ -149,6 +169,8 @@ class SparkSettings:
 
     Attributes:
         master: of Spark; empty: this machine, with the slots that the run needs.
+        slots: readers of a query at once; 0: as its routes need.
+        checkpoints: URI of the checkpoints; empty: in the state folder.
         settings: of Spark, by name.
         control: of the run.
         place: where the file says it.
@@ -157,7 +179,22 @@ class SparkSettings:
     master: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     control: ControlAddress = field(default=ControlAddress())
+    slots: int = 0
+    checkpoints: str = ""
     place: Place = field(default=Place(), compare=False, repr=False)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether executors are processes of their own, which may run on other machines."""
+        return bool(self.master) and not _LOCAL.fullmatch(self.master)
+
+    def query_slots(self, *, has_unordered: bool) -> int:
+        """How many readers a query has at once.
+
+        Args:
+            has_unordered: whether the run has a route that competing readers may share.
+        """
+        return self.slots or (SLOTS_UNORDERED if has_unordered else SLOTS_ORDERED)
 
     def options(self) -> dict[str, str]:
         """What to start Spark with, beside what every run sets."""
@@ -168,9 +205,9 @@ class SparkSettings:
         return options | ({"spark.master": self.master} if self.master else {})
 
 
-def slots_needed(routes: int, queries: int = 1) -> int:
+def slots_needed(routes: int, queries: int = 1, query_slots: int = SLOTS_ORDERED) -> int:
     """How many task slots a run needs: those of each query, and one for each route that may get a query of its own."""
-    return queries * SLOTS_PER_QUERY + routes + SPARE_SLOTS
+    return queries * query_slots + routes + SPARE_SLOTS
 
 
 def slots_warning(spark: SparkSettings, needed: int) -> tuple[str, str] | None:
@@ -229,7 +266,12 @@ def read_spark(node: Any, document: Document) -> SparkSettings:
             document.fault(values.at("master"), wrong.message, wrong.hint)
             master = ""
     settings = _settings(values["settings"], document)
-    return SparkSettings(master, settings, _control(values["control"], document), values.at("master"))
+    control = _control(values["control"], document)
+    checkpoints = (values["checkpoints"] or "").strip()
+    if checkpoints and not _URI.fullmatch(checkpoints):
+        hint = "write a scheme and a path, e.g. hdfs://namenode:8020/isthmus/flights"
+        document.fault(values.at("checkpoints"), "checkpoints is no URI", hint)
+    return SparkSettings(master, settings, control, values["slots"] or 0, checkpoints, values.at("master"))
 
 
 def _control(node: Any, document: Document) -> ControlAddress:

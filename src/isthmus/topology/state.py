@@ -135,6 +135,7 @@ class LogState:
         initial_replication: copies of each that it is created with; None: as the cluster has it.
         partitions: of one that stands.
         groups: those that are wanted, or, of the ones asked for, those that stand.
+        like: alias and name of the log whose number of partitions it is created with, where `initial_partitions` says none.
     """
 
     name: str
@@ -142,6 +143,7 @@ class LogState:
     initial_replication: int | None = None
     partitions: int | None = None
     groups: tuple[GroupState, ...] = ()
+    like: tuple[str, str] | None = None
 
     def has_group(self, name: str) -> bool:
         """Whether this group stands."""
@@ -162,6 +164,7 @@ class NamespaceState:
     Attributes:
         alias: the namespace's.
         endpoint: `host[:port]` that answered; two aliases with the same are one namespace.
+        identity: what the namespace calls itself, whatever the host by which it was reached; likewise. Empty: not known.
         topics: those that stand, of the ones asked for.
         queues: those that stand, of the ones asked for; also where a topic was asked for, as `topics` also has those that
             stand where a queue was asked for.
@@ -170,9 +173,17 @@ class NamespaceState:
 
     alias: str
     endpoint: str = ""
+    identity: str = ""
     topics: tuple[TopicState, ...] = ()
     queues: tuple[QueueState, ...] = ()
     logs: tuple[LogState, ...] = ()
+
+    def is_same_namespace(self, other: NamespaceState) -> bool:
+        """Whether both are one namespace, by the host that answered or by what it calls itself."""
+        endpoints = self.endpoint.lower(), other.endpoint.lower()
+        return bool(self.endpoint and endpoints[0] == endpoints[1]) or bool(
+            self.identity and self.identity == other.identity
+        )
 
     def log(self, name: str) -> LogState | None:
         """The log of this name; unlike at Service Bus case counts."""

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from isthmus.bridge.delivery_settings import DeliverySettings
-from isthmus.bridge.envelope import HOLD_SECONDS, EnvelopeChoice
+from isthmus.bridge.envelope import HOLD_SECONDS, MANY_MESSAGES, EnvelopeChoice
 
 
 def choice(told: int = 0, most: int = 200) -> EnvelopeChoice:
@@ -32,10 +32,26 @@ def test_while_credit_is_plentiful_each_goes_alone_i2(unsent: int, credit: int, 
 
 @pytest.mark.parametrize(
     ("unsent", "credit", "in_flight", "size"),
-    [(500, 800, 200, 2), (500, 100, 900, 25), (500, 50, 950, 100), (500, 1, 999, 200), (4, 250, 750, 4), (2, 2, 0, 2)],
+    [
+        (500, 800, 200, 200),
+        (500, 100, 900, 200),
+        (120, 100, 900, 120),
+        (500, 1, 999, 200),
+        (4, 250, 750, 4),
+        (2, 2, 0, 2),
+    ],
 )
-def test_the_shorter_the_credit_the_larger_the_envelopes(unsent: int, credit: int, in_flight: int, size: int) -> None:
+def test_where_credit_is_short_an_envelope_takes_all_that_waits(
+    unsent: int, credit: int, in_flight: int, size: int
+) -> None:
     assert choice().size(unsent, credit, in_flight, 0.0) == size
+
+
+def test_behind_an_envelope_many_go_in_one_as_well_i2() -> None:
+    made = choice()
+    assert made.size(MANY_MESSAGES, 1000, 3, 0.0, is_packed=True) == MANY_MESSAGES
+    assert made.size(MANY_MESSAGES - 1, 1000, 3, 0.0, is_packed=True) <= 1
+    assert made.size(500, 1000, 0, 0.0) <= 1
 
 
 def test_where_it_is_not_credit_that_bounds_each_goes_alone() -> None:

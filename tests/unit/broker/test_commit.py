@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 
 import pytest
 
@@ -85,6 +84,7 @@ class FakeStore:
         self.started = threading.Event()
         self.error = None
         self.delay_seconds = 0.0
+        self.now = 0.0
         self.threads = set()
 
     def sync(self):
@@ -92,7 +92,7 @@ class FakeStore:
         self.trace.append(("sync begins",))
         self.started.set()
         assert self.gate.wait(10)
-        time.sleep(self.delay_seconds)
+        self.now += self.delay_seconds
         error, self.error = self.error, None
         if error is not None:
             raise error
@@ -403,7 +403,7 @@ async def quick(trace):
     """Syncs have been quick so far."""
     engine, store = FakeEngine(trace), FakeStore(trace)
     store.unsynced_bytes = 0
-    loop = CommitLoop(engine, store, quick_bytes=1000)
+    loop = CommitLoop(engine, store, quick_bytes=1000, clock=lambda: store.now)
     loop._sync_mean = 0.0
     yield engine, store, loop
     await loop.close()

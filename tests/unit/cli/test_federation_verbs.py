@@ -14,7 +14,7 @@ import pytest
 from isthmus.cli.app import main
 from isthmus.demo import play as play_module
 from isthmus.demo.play import Scene
-from isthmus.errors import ConnectionLostError
+from isthmus.errors import ConnectionLostError, InvalidArgumentError
 from isthmus.replication import verify as verify_module
 from isthmus.replication.reading import Reading
 from isthmus.replication.reconcile import Holding, Reconciliation, Undelivered, reconcile
@@ -246,6 +246,56 @@ def test_verify_of_a_namespace_that_is_away_cannot_tell(
     assert "Connection refused" in last_line(capsys)["error"]["message"]
     assert code_of("verify", file) == 3
     assert "cannot tell: jfk (10.0.0.7:5671): Connection refused" in capsys.readouterr().out
+
+
+def test_verify_of_one_task_that_cannot_be_read_hides_no_other(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gates = "  gates: {pattern: all-active, topic: gates, members: [ewr, jfk]}\n  last: {pattern: all-active, topic: last, members: [ewr, jfk]}\n"
+    Path(file).write_text(Path(file).read_text() + gates)
+
+    def verify(federation: Federation, *, task: str, **options: Any) -> Iterator[Reconciliation]:
+        if task == "flights":
+            raise ConnectionLostError("lga (10.0.0.7:5671): Connection refused")
+        if task == "gates":
+            raise InvalidArgumentError("task gates declares no subscription that holds every message")
+        yield from proved([1])(federation)
+
+    monkeypatch.setattr(verify_module, "verify", verify)
+    assert code_of("verify", file, "--json") == 1  # the last one has lost a message
+    told = last_line(capsys)
+    assert (told["verdict"], list(told["unread"]), len(told["tasks"])) == ("faulty", ["flights", "gates"], 1)
+    assert code_of("verify", file) == 1
+    shown = capsys.readouterr().out
+    assert "cannot tell: task flights: lga (10.0.0.7:5671): Connection refused" in shown
+    assert "NOT CLEAN" in shown
+    assert code_of("verify", file, "--task", "gates") == 2
+
+
+@pytest.mark.parametrize(("alive", "code"), [(True, 0), (False, 1)])
+def test_the_code_of_a_watched_status_tells_of_the_last_look(
+    alive: bool, code: int, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = {"process": 7, "started_at": "10:00", "state": "running", "age_seconds": 0.1, "routes": []}
+    looks = iter([{**head, "alive": not alive}, {**head, "alive": alive}])
+    monkeypatch.setattr(survey_module, "survey", lambda *_: next(looks))
+    pauses = iter([None, KeyboardInterrupt])
+
+    def sleep(_: float) -> None:
+        if (ends := next(pauses)) is not None:
+            raise ends
+
+    monkeypatch.setattr("isthmus.cli.status.time.sleep", sleep)
+    assert code_of("status", file, "--watch") == code
+
+
+def test_a_task_without_routes_is_not_called_paused(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(file).write_text(
+        Path(file).read_text() + "  mail: {pattern: chain, members: [ewr], forward: {inbox: orders}}\n"
+    )
+    assert code_of("pause", file, "mail") == 2
+    assert "task mail has no routes that could be paused" in capsys.readouterr().err
+    assert code_of("pause", file, "flights") == 0
 
 
 class FakePlay:

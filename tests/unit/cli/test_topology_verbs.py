@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from typer.testing import CliRunner
 
 import isthmus.connectors.administration
 from isthmus.cli.app import create_app
+from isthmus.connectors.administration import AdministrationError
+from isthmus.supervisor.claim import TaskClaimedError
 from isthmus.testing.administration import FakeAdministration
-from isthmus.topology import NamespaceRef, TopicState, lint
+from isthmus.topology import NamespaceRef, NamespaceState, TopicState, lint
 
 KEY = "bm90LWEta2V5LWJ1dC1sb25n"
 INSTEAD = "write a reference instead: connection: env:NAME, file:/path#key or keyvault:vault/name"
@@ -127,8 +131,22 @@ def test_namespaces_that_do_not_answer_are_named_at_once(
     for namespace in namespaces.values():
         namespace.away = True
     code, answer = call_json(verb)
-    assert code == 2
+    assert (code, answer["error"]["retryable"]) == (1, True)
     assert [fault["line"] for fault in answer["faults"]] == [3, 4]
+
+
+def test_what_only_the_operator_can_mend_is_bad_input_though_another_namespace_is_away(
+    folder: Path, namespaces: dict[str, FakeAdministration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "isthmus.yaml").write_text(SOUND)
+    namespaces["jfk"].away = True
+
+    def refused(*_: object) -> None:
+        raise AdministrationError("ewr.test", "refused the key")
+
+    monkeypatch.setattr(namespaces["ewr"], "observe", refused)
+    code, output = call("plan")
+    assert (code, "refused the key" in output, "jfk.test: cannot be reached" in output) == (2, True, True)
 
 
 def test_plan_shows_what_apply_makes(folder: Path, namespaces: dict[str, FakeAdministration]) -> None:
@@ -194,13 +212,16 @@ THREE = SOUND.replace("tasks:", "  lga: {connection: env:LGA_CONNECTION}\ntasks:
 
 
 @pytest.fixture
-def shrunk(folder: Path, namespaces: dict[str, FakeAdministration]) -> dict[str, FakeAdministration]:
+def shrunk(
+    folder: Path, namespaces: dict[str, FakeAdministration], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, FakeAdministration]:
     """Three members that were applied, of which the file now has two."""
     namespaces["lga"] = FakeAdministration("lga.test")
     (folder / "isthmus.yaml").write_text(THREE)
     assert call("apply")[0] == 0
     (folder / "isthmus.yaml").write_text(THREE.replace("jfk, lga]", "jfk]"))
     namespaces["ewr"].messages["flights/Subscriptions/isthmus.flights.lga"] = 1234
+    monkeypatch.setattr("isthmus.supervisor.removal_claim.held_claims", lambda *_: nullcontext())
     return namespaces
 
 
@@ -249,3 +270,55 @@ def test_remove_says_what_was_refused(shrunk: dict[str, FakeAdministration]) -> 
     assert "failed: jfk.test: refused with 403" in output
     shrunk["jfk"].refuse_after = None
     assert call("remove", "isthmus.yaml", "lga", "--yes")[0] == 0
+
+
+def test_an_alias_of_the_same_namespace_loses_no_task_its_entities(
+    folder: Path, namespaces: dict[str, FakeAdministration]
+) -> None:
+    """What a task wants at `ewr` is wanted by nobody at `also`, which is `ewr` by another host name and key."""
+    namespaces["ewr"].identity = "one"
+    namespaces["jfk"].identity = "another"
+    (folder / "isthmus.yaml").write_text(SOUND.replace("tasks:", "  also: {connection: env:ALSO}\ntasks:"))
+    namespaces["also"] = namespaces["ewr"]
+    assert call("apply") == (0, ANY)
+    for arguments in (("apply", "--prune", "--yes"), ("remove", "isthmus.yaml", "ewr", "--yes")):
+        code, output = call(*arguments)
+        assert (code, "namespace also: ewr.test is namespace ewr too" in output) == (2, True)
+    assert not any(change.action == "delete" for change in namespaces["ewr"].changes)
+
+
+def test_what_was_applied_is_told_though_the_search_for_orphans_failed(
+    shrunk: dict[str, FakeAdministration], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = folder / "isthmus.yaml"
+    file.write_text(file.read_text() + "  gates: {pattern: all-active, topic: gates, members: [ewr, jfk]}\n")
+    looks = iter([False, True])
+    inventory = shrunk["lga"].inventory
+
+    def away_the_second_time(alias: str) -> NamespaceState:
+        shrunk["lga"].away = next(looks)
+        return inventory(alias)
+
+    monkeypatch.setattr(shrunk["lga"], "inventory", away_the_second_time)
+    code, answer = call_json("apply", "--prune", "--yes")
+    assert (code, answer["ok"]) == (1, False)
+    assert "gates" in {change["path"] for change in answer["applied"]}
+
+
+def test_nothing_is_deleted_under_a_run_that_holds_the_claim(
+    shrunk: dict[str, FakeAdministration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def held(_: object, wanted: list[tuple[str, str]]) -> None:
+        asked.extend(wanted)
+        raise TaskClaimedError("flights", "lga", "process 7 on here")
+
+    monkeypatch.setattr("isthmus.supervisor.removal_claim.held_claims", held)
+    for arguments in (("apply", "--prune", "--yes"), ("remove", "isthmus.yaml", "lga", "--yes")):
+        code, answer = call_json(*arguments)
+        assert (code, answer["ok"], answer["error"]["code"], answer["removed"]) == (1, False, "task-claimed", None)
+        code, output = call(*arguments)
+        assert (code, "task flights is run by process 7 on here" in output) == (1, True)
+    assert set(asked) == {("flights", "lga")}
+    assert not any(change.action == "delete" for each in shrunk.values() for change in each.changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import pytest
 from isthmus.amqp import section
 from isthmus.entities import (
     Engine,
+    FragmentStores,
     Large,
+    Limits,
     QueueDescription,
     RuleDescription,
     SqlAction,
+    TopicDescription,
     TrueFilter,
 )
 from isthmus.errors import QuotaExceededError, StoreError
@@ -128,6 +132,31 @@ def test_i2_a_completion_that_is_not_durable_removes_nothing(served: Served) -> 
     served.journal.crash()
     served.restart()
     assert served.receive("orders") is not None
+
+
+@pytest.mark.parametrize("ending", ["kill", "failed sync"])
+def test_i2_who_sent_it_lets_go_before_the_completion_is_durable(served: Served, ending: str) -> None:
+    served.send("orders")
+    acquired = served.receive("orders")
+    served.engine.receiver("orders").complete(acquired.tags)
+    served.clock.advance(500)
+    served.engine.tick()  # the end of the reference is staged with the completion
+    commit = served.engine.begin_commit()
+    del acquired
+    assert served.bodies == 1
+    if ending == "kill":
+        served.journal.crash()
+        served.restart()
+    else:
+        served.engine.fail_commit(commit, StoreError("full"))
+    assert served.bodies == 1
+    acquired = served.receive("orders")
+    assert isinstance(acquired.payloads[0], Large)
+    served.engine.receiver("orders").complete(acquired.tags)
+    served.commit()
+    del acquired
+    served.tick()
+    assert served.bodies == 0
 
 
 def test_a_failed_commit_gives_up_the_body(served: Served) -> None:
@@ -278,3 +307,89 @@ def test_a_transaction_that_is_rolled_back_gives_up_the_body(served: Served) -> 
     served.commit()
     served.tick()
     assert (served.bodies, len(served.receive("orders").payloads)) == (1, 1)
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_a_body_that_cannot_be_read_holds_up_no_other_message_on_its_way_to_another_store(
+    tmp_path: Path, waiting: bool
+) -> None:
+    served = Served(tmp_path / "large")
+    fragments: dict[int, MemoryJournal] = {}
+    stores = FragmentStores(lambda index: fragments.setdefault(index, MemoryJournal()), served.clock, Limits(), bytes)
+    engine = served.engine = Engine(served.journal, served.clock, blob_files=served.folder, stores=stores)
+
+    def commit() -> None:
+        for _ in range(5):
+            Served.commit(served)
+            for store in stores:
+                made = store.engine.begin_commit()
+                store.journal.sync()
+                if made is not None:
+                    store.engine.end_commit(made)
+
+    sizes = {"max_message_size_in_kilobytes": 102_400}
+    engine.create_queue("to", QueueDescription(enable_partitioning=True, **sizes))
+    forwards = QueueDescription(forward_to="to", requires_duplicate_detection=True, **sizes)
+    engine.create_queue("q", replace(forwards, forward_to=None) if waiting else forwards)
+    commit()
+    uploads = [served.upload(properties={"message_id": name}) for name in ("whole", "broken", "behind")]
+    for each in (uploads[0], uploads[2]):
+        (tmp_path / "large" / f"{each.blob.number:016x}.body").write_bytes(bytes(BODY_BYTES))
+    served.folder.remove(uploads[1].blob.number)
+    for each in uploads:
+        engine.sender("q").accept([each])
+    commit()
+    if waiting:
+        engine.update_queue("q", forwards)
+    commit()
+    dead = engine.receiver("q/$deadletterqueue").acquire(9)
+    assert [read(one)[0]["message_id"] for one in dead.payloads] == ["broken"]
+    assert read(dead.payloads[0])[1]["DeadLetterReason"] == "BodyUnreadable"
+    assert str(tmp_path) not in str(read(dead.payloads[0]))
+    assert engine.runtime("to").active_message_count == 2
+    assert engine.runtime("q").active_message_count == 0
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_a_quota_that_is_looked_at_midway_divides_no_batch(served: Served, waiting: bool) -> None:
+    """Relay I1: the dead are looked for without writing what is staged, in the midst of messages that are moved."""
+    engine = served.engine
+    served.send("orders")  # there are large messages
+    engine.create_queue("to", QueueDescription(max_size_in_megabytes=1))
+    forwards = QueueDescription(forward_to="to")
+    engine.create_queue("q", replace(forwards, forward_to=None) if waiting else forwards)
+    served.commit()
+    messages = [section.encode_message(bytes(700 << 10), properties={"message_id": name}) for name in "ab"]
+    if waiting:
+        for one in messages:
+            engine.sender("q").accept([one])
+        served.commit()
+        engine.update_queue("q", forwards)  # moves what waits: one is taken, the other is not
+    else:
+        engine.sender("q").accept(messages)
+    served.journal.crash(keep=1_000)  # a kill: what was written stays
+    served.restart()
+    counts = [served.engine.runtime(path).message_count for path in ("q", "to")]
+    assert counts == ([2, 0] if waiting else [0, 0])
+
+
+def test_what_is_dead_is_ended_once_though_it_is_looked_for_again_midway(served: Served) -> None:
+    """I2. Copies share a body: a reference that was ended twice would take the other one's body."""
+    served.engine.update_topic("news", TopicDescription(max_message_size_in_kilobytes=102_400))
+    for name in ("a", "b"):
+        served.engine.create_subscription("news", name)
+    served.engine.create_queue("to", QueueDescription(max_size_in_megabytes=1))
+    served.engine.create_queue("q", QueueDescription(forward_to="to"))
+    served.commit()
+    served.send("news")
+    served.send("news")
+    acquired = served.receive("news/subscriptions/a")
+    served.engine.receiver("news/subscriptions/a").complete(acquired.tags)
+    served.commit()
+    del acquired
+    messages = [section.encode_message(bytes(700 << 10), properties={"message_id": name}) for name in "abcd"]
+    served.engine.sender("q").accept(messages)  # three of them are refused, one by one
+    served.commit()
+    for _ in range(3):
+        served.tick()
+    assert served.bodies == 2

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.amqp import section
-from isthmus.entities.copy import NUMBER_BYTES, SOURCE_BYTES, key_of, with_keys
-from isthmus.entities.parse import HeadCache, split
+from isthmus.entities.copy import NUMBER_BYTES, SOURCE_BYTES, KeyReader, key_of
+from isthmus.entities.parse import HeadCache, split, split_packed
 from isthmus.entities.record import Parts
 from isthmus.message import Tail
 from isthmus.message.duplicate_key import KEY_BYTES, duplicate_key
@@ -66,16 +66,27 @@ copies = st.builds(
 
 @given(st.lists(copies | st.just(split(section.encode_message(BODY), HeadCache(0))), max_size=8))
 def test_many_at_once_have_the_keys_of_each(messages: list[Parts]) -> None:
-    for parts, keyed in zip(messages, with_keys(messages), strict=True):
+    for parts, keyed in zip(messages, KeyReader().with_keys(messages), strict=True):
         assert keyed == parts._replace(duplicate_key=key_of(parts.rest))
         found = section.locate(parts.rest)
         # What decides on the fragment, and stands in stores of earlier releases.
         assert keyed.duplicate_key[:KEY_BYTES] == duplicate_key(parts.rest, *found.application_properties)
 
 
+@given(st.lists(copies, max_size=8, min_size=1))
+def test_copies_in_an_envelope_have_the_keys_of_each(messages: list[Parts]) -> None:
+    data, bounds = b"", []
+    for parts in messages:
+        bounds.append((len(data), len(data) + len(parts.rest)))
+        data += parts.rest
+    for parts, keyed in zip(messages, split_packed(data, bounds, HeadCache(0), KeyReader()), strict=True):
+        assert keyed[1:] == (parts.rest, parts.message_id, None, key_of(parts.rest))
+
+
 def test_a_key_tells_source_and_number() -> None:
     first, second, other, several = (
-        parts.duplicate_key for parts in with_keys([copy(1), copy(2), copy(1, namespace="B"), copy(1, hops=2)])
+        parts.duplicate_key
+        for parts in KeyReader().with_keys([copy(1), copy(2), copy(1, namespace="B"), copy(1, hops=2)])
     )
     assert len(first) == KEY_BYTES + SOURCE_BYTES + NUMBER_BYTES
     assert first[KEY_BYTES:-NUMBER_BYTES] == second[KEY_BYTES:-NUMBER_BYTES] != other[KEY_BYTES:-NUMBER_BYTES]

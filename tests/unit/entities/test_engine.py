@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -393,6 +394,36 @@ def test_nothing_is_idle_for_longer_than_the_engine_runs(namespace: Any) -> None
     assert namespace.engine.get_queue("q") is None
 
 
+@pytest.mark.parametrize("step_ms", [86_400_000, -86_400_000])
+def test_a_step_of_the_wall_clock_makes_nothing_idle(namespace: Any, message: Make, step_ms: int) -> None:
+    engine = namespace.engine
+    engine.create_queue("q", QueueDescription(auto_delete_on_idle_ms=300_000))
+    engine.create_topic("t", TopicDescription(auto_delete_on_idle_ms=300_000))
+    engine.create_subscription("t", "s", SubscriptionDescription(auto_delete_on_idle_ms=300_000))
+    namespace.advance(250_000)
+    for path in ("q", "t"):
+        namespace.send(path, message("kept"))
+    namespace.clock.set_wall(namespace.clock.wall_ms() + step_ms)
+    namespace.advance(10_000)
+    namespace.advance(280_000)
+    assert engine.get_queue("q") is not None
+    assert engine.get_subscription("t", "s") is not None
+    if step_ms > 0:
+        namespace.advance(30_000)
+        assert engine.get_queue("q") is None
+
+
+def test_a_time_in_which_nobody_could_come_makes_nothing_idle(namespace: Any) -> None:
+    namespace.engine.create_queue("q", QueueDescription(auto_delete_on_idle_ms=300_000))
+    namespace.commit()
+    namespace.clock.advance(3_600_000)
+    namespace.engine.count_idle_anew()
+    namespace.advance(10_000)
+    assert namespace.engine.get_queue("q") is not None
+    namespace.advance(300_000)
+    assert namespace.engine.get_queue("q") is None
+
+
 def test_on_staged_is_called_once_per_commit(namespace: Any, message: Make) -> None:
     calls: list[int] = []
     namespace.engine.create_queue("q")
@@ -665,3 +696,71 @@ def test_what_was_staged_before_the_store_is_back_fails_and_is_not_written(
     held = [read(each) for each in namespace.queue("q").peek(0, 9)]
     assert [(each.sequence, each.properties["message_id"]) for each in held] == [(1, "c")]
     assert namespace.queue("q").active_count == 1
+
+
+def test_a_fault_in_the_clockwork_holds_up_one_entity_and_leaves_nothing_half_done(
+    namespace: Any, message: Make, monkeypatch: Any
+) -> None:
+    """I3. Whatever raises: locks, lives and schedules of others go on, and what is scheduled is not lost."""
+    engine = namespace.engine
+    settings = QueueDescription(lock_duration_ms=5_000, dead_lettering_on_message_expiration=True)
+    for path in ("bad", "good"):
+        engine.create_queue(path, settings)
+        namespace.sender(path).accept([message("locked")])
+        namespace.commit()
+        assert namespace.queue(path).acquire(1) is not None
+        namespace.sender(path).accept([message("brief", ttl_ms=3_000)])
+        namespace.sender(path).schedule([(message("later"), namespace.clock.wall_ms() + 4_000)])
+        namespace.commit()
+    bad = namespace.queue("bad")
+
+    def raises(*args: object) -> None:
+        raise ZeroDivisionError
+
+    def pass_seconds(count: int) -> None:
+        for _ in range(2 * count):
+            namespace.clock.advance(500)
+            engine.tick()
+            namespace.commit()
+
+    for name in ("expire_locks", "_take", "expire_messages"):
+        monkeypatch.setattr(bad, name, raises)
+    pass_seconds(20)
+    good = engine.runtime("good")
+    assert (good.active_message_count, good.dead_letter_message_count, good.scheduled_message_count) == (2, 1, 0)
+    assert engine.runtime("bad").scheduled_message_count == 1
+    monkeypatch.undo()
+    pass_seconds(70)
+    healed = engine.runtime("bad")
+    assert (healed.active_message_count, healed.dead_letter_message_count, healed.scheduled_message_count) == (2, 1, 0)
+    assert len(bad.acquire(9).tags) == 2
+
+
+def test_a_failure_while_a_commit_ends_gives_no_message_out_twice(namespace: Any, message: Make) -> None:
+    """I1. What the commit made visible is visible since the entities were loaded again; it is not made so once more."""
+    engine = namespace.engine
+    for path in ("a", "b"):
+        engine.create_queue(path)
+    namespace.commit()
+    namespace.send("b", message("returned"))
+    first, second = namespace.queue("a"), namespace.queue("b")
+    locked = second.acquire(1).tags
+    armed = [True]
+
+    def fails() -> None:
+        if armed:
+            armed.clear()
+            first.accept([message("refused")])
+            namespace.journal.fail_writes = OSError("no space")
+            with suppress(StoreError):
+                first.peek(0, 1)
+            namespace.journal.fail_writes = None
+
+    first.add_listener(fails)
+    first.accept([message("news")])
+    second.abandon(locked)
+    namespace.commit()
+    assert not armed
+    assert len(second.acquire(9).tags) == 1
+    assert second.acquire(9) is None
+    assert len(first.acquire(9).tags) == 1

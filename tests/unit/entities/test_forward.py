@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from isthmus.amqp.types import Long, Timestamp, ULong
 from isthmus.entities import (
     INFINITE_MS,
     EntityStatus,
@@ -365,6 +366,36 @@ def test_a_forwarded_dead_letter_tells_when_it_was_first_enqueued(namespace: Any
     assert found.annotations["x-opt-enqueued-time"] == sent_ms + 120_000
 
 
+@pytest.mark.parametrize("forged", [ULong((1 << 64) - 1), Timestamp(1), Long(-1), True, "yesterday"])
+def test_a_sender_cannot_say_when_a_dead_letter_was_first_enqueued(
+    namespace: Any, message: Any, read: Any, forged: Any
+) -> None:
+    engine = namespace.engine
+    engine.create_queue("graveyard")
+    engine.create_queue("q", QueueDescription(max_delivery_count=1, forward_dead_lettered_messages_to="graveyard"))
+    sent_ms = namespace.clock.wall_ms()
+    namespace.send("q", message("a", annotations={"x-opt-first-enqueued-time": forged}), message("b"))
+    assert namespace.queue("q").acquire(2) is not None
+    namespace.advance(61_000)  # the locks end, by the clockwork
+    found = take(namespace, "graveyard", read)
+    assert names(found) == ["a", "b"]
+    assert [one.annotations["x-opt-first-enqueued-time"] for one in found] == [sent_ms, sent_ms]
+
+
+def test_a_stored_dead_letter_with_a_first_time_of_another_type_goes_on(
+    namespace: Any, message: Any, read: Any, monkeypatch: Any
+) -> None:
+    engine = namespace.engine
+    engine.create_queue("graveyard")
+    engine.create_queue("q", QueueDescription(forward_dead_lettered_messages_to="graveyard"))
+    monkeypatch.setattr("isthmus.entities.parse._RESERVED", frozenset())  # as an earlier release stored it
+    sent_ms = namespace.clock.wall_ms()
+    namespace.send("q", message("a", annotations={"x-opt-first-enqueued-time": ULong((1 << 64) - 1)}))
+    dead_letter(namespace, "q")
+    (found,) = take(namespace, "graveyard", read)
+    assert found.annotations["x-opt-first-enqueued-time"] == sent_ms
+
+
 def test_dead_letters_that_waited_go_on_when_it_is_set(namespace: Any, message: Any, read: Any) -> None:
     engine = namespace.engine
     engine.create_queue("graveyard")
@@ -517,3 +548,62 @@ def test_what_comes_to_a_session_queue_that_forwards_is_dead_lettered(namespace:
     [dead] = [read(one) for one in namespace.queue("q/$DeadLetterQueue").peek(0, 10)]
     assert dead.user["DeadLetterReason"] == "ForwardingNotSupported"
     assert namespace.queue("target").active_count == 0
+
+
+def test_a_fault_while_messages_are_moved_doubles_none_and_holds_up_no_other_entity(
+    namespace: Any, message: Any, read: Any, monkeypatch: Any
+) -> None:
+    """Relay I1, whatever is raised by whom: what was staged before it goes with it."""
+    engine = namespace.engine
+    for name in ("a", "b"):
+        engine.create_queue(f"to-{name}")
+        engine.create_queue(name, QueueDescription(lock_duration_ms=5_000))
+        namespace.send(name, message(f"{name}0"))
+        assert namespace.queue(name).acquire(1) is not None  # what follows has to wait behind it
+        engine.update_queue(name, QueueDescription(lock_duration_ms=5_000, forward_to=f"to-{name}"))
+        namespace.commit()
+    moves = engine.sender("to-a").accept_moved
+
+    def half(messages: Any, origins: Any, now_ms: int, hops: int) -> None:
+        moves(messages[:1], origins[:1], now_ms, hops)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(engine.sender("to-a"), "accept_moved", half)
+    for name in ("a", "b"):
+        namespace.sender(name).accept([message(f"{name}1"), message(f"{name}2")])
+    try:
+        settle(namespace)
+    except* ZeroDivisionError:
+        pass
+    for _ in range(3):
+        namespace.advance(10_000)
+    assert names(take(namespace, "to-b", read)) == ["b0", "b1", "b2"]
+    assert engine.runtime("to-a").active_message_count == 0
+    monkeypatch.undo()
+    for _ in range(2):
+        namespace.advance(10_000)
+    assert names(take(namespace, "to-a", read)) == ["a0", "a1", "a2"]
+
+
+def test_dead_letters_too_large_for_their_target_hold_up_none_behind_them(
+    namespace: Any, message: Any, read: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("isthmus.entities.relay._GROUP", 2)  # as with large ones: few fit into a group
+    engine = namespace.engine
+    engine.create_queue("small", QueueDescription(max_message_size_in_kilobytes=1))
+    engine.create_queue("q", QueueDescription())
+    large = [message("L" * 2000, message_id=name) for name in ("one", "two", "three")]
+    namespace.send("q", *large, message("fits"))
+    while namespace.queue("q").has_available:
+        dead_letter(namespace, "q")
+    engine.update_queue("q", QueueDescription(forward_dead_lettered_messages_to="small"))
+    settle(namespace)
+    for _ in range(3):
+        namespace.advance(10_000)
+    assert names(take(namespace, "small", read)) == ["fits"]
+    assert engine.runtime("q").dead_letter_message_count == 3
+    engine.update_queue("small", QueueDescription(max_message_size_in_kilobytes=8))
+    settle(namespace)
+    for _ in range(3):
+        namespace.advance(10_000)
+    assert names(take(namespace, "small", read)) == ["one", "two", "three"]

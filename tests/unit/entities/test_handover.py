@@ -15,7 +15,7 @@ from isthmus.entities import (
 )
 from isthmus.entities.fragment.place import fragment_of, place
 from isthmus.entities.key import ARRIVED, LEAVING, after
-from isthmus.errors import NotAllowedError, ServerBusyError
+from isthmus.errors import NotAllowedError, ServerBusyError, StoreError
 from partitioned_fixture import FRAGMENTS, STORES, Stores, body_of, message, sequence_of
 
 
@@ -98,6 +98,47 @@ class TestForwarding:
         assert len(drain(held, "r")) == FRAGMENTS * 2
         first, end = bytes([ARRIVED]), after(bytes([ARRIVED]))
         assert not any(list(journal.scan(first, end)) for journal in held.journals.values())
+
+    def test_what_has_arrived_leaves_the_line_though_a_commit_fails_while_more_is_delivered(self, held: Stores) -> None:
+        """I3: the line's store forgets that it removed a message, and the next delivery ends after that."""
+        forward(held, "plain", "p")
+        sender, key = held.engine.sender("plain"), key_in(0)
+        send(held, "plain", message("first", key=key))
+        for body in "ab":
+            sender.accept([message(body, key=key)])
+            held.commit_catalog()  # a is on its way to the store, b stands behind it
+        held.commit_store(0)
+        held.main.fail_syncs = StoreError("no space")
+        held.commit_catalog()  # that a has left is lost; b is on its way
+        held.main.fail_syncs = None
+        held.commit_store(0)
+        held.commit()
+        assert drain(held, "p") == ["first", "a", "b"]
+        assert lines(held) == 0
+        assert held.engine.runtime("plain").transfer_message_count == 0
+        assert held.engine.handover.statistics() == {"crossing_messages": 0}
+
+    def test_what_left_the_line_is_counted_once_when_the_other_store_fails(self, held: Stores) -> None:
+        """The other store is asked again before that is written."""
+        forward(held, "plain", "p")
+        sender, key = held.engine.sender("plain"), key_in(0)
+        send(held, "plain", message("first", key=key))
+        for body in "ab":
+            sender.accept([message(body, key=key)])
+            held.commit_catalog()
+        held.commit_store(0)  # that a has left is staged, and b is on its way
+        held.journals[0].fail_syncs = StoreError("no space")
+        held.commit_store(0)
+        held.journals[0].fail_syncs = None
+        held.stores.retry()
+        held.commit_store(0)
+        held.engine.handover.pump()
+        held.commit_store(0)
+        held.commit()
+        assert drain(held, "p") == ["first", "a", "b"]
+        assert lines(held) == 0
+        assert held.engine.runtime("plain").transfer_message_count == 0
+        assert held.engine.handover.statistics() == {"crossing_messages": 0}
 
     def test_what_waited_goes_on_and_nobody_receives_there(self, held: Stores) -> None:
         send(held, "p", *(message(str(number)) for number in range(20)))

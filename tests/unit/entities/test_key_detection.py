@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from isthmus.entities import source_mark
 from isthmus.entities.detection import Detection
-from isthmus.entities.key import DUPLICATE_KEY, SOURCE_MARK, numbered_span
+from isthmus.entities.key import DUPLICATE_KEY, KEY_RUN, SOURCE_MARK, numbered_span
 from isthmus.entities.key_detection import KeyDetection
 from isthmus.entities.staging import Staging
 from isthmus.message.duplicate_key import KEY_BYTES
@@ -205,3 +205,36 @@ def test_a_write_that_fails_leaves_no_mark_without_its_key() -> None:
     side.journal.fail_writes = None
     side.start()
     assert side.send(run(1, 1, 9), now_ms) == [True] * 2 + [False] * 6
+
+
+def rows(side: Side, table: int) -> int:
+    return len(list(side.journal.scan(*numbered_span(table, NUMBER))))
+
+
+def test_copies_in_order_share_a_row_for_each_source_and_others_have_their_own() -> None:
+    side = Side(marked=True)
+    now_ms = 100 * WINDOW_MS
+    side.send(run(1, 1, 100), now_ms)
+    side.send([key(1, 200), key(2, 7), key(1, 201), key(2, 9)], now_ms)
+    side.commit()
+    assert (rows(side, KEY_RUN), rows(side, DUPLICATE_KEY)) == (3, 0)
+    side.send([key(1, 150)], now_ms)
+    side.commit()
+    assert (rows(side, KEY_RUN), rows(side, DUPLICATE_KEY)) == (3, 1)
+
+
+def test_a_key_is_found_in_a_row_only_as_a_whole() -> None:
+    side = Side(marked=True)
+    now_ms = 100 * WINDOW_MS
+    place = key(1, 5)[KEY_BYTES:], key(1, 6)[KEY_BYTES:]
+    side.send([bytes(8) + b"a" * 8 + place[0], b"b" * 8 + bytes(8) + place[1]], now_ms)
+    assert side.send([b"a" * 8 + b"b" * 8 + place[0]], now_ms) == [False]
+    assert side.send([b"b" * 8 + bytes(8) + place[1]], now_ms) == [True]
+
+
+def test_runs_that_are_over_leave_the_store() -> None:
+    side = Side(marked=True)
+    for generation in range(100, 106):
+        side.send(run(1, 10 * generation, 10 * generation + 5), generation * WINDOW_MS)
+        side.commit()
+    assert rows(side, KEY_RUN) == 3

@@ -7,15 +7,16 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isthmus.amqp import codec, section
 from isthmus.amqp.types import Decimal128, Int, Symbol, Timestamp, UByte, UInt, ULong
-from isthmus.entities import InvalidMessageError, envelope
+from isthmus.entities import Copy, InvalidMessageError, envelope
+from isthmus.entities.error import BatchTooLongError
 from isthmus.entities.key import MESSAGE, message_key
-from isthmus.entities.parse import HeadCache, split
-from isthmus.entities.record import build, build_many, expires_at_ms, locked_payloads, plain_payload
+from isthmus.entities.parse import HeadCache, split, split_many, split_packed
+from isthmus.entities.record import Parts, build, build_many, expires_at_ms, locked_payloads, plain_payload
 
 NOW = 1_767_225_600_000
 
@@ -223,7 +224,59 @@ def test_many_are_built_as_one_by_one(shapes: list[tuple[bool, int | None, bool]
 def test_an_envelope_is_unpacked(message: Callable[..., bytes]) -> None:
     messages = [message(f"m{number}") for number in range(3)] + [message("big" * 200)]
     packed = section.encode_properties({"message_id": "m0"}) + b"".join(b"\0Su" + codec.encode(one) for one in messages)
-    assert envelope.unpack(packed) == messages
+    unpacked = envelope.unpack(packed)
+    assert list(unpacked) == messages
+    assert (len(unpacked), unpacked[2], list(unpacked[1:3])) == (4, messages[2], messages[1:3])
+    assert unpacked.sizes == list(map(len, messages))
+    copies = envelope.unpack(packed, are_copies=True)
+    assert {type(one) for one in (*copies, copies[0])} == {Copy}
+    with pytest.raises(BatchTooLongError):
+        envelope.unpack(packed, 3)
+
+
+_BODIES = st.sampled_from([codec.encode(bytes(size)) for size in (0, 3, 200, 300)]).map(lambda one: b"\0Su" + one)
+_SECTIONS = st.tuples(
+    st.sampled_from(
+        [b"", section.encode_header(section.Header(durable=True)), section.encode_header(section.Header(ttl_ms=9))]
+    ),
+    st.sampled_from([b"", section.encode_map_section(0x72, {"x-a": 1})]),
+    st.sampled_from(
+        [
+            b"",
+            b"\0Ss\x45",
+            section.encode_properties({"message_id": "m", "to": "x" * 300}),
+            section.encode_properties({"message_id": 7}),
+            section.encode_properties({"subject": "s"}),
+        ]
+    )
+    | st.text(max_size=4).map(lambda text: section.encode_properties({"message_id": text})),
+    st.sampled_from(
+        [b"", section.encode_map_section(0x74, {"a": 1}), section.encode_map_section(0x74, {"a": "x" * 300})]
+    ),
+    _BODIES | st.sampled_from([b"", b"\0Sw\x40"]),
+    st.sampled_from([b"", section.encode_map_section(0x78, {"f": 1})]),
+)
+_MESSAGES = (
+    _SECTIONS.map(b"".join)
+    | st.tuples(_SECTIONS, st.randoms(use_true_random=False)).map(lambda pair: b"".join(pair[1].sample(pair[0], 6)))
+    | st.tuples(_SECTIONS, st.integers(0, 60), st.integers(0, 255)).map(
+        lambda three: (raw := b"".join(three[0]))[: three[1]] + bytes([three[2]]) + raw[three[1] + 1 :]
+    )
+)
+
+
+@given(messages=st.lists(_MESSAGES, min_size=1, max_size=8).map(lambda some: some + some[:3]))
+@settings(max_examples=400, deadline=None)
+def test_messages_are_read_in_their_envelope_as_alone(messages: list[bytes]) -> None:
+    def read(split: Callable[[], list[Parts]]) -> list[tuple[bytes, bytes]] | None:
+        try:
+            return [(build(parts, 1, NOW, 0), parts.message_id) for parts in split()]
+        except InvalidMessageError:
+            return None
+
+    packed = envelope.unpack(b"".join(b"\0Su\xb0" + len(one).to_bytes(4, "big") + one for one in messages))
+    alone, together = HeadCache(0), HeadCache(0)
+    assert read(lambda: split_packed(packed.data, packed.bounds, together)) == read(lambda: split_many(messages, alone))
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\0S", b"xxxx", b"\0Su\xa0\x09abc", b"\0Ss\x45", b"\0Su\xb0\0\0"])

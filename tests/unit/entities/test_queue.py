@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from isthmus.amqp import section
+from isthmus.amqp import CodecError, section
 from isthmus.amqp.types import Timestamp, ULong
 from isthmus.entities import EntityStatus, InvalidMessageError, Limits, QueueDescription, window
 from isthmus.entities.key import DETECTION, EXPIRY, MESSAGE, numbered_span
@@ -747,3 +747,48 @@ def test_a_step_of_the_wall_clock_moves_no_lock(namespace: Any, message: Make, s
     assert queue.holds(taken.tags[1:]) == [True]
     namespace.advance(1_000)
     assert queue.holds(taken.tags[1:]) == [False]
+
+
+SETTLEMENTS = {"abandon": "with_delivery_count", "defer": "_merged", "dead_letter": "take_apart"}
+
+
+@pytest.mark.parametrize("how", SETTLEMENTS)
+def test_what_a_settlement_cannot_write_changes_nothing(namespace: Any, queue: Any, message: Make, how: str) -> None:
+    namespace.send("q", message("a"), message("b"))
+    tags = queue.acquire(2).tags
+    with pytest.raises(CodecError):
+        getattr(queue, how)(tags, properties={"no AMQP type": object()})
+    namespace.commit()
+    assert queue.holds(tags) == [True, True]
+
+
+@pytest.mark.parametrize("how", SETTLEMENTS)
+def test_a_fault_in_a_settlement_leaves_no_message_in_nobodys_hands(
+    namespace: Any, queue: Any, message: Make, monkeypatch: Any, how: str
+) -> None:
+    """Staging I1, whatever is raised: the message is there again, as after a restart."""
+    namespace.send("q", message("a"), message("b"))
+    tags = queue.acquire(2).tags
+    with monkeypatch.context() as patched:
+        patched.setattr(f"isthmus.entities.queue.{SETTLEMENTS[how]}", lambda *args: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            getattr(queue, how)(tags)
+    namespace.commit()
+    assert len(queue.acquire(9).tags) == 2
+    assert (queue.active_count, queue.deferred_count, queue.dead_letters.active_count) == (2, 0, 0)
+
+
+def test_a_fault_behind_duplicate_detection_leaves_nothing_of_the_message(
+    namespace: Any, message: Any, monkeypatch: Any
+) -> None:
+    """Intake I1: what is sent again after it is no duplicate."""
+    namespace.engine.create_queue("q", QueueDescription(requires_duplicate_detection=True))
+    namespace.commit()
+    queue = namespace.queue("q")
+    with monkeypatch.context() as patched:
+        patched.setattr(queue, "_take", lambda *args: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            queue.accept([message("a")])
+    namespace.commit()
+    namespace.send("q", message("a"))
+    assert queue.active_count == 1

@@ -41,7 +41,9 @@ def test_an_entity_made_anew_has_none_of_the_messages(tmp_path: Path) -> None:
     assert note(tmp_path, target="ns/other").count == 0
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"export_id": "export", "target": "ns/q", "done": "x"}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"others": [7]}', '{"export_id": "export", "target": "ns/q", "done": "x"}']
+)
 def test_i3_a_note_that_cannot_be_read_ends_the_import(tmp_path: Path, content: str) -> None:
     (tmp_path / "file.progress").write_text(content)
     with pytest.raises(InvalidArgumentError, match="remove it to send all messages again"):
@@ -53,3 +55,18 @@ def test_i2_a_note_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file.progress").mkdir()
     with pytest.raises(InvalidArgumentError, match=r"file\.progress"):
         fresh.write()
+
+
+def test_i4_imports_of_one_file_into_several_entities_keep_a_note_each(tmp_path: Path) -> None:
+    first = note(tmp_path)
+    first.add(range(500), before=500)
+    other = note(tmp_path, target="ns/other")
+    assert other.count == 0
+    other.add(range(3), before=4)
+    assert (note(tmp_path).count, note(tmp_path, target="ns/other").count) == (500, 3)
+    assert note(tmp_path).message_id(7) == first.message_id(7) != other.message_id(7)
+    note(tmp_path, target="ns/other").remove()
+    assert (note(tmp_path).count, note(tmp_path, target="ns/other").count) == (500, 0)
+    assert ProgressNote(tmp_path / "file", "another export", "ns/q").count == 0
+    note(tmp_path).remove()
+    assert not list(tmp_path.iterdir())

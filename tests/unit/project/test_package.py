@@ -102,4 +102,5 @@ def test_the_wheel_holds_everything_that_runs(tmp_path: Path) -> None:
     assert "isthmus/replication/log4j2.properties" in files
     assert "isthmus/py.typed" in files
     assert "pyspark_isthmus/__init__.py" in files
+    assert "pyspark_isthmus_kafka/__init__.py" in files
     assert "pyspark_servicebus/__init__.py" in files

@@ -51,7 +51,7 @@ def test_a_route_alone_is_searched_and_its_message_set_aside() -> None:
     deaths = 0
     while not quarantine.plan("a").set_aside:
         window = quarantine.plan("a").window
-        quarantine.died({"a": under_way(7, min(window, 100), window)})
+        quarantine.died({"a": under_way(7, min(window, 100), window)}, is_shared=False)
         deaths += 1
     assert quarantine.plan("a").set_aside == 7
     assert deaths == 3  # with 8 at a time, and twice alone
@@ -88,9 +88,20 @@ def test_a_route_that_returned_is_suspected_again_only_after_two_more_deaths() -
     assert quarantine.died({"a": under_way(7), "b": under_way(60)}) == []
 
 
+def test_i4_a_search_left_from_before_does_not_keep_the_window_of_a_shared_query_large() -> None:
+    quarantine = Quarantine()
+    quarantine.died({"a": under_way(0, 0)})  # alone then: of 16,000 messages one killed the reader before it was told
+    for _ in range(3):
+        quarantine.died({"a": under_way(0, 0, quarantine.plan("a").window), "b": under_way(0, 0)})
+    assert quarantine.plan("a").window == 8  # told of each message: the head is known at the next deaths
+    for head in (7, 7):
+        quarantine.died({"a": under_way(head, 1, 8), "b": under_way(0, 0)})
+    assert quarantine.is_alone("a")
+
+
 def test_the_only_route_of_a_query_is_searched_at_once() -> None:
     quarantine = Quarantine()
-    quarantine.died({"a": under_way(7)})
+    quarantine.died({"a": under_way(7)}, is_shared=False)
     assert quarantine.plan("a") == Plan(64, 16_000, 0, 0)
     assert not quarantine.is_alone("a")
 

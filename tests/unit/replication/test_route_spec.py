@@ -66,3 +66,14 @@ def test_what_the_file_says_of_a_route_is_passed_on() -> None:
     assert spec.steps == tuple(step.to_text() for step in refused.tasks["flights"].steps)
     assert spec.step_names == ("python a.b:c", "set")
     assert spec.target.options["trusts_provenance"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("ordering", "only_present", "is_spread"), [("ordered", False, False), ("none", False, True), ("none", True, False)]
+)
+def test_an_unordered_route_is_spread_over_the_readers_unless_what_stands_is_to_be_counted(
+    ordering: str, only_present: bool, is_spread: bool
+) -> None:
+    federation = read(TEXT.replace("topic: flights", f"topic: flights, ordering: {ordering}"))
+    (spec, _) = (route_spec(each, federation, only_present=only_present) for each in routes(federation))
+    assert spec.is_spread == is_spread

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ def test_the_control_port_is_told_by_the_advertised_host(monkeypatch: pytest.Mon
             servers.append((self, token))
 
     monkeypatch.setattr(shared_spark, "ControlServer", Server)
-    settings = SharedSettings(Path("unused"), control=ControlAddress("0.0.0.0", 0, "localhost"))
+    settings = SharedSettings("unused", control=ControlAddress("0.0.0.0", 0, "localhost"))
     run = open_shared_run(None, settings, lambda key: 0.0)  # type: ignore[arg-type] - no query is started
     try:
         ((server, token),) = servers

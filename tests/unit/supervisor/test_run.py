@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from isthmus.supervisor import run as run_module
 from isthmus.supervisor.claim import Holder
-from isthmus.supervisor.run import TaskClaimedError, _decide
+from isthmus.supervisor.folder_lock import FolderInUseError, held_folder
+from isthmus.supervisor.run import RunOptions, TaskClaimedError, _decide
+from isthmus.topology import read
 
 KEY = ("flights", "ewr")
 
@@ -39,3 +43,22 @@ def test_i2_a_claim_without_a_name_is_waited_for_and_refused_in_the_end(monkeypa
     monkeypatch.setattr(run_module, "DECIDE_SECONDS", 0.2)
     with pytest.raises(TaskClaimedError, match="another process"):
         decide({KEY: None})
+
+
+def test_i5_a_second_run_in_one_state_folder_starts_nothing_and_gives_its_claims_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E.g. one with `--task flights` and one with `--task gates`, whose claims are not the same."""
+    text = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\ntasks:\n"
+    federation = read(f"{text}  flights: {{pattern: all-active, topic: flights, members: [ewr, jfk]}}\n")
+    keeper = MagicMock()
+    monkeypatch.setattr(run_module, "ClaimKeeper", lambda *_: MagicMock(start=lambda: keeper))
+    for name in ("_check", "_decide", "FillWatch", "BacklogWatch"):
+        monkeypatch.setattr(run_module, name, MagicMock())
+    started = MagicMock(side_effect=AssertionError("Spark was started"))
+    monkeypatch.setattr(run_module, "create_spark_session", started)
+    with held_folder(tmp_path), pytest.raises(FolderInUseError):
+        run_module.run_federation(federation, RunOptions(tmp_path), threading.Event())
+    keeper.close.assert_called_once()
+    with pytest.raises(AssertionError, match="Spark was started"):
+        run_module.run_federation(federation, RunOptions(tmp_path), threading.Event())

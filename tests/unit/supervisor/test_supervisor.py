@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -107,6 +108,15 @@ def test_a_route_starts_and_moves() -> None:
     bench.started["a"][0].seen = Sighting(counts=Counts(10, 10))
     bench.step()
     assert bench.phase() is Phase.MOVING
+
+
+def test_a_route_that_nothing_can_hold_a_claim_of_needs_none() -> None:
+    bench = Bench()
+    bench.claim = ClaimView(ClaimState.ELSEWHERE)
+    (slot,) = bench.supervisor._slots
+    slot.route = replace(slot.route, is_claimed=False)
+    bench.step()
+    assert len(bench.started["a"]) == 1
 
 
 @pytest.mark.parametrize("state", [ClaimState.PENDING, ClaimState.ELSEWHERE, ClaimState.UNREACHABLE])

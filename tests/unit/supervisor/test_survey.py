@@ -88,3 +88,17 @@ def test_without_any_run_nothing_is_counted(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(survey_module, "fill_now", lambda *_: [])
     found = survey(FEDERATION, tmp_path)
     assert (found["alive"], found["state"], found["routes"][0]["moved"]) == (False, "not running", 0)
+
+
+def test_tasks_that_a_living_run_was_not_asked_to_run_are_named(tmp_path: Path) -> None:
+    text = "isthmus: 1\nnamespaces:\n  ewr: {host: ewr.example.com}\n  jfk: {host: jfk.example.com}\ntasks:\n"
+    task = "{pattern: all-active, topic: %s, members: [ewr, jfk]}"
+    federation = read(f"{text}  flights: {task % 'flights'}\n  gates: {task % 'gates'}\n")
+    described = [describe(route, Condition(), 0.0) for route in routes(federation, "flights")]
+    StatusFile(tmp_path).write("running", described, Footprint())
+    found = survey(federation, tmp_path)
+    assert (found["alive"], found["tasks_not_run"]) == (True, ["gates"])
+    StatusFile(tmp_path).write(
+        "running", [describe(each, Condition(), 0.0) for each in routes(federation)], Footprint()
+    )
+    assert survey(federation, tmp_path)["tasks_not_run"] == []

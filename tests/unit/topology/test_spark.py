@@ -122,3 +122,49 @@ def test_lint_warns_of_a_control_port_that_executors_do_not_reach() -> None:
 )
 def test_a_loopback_control_port_is_right_for_this_machine_only(master: str, is_warned: bool) -> None:
     assert (control_warning(SparkSettings(master)) is not None) == is_warned
+
+
+@pytest.mark.parametrize(
+    ("slots", "has_unordered", "readers"), [(0, False, 1), (0, True, 2), (1, True, 1), (4, False, 4), (4, True, 4)]
+)
+def test_a_query_has_one_reader_and_two_where_a_route_is_unordered(
+    slots: int, has_unordered: bool, readers: int
+) -> None:
+    assert SparkSettings(slots=slots).query_slots(has_unordered=has_unordered) == readers
+
+
+@pytest.mark.parametrize(("ordering", "needed"), [("ordered", 5), ("none", 6)])
+def test_lint_counts_the_readers_of_a_query(ordering: str, needed: int) -> None:
+    text = HEAD.replace("topic: flights", f"topic: flights, ordering: {ordering}")
+    assert warnings(f"{text}spark: {{master: 'local[{needed}]'}}\n") == []
+    (warned,) = warnings(f"{text}spark: {{master: 'local[{needed - 1}]'}}\n")
+    assert f"the run needs {needed}" in warned.message
+    (warned,) = warnings(f"{text}spark: {{master: 'local[{needed}]', slots: 7}}\n")
+    assert warned.hint == "write local[11]"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["hdfs://n:8020/isthmus/f", "s3a://bucket/f", "abfss://c@a.dfs.core.windows.net/f", "file:///var/lib/isthmus/f"],
+)
+def test_checkpoints_may_lie_at_a_uri(uri: str) -> None:
+    assert read(f"{HEAD}spark: {{checkpoints: {uri!r}}}\n").spark.checkpoints == uri
+
+
+@pytest.mark.parametrize("uri", ["/var/lib/isthmus", "kept", "hdfs://n:8020", "s3a://bucket/f?x=1"])
+def test_what_is_no_uri_of_checkpoints_is_refused(uri: str) -> None:
+    (fault,) = lint(f"{HEAD}spark: {{checkpoints: {uri!r}}}\n")
+    assert fault.message == "checkpoints is no URI"
+
+
+def test_i2_a_key_in_the_uri_of_checkpoints_is_refused_and_not_repeated() -> None:
+    (fault,) = lint(f"{HEAD}spark: {{checkpoints: 's3a://name:hunter2@bucket/f'}}\n")
+    assert fault.message == "a secret stands in the file"
+    assert "hunter2" not in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("master", "is_remote"), [("", False), ("local[4]", False), ("spark://h:7077", True), ("yarn", True)]
+)
+def test_executors_are_processes_of_their_own_unless_spark_is_local(master: str, is_remote: bool) -> None:
+    assert SparkSettings(master).is_remote == is_remote

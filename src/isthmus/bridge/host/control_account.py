@@ -1,8 +1,8 @@
 """What the driver knows of one shared query: what it carries, who carries it, and what they reported.
 
 What it is: pure; messages of readers and wishes of the driver in, effects out. A reader is one connection that began a lease
-with LEASE; its counts begin at 0. An ordered route is carried by the reader of slot 0, one whose order is not kept by the readers of all slots, unless it keeps a rate. What it is not:
-connections and threads (`control_server`).
+with LEASE; its counts begin at 0. A route is carried by the reader of one slot (`isthmus.bridge.placement`), one that competing readers may
+share by the readers of all slots, unless it keeps a rate. What it is not: connections and threads (`control_server`).
 
 Invariants:
     I1. Once stopping, every lease that begins gets nothing to carry and is asked to end.
@@ -13,19 +13,23 @@ Invariants:
     I6. A route that was removed is reported as ended once nobody carries it, whatever became of its readers.
     I7. An answer to a question names the claims of all routes that the reader has ever been told to carry: one that was removed still
         ends under its claim.
+    I8. A route that moves to another slot begins there only after the reader before has ended it, or is gone.
+    I9. A death ends the leases of the other slots too, since Spark fails the query: their ends soon after it are no deaths.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from isthmus.bridge.frame import Kind, pack_json
 from isthmus.bridge.host.channel import ChannelError
+from isthmus.bridge.host.control_effect import Add, Assign, Death, Effect, Grant, Plan, Tell
 from isthmus.bridge.host.control_message import Died, Ended, Lease, Look, Message, Report
 from isthmus.bridge.host.control_tally import DIED_TEXT, RouteTally
+from isthmus.bridge.placement import Placement
 from isthmus.bridge.report import RouteReport, RouteState
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.errors import InvalidArgumentError
@@ -33,53 +37,8 @@ from isthmus.errors import InvalidArgumentError
 __all__ = ["Add", "Assign", "Death", "Effect", "Grant", "Plan", "QueryAccount", "Tell"]
 
 _ERRORS = 16
-
-
-class Assign(NamedTuple):
-    """Send ASSIGN with the plans of the routes."""
-
-    reader: int
-    routes: tuple[RouteSpec, ...]
-    lease_seconds: float
-
-
-class Add(NamedTuple):
-    """Send ADD with the plan of the route."""
-
-    reader: int
-    route: RouteSpec
-
-
-class Plan(NamedTuple):
-    """Send PLAN of the route."""
-
-    reader: int
-    name: str
-
-
-class Grant(NamedTuple):
-    """Send GRANT: for how long each claim is held now."""
-
-    reader: int
-    asked: int
-    claims: tuple[str, ...]
-
-
-class Tell(NamedTuple):
-    """Send a frame."""
-
-    reader: int
-    kind: Kind
-    payload: bytes
-
-
-class Death(NamedTuple):
-    """A process of the query died: what it had reported last, with counts as in `QueryAccount.reports`."""
-
-    reports: Mapping[str, RouteReport]
-
-
-Effect = Assign | Add | Plan | Grant | Tell | Death
+# Spark kills the tasks of a query whose other task has failed: at once, or after it waited 2 s for them (spark.python.task.killTimeout).
+_FOLLOWS_SECONDS = 15.0
 
 
 class _Reader:
@@ -90,18 +49,18 @@ class _Reader:
         self.is_local = is_local
         self.processes = {lease.process}
         self.is_assigned = False
-        self.carried: set[str] = set()  # every route that it was told to carry
-        self.claims: dict[str, None] = {}  # of those
+        self.carried: set[str] = (
+            set()
+        )  # every route that it was told to carry, but for those that have moved to another slot
+        self.moved: set[str] = set()  # those
+        self.claims: dict[str, None] = {}  # of every route that it was told to carry
         self.reports: dict[str, RouteReport] = {}
         self.is_leaving = False  # STOP is queued for it
         self.is_asked_to_end = False  # STOP was sent
         self.has_died = False
         self.has_ended = False
         self.error = ""  # that it ended with
-
-    def takes(self, route: RouteSpec) -> bool:
-        """Whether the route is one for it."""
-        return not (self.lease.slot and route.is_alone)
+        self.excused_until = -math.inf  # if it goes away by then, it does for the death of another
 
 
 class QueryAccount:
@@ -123,6 +82,10 @@ class QueryAccount:
         self._lease_seconds = 0.0
         self._readers: dict[int, _Reader] = {}
         self._tallies: dict[str, RouteTally] = {}
+        self._placement = Placement()
+        self._moving: dict[
+            str, set[int]
+        ] = {}  # by route on its way to another slot: the readers that still have to end it
 
     # ---- what the driver asks
 
@@ -185,12 +148,21 @@ class QueryAccount:
         """Carry it no longer."""
         if self._routes is None or self._routes.pop(name, None) is None:
             return []
+        self._moving.pop(name, None)
         payload = pack_json({"name": name, "why": why})
         if name in self._tallies and not any(
             name in each.carried and not each.has_ended for each in self._readers.values()
         ):
             self._tallies[name].finish()
         return [Tell(number, Kind.REMOVE, payload) for number, reader in self._staying() if name in reader.carried]
+
+    def move(self, name: str, slot: int) -> list[Effect]:
+        """Have another slot carry a route."""
+        route = (self._routes or {}).get(name)
+        if route is None or route.is_spread or name in self._moving or self._placement.slot_of(name) == slot:
+            return []
+        self._placement.put(name, slot)
+        return self._leave(name, slot)
 
     def plan(self, name: str) -> list[Effect]:
         """Send the current plan of a route to whoever carries it."""
@@ -208,8 +180,8 @@ class QueryAccount:
 
     # ---- what readers say
 
-    def on_message(self, number: int, message: Message, *, is_local: bool = False) -> list[Effect]:
-        """A message of connection `number`; numbers ascend.
+    def on_message(self, number: int, message: Message, *, is_local: bool = False, now: float = 0.0) -> list[Effect]:
+        """A message of connection `number`; numbers ascend, and so does the time.
 
         Raises:
             ChannelError: it has no place here.
@@ -226,10 +198,10 @@ class QueryAccount:
             raise ChannelError("a report before the lease began")
         match message:
             case Report():
-                return self._on_report(number, reader, message)
+                return self._on_report(number, reader, message, now)
             case Died():
                 names = reader.reports if message.routes is None else message.routes
-                return self._on_death(reader, names)
+                return self._on_death(reader, names, now)
             case Ended():
                 reader.has_ended, reader.error = True, message.error
                 if message.error:
@@ -241,21 +213,22 @@ class QueryAccount:
         if number in self._readers:
             self._readers[number].is_asked_to_end = True
 
-    def on_closed(self, number: int, *, is_cut_off: bool = False) -> list[Effect]:
+    def on_closed(self, number: int, *, is_cut_off: bool = False, now: float = 0.0) -> list[Effect]:
         """A connection is gone."""
         reader = self._readers.pop(number, None)
         if reader is None:
             return []
         unexpected = not (reader.has_ended or is_cut_off)
-        effects = self._on_death(reader, reader.reports) if unexpected else []
+        effects = self._on_death(reader, reader.reports, now) if unexpected else []
         error = reader.error if reader.has_ended else DIED_TEXT
         for name in reader.carried.union(reader.reports):
             goes_on = not self.stopping and self._routes is not None and name in self._routes
             self._tallies[name].leave(number, reader.lease.slot, error if goes_on else "")
-        return effects
+        return effects + self._arrive(number, list(self._moving))
 
     def _on_lease(self, number: int, reader: _Reader) -> list[Effect]:
         self.has_been_met = True
+        self._placement.slots = max(1, reader.lease.slots)
         effects: list[Effect] = []
         for other, each in self._readers.items():
             if each.lease.slot == reader.lease.slot:
@@ -267,23 +240,92 @@ class QueryAccount:
             effects += self._ask_to_end(number, reader, self.stopping)
         return effects
 
-    def _on_report(self, number: int, reader: _Reader, report: Report) -> list[Effect]:
+    def _on_report(self, number: int, reader: _Reader, report: Report, now: float) -> list[Effect]:
         if report.processes:
             reader.processes = {reader.lease.process, *report.processes}
         for name, each in report.routes.items():
             reader.reports[name] = each
-            self._tallies.setdefault(name, RouteTally()).report(number, reader.lease.slot, each)
-        if not report.asked:
-            return []
-        return [Grant(number, report.asked, tuple(reader.claims))]
+            tally = self._tallies.setdefault(name, RouteTally())
+            tally.report(number, reader.lease.slot, each, has_moved=name in reader.moved)
+        effects: list[Effect] = []
+        if self._moving:
+            ended = [name for name, each in report.routes.items() if each.state is RouteState.ENDED]
+            effects += self._arrive(number, ended)
+        effects += self._balance(now)
+        if report.asked:
+            effects.append(Grant(number, report.asked, tuple(reader.claims)))
+        return effects
 
-    def _on_death(self, reader: _Reader, names: Iterable[str]) -> list[Effect]:
-        if reader.has_died or reader.is_asked_to_end:
+    def _on_death(self, reader: _Reader, names: Iterable[str], now: float) -> list[Effect]:
+        if reader.has_died or reader.is_asked_to_end or now < reader.excused_until:
             return []
         reader.has_died = True
-        found = ((name, reader.reports[name]) for name in names if name in reader.reports)
+        for other in self._readers.values():
+            if other is not reader and not other.has_ended:
+                other.excused_until = now + _FOLLOWS_SECONDS
+        told = set(names)
+        found = ((name, reader.reports.get(name, RouteReport())) for name in sorted(reader.carried | told))
         left = {name: each for name, each in found if each.state is not RouteState.ENDED}
-        return [Death({name: replace(each, **self._tallies[name].counts()) for name, each in left.items()})]
+        return [
+            Death(
+                {
+                    name: replace(each, **self._tallies[name].counts()) if name in told else RouteReport()
+                    for name, each in left.items()
+                    if name in self._tallies
+                }
+            )
+        ]
+
+    # ---- from slot to slot
+
+    def _balance(self, now: float) -> list[Effect]:
+        """Moves routes, where it is time for that."""
+        if self._routes is None or self.stopping or not self._placement.is_due(now):
+            return []
+        staying = self._staying()
+        settled = {
+            name: self._tallies.setdefault(name, RouteTally()).counts()["settled"]
+            for name, route in self._routes.items()
+            if not (route.is_spread or name in self._moving)
+        }
+        live = {reader.lease.slot for _, reader in staying}
+        return [
+            effect for move in self._placement.look(settled, live, now) for effect in self._leave(move.name, move.slot)
+        ]
+
+    def _leave(self, name: str, slot: int) -> list[Effect]:
+        """Whoever carries a route is to end it."""
+        carriers = {
+            number for number, reader in self._readers.items() if name in reader.carried and not reader.has_ended
+        }
+        self._moving[name] = set(carriers)
+        if not carriers:
+            return self._begin(name)
+        payload = pack_json({"name": name, "why": f"the route moves to slot {slot}"})
+        return [Tell(number, Kind.REMOVE, payload) for number, _ in self._staying() if number in carriers]
+
+    def _arrive(self, number: int, names: Iterable[str]) -> list[Effect]:
+        """A reader has ended routes, or is gone."""
+        effects: list[Effect] = []
+        for name in names:
+            left = self._moving.get(name)
+            if left is None or number not in left:
+                continue
+            left.discard(number)
+            if number in self._readers:
+                self._readers[number].carried.discard(name)
+                self._readers[number].moved.add(name)
+            if not left:
+                effects += self._begin(name)
+        return effects
+
+    def _begin(self, name: str) -> list[Effect]:
+        """A route that was on its way begins at its new slot."""
+        self._moving.pop(name, None)
+        self._tallies[name].move()
+        assert self._routes is not None
+        route = self._routes[name]
+        return [Add(number, route) for number, reader in self._staying() if self._take(number, reader, route)]
 
     # ---- who is told what
 
@@ -305,9 +347,12 @@ class QueryAccount:
 
     def _take(self, number: int, reader: _Reader, route: RouteSpec) -> bool:
         """Whether a reader is to carry a route, which it does from now on."""
-        if not reader.takes(route):
+        if not route.is_spread and (
+            self._placement.slot_of(route.name) != reader.lease.slot or route.name in self._moving
+        ):
             return False
         reader.carried.add(route.name)
+        reader.moved.discard(route.name)
         if route.claim:
             reader.claims[route.claim] = None
         self._tallies.setdefault(route.name, RouteTally()).take(number, reader.lease.slot)

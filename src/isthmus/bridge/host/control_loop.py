@@ -25,8 +25,8 @@ from typing import Any, NamedTuple, TypeVar
 from isthmus.bridge.crash_search import Plan as CrashPlan
 from isthmus.bridge.frame import Kind, pack_json
 from isthmus.bridge.host.channel import Channel, ChannelError
-from isthmus.bridge.host.control_account import Add, Assign, Death, Effect, Grant, Plan, Tell
 from isthmus.bridge.host.control_door import Door
+from isthmus.bridge.host.control_effect import Add, Assign, Death, Effect, Grant, Plan, Tell
 from isthmus.bridge.host.control_message import Lease, Look, Message, message_of
 from isthmus.bridge.host.control_query import Queries
 from isthmus.bridge.report import RouteReport

@@ -33,6 +33,7 @@ class Lease:
     lease: int
     slot: int
     process: int
+    slots: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def message_of(kind: int, payload: bytes) -> Message:
     match kind:
         case Kind.LEASE:
             lease, slot, process = (_number(told, name) for name in ("lease", "slot", "process"))
-            return Lease(_text(told, "query"), lease, slot, process)
+            return Lease(_text(told, "query"), lease, slot, process, _number(told, "slots", 1))
         case Kind.REPORT:
             routes = told.get("routes", {})
             if not isinstance(routes, dict):

@@ -11,10 +11,12 @@ Invariants:
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from isthmus.bridge.host.control_account import Effect, Grant, QueryAccount
+from isthmus.bridge.host.control_account import QueryAccount
+from isthmus.bridge.host.control_effect import Effect, Grant
 from isthmus.bridge.host.control_message import Message
 from isthmus.bridge.report import RouteReport
 from isthmus.bridge.route_spec import RouteSpec
@@ -27,10 +29,12 @@ class Queries:
 
     Args:
         wake: wakes the thread that carries out effects.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._wake = wake
+        self._clock = clock
         self._lock = threading.Lock()
         self._accounts: dict[str, QueryAccount] = {}
         self._controls: dict[str, QueryControl] = {}
@@ -58,7 +62,7 @@ class Queries:
             ChannelError: it has no place here.
         """
         with self._lock:
-            effects = self._accounts[name].on_message(number, message, is_local=is_local)
+            effects = self._accounts[name].on_message(number, message, is_local=is_local, now=self._clock())
             self._effects.extend((name, effect) for effect in effects if not isinstance(effect, Grant))
         return [effect for effect in effects if isinstance(effect, Grant)]
 
@@ -70,7 +74,7 @@ class Queries:
     def on_closed(self, name: str, number: int, *, is_cut_off: bool) -> None:
         """A connection is gone; what follows is left to `take`."""
         with self._lock:
-            effects = self._accounts[name].on_closed(number, is_cut_off=is_cut_off)
+            effects = self._accounts[name].on_closed(number, is_cut_off=is_cut_off, now=self._clock())
             self._effects.extend((name, effect) for effect in effects)
 
     def take(self) -> tuple[str, Effect] | None:
@@ -141,6 +145,11 @@ class QueryControl:
         """End a route in good order."""
         with self._lock:
             self._carry_out(self._account.remove(name, why))
+
+    def move(self, name: str, slot: int) -> None:
+        """Have another slot carry a route; it begins there once the reader before has ended it."""
+        with self._lock:
+            self._carry_out(self._account.move(name, slot))
 
     def plan(self, name: str) -> None:
         """Send what `plan_of` tells of a route to whoever carries it."""

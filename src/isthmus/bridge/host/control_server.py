@@ -53,8 +53,8 @@ class ControlServer:
         advertised: the host that readers connect to; empty: `host`.
         claim_seconds: for how long a claim is still held.
         plan_of: which messages of a route are let through after deaths.
-        on_death: a process of a query died: the query, and what it had reported last of the routes that had not ended, with counts
-            over everything ever reported as in `QueryControl.reports`. A lease that begins afterwards gets the plan of afterwards.
+        on_death: a process of a query died: the query, and what it had reported last of the routes that it carried, with counts
+            over everything ever reported as in `QueryControl.reports`; of those that had nothing under way, an empty report. A lease that begins afterwards gets the plan of afterwards.
 
     Raises:
         InvalidArgumentError: no reader can connect to `host`, and `advertised` is empty; or the token is empty.

@@ -15,11 +15,12 @@ __all__ = ["LeaseEnd", "LeaseFailedError", "LeaseName", "Rows"]
 
 
 class LeaseName(NamedTuple):
-    """What the driver knows a lease by: the query, the number of the micro-batch, and the partition."""
+    """What the driver knows a lease by: the query, the number of the micro-batch, and the partition, of so many."""
 
     query: str
     lease: int
     slot: int
+    slots: int = 1
 
     def __str__(self) -> str:
         return f"query '{self.query}', lease {self.lease}, slot {self.slot}"

@@ -8,6 +8,8 @@ Invariants:
     I1. What one iteration costs grows with the routes that have something to do, not with the number of routes.
     I2. Whatever a source raises ends the opening of its own route, and nothing else.
     I3. Rows wait in `rows` until what is to be told before them has been written.
+    I4. A route is reported as ended, and is opened again here, only after its source has left its system: who opens it next reads nothing
+        that was settled.
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.frame import Kind, pack_json, pack_numbers, unpack_flushed, unpack_json, unpack_numbers, unpack_runs
 from isthmus.bridge.host.claim_book import ClaimBook
 from isthmus.bridge.host.reader_item import Rows
+from isthmus.bridge.host.reader_route import CarriedRoute
 from isthmus.bridge.host.reader_sink_line import SinkLine
 from isthmus.bridge.lease import RouteLease
-from isthmus.bridge.port import Arrived, Connector, Source, SourcePool
+from isthmus.bridge.port import Arrived, Connector, SourcePool
 from isthmus.bridge.report import RouteReport
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.errors import IsthmusError
@@ -45,25 +48,12 @@ CLOCK_STEP_MS = 2
 SHORTEST_WAIT_SECONDS = 0.001
 
 
-@dataclass(slots=True, eq=False)
-class _Route:
-    spec: RouteSpec
-    lease: RouteLease
-    source: Source | None = None
-    key: int = 0
-    """The handle that the source was made for."""
-    clock_told_ms: int | None = None
-    is_ending: bool = False
-    next_spec: tuple[RouteSpec, Plan] | None = None
-    """What to carry under this name once this has ended."""
-
-
 @dataclass(slots=True)
 class _Told:
     """What an iteration leaves to be told."""
 
     rows: list[Rows] = field(default_factory=list)
-    changed: dict[_Route, None] = field(default_factory=dict)
+    changed: dict[CarriedRoute, None] = field(default_factory=dict)
     """In the order in which they were made: of two with one name the newer is told."""
     urgent: bool = False
 
@@ -87,10 +77,10 @@ class ReaderRoutes:
         self._claims = claims
         self._budget = ByteBudget()
         self._pools: dict[str, SourcePool] = {}
-        self._by_name: dict[str, _Route] = {}
-        self._by_handle: dict[int, _Route] = {}
+        self._by_name: dict[str, CarriedRoute] = {}
+        self._by_handle: dict[int, CarriedRoute] = {}
         self._handles = itertools.count(1)
-        self._timers: Deadlines[_Route] = Deadlines()
+        self._timers: Deadlines[CarriedRoute] = Deadlines()
         self._told = _Told()
         self._flushes: deque[tuple[int, dict[int, int]]] = deque()
 
@@ -99,7 +89,7 @@ class ReaderRoutes:
     def add(self, spec: RouteSpec, plan: Plan, now: float) -> None:
         """Carries a route from now on; one of that name that is carried otherwise ends first."""
         before = self._by_name.get(spec.name)
-        if before is not None and not before.lease.has_ended:
+        if before is not None and not before.has_ended:
             if before.is_ending or before.spec != spec:
                 before.next_spec = spec, plan
                 self._end(before, now)
@@ -110,7 +100,7 @@ class ReaderRoutes:
         fence = self._claims.fence(spec.claim, now)
         offset = time.time() - time.monotonic()
         lease = RouteLease(spec, fence, self._budget, lambda: next(self._handles), counts, offset)
-        route = self._by_name[spec.name] = _Route(spec, lease)
+        route = self._by_name[spec.name] = CarriedRoute(spec, lease)
         self.has_steps = self.has_steps or bool(spec.steps)
         if plan.window or plan.set_aside:
             self._feed(route, e.Planned(plan), now)
@@ -145,7 +135,7 @@ class ReaderRoutes:
 
     def has_ended(self) -> bool:
         """Whether all routes are over."""
-        return all(route.lease.has_ended for route in self._by_name.values())
+        return all(route.has_ended for route in self._by_name.values())
 
     @property
     def is_empty(self) -> bool:
@@ -156,7 +146,7 @@ class ReaderRoutes:
         """The names of the routes that have something outstanding."""
         return [name for name, route in self._by_name.items() if route.lease.outstanding]
 
-    def _end(self, route: _Route, now: float) -> None:
+    def _end(self, route: CarriedRoute, now: float) -> None:
         route.is_ending = True
         self._feed(route, e.End(), now)
 
@@ -205,7 +195,7 @@ class ReaderRoutes:
         """How the routes stand of which something has changed."""
         changed, self._told.changed = self._told.changed, {}
         self._told.urgent = False
-        return {route.spec.name: route.lease.report(now, _clock_ms(route)) for route in changed}
+        return {route.spec.name: route.report(now) for route in changed}
 
     def close(self) -> None:
         """Closes all pools."""
@@ -277,7 +267,7 @@ class ReaderRoutes:
 
     # ---- machines
 
-    def _poll(self, route: _Route, now: float) -> None:
+    def _poll(self, route: CarriedRoute, now: float) -> None:
         source = route.source
         if source is None:
             return
@@ -295,7 +285,7 @@ class ReaderRoutes:
         if not events:
             self._schedule(route, now)
 
-    def _feed(self, route: _Route, event: e.Event, now: float) -> None:
+    def _feed(self, route: CarriedRoute, event: e.Event, now: float) -> None:
         faults: list[Exception] = []
         for effect in route.lease.on(event, now):
             try:
@@ -308,19 +298,23 @@ class ReaderRoutes:
                 self._feed(route, _fault(faults[0]), now)
             else:
                 _LOG.warning("route '%s': %s: %s", route.spec.name, type(faults[0]).__name__, faults[0])
+        self._told.urgent = route.look_left(now) or self._told.urgent
+        if route.opens and not route.is_leaving:
+            self._open_late(route, now)
         self._schedule(route, now)
-        if route.next_spec is not None and route.lease.has_ended:
+        if route.next_spec is not None and route.has_ended:
             spec, plan = route.next_spec
             route.next_spec = None
             self.add(spec, plan, now)
 
-    def _schedule(self, route: _Route, now: float) -> None:
+    def _schedule(self, route: CarriedRoute, now: float) -> None:
         due = route.lease.deadline(now)
         if route.source is not None:
             due = min(due, route.source.deadline(now))
+        due = min(due, route.leaving_deadline(now))
         self._timers.set(route, max(due, now + SHORTEST_WAIT_SECONDS))
 
-    def _carry_out(self, route: _Route, effect: Any) -> None:
+    def _carry_out(self, route: CarriedRoute, effect: Any) -> None:
         kind, source = type(effect), route.source
         if kind is e.HandOn:
             self._told.rows.append(Rows(*effect))
@@ -348,7 +342,10 @@ class ReaderRoutes:
             self._told.rows = [rows for rows in self._told.rows if rows.handle != effect.handle]
             self._sink.send(Kind.CLOSE, pack_numbers(effect.handle))
 
-    def _open_source(self, route: _Route, handle: int) -> None:
+    def _open_source(self, route: CarriedRoute, handle: int) -> None:
+        if route.is_leaving:
+            route.opens = handle
+            return
         if route.source is None:
             end = route.spec.source
             pool = self._pools.get(end.kind)
@@ -361,21 +358,24 @@ class ReaderRoutes:
             )
         route.source.open()
 
-    def _close_source(self, route: _Route) -> None:
-        self._by_handle.pop(route.key, None)
-        source, route.source = route.source, None
-        if source is not None:
-            source.close()
+    def _open_late(self, route: CarriedRoute, now: float) -> None:
+        """The source that was closed has left: the next one opens."""
+        handle, route.opens = route.opens, 0
+        try:
+            self._open_source(route, handle)
+        except Exception as error:  # noqa: BLE001 - I2
+            self._feed(route, _fault(error), now)
 
-    def _tell_clock(self, route: _Route) -> None:
-        offset_ms, told_ms = _clock_ms(route), route.clock_told_ms
+    def _close_source(self, route: CarriedRoute) -> None:
+        route.opens = 0
+        self._by_handle.pop(route.key, None)
+        route.close_source()
+
+    def _tell_clock(self, route: CarriedRoute) -> None:
+        offset_ms, told_ms = route.clock_ms, route.clock_told_ms
         if offset_ms is not None and (told_ms is None or abs(offset_ms - told_ms) >= CLOCK_STEP_MS):
             route.clock_told_ms = offset_ms
             self._sink.send(Kind.CLOCK, pack_numbers(route.key, offset_ms))
-
-
-def _clock_ms(route: _Route) -> int | None:
-    return route.source.clock_offset_ms if route.source is not None else None
 
 
 def _fault(error: Exception) -> e.Fault:

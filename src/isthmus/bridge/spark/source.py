@@ -146,7 +146,7 @@ def _read(options: ReadOptions, partition: SlotPartition) -> Iterator[pa.RecordB
     stage = open_stage(options.steps, added=options.columns)
     host = ReaderHost(
         channel=channel,
-        lease=LeaseName(options.query, partition.lease, partition.slot),
+        lease=LeaseName(options.query, partition.lease, partition.slot, options.slots),
         control=options.address,
         routes=partition.routes,
         lease_seconds=options.lease_seconds,

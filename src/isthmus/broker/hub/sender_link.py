@@ -129,7 +129,11 @@ class HubSenderLink:
         self._scheduled = False
         if self.closed or self.link.detached or self.link.amqp_session.ended:
             return
-        events = self._cursor.take(min(self.link.sendable, TURN_EVENTS), TURN_BYTES) if self._is_ready else []
+        try:
+            events = self._cursor.take(min(self.link.sendable, TURN_EVENTS), TURN_BYTES) if self._is_ready else []
+        except IsthmusError as error:  # the disk does not give them: the client is told, and comes again
+            self.expel(error)
+            return
         if events:
             if self._metric_clock is not None:
                 events = with_metric(events, self._cursor.partition.committed, self._metric_clock.wall_ms())

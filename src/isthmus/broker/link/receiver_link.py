@@ -226,10 +226,10 @@ class ReceiverLink(IncomingLink):
             MessageTooLargeError: there are many, and the envelope is too large, or too many.
             InvalidMessageError: it is none.
         """
-        messages = envelope.unpack(payload, self._batch_limit)
+        messages = envelope.unpack(payload, self._batch_limit, are_copies=self._takes_copies)
         if len(payload) > BATCH_BYTES and len(messages) > 1:
             raise MessageTooLargeError(len(payload), BATCH_BYTES)
-        return self._typed(messages)
+        return messages
 
     def _typed(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
         """Messages as what they are: copies, or what any client sends. What is large knows by itself."""

@@ -69,6 +69,10 @@ class Carrier(Way, Protocol):
         """A receiving link can take messages again."""
         ...
 
+    def offer_later(self, sender_link: SenderLink) -> None:
+        """As `offer`, after a pause."""
+        ...
+
 
 class SenderLink:
     """One link on which a client receives.
@@ -147,7 +151,7 @@ class SenderLink:
             return len(acquired.tags)
         box: list[Acquired] = []
         taken = self.queue.acquire(
-            count, lock=False, on_durable=lambda: self._send_deleted(box), on_failed=lambda _: self._unreserve(box)
+            count, lock=False, on_durable=lambda: self._send_deleted(box), on_failed=lambda _: self._not_deleted(box)
         )
         if taken is None:
             return 0
@@ -279,6 +283,11 @@ class SenderLink:
         self._send(box[0])
         self.drain()
         self._carrier.touch()
+
+    def _not_deleted(self, box: list[Acquired]) -> None:
+        """The disk refused: the messages are there again, and the client, which has granted its credit, waits for them."""
+        self._unreserve(box)
+        self._carrier.offer_later(self)
 
     def _unreserve(self, box: list[Acquired]) -> None:
         self._reserved -= len(box[0].tags) if box else 0

@@ -27,6 +27,7 @@ from isthmus.errors import ConnectionLostError, EntityNotFoundError, IsthmusErro
 
 __all__ = [
     "ClusterClient",
+    "CoordinatorAwayError",
     "KafkaFailureError",
     "TopicView",
     "cluster_id",
@@ -51,6 +52,12 @@ _UNAUTHORIZED = {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
+_COORDINATOR = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError._WAIT_COORD,
+}
 _ABSENT = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _LASTING = {
     KafkaError._INVALID_ARG,
@@ -71,6 +78,10 @@ _UNKNOWN = {
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     KafkaError._TRANSPORT,
 }
+
+
+class CoordinatorAwayError(ConnectionLostError):
+    """The broker that keeps a group's offsets is being chosen, or reads them in: it answers within seconds."""
 
 
 class KafkaFailureError(IsthmusError):
@@ -208,6 +219,8 @@ def error_of(error: KafkaError, topic: str, servers: str = "") -> IsthmusError:
         return UnauthorizedError(text)
     if error.code() in _LASTING:
         return KafkaFailureError(text)
+    if error.code() in _COORDINATOR:
+        return CoordinatorAwayError(text)
     return ConnectionLostError(text)
 
 

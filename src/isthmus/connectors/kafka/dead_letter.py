@@ -23,15 +23,13 @@ from isthmus.bridge.port import PARTITION_SHIFT
 from isthmus.connectors.kafka.cluster import settings
 from isthmus.connectors.kafka.mapping import to_record
 from isthmus.connectors.kafka.option import SourceOptions
+from isthmus.connectors.kafka.record import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_PLACE, DEAD_LETTER_REASON
 
 __all__ = ["DeadLetterTopic"]
 
 FINISH_SECONDS = 3.0
 # The most that librdkafka can be set to.
 LARGEST_BYTES = 1_000_000_000
-REASON = "isthmus-dead-letter-reason"
-DESCRIPTION = "isthmus-dead-letter-description"
-PLACE = "isthmus-dead-letter-source"
 
 
 class DeadLetterTopic:
@@ -87,7 +85,11 @@ class DeadLetterTopic:
             self._producer = Producer({**limits, **settings(self._options), "enable.idempotence": True})
         record = to_record(payload)
         place = f"{self._options.topic}/{position >> PARTITION_SHIFT}/{position & (1 << PARTITION_SHIFT) - 1}"
-        told = ((REASON, disposition.reason), (DESCRIPTION, disposition.description), (PLACE, place))
+        told = (
+            (DEAD_LETTER_REASON, disposition.reason),
+            (DEAD_LETTER_DESCRIPTION, disposition.description),
+            (DEAD_LETTER_PLACE, place),
+        )
         self._under_way += 1
         try:
             self._producer.produce(

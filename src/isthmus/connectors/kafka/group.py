@@ -11,18 +11,31 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
-from isthmus.connectors.kafka.cluster import LOOK_SECONDS, ClusterClient, error_of, look_at, settings
+from isthmus.connectors.kafka.cluster import (
+    LOOK_SECONDS,
+    ClusterClient,
+    CoordinatorAwayError,
+    error_of,
+    look_at,
+    settings,
+)
 from isthmus.connectors.kafka.option import ClusterOptions, read_cluster
 
 __all__ = ["GroupOffsets", "Waiting", "errors_of", "reader_settings"]
 
 _TIMESTAMP_SECONDS = 2.0
+# How long a coordinator may be chosen, and read its offsets in.
+COORDINATOR_SECONDS = 30.0
+_AGAIN_SECONDS = 0.2
+
+_Answer = TypeVar("_Answer")
 
 
 class Waiting(NamedTuple):
@@ -58,6 +71,7 @@ def reader_settings(options: ClusterOptions, group: str) -> dict[str, Any]:
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "earliest",
+        "fetch.wait.max.ms": 50,  # so soon the end of a partition is told
     }
 
 
@@ -81,9 +95,16 @@ class GroupOffsets:
             IsthmusError: no answer, or a refusal.
         """
         partitions = look_at(self._options, topic).partitions
-        with errors_of(self._options, topic), closing(Consumer(reader_settings(self._options, group))) as consumer:
-            asked = [TopicPartition(topic, number) for number in range(partitions)]
-            found = consumer.committed(asked, timeout=LOOK_SECONDS)
+        asked = [TopicPartition(topic, number) for number in range(partitions)]
+        with errors_of(self._options, topic):
+            consumer = Consumer(reader_settings(self._options, group))
+
+        def ask() -> list[TopicPartition]:
+            with errors_of(self._options, topic):
+                return list(consumer.committed(asked, timeout=LOOK_SECONDS))
+
+        with closing(consumer):
+            found = _with_coordinator(ask)
         return {each.partition: each.offset for each in found if each.offset >= 0}
 
     def begin(self, group: str, topic: str, *, from_end: bool) -> None:
@@ -94,15 +115,17 @@ class GroupOffsets:
             IsthmusError: no answer, or a refusal.
         """
         partitions = look_at(self._options, topic).partitions
-        with errors_of(self._options, topic):
-            with closing(Consumer(reader_settings(self._options, group))) as consumer:
-                offsets = [
-                    TopicPartition(topic, number, _edges(consumer, topic, number)[from_end])
-                    for number in range(partitions)
-                ]
-            asked = ClusterClient(self._options, topic)
-            wanted = ConsumerGroupTopicPartitions(group, offsets)
+        with errors_of(self._options, topic), closing(Consumer(reader_settings(self._options, group))) as consumer:
+            offsets = [
+                TopicPartition(topic, number, _edges(consumer, topic, number)[from_end]) for number in range(partitions)
+            ]
+        asked = ClusterClient(self._options, topic)
+        wanted = ConsumerGroupTopicPartitions(group, offsets)
+
+        def alter() -> None:
             asked.result(asked.admin.alter_consumer_group_offsets([wanted], request_timeout=LOOK_SECONDS)[group])
+
+        _with_coordinator(alter)
 
     def waiting(self, group: str, topic: str) -> Waiting:
         """What waits for a group.
@@ -122,6 +145,22 @@ class GroupOffsets:
                     behind.append(TopicPartition(topic, number, start))
                     records += high - start
             return Waiting(records, _oldest_ms(consumer, behind) if behind else 0)
+
+
+def _with_coordinator(ask: Callable[[], _Answer]) -> _Answer:
+    """What a group's coordinator answers, once there is one: a new cluster takes seconds to make its first.
+
+    Raises:
+        IsthmusError: no answer, or a refusal.
+    """
+    deadline = time.monotonic() + COORDINATOR_SECONDS
+    while True:
+        try:
+            return ask()
+        except CoordinatorAwayError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_AGAIN_SECONDS)
 
 
 def _edges(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """What was read of each partition and is not settled, and how far its offset may be committed.
 
-What it is: the account of one consumer, pure. What it is not: the commit. Specification: Apache Kafka documentation, "Consumer
+What it is: the account of one consumer, pure. What it is not: the commit (`commit`). Specification: Apache Kafka documentation, "Consumer
 Position": a committed offset is that of the next record to read.
 
 Offsets of a partition may have holes: compaction and the marks of transactions.
@@ -30,7 +30,6 @@ class PartitionOffsets:
     Attributes:
         returned: offsets given back and not delivered again.
         next: behind the highest offset that was delivered; -1 while nothing was.
-        committed: the offset to commit that was told last; -1: none.
     """
 
     def __init__(self) -> None:
@@ -38,7 +37,6 @@ class PartitionOffsets:
         self._run = -1  # the first of the offsets up to `next` that are not in it yet; -1: none
         self.returned = IndexSet()
         self.next = -1
-        self.committed = -1
         self._cursor = -1  # behind the offset that came last, while records are read again
 
     @property
@@ -143,20 +141,14 @@ class OffsetAccount:
                 partitions += [number for number, found in self.partitions.items() if found is each]
         return partitions
 
-    def commits(self, partitions: Iterable[int] | None = None) -> dict[int, int]:
-        """Offsets to commit that were not told before, by partition."""
+    def to_commit(self, partitions: Iterable[int] | None = None) -> dict[int, int]:
+        """By partition, the offset up to which everything that was delivered is settled."""
         found: dict[int, int] = {}
         for number in list(self.partitions) if partitions is None else partitions:
             each = self.partitions.get(number)
-            if each is not None and each.to_commit > each.committed:
-                found[number] = each.committed = each.to_commit
+            if each is not None and each.to_commit >= 0:
+                found[number] = each.to_commit
         return found
-
-    def not_committed(self, partitions: Iterable[int]) -> None:
-        """A commit failed: it is told again."""
-        for number in partitions:
-            if number in self.partitions:
-                self.partitions[number].committed = -1
 
     def _parts(self, first: int, last: int) -> list[tuple[PartitionOffsets, int, int]]:
         start, stop = first >> PARTITION_SHIFT, last >> PARTITION_SHIFT

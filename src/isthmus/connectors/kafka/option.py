@@ -11,13 +11,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
-from isthmus.errors import ConfigError, Fault
+from isthmus.errors import ConfigError, Fault, InvalidArgumentError
+from isthmus.message.copy_policy import CopyPolicy
 from isthmus.topology.namespace_kind import KAFKA, kafka_faults
 from isthmus.topology.reference import SecretError, SecretReference
 
@@ -29,6 +30,7 @@ __all__ = [
     "ClusterOptions",
     "SourceOptions",
     "TargetOptions",
+    "read_as",
     "read_cluster",
     "read_source",
     "read_target",
@@ -158,6 +160,14 @@ TARGET = Spec(
             default=False,
             description="Whether provenance counts though a step of the route has changed the message that it was made for.",
         ),
+        Setting(
+            name="policy",
+            kind=Kind.TEXT,
+            default="",
+            description="What copies differ in from their originals, as a task of a federation file says it (JSON of a copy policy); "
+            "empty: in nothing but mark, provenance and what is left of TimeToLive. A time to live that copies get cannot be given: "
+            "a record has none.",
+        ),
     ),
 )
 ADMINISTRATION = Spec("kafka cluster", "Options of a cluster's administration.", _CLUSTER)
@@ -253,6 +263,7 @@ class TargetOptions(ClusterOptions):
     mark: str
     mark_value: str
     trusts_provenance: bool
+    policy: str = ""
 
 
 Options = TypeVar("Options", bound=ClusterOptions)
@@ -264,7 +275,7 @@ def read_source(options: Mapping[str, str]) -> SourceOptions:
     Raises:
         ConfigError: with a fault for each option that is unknown, malformed or missing.
     """
-    return _read(SOURCE, SourceOptions, options)
+    return read_as(SOURCE, SourceOptions, options)
 
 
 def read_target(options: Mapping[str, str]) -> TargetOptions:
@@ -273,7 +284,7 @@ def read_target(options: Mapping[str, str]) -> TargetOptions:
     Raises:
         ConfigError: with a fault for each option that is unknown, malformed or missing.
     """
-    return _read(TARGET, TargetOptions, options)
+    return read_as(TARGET, TargetOptions, options)
 
 
 def read_cluster(options: Mapping[str, str]) -> ClusterOptions:
@@ -282,10 +293,21 @@ def read_cluster(options: Mapping[str, str]) -> ClusterOptions:
     Raises:
         ConfigError: with a fault for each option that is unknown, malformed or missing.
     """
-    return _read(ADMINISTRATION, ClusterOptions, options)
+    return read_as(ADMINISTRATION, ClusterOptions, options)
 
 
-def _read(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Options:
+def read_as(spec: Spec, kind: type[Options], options: Mapping[str, str], *, ignore: tuple[str, ...] = ()) -> Options:
+    """The options of a spec as a value of this type.
+
+    Args:
+        spec: which options there are.
+        kind: the type; its fields are named as the options.
+        options: as given.
+        ignore: keys that are someone else's.
+
+    Raises:
+        ConfigError: with a fault for each option that is unknown, malformed or missing.
+    """
     extra = {
         name.lower().removeprefix(PREFIX): value for name, value in options.items() if name.lower().startswith(PREFIX)
     }
@@ -293,7 +315,9 @@ def _read(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Option
     values: dict[str, Any] = {}
     try:
         values = parse_options(
-            spec, {name: value for name, value in options.items() if not name.lower().startswith(PREFIX)}
+            spec,
+            {name: value for name, value in options.items() if not name.lower().startswith(PREFIX)},
+            ignore=ignore,
         )
     except ConfigError as error:
         faults += error.faults
@@ -333,7 +357,21 @@ def _at_odds(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         faults.append(("origin has no alias", "write alias/entity"))
     if values.get("dead_letter_topic") and values["dead_letter_topic"] == values.get("topic"):
         faults.append(("dead_letter_topic is the topic itself", "write another topic"))
-    return faults
+    return faults + list(_policy_faults(values.get("policy") or ""))
+
+
+def _policy_faults(text: str) -> Iterator[tuple[str, str]]:
+    try:
+        policy = CopyPolicy.from_text(text)
+    except InvalidArgumentError as error:
+        yield f"policy: {error}", "leave the policy to a task of a federation file"
+        return
+    for name in ("ttl_ceiling_ms", "deadline_ms"):
+        if getattr(policy, name):
+            yield (
+                f"policy: {name} cannot be kept, since a record of a log does not expire by itself",
+                "write a target with queues and topics, or limit the retention of the topic",
+            )
 
 
 def _revealed(name: str, value: str) -> str:

@@ -5,7 +5,8 @@ read a Service Bus entity by the same call. What it is not: the reading of a rou
 
 Invariants:
     I1. Nothing is committed.
-    I2. Positions and MessageIds are those that the source of a federation's route gives: partition × 2^48 + offset.
+    I2. An empty page means that nothing follows: where a cluster says nothing, it is an error.
+    I3. Positions and MessageIds are those that the source of a federation's route gives: partition × 2^48 + offset.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from isthmus.bridge.port import PARTITION_SHIFT
 from isthmus.connectors.kafka.cluster import LOOK_SECONDS, look_at
 from isthmus.connectors.kafka.group import errors_of, reader_settings
 from isthmus.connectors.kafka.option import read_cluster
 from isthmus.connectors.kafka.record_reader import RecordReader
+from isthmus.errors import ConnectionLostError
 
 __all__ = ["TopicPeek"]
 
@@ -35,24 +37,30 @@ class TopicPeek:
     Args:
         options: `isthmus.connectors.kafka.option.ADMINISTRATION`.
         topic: the topic.
+        names_partition: whether records without key are given one that names their partition.
 
     Raises:
         IsthmusError: no answer, no such topic, or no right to it.
     """
 
-    def __init__(self, options: Mapping[str, str], topic: str) -> None:
+    def __init__(self, options: Mapping[str, str], topic: str, *, names_partition: bool = False) -> None:
         self._options = read_cluster(options)
         self._topic = topic
-        self._reader = RecordReader(topic, gives_ids=True, names_partition=False)
+        self._reader = RecordReader(topic, gives_ids=True, names_partition=names_partition)
         view = look_at(self._options, topic)
         self.cluster_id = view.cluster_id
         self._partitions = view.partitions
         with errors_of(self._options, topic):
-            self._consumer = Consumer(reader_settings(self._options, _GROUP))
+            self._consumer = Consumer({**reader_settings(self._options, _GROUP), "enable.partition.eof": True})
         self._at: tuple[int, int] | None = None
 
-    def __call__(self, from_position: int, count: int) -> Sequence[bytes]:
+    def __call__(self, from_position: int, count: int, starts: Mapping[int, int] | None = None) -> Sequence[bytes]:
         """Messages from a position on, `count` at most, all of one partition; empty where none follows.
+
+        Args:
+            from_position: the first that is wanted.
+            count: how many at most.
+            starts: by partition, the offset below which nothing is wanted.
 
         Raises:
             IsthmusError: no answer, or a refusal.
@@ -60,7 +68,8 @@ class TopicPeek:
         partition, offset = max(0, from_position) >> PARTITION_SHIFT, max(0, from_position) % (1 << PARTITION_SHIFT)
         with errors_of(self._options, self._topic):
             for number in range(partition, self._partitions):
-                page = self._page(number, offset if number == partition else 0, count)
+                least = (starts or {}).get(number, 0)
+                page = self._page(number, max(least, offset if number == partition else 0), count)
                 if page:
                     return page
         return ()
@@ -74,17 +83,24 @@ class TopicPeek:
             return found
         if self._at != (partition, start):
             self._consumer.assign([TopicPartition(self._topic, partition, start)])
-        deadline = time.monotonic() + LOOK_SECONDS
-        while len(found) < count and start < high and time.monotonic() < deadline:
+        self._at = None
+        heard = time.monotonic()
+        while len(found) < count and start < high:
             for record in self._consumer.consume(count - len(found), _POLL_SECONDS):
+                heard = time.monotonic()
                 error = record.error()
-                if error is not None:
+                if error is None:
+                    position, message = self._reader.read(record)
+                    start = position % (1 << PARTITION_SHIFT) + 1
+                    found.append(message)
+                elif error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
-                position, message = self._reader.read(record)
-                start = position % (1 << PARTITION_SHIFT) + 1
-                found.append(message)
-            if self._consumer.position([where])[0].offset >= high:  # behind what compaction left, or control records
-                break
+                elif int(record.offset() or 0) >= high:
+                    return found  # behind the last record is what compaction left, or marks of transactions
+            if time.monotonic() > heard + LOOK_SECONDS:
+                raise ConnectionLostError(
+                    f"topic '{self._topic}', partition {partition}: no record came for {LOOK_SECONDS:g} s"
+                )
         self._at = (partition, start)
         return found
 

@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 __all__ = [
     "AMQP_HEADER",
+    "DEAD_LETTER_DESCRIPTION",
+    "DEAD_LETTER_PLACE",
+    "DEAD_LETTER_REASON",
     "HEADERS_PROPERTY",
     "KAFKA_PARTITION",
     "KEY_CHARACTERS",
@@ -16,6 +19,9 @@ __all__ = [
     "Record",
 ]
 
+DEAD_LETTER_REASON = "isthmus-dead-letter-reason"
+DEAD_LETTER_DESCRIPTION = "isthmus-dead-letter-description"
+DEAD_LETTER_PLACE = "isthmus-dead-letter-source"
 AMQP_HEADER = "isthmus-amqp"
 KEY_PROPERTY = "isthmus-kafka-key"
 HEADERS_PROPERTY = "isthmus-kafka-headers"

@@ -136,6 +136,11 @@ class KafkaSource:
         if self._thread.ident is not None:
             self._pool.add_leaving(self._thread)
 
+    @property
+    def has_left(self) -> bool:
+        """Whether what was settled is committed: a reader that begins earlier reads it again."""
+        return self._is_closed and not self._thread.is_alive()
+
     def _refuse(self, first: int, last: int, what: str, hint: str) -> None:
         """The source is going to be lost: what is under way is settled before, or it would come again each time."""
         place = f"partition {first >> PARTITION_SHIFT}, offset {first & (1 << PARTITION_SHIFT) - 1}"

@@ -28,6 +28,7 @@ from isthmus.connectors.kafka.pool import EndPool
 from isthmus.connectors.kafka.producer import ProducerThread, ranges
 from isthmus.connectors.servicebus.message_rewriter import Mark, MessageRewriter
 from isthmus.errors import InvalidArgumentError
+from isthmus.message.copy_policy import CopyPolicy
 
 __all__ = ["CREDIT", "KafkaTarget"]
 
@@ -172,7 +173,7 @@ class KafkaTarget:
 
     def _rewriter_for(self, cluster_id: str) -> MessageRewriter | None:
         options = self._options
-        if not options.origin and not options.target:
+        if not options.origin and not options.target and not options.policy:
             return None
         return MessageRewriter(
             options.origin,
@@ -183,6 +184,7 @@ class KafkaTarget:
             entity=options.topic,
             mark=Mark(options.mark, is_number=options.mark_value == "number") if options.mark else None,
             trusts=options.trusts_provenance,
+            policy=CopyPolicy.from_text(options.policy),
         )
 
     def _disconnect(self) -> None:

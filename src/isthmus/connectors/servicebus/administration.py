@@ -126,7 +126,7 @@ class ServiceBusAdministration:
         queues: list[QueueState] = []
         with self._errors():
             # Also tells an unreachable or refused namespace where no entity is asked for.
-            self._client.get_namespace_properties()
+            identity = self._identity()
             for asked in entities:
                 of_topic = asked if isinstance(asked, TopicState) else TopicState(name=asked.name)
                 for observe in (self._topic, self._queue) if asked is of_topic else (self._queue, self._topic):
@@ -138,7 +138,14 @@ class ServiceBusAdministration:
                         case None:
                             continue
                     break
-        return NamespaceState(alias=alias, endpoint=self._endpoint, topics=tuple(topics), queues=tuple(queues))
+        return NamespaceState(
+            alias=alias, endpoint=self._endpoint, identity=identity, topics=tuple(topics), queues=tuple(queues)
+        )
+
+    def _identity(self) -> str:
+        """The namespace's name and the time since when it is; one of this machine counts that from its start."""
+        found = self._client.get_namespace_properties()
+        return f"{found.name} {found.created_at_utc}"
 
     def _topic(self, topic: TopicState) -> TopicState | None:
         try:
@@ -177,9 +184,10 @@ class ServiceBusAdministration:
 
     def inventory(self, alias: str) -> NamespaceState:
         with self._errors():
+            identity = self._identity()
             topics = tuple(self._topic_state(TopicState(name=each.name), each) for each in self._client.list_topics())
             queues = tuple(queue_state(each.name, each) for each in self._client.list_queues())
-        return NamespaceState(alias=alias, endpoint=self._endpoint, topics=topics, queues=queues)
+        return NamespaceState(alias=alias, endpoint=self._endpoint, identity=identity, topics=topics, queues=queues)
 
     def waiting(self, change: Change) -> int:
         with self._errors():

@@ -4,6 +4,7 @@ What it is: looks by `$management` peek, which lock nothing: whether anything wa
 last, and whether one was passed over. What it is not: a count (AMQP has none).
 
 Invariants:
+    I3. A look at all that stands ends, however fast messages come meanwhile (`pages`).
     I1. Deferred, scheduled and expired messages do not count as waiting.
     I2. A look costs one request where the first message decides, which is the rule.
 """
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from isthmus.amqp import section
 from isthmus.amqp.section import locate
-from isthmus.connectors.servicebus.sequence import annotations_of
+from isthmus.connectors.servicebus.sequence import annotations_of, sequences_of
 
 __all__ = [
     "FRAGMENT_BITS",
@@ -23,6 +24,7 @@ __all__ = [
     "first_hole",
     "first_waiting",
     "last_sequence",
+    "pages",
     "spans",
     "standing",
     "waiting_at_most",
@@ -151,6 +153,32 @@ def spans(peek: Peek, head: int, tail: int) -> Iterator[tuple[int, int]]:
         head = standing(after[0]).sequence
     if head <= tail:
         yield head, tail
+
+
+def pages(peek: Peek, count: int, start: int = 0) -> Iterator[list[bytes]]:
+    """All messages from a sequence number on that stand when the second page is looked at, up to `count` at once. What comes
+    later is left out: publishers may be faster than whoever looks.
+    """
+    page = list(peek(start, count))
+    if not page:
+        return
+    yield page
+    at = standing(page[-1]).sequence + 1
+    page = list(peek(at, count))
+    ends = spans(peek, at, last_sequence(peek, at)) if page else ()
+    lasts = {last >> FRAGMENT_BITS: last for _, last in ends}
+    while page:
+        sequences = list(sequences_of(page))
+        numbered = zip(sequences, page, strict=True)
+        if kept := [message for sequence, message in numbered if sequence <= lasts.get(sequence >> FRAGMENT_BITS, -1)]:
+            yield kept
+        at = sequences[-1] + 1
+        if sequences[-1] >= lasts.get(fragment := sequences[-1] >> FRAGMENT_BITS, -1):
+            following = min((each for each in lasts if each > fragment), default=None)
+            if following is None:
+                return
+            at = max(at, following << FRAGMENT_BITS)
+        page = list(peek(at, count))
 
 
 def waiting_at_most(peek: Peek, head: int, tail: int) -> int:

@@ -56,6 +56,7 @@ MALFORMED = "Malformed"
 _RULE_NAME = encoded(names.RULE_NAME)
 _SIZE_COUNT = struct.Struct(">II").unpack_from
 _U32_AT = struct.Struct(">I").unpack_from
+_NO_HASH = sha1(usedforsecurity=False)
 # The number 1 as brokers write it.
 _ONES = (NUMBER_ONE, b"\x54\x01", b"\x71\0\0\0\1", b"\x81\0\0\0\0\0\0\0\1")
 
@@ -126,6 +127,7 @@ class MessageRewriter:
         )
         self._is_quick = bool(origin) and not makes_message_ids and is_simple
         self._front: Front | None = None
+        self._own = self._own_of(1)
 
     @property
     def looped(self) -> int:
@@ -143,13 +145,15 @@ class MessageRewriter:
         copies: list[bytes] = []
         refused: list[Refused] = []
         add = copies.append
-        find = data.find
+        find, join, fresh_hash = data.find, b"".join, _NO_HASH.copy
         tail = self._tail
-        first, offset_key, digest_key, time_of = tail.first, tail.offset, tail.digest, tail.time
+        digest_key, time_of = tail.digest, tail.time
         mark_key = self._mark_key
         marks_number = self.mark is not None and self.mark.is_number
         quick = self._is_quick
-        tells_content = not self._trusts
+        digits, first, offset_key, dash, tail_size = self._own
+        proven = OFFSET_DIGITS if dash else 0
+        enqueued, time = -1, b""
         start = offsets[0]
         front = self._front
         for index in range(1, len(offsets)):
@@ -163,22 +167,21 @@ class MessageRewriter:
                     p = start + front.size
                     q = p + 5 + data[p + 4]
                     if data[p : p + 4] == b"\0Ss\xc0" and data[p + 6] == 0xA1 and data[p + 5] and q + 6 < end:
-                        mark = data[q : q + 4]
-                        if mark == b"\0St\xc1":
-                            e, pairs, count = q + 5 + data[q + 4], q + 6, data[q + 5]
-                        elif mark == b"\0St\xd1":
-                            size, count = _SIZE_COUNT(data, q + 4)
-                            e, pairs = q + 8 + size, q + 12
-                        else:
-                            e = pairs = q
-                            count = 0
-                        kept = data[pairs:e]
-                        if find(b"repl-", pairs, e) >= 0:
-                            count = -1
-                        elif find(_RULE_NAME, pairs, e) >= 0:
-                            kept, count = _without_rule_name(data, pairs, e, count)
-                        own = b""
                         id_end = p + 8 + data[p + 7]
+                        kept = own = b""
+                        count = 0
+                        e = pairs = q
+                        if data[q : q + 3] == b"\0St":
+                            if data[q + 3] == 0xC1:
+                                e, pairs, count = q + 5 + data[q + 4], q + 6, data[q + 5]
+                            elif data[q + 3] == 0xD1:
+                                size, count = _SIZE_COUNT(data, q + 4)
+                                e, pairs = q + 8 + size, q + 12
+                            kept = data[pairs:e]
+                            if find(b"repl-", pairs, e) >= 0:
+                                count = -1
+                            elif find(_RULE_NAME, pairs, e) >= 0:
+                                kept, count = _without_rule_name(data, pairs, e, count)
                         if mark_key and count >= 0:
                             own_at = find(mark_key, pairs, e)
                             if own_at < 0:
@@ -186,44 +189,47 @@ class MessageRewriter:
                                 count += 2
                             elif not marks_number or not data.startswith(_ONES, own_at + len(mark_key)):
                                 count = -1  # it is another value, or not a name at all
-                        body = data[e : e + 4]
-                        if body == b"\0Su\xa0":
-                            at = e + 5
-                            size = data[e + 4]
-                        elif body == b"\0Su\xb0":
+                        kind = data[e : e + 4]
+                        if kind == b"\0Su\xb0":
                             at = e + 8
                             size = _U32_AT(data, e + 4)[0]
+                        elif kind == b"\0Su\xa0":
+                            at = e + 5
+                            size = data[e + 4]
                         else:
                             at, size = e, -1
                         if count >= 0 and at + size == end:
-                            number = offset = b"%d" % fields[front.identity]
-                            enqueued = fields[front.enqueued]
+                            number = b"%d" % fields[front.identity]
+                            if len(number) != digits:
+                                digits, first, offset_key, dash, tail_size = self._own = self._own_of(len(number))
+                            if enqueued != fields[front.enqueued]:
+                                enqueued = fields[front.enqueued]
+                                time = time_of(enqueued)
+                            body = data[at:end]
                             # As `isthmus.message.digest` has it.
-                            hashed = sha1(b"%b\0%b" % (data[p + 8 : id_end], data[at:end]), usedforsecurity=False)
-                            proof = hashed.hexdigest()[:16].encode()
-                            if tells_content:
-                                offset = b"%b-%b" % (number, proof[:OFFSET_DIGITS])
-                            extra = b"%b%b\xa1%c%b%b\xa1%c%b%b%b%b" % (
-                                own,
-                                first,
-                                len(number),
-                                number,
-                                offset_key,
-                                len(offset),
-                                offset,
-                                time_of(enqueued),
-                                digest_key,
-                                proof,
-                            )
+                            hashed = fresh_hash()
+                            hashed.update(b"%b\0%b" % (data[p + 8 : id_end], body))
+                            proof = hashed.digest()[:8].hex().encode()
+                            size = len(kept) + len(own) + tail_size + len(time) + 4
                             add(
-                                b"".join(
+                                join(
                                     (
                                         front.out if not front.ttl_ms else front.with_ttl(enqueued, now_ms),
                                         data[p:q],
-                                        MAP32(b"\0St\xd1", len(kept) + len(extra) + 4, count + TAIL_COUNT),
+                                        MAP32(b"\0St\xd1", size, count + TAIL_COUNT),
                                         kept,
-                                        extra,
-                                        data[e:end],
+                                        own,
+                                        first,
+                                        number,
+                                        offset_key,
+                                        number,
+                                        dash,
+                                        proof[:proven],
+                                        time,
+                                        digest_key,
+                                        proof,
+                                        data[e:at],
+                                        body,
                                     )
                                 )
                             )
@@ -245,6 +251,19 @@ class MessageRewriter:
                 refused.append(Refused(index - 1, *made))
             start = end
         return copies, refused
+
+    def _own_of(self, digits: int) -> tuple[int, bytes, bytes, bytes, int]:
+        """What a copy's own properties begin with whose sequence number has so many digits.
+
+        Returns:
+            The digits; what stands before the number, between number and offset, and between number and digest in the
+            offset, empty where the offset has no digest; the size of all but the time.
+        """
+        tail = self._tail
+        dash = b"" if self._trusts else b"-"
+        width = digits + OFFSET_DIGITS + 1 if dash else digits
+        first, offset_key = b"%b\xa1%c" % (tail.first, digits), b"%b\xa1%c" % (tail.offset, width)
+        return digits, first, offset_key, dash, len(first) + digits + len(offset_key) + width + len(tail.digest) + 16
 
     def copy(self, message: bytes, now_ms: int) -> bytes | Refused:
         """The copy of one message, or why there is none."""

@@ -34,13 +34,14 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from isthmus.bridge.host.channel import private_directory
-from isthmus.connectors.servicebus.batch.error import BatchInUseError
+from isthmus.connectors.servicebus.batch.error import BatchEntityError, BatchInUseError
 from isthmus.connectors.servicebus.batch.reader import read_batch
 from isthmus.connectors.servicebus.batch.renewal import BatchRenewal
 from isthmus.connectors.servicebus.batch.settlement import BatchSettlement
 from isthmus.connectors.servicebus.batch.store import BatchStore, new_name
 from isthmus.connectors.servicebus.block import Block, batch_of
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
+from isthmus.connectors.servicebus.head import pages
 from isthmus.connectors.servicebus.offset_planner import OffsetPlanner
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.row import DECODED_DDL, DECODED_SCHEMA, RAW_DDL, RAW_SCHEMA
@@ -94,15 +95,15 @@ class BrowseReader(DataSourceReader):
         options = self.options
         path = options.entity.strip("/")
         left = options.max_rows or sys.maxsize
-        start = options.from_sequence
         with open_client(endpoint_of(options), path, "isthmus-browse") as client:
             management = Management(client, path)
             yield batch_of(options.mode, Block(range(0), [], []))
-            while left > 0 and (page := management.peek(start, min(PEEK_PAGE, left))):
-                sequences = list(sequences_of(page))
-                yield batch_of(options.mode, Block(sequences, [b""] * len(page), page))
+            for found in pages(management.peek, min(PEEK_PAGE, left), options.from_sequence):
+                page = found[:left]
+                yield batch_of(options.mode, Block(list(sequences_of(page)), [b""] * len(page), page))
                 left -= len(page)
-                start = sequences[-1] + 1
+                if left <= 0:
+                    return
 
 
 class BatchPartition(InputPartition):
@@ -187,6 +188,10 @@ class BatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             was_there = store.exists()
             if not store.claim():
                 raise BatchInUseError(self.options.entity.strip("/"), str(store.folder))
+            path = self.options.entity.strip("/")
+            if (other := store.entity(path)).lower() != path.lower():
+                store.close()
+                raise BatchEntityError(path, other, str(store.folder))
             self._lost = None if was_there else repeated
             self._store = store
             self._settlement = BatchSettlement(self.options, store)

@@ -8,11 +8,12 @@ Invariants:
     I1. Messages of one key keep their order; those without a key go, together, to a fragment in the source's store if
         there is one that is up, since that takes no second store.
     I2. What the target would refuse is refused here, so that its source can tell why; the target is asked again when
-        messages arrive from a line.
+        messages arrive from a line. A message whose body the disk does not give is refused by itself.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -22,9 +23,11 @@ from isthmus.entities.fragment.place import keys_of_parts
 from isthmus.entities.intake import Intake
 from isthmus.entities.onward import Target
 from isthmus.entities.record import Parts, size_of
-from isthmus.errors import InvalidArgumentError, IsthmusError, MessageTooLargeError
+from isthmus.errors import InvalidArgumentError, IsthmusError, MessageTooLargeError, StoreError
 
 __all__ = ["Crossing", "ways"]
+
+_log = logging.getLogger(__name__)
 
 
 class _End(NamedTuple):
@@ -58,8 +61,9 @@ class Crossing:
         self._source = source
         self._outbox = outbox
         self._is_via = is_via
-        # What was asked for last, and where it goes: `refusal_of` and `accept_moved` must not choose differently.
+        # What was asked for last, whole, and where it goes: `refusal_of` and `accept_moved` must not choose differently.
         self._asked: Sequence[Parts] = ()
+        self._wholes: list[Parts] = []
         self._ends: dict[_End, list[int]] = {}
 
     @property
@@ -78,7 +82,9 @@ class Crossing:
             return MessageTooLargeError(largest, target.max_message_size_bytes)
         try:
             ends = self._choose(messages)
-        except InvalidArgumentError as error:
+            self._wholes = [self._whole(parts) for parts in messages]
+        except (InvalidArgumentError, StoreError) as error:
+            self._asked, self._wholes, self._ends = (), [], {}
             return error
         for end, places in ends.items():
             if end.member is None:
@@ -92,8 +98,8 @@ class Crossing:
     def accept_moved(self, messages: Sequence[Parts], origins: Sequence[int], now_ms: int, hops: int) -> None:
         """As `Intake.accept_moved`, in the batch of the source's store."""
         ends = self._choose(messages)
-        self._asked, self._ends = (), {}
-        whole = [self._whole(parts) for parts in messages]  # reads files: before anything is staged
+        whole = self._wholes or [self._whole(parts) for parts in messages]
+        self._asked, self._wholes, self._ends = (), [], {}
         for end, places in ends.items():
             parts = [whole[place] for place in places]
             own = [origins[place] for place in places]
@@ -123,7 +129,7 @@ class Crossing:
                 if index is None:
                     index = free = target.free_index(self._outbox.index) if free is None else free
                 ends.setdefault(self._end(target, index), []).append(place)
-        self._asked, self._ends = messages, ends
+        self._asked, self._wholes, self._ends = messages, [], ends
         return ends
 
     def _end(self, target: Partitioned[Any], index: int) -> _End:
@@ -133,16 +139,24 @@ class Crossing:
         return _End(to, target.number_of(index), slot.member, is_here)
 
     def _whole(self, parts: Parts) -> Parts:
-        """The message with its body, which another store cannot refer to."""
+        """The message with its body, which another store cannot refer to.
+
+        Raises:
+            StoreError: the body cannot be read.
+        """
         if parts.blob is None:
             return parts
         files = self._outbox.context.blobs.files
         assert files is not None
-        reader = files.open(parts.blob.number)
         try:
-            return parts._replace(rest=parts.rest + reader.read(0, parts.blob.size_bytes), blob=None)
-        finally:
-            reader.close()
+            reader = files.open(parts.blob.number)
+            try:
+                return parts._replace(rest=parts.rest + reader.read(0, parts.blob.size_bytes), blob=None)
+            finally:
+                reader.close()
+        except StoreError as error:
+            _log.error("message not forwarded, its body cannot be read: to=%r reason=%s", self.target.path, error)
+            raise StoreError("The message's body cannot be read.") from None
 
 
 def ways(

@@ -215,6 +215,8 @@ class _Lane:
         self._durable = 0
         # Up to which place all have arrived, durably; None as long as the other store has not said so.
         self._arrived: int | None = None
+        # Whether the line was loaded again while a delivery was under way: what had left it before may stand in it again.
+        self._is_reloaded = False
 
     def load(self, waiting: int) -> None:
         """Go back to what the store holds."""
@@ -223,7 +225,9 @@ class _Lane:
         stored = int.from_bytes(staging.journal.get(lane_key(self.to)) or b"", "big")
         self.last = self._durable = max(stored, now, self.last)
         self.waiting = waiting
-        if not self.is_busy:
+        if self.is_busy:
+            self._is_reloaded = True
+        else:
             self._arrived = None
 
     def stage_state(self, batch: Batch) -> None:
@@ -253,6 +257,9 @@ class _Lane:
         except StoreError:
             # The store that refused has told all whom it concerns, and is tried again in its time.
             self._stop()
+        except Exception:
+            self._stop()
+            raise
 
     def _go_on(self, other: Outbox, handover: Handover) -> None:
         if self._arrived is None:
@@ -263,7 +270,7 @@ class _Lane:
             self.is_busy = False
 
     def _stop(self) -> None:
-        self.is_busy = False
+        self.is_busy = self._is_reloaded = False
         self._arrived = None
 
     def _failed(self, error: Exception) -> None:
@@ -280,22 +287,31 @@ class _Lane:
 
     def _asked(self, place: int) -> None:
         self.last = max(self.last, place)
+        if self._handover_if_up is None:
+            self._stop()  # the other store is asked again, once this one is back
+            return
         try:
+            self._outbox.staging.write()  # or what has left, and is staged as such, would be counted again
             rows = self._rows_through(place)
         except StoreError:
             self._stop()
             return
         self._arrive(place, rows)
 
+    @property
+    def _handover_if_up(self) -> Handover | None:
+        """What delivers, as long as the line's own store is up."""
+        handover = self._outbox.handover
+        return handover if handover is not None and handover.outbox(self._outbox.index) is not None else None
+
     def _arrive(self, place: int, rows: Sequence[Leaving]) -> None:
         """All up to a place have arrived, these the last of them."""
-        handover = self._outbox.handover
-        if handover is None or handover.outbox(self._outbox.index) is None:
-            self._stop()  # the other store is asked again, once this one is back
+        if self._handover_if_up is None:
+            self._stop()  # as above
             return
-        self._arrived = place
+        self._arrived = None if self._is_reloaded else place
+        self.is_busy = self._is_reloaded = False
         self._remove(rows)
-        self.is_busy = False
         self.pump()
 
     # ---- the line

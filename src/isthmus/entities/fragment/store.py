@@ -131,9 +131,9 @@ class FragmentEngine(Engine):
             self.on_change()
 
     def end_commit(self, commit: Commit) -> None:
-        is_current = commit in self._commits  # or it failed with an earlier one
+        is_current, failures = commit in self._commits, self._failures  # or it failed with an earlier one
         super().end_commit(commit)
-        if is_current and not self.is_up:
+        if is_current and not self.is_up and self._failures == failures:
             self.is_up = True
             self.reason = ""
             self.on_change()

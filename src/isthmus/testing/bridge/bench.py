@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -99,12 +99,14 @@ class Bench:
         return Join(routes, self.pair.side, step=step, **settings)
 
     @contextmanager
-    def driver(self, *routes: RouteSpec) -> Iterator[Driver]:
+    def driver(self, *routes: RouteSpec, slots: int = 1) -> Iterator[Driver]:
         """A query over the routes, told what to carry by a driver's control port."""
         driver = Driver(routes)
-        settings = {"control": (driver.server.address, TOKEN), "name": QUERY}
+        settings: dict[str, Any] = {"control": (driver.server.address, TOKEN), "name": QUERY, "slots": slots}
         try:
-            with Join((), self.pair.side, **settings) as driver.join:  # type: ignore[arg-type]
+            with ExitStack() as stack:
+                joins = [stack.enter_context(Join((), self.pair.side, slot=slot, **settings)) for slot in range(slots)]
+                driver.join = joins[0]
                 yield driver
         finally:
             driver.server.close()

@@ -69,6 +69,8 @@ class Join:
         flush_seconds: how often a flush row is made.
         restarts: whether another lease begins when one has ended.
         name: of the query, for the control server.
+        slot: which of the query's slots it is.
+        slots: how many the query has.
 
     Attributes:
         restarts: see above.
@@ -86,12 +88,15 @@ class Join:
         flush_seconds: float = 0.02,
         restarts: bool = True,
         name: str = "",
+        slot: int = 0,
+        slots: int = 1,
     ) -> None:
         self.ends: list[tuple[str, IsthmusError | None]] = []
         self._routes, self._sides, self._control = tuple(routes), sides, control
         self._step = step
         self._lease_seconds, self._flush_seconds, self.restarts = lease_seconds, flush_seconds, restarts
         self._query = name or f"join-{next(_NUMBERS)}"
+        self._slot, self._slots = slot, slots
         self._is_stopping = threading.Event()
         self._lease: _Lease | None = None
         self._thread = threading.Thread(target=self._run, name="join", daemon=True)
@@ -165,7 +170,7 @@ class Join:
         """The reader of a lease."""
         return ReaderHost(
             channel=channel,
-            lease=LeaseName(self._query, number, 0),
+            lease=LeaseName(self._query, number, self._slot, self._slots),
             control=self._control,
             routes=() if self._control else self._routes,
             lease_seconds=self._lease_seconds,

@@ -297,6 +297,10 @@ class _Source:
         if not self._side.is_mute:
             self.inner.close()
 
+    @property
+    def has_left(self) -> bool:
+        return self._side.is_mute or bool(self.inner.has_left)
+
 
 class _Target:
     """A target behind its gate."""

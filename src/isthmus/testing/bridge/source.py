@@ -102,6 +102,10 @@ class MemorySource:
         self._events.clear()
         self._system.forget(self._name, self)
 
+    @property
+    def has_left(self) -> bool:
+        return True
+
     def poll(self, now: float) -> Sequence[SourceEvent]:
         if self._state in ("ended", "closed") or self._is_dead():
             return ()

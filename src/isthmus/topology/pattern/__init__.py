@@ -19,7 +19,7 @@ from isthmus.topology.pattern.spillover import Spillover
 from isthmus.topology.pattern.split import Split
 from isthmus.topology.pattern.stream_to_queue import StreamToQueue
 
-__all__ = ["LOG_PATTERNS", "PATTERNS", "PLANNED", "Pattern"]
+__all__ = ["LOG_PATTERNS", "PATTERNS", "PLANNED", "TAKE_LOGS", "Pattern"]
 
 PATTERNS: dict[str, Pattern] = {
     pattern.spec.name: pattern
@@ -39,7 +39,10 @@ PATTERNS: dict[str, Pattern] = {
 }
 
 LOG_PATTERNS = ("stream-to-queue", "queue-to-stream")
-"""Patterns in which a namespace may be a log; the others need subscriptions, rules and dead-letter queues at every member."""
+"""Patterns between a log and a queue or topic."""
+
+TAKE_LOGS = ("copy", "move", "consolidate", "split")
+"""Patterns whose target, or source and target, may be logs; the others need subscriptions, rules and dead-letter queues everywhere."""
 
 PLANNED = (
     "validation",

@@ -19,6 +19,7 @@ from isthmus.topology.state import RuleState, SubscriptionState
 __all__ = [
     "PARTITIONS",
     "REPLICATION",
+    "STREAM_NAME",
     "check_kind",
     "check_stream",
     "common",
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 # "Topic names", Apache Kafka: legal are these characters, 249 at most, and neither "." nor "..".
-_STREAM = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+STREAM_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 _OWN = "isthmus."
 # The highest that Service Bus takes. A target that is away must not push messages into the dead-letter queue.
 _MAX_DELIVERY_COUNT = 2000
@@ -59,7 +60,7 @@ def common(name: str) -> Setting:
 def check_stream(setting: str, values: Values, document: Document) -> None:
     """Fault the name of a stream that Kafka does not take."""
     name = values[setting]
-    if name and not _STREAM.fullmatch(name):
+    if name and not STREAM_NAME.fullmatch(name):
         document.fault(
             values.at(setting),
             f"{setting}: {name!r} is no name of a topic of Kafka",

@@ -98,6 +98,7 @@ SPEC = Spec(
         ),
         common("ordering"),
         common("refused"),
+        common("steps"),
         common("rate"),
         *COMMON_PLANNED,
     ),

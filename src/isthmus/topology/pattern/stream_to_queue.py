@@ -123,6 +123,7 @@ SPEC = Spec(
         PARTITIONS,
         REPLICATION,
         common("ordering"),
+        common("steps"),
         common("rate"),
         *COMMON_PLANNED,
     ),
@@ -301,4 +302,5 @@ class StreamToQueue:
             witness=task.stream,
             target=Endpoint(task.target.alias, task.target.entity + path),
             routes=(route.name,),
+            detection_ms=task.detection_ms,
         )

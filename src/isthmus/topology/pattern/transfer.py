@@ -33,7 +33,8 @@ from isthmus.topology.pattern.replication import (
     replication_subscription,
 )
 from isthmus.topology.pattern.subscription import AUDIT
-from isthmus.topology.state import EntityState, QueueState, RuleState, SubscriptionState, TopicState
+from isthmus.topology.pattern.transfer_log import check_logs, log_options, log_states, logs_of, with_logs
+from isthmus.topology.state import EntityState, QueueState, RuleState, SubscriptionState, TopicState, WantedState
 
 __all__ = ["Transfer", "TransferPattern", "TransferTask", "flow", "places_of"]
 
@@ -55,6 +56,8 @@ class Transfer:
         action: what is done to the copy.
         mark: property that copies bear and that the rule leaves out; empty: none.
         mark_is_number: whether they bear it with the number 1; else with their MessageId.
+        from_log: whether the source is a log, e.g. a topic of Kafka.
+        to_log: whether the target is one.
     """
 
     name: str
@@ -69,11 +72,13 @@ class Transfer:
     action: str = ""
     mark: str = ""
     mark_is_number: bool = False
+    from_log: bool = False
+    to_log: bool = False
 
     @property
     def is_copy(self) -> bool:
         """Whether the original stays where it is."""
-        return bool(self.mark)
+        return bool(self.mark) or self.from_log
 
     def rule(self) -> RuleState:
         """The one rule of the subscription that feeds it."""
@@ -83,6 +88,8 @@ class Transfer:
 
     def read_at(self, task: str) -> Endpoint:
         """Where the route receives."""
+        if self.from_log:
+            return self.source
         name = replication_subscription(task, self.feed) if self.feed else self.subscription
         entity = self.through or self.source.entity
         return Endpoint(self.source.alias, f"{entity}/Subscriptions/{name}" if name else entity)
@@ -102,6 +109,10 @@ class TransferTask(Task):
         start: see `RouteOptions`.
         ordering: see `RouteOptions`.
         refused: see `RouteOptions`.
+        partitioning: with a target that is a log: see `LogOptions`; empty: by the source's kind.
+        initial_partitions: of a log that is created; None: as many as the log that is copied has, or one.
+        initial_replication: of a log that is created.
+        dead_letters: with a source that is a log: log of what is set aside there; empty: it blocks the route.
     """
 
     transfers: tuple[Transfer, ...]
@@ -113,6 +124,16 @@ class TransferTask(Task):
     start: str = "now"
     ordering: str = "ordered"
     refused: str = "dead-letter"
+    partitioning: str = ""
+    initial_partitions: int | None = None
+    initial_replication: int | None = None
+    dead_letters: str = ""
+
+    @property
+    def claim_members(self) -> tuple[str, ...]:
+        """All but logs, which can hold no claim."""
+        logs = logs_of(self)
+        return tuple(each for each in self.members if each not in logs)
 
     def route_name(self, transfer: Transfer) -> str:
         """The name of a transfer's route."""
@@ -122,13 +143,17 @@ class TransferTask(Task):
 class TransferPattern:
     """What patterns that are made of transfers have in common."""
 
+    # Of these the target is of the kind that the source is, unless the file says otherwise.
+    like_source = ("copy", "move", "consolidate")
+
     def named(self, task: Any, namespaces: Mapping[str, NamespaceRef]) -> Task:
         places = places_of(namespaces, task.members)
         marked = tuple(
             each if not each.mark or each.mark_is_number else replace(each, mark=default_mark(task.name, places))
             for each in task.transfers
         )
-        made: TransferTask = replace(task, transfers=marked)
+        by_default = "target_queue" not in task.places and task.pattern in self.like_source
+        made: TransferTask = replace(task, transfers=with_logs(marked, namespaces, by_default=by_default))
         return made
 
     def check(self, task: Any, federation: Federation, document: Document) -> None:
@@ -139,16 +164,20 @@ class TransferPattern:
                     place, f"no namespace has the alias {alias!r}", suggest(alias, sorted(federation.namespaces))
                 )
         for transfer in task.transfers:
-            if transfer.feed:
+            if transfer.feed and not transfer.from_log:
                 check_subscription_name(task.name, transfer.feed, task.place, document)
             if _same(transfer.source, transfer.target):
                 document.fault(task.place, f"{transfer.source} is both source and target", "write another target")
+        check_logs(task, document)
         _check_emptied(task, federation, document)
 
-    def wanted(self, task: Any) -> Iterator[tuple[str, EntityState]]:
+    def wanted(self, task: Any) -> Iterator[tuple[str, WantedState]]:
         for transfer in task.transfers:
-            yield from _source(task, transfer)
-            yield transfer.target.alias, _target(task, transfer)
+            if not transfer.from_log:
+                yield from _source(task, transfer)
+            yield from log_states(task, transfer)
+            if not transfer.to_log:
+                yield transfer.target.alias, _target(task, transfer)
 
     def routes(self, task: Any) -> Iterator[Route]:
         for transfer in task.transfers:
@@ -166,9 +195,11 @@ class TransferPattern:
                     duplicates=task.duplicates,
                     filter=transfer.filter,
                     lock_duration_ms=task.lock_duration_ms,
-                    refused=task.refused,
+                    refused="block" if transfer.from_log and not task.dead_letters else task.refused,
                     policy=CopyPolicy(dead_letters_returning=not transfer.is_copy),
+                    log=log_options(task, transfer),
                 ),
+                is_claimed=not (transfer.from_log and transfer.to_log),
             )
 
     def audit(self, task: Any) -> Iterator[Flow]:
@@ -183,8 +214,10 @@ def flow(task: TransferTask, path: tuple[Transfer, ...]) -> Flow:
     audit = next((each for each in task.subscriptions if each.name.lower() == AUDIT), None)
     name = AUDIT if audit is not None else whole
     witness = f"{first.source.entity}/Subscriptions/{name}" if name and first.is_topic else ""
+    if first.from_log:
+        witness = first.source.entity
     target = last.target.entity
-    if last.to_topic:
+    if last.to_topic and not last.to_log:
         target = f"{target}/Subscriptions/{name}" if name else ""
     filters = list(dict.fromkeys(each.filter for each in path if each.filter))
     return Flow(
@@ -193,8 +226,8 @@ def flow(task: TransferTask, path: tuple[Transfer, ...]) -> Flow:
         target=Endpoint(last.target.alias, target),
         routes=tuple(task.route_name(each) for each in path),
         filter=filters[0] if len(filters) == 1 else " AND ".join(f"({each})" for each in filters),
-        origin_is_consumed=name != AUDIT,
-        target_is_consumed=not last.to_topic or name != AUDIT,
+        origin_is_consumed=name != AUDIT and not first.from_log and not (last.to_log and not witness),
+        target_is_consumed=not last.to_log and (not last.to_topic or name != AUDIT),
         changes=any(each.action for each in path),
         audit_ms=(audit.default_ttl_ms or audit.initial_ttl_ms or 0) if audit is not None else 0,
         detection_ms=task.duplicate_detection_ms,

@@ -13,9 +13,11 @@ from isthmus.topology.document import Document, Values
 from isthmus.topology.pattern.base import COMMON, COMMON_PLANNED
 from isthmus.topology.pattern.duplicate import DUPLICATE_DETECTION, DUPLICATES, read_duplicates
 from isthmus.topology.pattern.entity import check_own_name
+from isthmus.topology.pattern.log_end import check_stream
 from isthmus.topology.pattern.mark import default_mark
 from isthmus.topology.pattern.replication import FILTER, LOCK_DURATION, MARK, TOPIC_SIZE, check_task_filter
 from isthmus.topology.pattern.subscription import AUDIT_DURATION, audited
+from isthmus.topology.pattern.transfer_log import LOG_SETTINGS
 from isthmus.topology.rule_check import check_action
 from isthmus.topology.setting import Kind, Setting
 from isthmus.topology.state import SubscriptionState
@@ -83,6 +85,16 @@ AUDIT_SETTING = replace(
     "consumes: `isthmus verify` reads it.",
 )
 
+_START = Setting(
+    name="start",
+    kind=Kind.CHOICE,
+    choices=("now", "existing"),
+    default="now",
+    description="Which messages a new route begins with. `now`: those sent after `apply` made its subscription or its consumer group; "
+    "`existing`: all that stand in a log then, too.",
+    example="now",
+)
+
 COMMON_TRANSFER = (
     TOPIC_SIZE,
     DUPLICATES,
@@ -92,7 +104,8 @@ COMMON_TRANSFER = (
         description="LockDuration of what the routes "
         "read. Short, because a dead reader's locks hold an ordered route back that long; living readers renew.",
     ),
-    *COMMON,
+    *LOG_SETTINGS,
+    *(_START if each.name == "start" else each for each in COMMON),
     *COMMON_PLANNED,
 )
 
@@ -130,6 +143,7 @@ def common_fields(
     name: str, pattern: str, values: Values, document: Document, subscriptions: tuple[SubscriptionState, ...] = ()
 ) -> dict[str, Any]:
     """The fields of a task that do not depend on its transfers."""
+    check_stream("dead_letter_stream", values, document)
     duplicates, window_ms = read_duplicates(values, document)
     return {
         "name": name,
@@ -144,4 +158,8 @@ def common_fields(
         "start": values["start"] or "now",
         "ordering": values["ordering"],
         "refused": values["refused"],
+        "partitioning": values["partitioning"] or "",
+        "initial_partitions": values["partitions"],
+        "initial_replication": values["replication"],
+        "dead_letters": values["dead_letter_stream"] or "",
     }

@@ -16,7 +16,7 @@ from isthmus.topology.step.enrich import EnrichStep
 from isthmus.topology.step.rule import FilterStep, SetStep
 from isthmus.topology.step.validate import ValidateStep
 
-__all__ = ["PLANNED_STEPS", "STEPS", "StepDeclaration", "StepKind", "anchored", "changes"]
+__all__ = ["PLANNED_STEPS", "STEPS", "StepDeclaration", "StepKind", "anchored", "changes", "may_drop", "may_set_aside"]
 
 STEPS: dict[str, StepKind] = {
     kind.spec.name: kind
@@ -50,3 +50,13 @@ def anchored(step: StepDeclaration, directory: object) -> StepDeclaration:
 def changes(step: StepDeclaration) -> bool:
     """Whether a step changes messages."""
     return STEPS[step.kind].changes
+
+
+def may_drop(step: StepDeclaration) -> bool:
+    """Whether a step may complete a message at its source without passing it on."""
+    return step.settings.get("on_failure") == "drop" or step.kind in ("python", "sql")
+
+
+def may_set_aside(step: StepDeclaration) -> bool:
+    """Whether a step dead-letters what it cannot pass on."""
+    return step.settings.get("on_failure") == "dead-letter"

@@ -6,7 +6,8 @@ import pytest
 
 from isthmus.bridge.frame import Kind
 from isthmus.bridge.host.channel import ChannelError
-from isthmus.bridge.host.control_account import Add, Assign, Death, Effect, Grant, Plan, QueryAccount, Tell
+from isthmus.bridge.host.control_account import QueryAccount
+from isthmus.bridge.host.control_effect import Add, Assign, Death, Effect, Grant, Plan, Tell
 from isthmus.bridge.host.control_message import Died, Ended, Lease, Look, Report
 from isthmus.bridge.report import RouteReport, RouteState
 from isthmus.bridge.route_spec import End, RouteSpec
@@ -115,7 +116,7 @@ def test_i4_a_death_counts_once_and_tells_what_was_reported_last() -> None:
     begin(query, 2)
     report(query, 2, a=1)
     dead = RouteReport(state=RouteState.RUNNING, settled=4, outstanding=1)  # counts are those of all readers
-    assert query.on_closed(2) == [Death({"a": dead})]
+    assert query.on_closed(2) == [Death({"a": dead, "b": RouteReport()})]
     assert query.reports()["a"].settled == 4
 
 
@@ -125,7 +126,8 @@ def test_i4_the_death_of_a_sink_is_of_the_routes_that_it_carried() -> None:
     report(query, 1, a=3, b=4)
     (death,) = query.on_message(1, Died(("b", "unheard of")))
     assert isinstance(death, Death)
-    assert set(death.reports) == {"b"}
+    assert set(death.reports) == {"a", "b"}
+    assert death.reports["a"] == RouteReport()
 
 
 @pytest.mark.parametrize("end", ["ended", "asked to end", "cut off"])
@@ -146,7 +148,7 @@ def test_i4_who_dies_before_the_wish_to_end_was_sent_died() -> None:
     query = account(A)
     begin(query, 1)
     query.stop("the run ends")
-    assert query.on_closed(1) == [Death({})]
+    assert query.on_closed(1) == [Death({"a": RouteReport()})]
 
 
 def test_i5_changes_reach_readers_in_their_order() -> None:
@@ -260,3 +262,130 @@ def test_what_has_no_place_is_refused() -> None:
     begin(query, 1)
     with pytest.raises(ChannelError):
         begin(query, 1)
+
+
+# ---- slots
+
+
+class Slots:
+    """A query of two slots, whose readers settle at steady rates."""
+
+    def __init__(self, *routes: RouteSpec, **rates: int) -> None:
+        self.query = account(*routes)
+        self.now = 1000.0
+        self.rates = rates
+        self.told: list[Effect] = []
+
+    def begin(self, number: int, slot: int, lease: int = 1) -> list[Effect]:
+        message = Lease("shared", lease, slot, 100 + number, 2)
+        return self.query.on_message(number, message, is_local=True, now=self.now)
+
+    def tell(self, number: int, **states: RouteState) -> list[Effect]:
+        told = {
+            name: RouteReport(state=state, settled=int(self.rates.get(name, 0) * (self.now - 900)), outstanding=1)
+            for name, state in states.items()
+        }
+        return self.query.on_message(number, Report(told), now=self.now)
+
+    def run_until_told(self, carried: dict[int, str]) -> list[Effect]:
+        """The readers report once a second until one is told something; for two minutes at most."""
+        for _ in range(120):
+            self.now += 1
+            for number, names in carried.items():
+                effects = self.tell(number, **dict.fromkeys(names, RouteState.RUNNING))
+                if effects:
+                    return effects
+        return []
+
+
+BUSY = tuple(route(name) for name in "abcd")
+
+
+def test_ordered_routes_are_spread_over_the_slots() -> None:
+    slots = Slots(*BUSY, WIDE)
+    assert assigned(slots.begin(1, 0)) == ["a", "c", "wide"]
+    assert assigned(slots.begin(2, 1)) == ["b", "d", "wide"]
+    assert slots.query.add(route("e")) == [Add(1, route("e"))]
+
+
+def test_a_route_that_no_two_readers_may_share_has_one_slot_though_its_order_is_not_kept() -> None:
+    log = route("log", ordered=False, competing=False)
+    slots = Slots(log)
+    assert assigned(slots.begin(1, 0)) == ["log"]
+    assert assigned(slots.begin(2, 1)) == []
+
+
+def test_i8_a_route_begins_at_its_new_slot_only_after_the_reader_before_has_ended_it() -> None:
+    slots = Slots(*BUSY, a=3000, c=3000)
+    slots.begin(1, 0)
+    slots.begin(2, 1)
+    (told,) = slots.run_until_told({1: "ac", 2: "bd"})
+    assert isinstance(told, Tell)
+    assert (told.reader, told.kind, json.loads(told.payload)["name"]) == (1, Kind.REMOVE, "a")
+    before = slots.query.reports()["a"]
+    assert slots.tell(1, a=RouteState.ENDING) == []
+    assert slots.tell(1, a=RouteState.ENDED) == [Add(2, BUSY[0])]
+    after = slots.query.reports()["a"]
+    assert (after.state, after.settled) == (RouteState.OPENING, before.settled)
+    slots.tell(1, a=RouteState.ENDED)  # told again at the end of its lease
+    assert slots.query.reports()["a"].state is RouteState.OPENING
+    slots.query.on_message(2, Report({"a": RouteReport(state=RouteState.RUNNING, settled=5)}), now=slots.now)
+    moved = slots.query.reports()["a"]
+    assert (moved.state, moved.settled) == (RouteState.RUNNING, before.settled + 5)
+    assert slots.query.plan("a") == [Plan(2, "a")]
+    (removed,) = slots.query.remove("a", "it is paused")
+    assert isinstance(removed, Tell)
+    assert removed.reader == 2
+
+
+def test_i8_a_reader_that_dies_with_a_route_on_its_way_lets_it_go() -> None:
+    slots = Slots(*BUSY, a=3000, c=3000)
+    slots.begin(1, 0)
+    slots.begin(2, 1)
+    slots.run_until_told({1: "ac", 2: "bd"})
+    effects = slots.query.on_closed(1, now=slots.now)
+    assert Add(2, BUSY[0]) in effects
+    assert assigned(slots.begin(3, 0)) == ["c"]
+
+
+def test_i8_a_route_that_is_removed_on_its_way_begins_nowhere() -> None:
+    slots = Slots(*BUSY, a=3000, c=3000)
+    slots.begin(1, 0)
+    slots.begin(2, 1)
+    slots.run_until_told({1: "ac", 2: "bd"})
+    slots.query.remove("a", "it is paused")
+    assert slots.query.reports()["a"].state is not RouteState.ENDED
+    assert slots.tell(1, a=RouteState.ENDED) == []
+    assert slots.query.reports()["a"].state is RouteState.ENDED
+    assert slots.query.add(BUSY[0]) == [Add(2, BUSY[0])]
+
+
+def test_i8_a_lease_that_begins_while_a_route_moves_does_not_begin_it() -> None:
+    slots = Slots(*BUSY, a=3000, c=3000)
+    slots.begin(1, 0)
+    slots.begin(2, 1)
+    slots.run_until_told({1: "ac", 2: "bd"})
+    assert assigned(slots.begin(3, 1)) == ["b", "d"]
+    assert slots.tell(1, a=RouteState.ENDED) == [Add(3, BUSY[0])]
+
+
+def test_routes_of_a_slot_that_gets_no_task_are_carried_by_the_others() -> None:
+    slots = Slots(*BUSY)
+    assert assigned(slots.begin(1, 0)) == ["a", "c"]
+    assert slots.run_until_told({1: "ac"}) == [Add(1, BUSY[1]), Add(1, BUSY[3])]
+    assert assigned(slots.begin(2, 1)) == []
+
+
+def test_i9_the_other_slots_end_with_one_that_died_and_are_no_deaths() -> None:
+    slots = Slots(*BUSY)
+    slots.begin(1, 0)
+    slots.begin(2, 1)
+    slots.tell(1, a=RouteState.RUNNING)
+    slots.tell(2, b=RouteState.RUNNING)
+    (death,) = slots.query.on_closed(1, now=slots.now)
+    assert isinstance(death, Death)
+    assert set(death.reports) == {"a", "c"}, "what the reader that died carried"
+    assert slots.query.on_closed(2, now=slots.now + 3) == []
+    slots.begin(3, 0, lease=2)
+    slots.begin(4, 1, lease=2)
+    assert len(slots.query.on_closed(4, now=slots.now + 4)) == 1, "a death of the lease after"

@@ -1,6 +1,7 @@
-from isthmus.bridge.host.control_account import Add, Assign, Death, Grant
+from isthmus.bridge.host.control_effect import Add, Assign, Death, Grant
 from isthmus.bridge.host.control_message import Lease, Report
 from isthmus.bridge.host.control_query import Queries
+from isthmus.bridge.report import RouteReport
 from isthmus.bridge.route_spec import End, RouteSpec
 
 END = End("memory", "here")
@@ -23,7 +24,7 @@ def test_i2_what_was_decided_first_is_carried_out_first_and_answers_do_not_wait(
     assert [queries.take() for _ in range(4)] == [
         ("shared", Assign(1, (A,), 0.0)),
         ("shared", Add(1, B)),
-        ("shared", Death({})),
+        ("shared", Death({"a": RouteReport(), "b": RouteReport()})),
         None,
     ]
 

@@ -1,3 +1,5 @@
+import pytest
+
 from isthmus.bridge.host.control_tally import DIED_TEXT, RouteTally
 from isthmus.bridge.report import RouteReport, RouteState
 
@@ -83,3 +85,22 @@ def test_a_reader_that_never_reported_leaves_no_count() -> None:
     tally.take(1, 0)
     tally.leave(1, 0, DIED_TEXT)
     assert tally.total() == RouteReport(state=RouteState.RETRYING, error=DIED_TEXT)
+
+
+@pytest.mark.parametrize(
+    ("states", "shown"),
+    [
+        ((RouteState.RUNNING, RouteState.ENDED), RouteState.RUNNING),
+        ((RouteState.ENDED, RouteState.RUNNING), RouteState.RUNNING),
+        ((RouteState.ENDED, RouteState.ENDED), RouteState.ENDED),
+        ((RouteState.RETRYING, RouteState.RUNNING), RouteState.RETRYING),
+        ((RouteState.RUNNING, RouteState.PAUSED), RouteState.PAUSED),
+    ],
+)
+def test_i3_a_route_of_several_readers_has_ended_when_all_have_ended_it(
+    states: tuple[RouteState, RouteState], shown: RouteState
+) -> None:
+    tally = RouteTally()
+    for slot, state in enumerate(states):
+        tally.report(slot + 1, slot, RouteReport(state=state))
+    assert tally.total().state is shown

@@ -321,7 +321,7 @@ def assigned(make: Any, *specs: RouteSpec, plans: dict[str, Any] | None = None) 
     bed: Bed = make(has_driver=True)
     assert bed.driver is not None
     told = unpack_json(bed.driver.wait(Kind.LEASE)[0])
-    assert told == {"query": "q", "lease": 7, "slot": 0, "process": os.getpid()}
+    assert told == {"query": "q", "lease": 7, "slot": 0, "slots": 1, "process": os.getpid()}
     routes = [spec.to_json() for spec in specs]
     bed.answer(Kind.ASSIGN, pack_json({"routes": routes, "plans": plans or {}, "lease_seconds": 3600}))
     return bed
@@ -427,6 +427,33 @@ def test_a_route_that_is_added_otherwise_ends_first(make: Any, system: FakeSyste
     bed.answer(Kind.ADD, pack_json(route("a", window=100).to_json()))
     assert bed.sink.closes() == [1]
     assert bed.sink.opens(2)[1]["spec"]["window"] == 100
+
+
+def test_i4_a_route_has_ended_only_after_its_source_has_left(make: Any, system: FakeSystem) -> None:
+    """A log commits in the background: who reads on before that reads what was settled again."""
+    system.staying.add("a")
+    bed = assigned(make, route("a"))
+    bed.open(1)
+    bed.answer(Kind.REMOVE, pack_json({"name": "a", "why": "moved"}))
+    bed.report("a", state="ending")
+    assert bed.sink.closes() == [1]
+    bed.answer(Kind.ADD, pack_json(route("a").to_json()))
+    assert system.opened == ["a"]
+    system.staying.clear()
+    assert bed.sink.opens(2)[1]["handle"] == 2
+    assert system.opened == ["a", "a"]
+
+
+def test_i4_a_route_that_retries_is_opened_only_after_its_source_has_left(make: Any, system: FakeSystem) -> None:
+    system.staying.add("a")
+    bed = make(routes=[route("a"), route("b")])
+    told = {each["spec"]["name"]: each["handle"] for each in bed.sink.opens(2)}
+    for name in "ab":
+        bed.sink.send(Kind.FAILED, pack_json({"handle": told[name], "error": "full", "is_fatal": False}))
+    assert bed.sink.opens(3)[2]["spec"]["name"] == "b", "both waited as long"
+    assert system.opened.count("a") == 1
+    system.staying.clear()
+    assert bed.sink.opens(4)[3]["spec"]["name"] == "a"
 
 
 def test_a_plan_reaches_its_route(make: Any, system: FakeSystem) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -152,3 +154,21 @@ def test_a_sink_is_woken_once_for_each_batch_of_several_routes() -> None:
     sink = Sink()
     Inflow(sink).take(table([1, 2, 3], [1, 1, 1]))
     assert sink.woken == 1
+
+
+def test_rows_are_made_and_taken_apart_without_pandas() -> None:
+    moved = """
+import sys
+import isthmus.replication.worker_daemon
+from isthmus.bridge.spark.inflow import Inflow
+from isthmus.bridge.spark.row import batch_of
+
+class Sink:
+    def hand_over(self, *args, **options): pass
+    def flush(self, number): pass
+
+for count in (4, 400):
+    Inflow(Sink()).take(batch_of(((1, range(count), [b"a"] * count),), 3, b"0").slice(1))
+sys.exit("pandas" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", moved], check=False).returncode == 0

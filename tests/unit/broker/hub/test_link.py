@@ -15,6 +15,7 @@ from isthmus.broker.security.sas import make_token
 from isthmus.broker.statistics import entity_rows
 from isthmus.entities import AuthorizationRule, EntityStatus
 from isthmus.entities.hub import EventHubDescription
+from isthmus.errors import StoreError
 
 HUB = EventHubDescription(partition_count=2, consumer_groups=["audit"])
 FIRST = "hub/ConsumerGroups/$Default/Partitions/0"
@@ -496,3 +497,20 @@ async def test_requests_before_a_token_are_of_a_token_s_size(broker, hub):
     client.pump()
     assert client.detached(link) == "amqp:link:message-size-exceeded"
     assert not client.closed
+
+
+async def test_a_read_that_the_disk_refuses_ends_the_link_and_not_in_silence(broker, hub, message, monkeypatch):
+    client = broker.client()
+    await send(client, "hub/Partitions/0", message("a"))
+
+    def refuses(*args, **kind):
+        raise StoreError("a block cannot be read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.store, "scan", refuses)
+        link = receive(client)
+        await client.settle()
+    assert client.detached(link) == "amqp:internal-error"
+    again = receive(client, name="again")
+    await client.settle()
+    assert client.bodies(again) == [b"a"]

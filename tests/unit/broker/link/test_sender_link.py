@@ -1,5 +1,6 @@
 """Receiving links: credit, drain, both settlement modes, and what a detached link leaves behind."""
 
+import asyncio
 import uuid
 
 import pytest
@@ -205,6 +206,23 @@ async def test_receive_and_delete_sends_only_what_is_gone_from_the_disk_i2(broke
     await client.settle()
     assert client.bodies(link) == [b"a", b"b"]
     assert all(event.settled for event in client.seen(Transfers))
+    assert broker.engine.runtime("orders").message_count == 0
+
+
+@pytest.mark.parametrize("drain", [False, True])
+async def test_a_deletion_that_failed_leaves_the_receiver_its_credit(broker, message, monkeypatch, drain):
+    """The message is there again, and a client that waits for it sends no other flow."""
+    monkeypatch.setattr("isthmus.broker.peer._RETRY_SECONDS", 0.0)
+    client = broker.client()
+    await fill(client, message, "a")
+    link = client.receiver("orders", snd_settle_mode=1, rcv_settle_mode=0)
+    broker.store.error = StoreError("no space left on device")
+    link.grant(1, drain=drain)
+    while not client.bodies(link):
+        await asyncio.sleep(0.001)
+        await client.settle()
+    assert client.bodies(link) == [b"a"]
+    assert link.credit == 0
     assert broker.engine.runtime("orders").message_count == 0
 
 

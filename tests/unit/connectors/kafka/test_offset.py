@@ -77,10 +77,7 @@ def test_nothing_is_committed_for_a_partition_that_was_revoked() -> None:
     account.deliver(positions)
     account.revoke([1])
     assert account.settle(positions[0], positions[1])
-    assert account.commits() == {0: 5}
-    assert account.commits() == {}
-    account.not_committed([0, 1])
-    assert account.commits() == {0: 5}
+    assert account.to_commit() == {0: 5}
 
 
 def test_positions_of_several_partitions_are_settled_at_once() -> None:
@@ -89,7 +86,7 @@ def test_positions_of_several_partitions_are_settled_at_once() -> None:
     account.deliver([part << PARTITION_SHIFT | offset for part in range(3) for offset in range(3)])
     assert account.outstanding == 9
     assert account.settle(0 << PARTITION_SHIFT | 1, 2 << PARTITION_SHIFT | 1)
-    assert account.commits() == {0: 0, 1: 3, 2: 2}
+    assert account.to_commit() == {0: 0, 1: 3, 2: 2}
     assert account.give_back(0, 1 << 60) == [0, 2]
 
 

@@ -74,3 +74,12 @@ def test_a_log_sets_nothing_aside_unless_it_is_told_where() -> None:
     assert not CONNECTOR.capabilities.dispositions
     assert "dead-letter" not in dispositions_of(SOURCE)
     assert "dead-letter" in dispositions_of({**SOURCE, "dead_letter_topic": "d"})
+
+
+def test_a_policy_is_read_and_what_a_record_cannot_have_is_refused() -> None:
+    """I1."""
+    target = {"bootstrap_servers": "a", "topic": "t"}
+    assert read_target({**target, "policy": '{"removed": ["x"]}'}).policy == '{"removed": ["x"]}'
+    for text, told in (("nonsense", "cannot be read"), ('{"ttl_ceiling_ms": 1, "deadline_ms": 1}', "does not expire")):
+        with pytest.raises(ConfigError, match=told):
+            read_target({**target, "policy": text})

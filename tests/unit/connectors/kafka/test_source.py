@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, SourceLost
@@ -51,12 +53,24 @@ class Consumer:
     def __init__(self) -> None:
         self.seeks: list[tuple[int, int]] = []
         self.commits: list[dict[int, int]] = []
+        self.failures: list[KafkaError] = []
+        self.on_poll: Callable[[], None] | None = None
 
     def seek(self, where: Any) -> None:
         self.seeks.append((where.partition, where.offset))
 
-    def commit(self, *, offsets: list[Any], asynchronous: bool) -> None:
+    def commit(self, *, offsets: list[Any], asynchronous: bool) -> list[Any]:
         self.commits.append({each.partition: each.offset for each in offsets})
+        if self.failures:
+            raise KafkaException(self.failures.pop())
+        return offsets
+
+    def poll(self, timeout: float) -> None:
+        if self.on_poll is not None:
+            self.on_poll()
+
+    def close(self) -> None:
+        pass
 
 
 class Rig:
@@ -72,7 +86,7 @@ class Rig:
 
         self.source = KafkaSource(self.pool, 1, read_source({**OPTIONS, **options}), only_present=False, thread=make)
         self.thread = made[0]
-        self.thread._account.assign([0, 1])
+        self.thread._delivered.account.assign([0, 1])
         self.consumer = self.thread._consumer = Consumer()
 
     def read(self, *offsets: int, partition: int = 0) -> None:
@@ -85,7 +99,10 @@ class Rig:
         return [position for each in self.poll() if isinstance(each, Arrived) for position in each.positions]
 
     def commits(self) -> dict[int, int]:
-        found: dict[int, int] = self.thread._account.commits()
+        """What would be committed now, and is confirmed at once."""
+        thread = self.thread
+        found: dict[int, int] = thread._commits.unconfirmed()
+        thread._commits.answered(found, (), 0.0)
         return found
 
 
@@ -155,11 +172,7 @@ def test_of_revoked_partitions_nothing_is_given_or_committed(rig: Rig) -> None:
     rig.read(0, partition=1)
     assert rig.positions() == [0]
     rig.source.settle(0, 0)
-
-    class Part:
-        partition = 0
-
-    rig.thread._revoked(rig.consumer, [Part()])
+    rig.thread._revoked(rig.consumer, [TopicPartition("t", 0)])
     assert rig.consumer.commits == [{0: 1}]
     rig.source.grant(10)
     assert rig.positions() == [1 << 48]
@@ -196,18 +209,18 @@ def test_what_is_set_aside_is_settled_after_the_acknowledgement() -> None:
         def flush(self, timeout: float) -> None:
             pass
 
-    rig.thread._dead._producer = Producer()
+    rig.thread._delivered.dead._producer = Producer()
     rig.source.grant(10)
     rig.read(0, 1)
     payloads = [payload for each in rig.poll() for payload in each.payloads]
     rig.source.settle(0, 0)
     rig.source.settle(1, 1, Disposition("dead-letter", "Odd", "very"))
-    rig.thread._serve_dead(rig.thread._dead)
+    rig.thread._serve_dead()
     assert rig.commits() == {0: 1}
     assert sent[0]["topic"] == "d"
     assert sent[0]["value"] == to_record(payloads[1]).value
     sent[0]["on_delivery"](None, None)
-    rig.thread._serve_dead(rig.thread._dead)
+    rig.thread._serve_dead()
     assert rig.commits() == {0: 2}
     rig.source.close()
     rig.pool.close()
@@ -219,3 +232,26 @@ def test_after_close_nothing_is_told(rig: Rig) -> None:
     rig.read(0)
     rig.source.close()
     assert rig.poll() == []
+
+
+def test_the_last_commit_waits_for_an_answer_and_is_repeated(rig: Rig) -> None:
+    """I5 of the consumer: a commit under way could overtake the last one, and a connection that breaks is no reason to give up."""
+    rig.source.grant(10)
+    rig.read(*range(5))
+    rig.poll()
+    rig.source.settle(0, 2)
+    rig.thread._commits._due = 1.0
+    rig.thread._commit()
+    rig.thread._commit()
+    assert rig.consumer.commits == [{0: 3}]
+    rig.source.settle(3, 4)
+
+    def answer() -> None:
+        assert rig.consumer.commits == [{0: 3}]
+        rig.thread._committed(KafkaError(KafkaError._TRANSPORT), [TopicPartition("t", 0, 3)])
+        rig.consumer.on_poll = None
+
+    rig.consumer.on_poll = answer
+    rig.consumer.failures = [KafkaError(KafkaError._TRANSPORT)]
+    rig.thread._close_consumer()
+    assert rig.consumer.commits == [{0: 3}, {0: 5}, {0: 5}]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
+from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.kafka.cluster import TopicView, refusal_of
@@ -18,6 +19,7 @@ from isthmus.connectors.kafka.pool import EndPool
 from isthmus.connectors.kafka.producer import Answer, ProducerThread, ranges
 from isthmus.connectors.kafka.target import CREDIT, KafkaTarget
 from isthmus.errors import InvalidArgumentError
+from isthmus.message.copy_policy import CopyPolicy
 
 BUSY = Refusal(RefusalKind.BLOCKED, "", "busy")
 
@@ -166,6 +168,39 @@ def test_copies_tell_where_they_have_been_and_never_return() -> None:
     assert not again.payloads
     assert again.disposed[0][1].kind == "complete"
     rig.close()
+    back.close()
+
+
+@pytest.mark.parametrize("origin", ["here/t", ""])
+def test_copies_differ_as_the_policy_of_the_route_says(origin: str) -> None:
+    policy = CopyPolicy(properties={"spilled": True}, removed=("secret",), session_from="partition-key")
+    rig = Rig(policy=policy.to_text(), **({"origin": origin, "target": "there"} if origin else {}))
+    rig.opened()
+    message = section.encode_message(
+        b"body",
+        annotations={"x-opt-partition-key": "p", "x-opt-sequence-number": 7},
+        properties={"message_id": "m", "group_id": "s"},
+        application_properties={"secret": "x", "kept": 1},
+    )
+    rig.target.send(Send(rig.target.copies(message, [0, len(message)], 0).payloads))
+    ((_, sent, _),) = rig.threads[0].sent
+    headers = dict(sent.headers)
+    assert sent.key == b"p"
+    assert (headers["spilled"], headers["kept"]) == (b"true", b"1")
+    assert "secret" not in headers
+    assert ("repl-origin" in headers) is bool(origin)
+    rig.close()
+
+
+def test_a_message_that_would_return_is_dead_lettered_where_it_is_the_only_one() -> None:
+    there = Rig(origin="here/t", target="there")
+    there.opened("c1")
+    message = to_message(record(1), 7)
+    (copy,) = there.target.copies(message, [0, len(message)], 0).payloads
+    back = Rig(origin="there/t", target="here", policy=CopyPolicy(dead_letters_returning=True).to_text())
+    back.opened("origin-id")
+    assert back.target.copies(copy, [0, len(copy)], 0).disposed[0][1].kind == "dead-letter"
+    there.close()
     back.close()
 
 

@@ -47,9 +47,10 @@ class Client:
             user_metadata="theirs",
         )
 
-    def get_namespace_properties(self) -> None:
+    def get_namespace_properties(self) -> SimpleNamespace:
         if self.error:
             raise self.error
+        return SimpleNamespace(name="host", created_at_utc=None)
 
     def get_topic(self, name: str) -> SimpleNamespace:
         if name != "x":

@@ -1,10 +1,22 @@
+from collections.abc import Sequence
+from itertools import islice
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.amqp import section
 from isthmus.amqp.section import Header
 from isthmus.amqp.types import Int, Long, Timestamp
-from isthmus.connectors.servicebus.head import FRAGMENT_BITS, Peek, first_hole, first_waiting, last_sequence, standing
+from isthmus.connectors.servicebus.head import (
+    FRAGMENT_BITS,
+    Peek,
+    first_hole,
+    first_waiting,
+    last_sequence,
+    pages,
+    standing,
+)
 from isthmus.connectors.servicebus.sequence import annotations_of, enqueued_ms_of, sequences_of
 from isthmus.entities.fragment import place
 
@@ -71,6 +83,37 @@ def test_a_look_begins_and_ends_where_it_is_told() -> None:
 def test_the_last_sequence_number_is_found_wherever_one_starts(sequences: set[int], start: int) -> None:
     peek = entity({n: message(n) for n in sequences})
     assert last_sequence(peek, start) == max(sequences, default=0)
+
+
+@given(
+    st.sets(st.integers(1, 300) | st.integers(1 << 48, (1 << 48) + 300), max_size=60),
+    st.integers(0, 400),
+    st.integers(1, 9),
+)
+def test_pages_hold_all_that_stands(sequences: set[int], start: int, count: int) -> None:
+    found = list(pages(entity({n: message(n) for n in sequences}), count, start))
+    assert [standing(each).sequence for page in found for each in page] == sorted(n for n in sequences if n >= start)
+    assert all(0 < len(page) <= count for page in found)
+
+
+@pytest.mark.parametrize("fragments", [[0], [1, 2, 5]])
+def test_i3_a_look_ends_though_messages_come_faster_than_it_goes(fragments: list[int]) -> None:
+    held = {
+        (each << FRAGMENT_BITS) + n: message((each << FRAGMENT_BITS) + n) for each in fragments for n in range(1, 40)
+    }
+    stood = sorted(held)
+
+    def busy(start: int, count: int) -> Sequence[bytes]:
+        page = entity(dict(sorted(held.items())))(start, count)
+        for each in fragments:
+            top = max(n for n in held if n >> FRAGMENT_BITS == each)
+            held.update({n: message(n) for n in range(top + 1, top + 1 + 2 * count)})
+        return page
+
+    found = [standing(each).sequence for page in islice(pages(busy, 10), 1000) for each in page]
+    assert set(stood) <= set(found)
+    assert len(found) == len(set(found))
+    assert len(found) < 4000
 
 
 def test_between_fragments_of_a_partitioned_entity_there_is_no_hole() -> None:

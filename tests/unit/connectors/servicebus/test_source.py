@@ -9,7 +9,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StringType, StructField, StructType
 
 from isthmus.connectors.servicebus.batch import store as store_module
-from isthmus.connectors.servicebus.batch.error import BatchInUseError
+from isthmus.connectors.servicebus.batch.error import BatchEntityError, BatchInUseError
 from isthmus.connectors.servicebus.batch.store import BatchStore
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.source import (
@@ -100,3 +100,19 @@ def test_another_schema_is_refused_i4() -> None:
             InvalidArgumentError, match=r"struct<body:string> is not that of mode=decoded; remove \.schema"
         ):
             make(wrong)
+
+
+def test_a_checkpoint_of_another_entity_is_refused_while_messages_of_it_are_unsettled(tmp_path: Path) -> None:
+    """Their tokens would be refused at the wrong entity, and a subscription beside it counts alike."""
+    store = kept(tmp_path)
+    assert store.entity("q") == "q"
+    writer = store.writer(1, 0)
+    writer.add([1], [b"t" * 16], [b"m"])
+    writer.complete(30_000)
+    start, end = {"batch": 0}, {"batch": 1, "batches": "abc"}
+    other = BatchReader(SourceOptions.read(OPTIONS | {"spool": str(tmp_path), "entity": "another"}))
+    with pytest.raises(BatchEntityError, match=r"'another': the checkpoint is that of a query of .*checkpointLocation"):
+        other.partitions(start, end)
+    again = BatchReader(SourceOptions.read(OPTIONS | {"spool": str(tmp_path)}))
+    assert len(again.partitions(start, end)) == 1
+    again.stop()

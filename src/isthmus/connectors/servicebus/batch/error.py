@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from isthmus.errors import IsthmusError
 
-__all__ = ["BatchFolderError", "BatchInUseError", "BatchLockError", "BatchOverError", "BatchReadInPartError"]
+__all__ = [
+    "BatchEntityError",
+    "BatchFolderError",
+    "BatchInUseError",
+    "BatchLockError",
+    "BatchOverError",
+    "BatchReadInPartError",
+]
 
 
 class BatchReadInPartError(IsthmusError):
@@ -75,6 +82,22 @@ class BatchOverError(IsthmusError):
         return (
             f"'{a.get('path')}': batch {a.get('batch')} is committed, and its messages are settled; evaluate a batch before the "
             "function of foreachBatch returns"
+        )
+
+
+class BatchEntityError(IsthmusError):
+    """The checkpoint is that of a query of another entity."""
+
+    code = "batch-entity"
+
+    def __init__(self, path: str = "", other: str = "", folder: str = "") -> None:
+        super().__init__("", path=path, other=other, folder=folder)
+
+    def text(self) -> str:
+        a = self.attributes
+        return (
+            f"'{a.get('path')}': the checkpoint is that of a query of '{a.get('other')}', whose messages are in {a.get('folder')} and "
+            "would never be settled. Give this query a checkpointLocation of its own"
         )
 
 

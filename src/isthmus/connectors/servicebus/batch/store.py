@@ -8,6 +8,7 @@ their locks have expired.
 
 Files; BATCH is the number of the batch, READER that of its partition:
     owner                  locked (flock) by the driver that uses the folder
+    entity                 whose messages the batches hold
     settled                number of the last batch that is settled
     guard                  its modification time: since when locks of a dead reader may exist
     BATCH-READER.lock      locked by the worker that receives
@@ -179,6 +180,18 @@ class BatchStore:
         self._owner = fd
         self.guard()
         return True
+
+    def entity(self, path: str) -> str:
+        """Whose messages the batches hold: the path of an earlier run that has left some, else this one, which is noted."""
+        file = self.folder / "entity"
+        if self.listed("index") or self.listed("late"):
+            with contextlib.suppress(FileNotFoundError):
+                if found := file.read_text(encoding="utf-8"):
+                    return found
+        part = self.folder / "entity.part"
+        part.write_text(path, encoding="utf-8")
+        part.replace(file)
+        return path
 
     def listed(self, kind: str) -> list[tuple[int, int]]:
         """Batch and reader of all files of a kind (`index` or `late`), in order."""

@@ -155,6 +155,11 @@ class ServiceBusSource(End):
             receiver.drain()
         self.pool.add_leaving(self)
 
+    @property
+    def has_left(self) -> bool:
+        """Whether another source may open: it may at once, as what this one still has is locked, which an ordered source waits for."""
+        return True
+
     # ---- the end
 
     def mark(self) -> None:

@@ -9,6 +9,7 @@ from isthmus.testing.bridge.pair import Ability
 from isthmus.testing.bridge.scenario.registry import scenario
 
 SCRIPT = Ability.SCRIPT
+MOVES = 6
 
 
 @scenario()
@@ -42,6 +43,24 @@ def a_removed_route_comes_back(bench: Bench) -> None:
         driver.query.add(route)
         bench.wait_moved(route)
     bench.check(route)
+
+
+@scenario()
+def a_route_moves_from_slot_to_slot(bench: Bench) -> None:
+    """Two readers; a route goes back and forth between them while messages flow, and keeps its order. The other one does not notice."""
+    moving, staying = bench.route("moving"), bench.route("staying")
+    with bench.driver(moving, staying, slots=2) as driver:
+        for round_ in range(MOVES):
+            for route in (moving, staying):
+                bench.publish(route, 40)
+            bench.wait_accepted(moving, round_ * 40 + 1)
+            driver.query.move(moving.name, (round_ + 1) % 2)
+        bench.wait_moved(moving, staying)
+        bench.wait(lambda: driver.report(moving).settled >= MOVES * 40, "the driver to be told")
+        assert driver.report(moving).settled == MOVES * 40, "counts go on over the readers"
+        assert not driver.deaths
+    for route in (moving, staying):
+        bench.check(route)
 
 
 @scenario()

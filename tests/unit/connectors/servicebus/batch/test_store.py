@@ -96,6 +96,15 @@ def test_a_folder_goes_when_nothing_in_it_is_needed(store: BatchStore) -> None:
     assert not store.folder.exists()
 
 
+def test_the_batches_of_one_entity_are_not_taken_for_those_of_another(store: BatchStore) -> None:
+    assert store.entity("orders") == "orders"
+    assert store.entity("payments") == "payments"  # nothing is left of the other
+    write(store, 3, 7)
+    assert store.entity("orders") == "payments"
+    store.remove(3, 0)
+    assert store.entity("orders") == "orders"
+
+
 def test_late_messages_outlive_their_batch(store: BatchStore) -> None:
     write(store, 3, 7, 8)
     store.add_late(3, 0, [(7, 1000), (8, 1001)])

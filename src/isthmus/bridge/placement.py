@@ -1,0 +1,149 @@
+"""Which slot of a query carries each route that one reader carries.
+
+What it is: pure; counts and the time in, moves out. A new route goes to the slot with the least to do. Every few seconds the rates of all
+routes are observed, and where one slot has much more to do than another, one route moves. What it is not: how a route moves
+(`isthmus.bridge.host.control_account`), or the routes that every slot carries.
+
+Invariants:
+    I1. A route has one slot at a time.
+    I2. A move brings the busiest and the least busy slot closer together: a route alone on its slot, or as busy as all of the difference,
+        stays.
+    I3. A route that has moved stays for REST_SECONDS, and at most one route of a query moves at each look.
+    I4. Routes of a slot that has no reader for ADOPT_SECONDS, while others have one, move to those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["Move", "Placement"]
+
+LOOK_SECONDS = 5.0
+REST_SECONDS = 60.0
+# Spark starts the tasks of a batch together, each within a second or two where it has a core for it.
+ADOPT_SECONDS = 10.0
+# Messages per second. A reader carries tens of thousands: below this nothing is gained that is worth the pause of a route.
+LEAST_RATE = 200.0
+# Of what the busiest slot has to do: a smaller difference moves nothing.
+LEAST_GAP = 0.25
+# Weight of what was observed last.
+_NEWEST = 0.5
+
+
+class Move(NamedTuple):
+    """A route is to be carried by another slot."""
+
+    name: str
+    slot: int
+
+
+@dataclass(slots=True)
+class _Route:
+    slot: int
+    rate: float = 0.0
+    looks: int = 0  # rates observed
+    total: int = 0
+    moved_at: float = -math.inf
+
+
+class Placement:
+    """The slots of one query's routes.
+
+    Attributes:
+        slots: how many there are.
+    """
+
+    def __init__(self) -> None:
+        self.slots = 1
+        self._routes: dict[str, _Route] = {}
+        self._looked_at = -math.inf
+        self._away_since: dict[int, float] = {}
+
+    def slot_of(self, name: str) -> int:
+        """The slot of a route; one that has none gets one."""
+        route = self._routes.get(name)
+        if route is None or route.slot >= self.slots:
+            loads = self._loads(range(self.slots))
+            route = self._routes[name] = _Route(min(loads, key=lambda slot: (*loads[slot], slot)))
+        return route.slot
+
+    def put(self, name: str, slot: int) -> None:
+        """A route goes to a slot, whatever its rate."""
+        self.slot_of(name)
+        self._routes[name].slot = slot
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to look."""
+        return self.slots > 1 and now >= self._looked_at + LOOK_SECONDS
+
+    def look(self, settled: dict[str, int], live: AbstractSet[int], now: float) -> list[Move]:
+        """What is to move now.
+
+        Args:
+            settled: by route that is carried and does not move just now, how many of its messages have been settled in all.
+            live: the slots that have a reader.
+            now: monotonic seconds.
+        """
+        seconds, self._looked_at = now - self._looked_at, now
+        for name, total in settled.items():
+            self.slot_of(name)
+            route = self._routes[name]
+            if math.isfinite(seconds) and seconds > 0:
+                rate = max(0, total - route.total) / seconds
+                # The first difference is to what was counted before anybody looked.
+                route.rate = rate if route.looks <= 1 else route.rate + _NEWEST * (rate - route.rate)
+                route.looks += 1
+            route.total = total
+        moves = self._adopt(settled, live, now) or self._balance(settled, live, now)
+        for move in moves:
+            route = self._routes[move.name]
+            route.slot, route.moved_at = move.slot, now
+        return moves
+
+    def _loads(self, slots: AbstractSet[int] | range) -> dict[int, tuple[float, int]]:
+        """By slot: messages per second and number of routes."""
+        loads = dict.fromkeys(slots, (0.0, 0))
+        for route in self._routes.values():
+            if route.slot in loads:
+                rate, count = loads[route.slot]
+                loads[route.slot] = rate + route.rate, count + 1
+        return loads
+
+    def _adopt(self, settled: dict[str, int], live: AbstractSet[int], now: float) -> list[Move]:
+        self._away_since = {slot: self._away_since.get(slot, now) for slot in range(self.slots) if slot not in live}
+        gone = {slot for slot, since in self._away_since.items() if now - since >= ADOPT_SECONDS}
+        if not gone or not live:
+            return []
+        loads = self._loads(live)
+        moves = []
+        for name in settled:
+            route = self._routes[name]
+            if route.slot in gone:
+                slot = min(loads, key=lambda each: (*loads[each], each))
+                rate, count = loads[slot]
+                loads[slot] = rate + route.rate, count + 1
+                moves.append(Move(name, slot))
+        return moves
+
+    def _balance(self, settled: dict[str, int], live: AbstractSet[int], now: float) -> list[Move]:
+        if len(live) < 2:
+            return []
+        loads = {slot: rate for slot, (rate, _) in self._loads(live).items()}
+        busiest, idlest = max(loads, key=lambda slot: loads[slot]), min(loads, key=lambda slot: loads[slot])
+        gap = loads[busiest] - loads[idlest]
+        if loads[busiest] < LEAST_RATE or gap < LEAST_GAP * loads[busiest]:
+            return []
+        candidates = {
+            name: abs(gap - 2 * route.rate)
+            for name in settled
+            if (route := self._routes[name]).slot == busiest
+            and route.looks > 2
+            and now >= route.moved_at + REST_SECONDS
+        }
+        name = min(candidates, key=lambda each: candidates[each], default="")
+        if not name or candidates[name] > gap * (1 - LEAST_GAP):
+            return []
+        return [Move(name, idlest)]

@@ -1,0 +1,70 @@
+"""When a consumer without credit fetches no more.
+
+What it is: which partitions are paused, and since when there has been no credit. What it is not: the credit (`read_queue`).
+Specification: Apache Kafka documentation, "Consumption Flow Control".
+
+Invariants:
+    I1. Nothing is paused before there has been no credit for `PAUSE_SECONDS`: what was fetched is thrown away by a pause.
+    I2. A partition that is handed over is not left paused: librdkafka may remember it until it comes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from typing import Any
+
+from confluent_kafka import KafkaException, TopicPartition
+
+__all__ = ["PartitionPause"]
+
+# A consumer that has no credit fetches no more after so long.
+PAUSE_SECONDS = 1.0
+
+
+class PartitionPause:
+    """The partitions of one topic."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._paused: set[int] = set()
+        self._since = 0.0  # 0: there is credit
+
+    @property
+    def waits(self) -> bool:
+        """Whether there has been no credit for a while, and nothing is paused yet."""
+        return bool(self._since) and not self._paused
+
+    def pause(self, consumer: Any, partitions: Collection[int], now: float) -> bool:
+        """There is no credit; whether it is time to fetch no more."""
+        if not self._since:
+            self._since = now
+            return False
+        if now - self._since < PAUSE_SECONDS:
+            return False
+        fresh = set(partitions) - self._paused
+        if fresh:
+            consumer.pause(self._places(fresh))
+            self._paused |= fresh
+        return True
+
+    def resume(self, consumer: Any, partitions: Collection[int]) -> None:
+        """There is credit."""
+        self._since = 0.0
+        known, self._paused = self._paused.intersection(partitions), set()
+        if known:
+            consumer.resume(self._places(known))
+
+    def leave(self, consumer: Any, partitions: Collection[int]) -> None:
+        """Partitions are handed over (I2)."""
+        paused = self._paused.intersection(partitions)
+        if paused:
+            with contextlib.suppress(KafkaException):
+                consumer.resume(self._places(paused))
+
+    def forget(self, partitions: Collection[int]) -> None:
+        """Partitions are somebody else's."""
+        self._paused.difference_update(partitions)
+
+    def _places(self, partitions: Collection[int]) -> list[TopicPartition]:
+        return [TopicPartition(self._topic, number) for number in partitions]

@@ -1,0 +1,46 @@
+"""Offsets of a streaming query: how far each partition has been read, and how far the next batch goes.
+
+What it is: the pure arithmetic on offsets by partition, which Spark keeps as JSON in its checkpoint. What it is not: the cluster
+(`topic`).
+
+Invariants:
+    I1. A batch has no more records than `most`, and each partition with something to read gets some where there is room.
+    I2. An offset never goes back, and a partition that is added later is read from its first record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["Offsets", "from_spark", "next_offsets", "to_spark"]
+
+Offsets = Mapping[int, int]
+
+
+def from_spark(offset: Mapping[str, int]) -> dict[int, int]:
+    """Offsets of a checkpoint."""
+    return {int(number): int(place) for number, place in offset.items()}
+
+
+def to_spark(offsets: Offsets) -> dict[str, int]:
+    """Offsets as a checkpoint keeps them."""
+    return {str(number): offsets[number] for number in sorted(offsets)}
+
+
+def next_offsets(start: Offsets, ends: Offsets, most: int) -> dict[int, int]:
+    """How far the next batch goes.
+
+    Args:
+        start: how far the last one went.
+        ends: behind the last record of each partition.
+        most: records that it may have.
+    """
+    found = {number: start.get(number, 0) for number in {*start, *ends}}
+    waiting = {number: end - found[number] for number, end in ends.items() if end > found[number]}
+    left = most
+    # The partitions with the least first: what they leave over goes to the others.
+    for place, number in enumerate(sorted(waiting, key=lambda each: (waiting[each], each))):
+        share = min(waiting[number], -(-left // (len(waiting) - place)))
+        found[number] += share
+        left -= share
+    return found

@@ -1,0 +1,120 @@
+"""Records as rows of the data source, and rows as records.
+
+What it is: the columns of a read, and what a write takes of its rows, pure. What it is not: Spark's classes (`source`, `sink`).
+
+Invariants:
+    I1. What was read can be written again: value, key, headers and timestamp are the same.
+    I2. A record without value (tombstone) is a row whose value is null, and the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any
+
+import pyarrow as pa
+
+from isthmus.errors import ConfigError, Fault, InvalidArgumentError
+
+__all__ = ["DDL", "SCHEMA", "check_columns", "records_of", "rows_of"]
+
+DDL = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
+    "headers array<struct<key: string, value: binary>>"
+)
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", _TIMESTAMP),
+        ("headers", pa.list_(_HEADER)),
+    ]
+)
+_WRITTEN = ("key", "value", "partition", "timestamp", "headers")
+# What is read beside a record, and passed over by a write.
+_PLACE = ("topic", "offset")
+_NO_TIMESTAMP = 0
+
+
+def rows_of(records: Sequence[Any]) -> pa.RecordBatch:
+    """Records of confluent-kafka as a batch of `SCHEMA`."""
+    times = [each.timestamp() for each in records]
+    columns = [
+        pa.array([each.key() for each in records], pa.binary()),
+        pa.array([each.value() for each in records], pa.binary()),
+        pa.array([each.topic() for each in records], pa.string()),
+        pa.array([each.partition() for each in records], pa.int32()),
+        pa.array([each.offset() for each in records], pa.int64()),
+        pa.array([ms * 1000 if kind != _NO_TIMESTAMP else None for kind, ms in times], pa.int64()).cast(_TIMESTAMP),
+        pa.array(
+            [[{"key": name, "value": value} for name, value in each.headers() or ()] for each in records],
+            pa.list_(_HEADER),
+        ),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def check_columns(names: Sequence[str]) -> None:
+    """Checks that records can be made of rows with these columns.
+
+    Raises:
+        ConfigError: there is no value, or a column of which nothing would be written.
+    """
+    if "value" not in names:
+        raise InvalidArgumentError(
+            "isthmus_kafka writes rows with a column 'value' (binary or string; null: a tombstone)"
+        )
+    faults = []
+    for name in names:
+        if name in _WRITTEN or name in _PLACE:
+            continue
+        near = get_close_matches(name.lower(), _WRITTEN, 1)
+        hint = f"write {near[0]}" if near else "drop it, or put it into value or headers"
+        faults.append(Fault(f"isthmus_kafka write: there is no column '{name}'", hint))
+    if faults:
+        raise ConfigError(faults)
+
+
+def records_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """What a producer takes of each row: value, key, headers, timestamp and partition.
+
+    Raises:
+        InvalidArgumentError: a cell cannot be written.
+    """
+    names = [name for name in _WRITTEN if name in batch.schema.names]
+    for row in batch.select(names).to_pylist():
+        found: dict[str, Any] = {"value": _bytes(row["value"], "value"), "key": _bytes(row.get("key"), "key")}
+        if row.get("headers"):
+            found["headers"] = [_header(each) for each in row["headers"]]
+        if row.get("timestamp") is not None:
+            found["timestamp"] = _milliseconds(row["timestamp"])
+        if row.get("partition") is not None:
+            found["partition"] = int(row["partition"])
+        yield found
+
+
+def _bytes(value: Any, name: str) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    raise InvalidArgumentError(f"column '{name}' holds {type(value).__name__}; cast it to binary or string")
+
+
+def _header(each: Any) -> tuple[str, bytes | None]:
+    if not isinstance(each, Mapping) or not isinstance(each.get("key"), str):
+        raise InvalidArgumentError("column 'headers' is no array<struct<key: string, value: binary>>")
+    return each["key"], _bytes(each.get("value"), "headers")
+
+
+def _milliseconds(value: Any) -> int:
+    if not isinstance(value, datetime):
+        raise InvalidArgumentError(f"column 'timestamp' holds {type(value).__name__}; cast it to timestamp")
+    return round(value.timestamp() * 1000)

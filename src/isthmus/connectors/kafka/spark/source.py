@@ -1,0 +1,164 @@
+"""The Spark data source `isthmus_kafka`: what Spark calls to read a topic of Kafka.
+
+What it is: a batch read of all records that stand, and a streaming read in micro-batches whose offsets Spark keeps in its checkpoint. What
+it is not: a route (`isthmus.connectors.kafka.source`), whose offsets a consumer group keeps; the sink (`sink`).
+Specification: PySpark documentation, "Python Data Source API".
+
+Invariants:
+    I1. A batch that Spark repeats has the same records: its offsets name them.
+    I2. Nothing is committed to a group before Spark has committed the batch, and the query does not go by what is committed there.
+    I3. A schema that is not the data source's own is refused when the query is planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from isthmus.connectors.kafka.spark.offset import from_spark, next_offsets, to_spark
+from isthmus.connectors.kafka.spark.option import ReadOptions, read_options
+from isthmus.connectors.kafka.spark.row import DDL, SCHEMA, rows_of
+from isthmus.connectors.kafka.spark.sink import KafkaSinkMixin
+from isthmus.errors import InvalidArgumentError
+from isthmus.extra import require
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from isthmus.connectors.kafka.spark.topic import Topic
+
+__all__ = ["KafkaDataSource"]
+
+
+class KafkaDataSource(KafkaSinkMixin, DataSource):
+    """`format("isthmus_kafka")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "isthmus_kafka"
+
+    def schema(self) -> str:
+        return DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return TopicReader(self._read_options(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return TopicStreamReader(self._read_options(schema))
+
+    def _read_options(self, schema: StructType) -> ReadOptions:
+        options = read_options(self.options)
+        if not to_arrow_schema(schema, timezone="UTC").equals(SCHEMA):
+            raise InvalidArgumentError(
+                f"isthmus_kafka read: the schema {schema.simpleString()} is not {DDL}; remove .schema(...) and select or cast columns "
+                "after load()"
+            )
+        require("kafka", "a Kafka source")
+        return options
+
+
+class TopicRange(InputPartition):
+    """The records of one partition from `first` up to `stop`."""
+
+    def __init__(self, number: int, first: int, stop: int) -> None:
+        super().__init__(number)
+        self.number = number
+        self.first = first
+        self.stop = stop
+
+    def __repr__(self) -> str:
+        return f"TopicRange({self.number}, {self.first}, {self.stop})"
+
+
+def _open(options: ReadOptions, group: str = "") -> Topic:
+    # Here, since the processes in which Spark plans import this module and need not have a client of Kafka.
+    from isthmus.connectors.kafka.spark.topic import Topic
+
+    return Topic(options, options.topic, group)
+
+
+def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    assert isinstance(partition, TopicRange)
+    with _open(options) as topic:
+        for records in topic.records(
+            partition.number, partition.first, partition.stop, may_miss=options.missing == "skip"
+        ):
+            yield rows_of(records)
+
+
+class TopicReader(DataSourceReader):
+    """A batch read: all records that stand when it is planned."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with _open(self.options) as topic:
+            edges = topic.edges()
+        return [TopicRange(number, low, high) for number, (low, high) in edges.items() if low < high]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self.options, partition)
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming read; at the driver but for `read`."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self._opened: Topic | None = None
+        self._last: dict[int, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options, "_opened": None, "_last": None}
+
+    @property
+    def _topic(self) -> Topic:
+        if self._opened is None:
+            self._opened = _open(self.options, self.options.group)
+        return self._opened
+
+    def _ends(self) -> dict[int, int]:
+        return {number: high for number, (_, high) in self._topic.edges().items()}
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        at = 1 if self.options.start == "latest" else 0
+        return to_spark({number: edges[at] for number, edges in self._topic.edges().items()})
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._last = self._ends()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        return ReadMaxRows(self.options.max_records)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.max_records
+        ends = self._ends() if self._last is None else self._last
+        return to_spark(next_offsets(from_spark(start), ends, most))
+
+    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
+        return to_spark(self._ends())
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        first = from_spark(start)
+        return [
+            TopicRange(number, first.get(number, 0), stop)
+            for number, stop in from_spark(end).items()
+            if stop > first.get(number, 0)
+        ]
+
+    def commit(self, end: dict[str, int]) -> None:
+        if self.options.group:
+            self._topic.commit(from_spark(end))
+
+    def stop(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self.options, partition)

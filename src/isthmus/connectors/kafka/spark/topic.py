@@ -1,0 +1,134 @@
+"""One topic as the data source reads it: where its partitions begin and end, and the records between two offsets.
+
+What it is: a consumer that is a member of no group. Calls block. What it is not: the offsets of a query (`offset`), or Spark.
+Specification: Apache Kafka documentation, "Consumer Position"; records of transactions that are open or aborted are not read.
+
+Invariants:
+    I1. `records` gives every record from the first offset up to the last that stands, and ends, whatever gaps there are.
+    I2. Records that were removed are an error, unless they may be missing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from isthmus.connectors.kafka.cluster import LOOK_SECONDS, look_at
+from isthmus.connectors.kafka.group import errors_of, reader_settings
+from isthmus.connectors.kafka.option import ClusterOptions
+from isthmus.errors import ConnectionLostError, IsthmusError
+
+__all__ = ["RecordsMissingError", "Topic"]
+
+# A group name is needed to make a consumer; nothing is committed to it.
+_GROUP = "isthmus-spark"
+_PAGE = 1000
+_POLL_SECONDS = 0.5
+# Nothing has come for so long, though there is something: the cluster is away.
+SILENCE_SECONDS = 120.0
+
+
+class RecordsMissingError(IsthmusError):
+    """The next records of a query do not stand any more."""
+
+    code = "records-missing"
+
+
+class Topic:
+    """One topic.
+
+    Args:
+        options: how its cluster is reached.
+        name: of the topic.
+        group: to which `commit` commits; empty: none.
+    """
+
+    def __init__(self, options: ClusterOptions, name: str, group: str = "") -> None:
+        self._options = options
+        self._name = name
+        with errors_of(options, name):
+            self._consumer = Consumer({**reader_settings(options, group or _GROUP), "enable.partition.eof": True})
+
+    def edges(self) -> dict[int, tuple[int, int]]:
+        """By partition, the first offset and the one behind the last record.
+
+        Raises:
+            EntityNotFoundError: there is no such topic.
+            IsthmusError: no answer, or a refusal.
+        """
+        partitions = look_at(self._options, self._name).partitions
+        found = {}
+        with errors_of(self._options, self._name):
+            for number in range(partitions):
+                low, high = self._consumer.get_watermark_offsets(
+                    TopicPartition(self._name, number), timeout=LOOK_SECONDS
+                )
+                found[number] = low, high
+        return found
+
+    def records(self, partition: int, first: int, stop: int, *, may_miss: bool) -> Iterator[list[Any]]:
+        """The records from `first` up to `stop`, which is not among them.
+
+        Raises:
+            RecordsMissingError: some were removed.
+            IsthmusError: no answer, or a refusal.
+        """
+        where = TopicPartition(self._name, partition, first)
+        with errors_of(self._options, self._name):
+            low = int(self._consumer.get_watermark_offsets(where, timeout=LOOK_SECONDS)[0])
+            if low > first and not may_miss:
+                raise RecordsMissingError(
+                    f"topic '{self._name}', partition {partition}: the records from offset {first} up to {min(low, stop)} were removed "
+                    "before they were read; write missing=skip to go on with those that stand, or a new checkpointLocation"
+                )
+            at = max(first, low)
+            self._consumer.assign([TopicPartition(self._name, partition, at)])
+            heard = time.monotonic()
+            while at < stop:
+                page: list[Any] = self._consumer.consume(_PAGE, _POLL_SECONDS)
+                if page:
+                    at = max(map(self._after, page))
+                found = [record for record in page if record.error() is None and record.offset() < stop]
+                if found:
+                    yield found
+                if page:
+                    heard = time.monotonic()
+                if time.monotonic() > heard + SILENCE_SECONDS:
+                    raise ConnectionLostError(
+                        f"topic '{self._name}', partition {partition}: no record came for {SILENCE_SECONDS:g} s"
+                    )
+
+    @staticmethod
+    def _after(record: Any) -> int:
+        """Up to where a partition has been read with this record, or with the end that was told instead of one."""
+        error = record.error()
+        if error is None:
+            return int(record.offset()) + 1
+        if error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
+        return int(record.offset())
+
+    def commit(self, offsets: dict[int, int]) -> None:
+        """Commits offsets to the group.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        places = [TopicPartition(self._name, number, offset) for number, offset in offsets.items()]
+        with errors_of(self._options, self._name):
+            self._consumer.commit(offsets=places, asynchronous=False)
+
+    def close(self) -> None:
+        """Ends it."""
+        with suppress(KafkaException, RuntimeError):
+            self._consumer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

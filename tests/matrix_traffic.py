@@ -1,0 +1,134 @@
+"""The publishers of the fault matrix, and what they know: which messages a namespace has acknowledged.
+
+Each namespace has a thread that sends to its entities in turn, so that it can be killed beside the others. A message is expected at its
+targets once it was acknowledged; one without an answer may stand there or not.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from isthmus.amqp import section
+from isthmus.demo.stamped import Stamped
+from isthmus.errors import IsthmusError
+from isthmus.replication.reach import Reach
+from isthmus.testing.federation import FederationProcess
+from isthmus.topology.model import Endpoint
+from isthmus.transport import Sender
+from matrix_scenario import Scenario
+
+__all__ = ["Traffic"]
+
+CHUNK, BURST = 10, 150
+PAUSE_SECONDS = 1.0
+RETRY_SECONDS = 0.5
+PADDING = "x" * 200
+INVALID_EVERY = 50
+
+
+class Traffic:
+    """Publishers to all scenarios.
+
+    Args:
+        federation: where they send.
+        scenarios: what they send to.
+
+    Attributes:
+        acknowledged: messages by task.
+        invalid: those of them that steps have to set aside, by task.
+    """
+
+    def __init__(self, federation: FederationProcess, scenarios: Sequence[Scenario]) -> None:
+        self.acknowledged: Counter[str] = Counter()
+        self.invalid: Counter[str] = Counter()
+        self._federation = federation
+        self._scenarios = scenarios
+        self._sent: Counter[Endpoint] = Counter()
+        self._ledgers = {each.task: Stamped(each.ledger_flows(federation.federation)) for each in scenarios}
+        self._over = threading.Event()
+        self._bursting: dict[Endpoint, bool] = {}
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Publish until the block ends; whatever was begun is answered then."""
+        self._over.clear()
+        aliases = {source.alias for each in self._scenarios for source in each.sources}
+        threads = [threading.Thread(target=self._run, args=(alias,), daemon=True) for alias in aliases]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            for thread in threads:
+                thread.join(120.0)
+                assert not thread.is_alive(), "a publisher hangs"
+
+    def burst(self) -> None:
+        """Send a larger number to each entity at once."""
+        for scenario in self._scenarios:
+            for source in scenario.sources:
+                self._bursting[source] = True
+
+    def judge(self, scenario: Scenario) -> Counter[str]:
+        """What stands at the targets by the publishers' own numbers.
+
+        Raises:
+            IsthmusError: a target cannot be read.
+        """
+        found: Counter[str] = Counter()
+        with Reach(self._federation.federation) as reach:
+            for each in self._ledgers[scenario.task].judge(reach, 0):
+                found.update({kind: each.counts[kind] for kind in ("lost", "duplicated", "out_of_order")})
+        return found
+
+    def _run(self, alias: str) -> None:
+        while not self._over.is_set():
+            try:
+                self._publish(alias)
+            except (IsthmusError, OSError):
+                self._over.wait(RETRY_SECONDS)
+
+    def _publish(self, alias: str) -> None:
+        with ExitStack() as stack:
+            reach = stack.enter_context(Reach(self._federation.federation))
+            senders = []
+            for scenario in self._scenarios:
+                for source in scenario.sources:
+                    if source.alias == alias:
+                        client = stack.enter_context(reach.open(source))
+                        senders.append((scenario, source, Sender(client, source.entity).wait_ready()))
+            while not self._over.is_set():
+                for scenario, source, sender in senders:
+                    self._send(scenario, source, sender)
+                self._over.wait(PAUSE_SECONDS)
+
+    def _send(self, scenario: Scenario, source: Endpoint, sender: Sender) -> None:
+        count = BURST if self._bursting.pop(source, False) else CHUNK
+        first = self._sent[source] + 1
+        self._sent[source] += count  # a number is never sent again, whatever becomes of its message
+        messages = [_message(source.alias, number) for number in range(first, first + count)]
+        sender.send_all(messages, batch=count)
+        for number, message in enumerate(messages, first):
+            self._ledgers[scenario.task].publish(source, source.alias, number, message)
+            self.invalid[scenario.task] += scenario.has_invalid and not number % INVALID_EVERY
+        self.acknowledged[scenario.task] += count
+
+
+def _message(publisher: str, number: int) -> bytes:
+    is_valid = bool(number % INVALID_EVERY)
+    body = {"number": number, "padding": PADDING} | ({"dest": "IAH"} if is_valid else {})
+    return section.encode_message(
+        json.dumps(body).encode(),
+        properties={"message_id": f"{publisher}-{number}", "subject": "flight", "content_type": "application/json"},
+        application_properties={
+            "publisher": publisher,
+            "number": number,
+            "valid": is_valid,
+            "lane": ("low", "high", "other")[number % 3],
+        },
+    )

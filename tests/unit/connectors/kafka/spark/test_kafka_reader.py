@@ -1,0 +1,112 @@
+"""isthmus.connectors.kafka.spark.source: what Spark calls at the driver, without Spark's Java and without a cluster."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, ClassVar, Self
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import StructType
+
+from isthmus.connectors.kafka.spark import source
+from isthmus.connectors.kafka.spark.row import SCHEMA
+from isthmus.errors import ConfigError, InvalidArgumentError
+from pyspark_isthmus_kafka import DefaultSource
+
+OPTIONS = {"bootstrap_servers": "a:1", "topic": "t"}
+
+
+class Topic:
+    """A topic whose edges the test sets."""
+
+    edges_now: ClassVar[dict[int, tuple[int, int]]] = {}
+
+    def __init__(self, *_: Any) -> None:
+        self.committed: list[dict[int, int]] = []
+
+    def edges(self) -> dict[int, tuple[int, int]]:
+        return self.edges_now
+
+    def commit(self, offsets: dict[int, int]) -> None:
+        self.committed.append(offsets)
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_open", Topic)
+
+
+def made(**options: str) -> Any:
+    return DefaultSource(CaseInsensitiveDict(OPTIONS | options))
+
+
+def reader(**options: str) -> Any:
+    return source.TopicStreamReader(source.read_options(OPTIONS | options))
+
+
+@pytest.mark.parametrize(("start", "expected"), [("earliest", {"0": 3, "1": 0}), ("latest", {"0": 9, "1": 5})])
+def test_where_a_query_without_checkpoint_begins(start: str, expected: dict[str, int]) -> None:
+    Topic.edges_now = {0: (3, 9), 1: (0, 5)}
+    assert reader(start=start).initialOffset() == expected
+
+
+def test_a_batch_is_named_by_its_offsets() -> None:
+    """I1."""
+    Topic.edges_now = {0: (0, 9), 1: (0, 5)}
+    stream = reader()
+    end = stream.latestOffset({"0": 4, "1": 5}, ReadMaxRows(3))
+    assert end == {"0": 7, "1": 5}
+    (part,) = stream.partitions({"0": 4, "1": 5}, end)
+    assert (part.number, part.first, part.stop) == (0, 4, 7)
+    assert pickle.loads(pickle.dumps(stream)).options == stream.options
+    assert stream.latestOffset({"0": 9, "1": 5}, ReadMaxRows(3)) == {"0": 9, "1": 5}
+
+
+def test_what_comes_after_the_start_of_a_query_of_what_is_available_is_left() -> None:
+    Topic.edges_now = {0: (0, 9)}
+    stream = reader()
+    stream.prepareForTriggerAvailableNow()
+    Topic.edges_now = {0: (0, 12)}
+    assert stream.latestOffset({"0": 0}, stream.getDefaultReadLimit()) == {"0": 9}
+    assert stream.reportLatestOffset() == {"0": 12}
+
+
+def test_only_a_query_with_a_group_commits() -> None:
+    """I2."""
+    with_group, without = reader(group="g"), reader()
+    for each in (with_group, without):
+        each.commit({"0": 7, "1": 2})
+    assert with_group._topic.committed == [{0: 7, 1: 2}]
+    assert without._topic.committed == []
+
+
+def test_a_batch_read_has_the_partitions_with_something_in_them() -> None:
+    Topic.edges_now = {0: (3, 9), 1: (5, 5)}
+    read = source.TopicReader(source.read_options(OPTIONS))
+    assert [(each.number, each.first, each.stop) for each in read.partitions()] == [(0, 3, 9)]  # type: ignore[attr-defined]
+
+
+def test_what_is_refused_when_the_query_is_planned() -> None:
+    """I3, and I2 of the sink."""
+    own = from_arrow_schema(SCHEMA)
+    assert isinstance(made().reader(own), source.TopicReader)
+    with pytest.raises(InvalidArgumentError, match="schema"):
+        made().streamReader(StructType().add("value", "string"))
+    with pytest.raises(ConfigError):
+        made(nonsense="1").reader(own)
+    with pytest.raises(InvalidArgumentError, match="overwritten"):
+        made().writer(own, True)
+    with pytest.raises(ConfigError, match="no column 'valu'"):
+        made().writer(StructType().add("value", "string").add("valu", "string"), False)
