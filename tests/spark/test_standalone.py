@@ -22,6 +22,7 @@ from spark_cluster import BARE, Cluster, Node, missing, wait_until
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.soak,
     pytest.mark.skipif(bool(missing()), reason=f"a cluster of users needs {missing()}"),
 ]
 
