@@ -64,6 +64,7 @@ class Staging:
         on_staged: called when something is staged where nothing was, and again when `is_awaited` becomes true.
         is_awaited: whether a commit is wanted now: somebody waits for it, or it makes something visible.
         on_refused: called when the store refused a write, before the error goes on to the caller.
+        drops: how often all that was staged had to be forgotten.
         pending_ids: message ids seen by detection and not yet readable from the store.
     """
 
@@ -81,6 +82,7 @@ class Staging:
         self._idle = True
         self._held = False
         self._patient = False
+        self.drops = 0
 
     @property
     def has_staged(self) -> bool:
@@ -156,16 +158,19 @@ class Staging:
         self.pending_ids.clear()
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
-        """What is staged within is staged whole (I1), or everything staged has failed: a store that refuses sees to that
-        itself, any other fault is seen to here.
+    def whole(self, *, begun: bool = False) -> Iterator[None]:
+        """What is staged within is staged whole (I1), or everything staged has failed: a store that refuses a write sees to
+        that itself, any other fault is seen to here.
+
+        Args:
+            begun: whether something was changed in memory before, so that a read that fails is such a fault, too.
         """
+        drops = self.drops
         try:
             yield
-        except StoreError:
-            raise
         except Exception as fault:
-            if self.on_refused is not None:
+            is_read = isinstance(fault, StoreError) and not begun
+            if self.drops == drops and not is_read and self.on_refused is not None:
                 self.on_refused(fault)
             raise
 
@@ -209,6 +214,7 @@ class Staging:
 
     def drop(self) -> list[Failure]:
         """Forget everything staged or written and not begun; its failure callbacks."""
+        self.drops += 1
         failures = self._failures
         self._batch = None
         self._touched.clear()
