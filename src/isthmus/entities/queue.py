@@ -225,7 +225,8 @@ class Queue(Relay):
             expired = [pair for pair in pairs if _NEVER != pair[1][:8] <= now]
             if not expired:
                 return pairs
-            self._expire(expired)
+            with self._staging.whole(begun=True):
+                self._expire(expired)
             pairs = [pair for pair in pairs if not _NEVER != pair[1][:8] <= now]
             if pairs:
                 return pairs

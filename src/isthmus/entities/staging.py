@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from isthmus.entities.journal import Batch, Journal
-from isthmus.errors import StoreError
 
 __all__ = ["Callback", "Commit", "Failure", "Member", "Staging"]
 
@@ -83,6 +82,8 @@ class Staging:
         self._held = False
         self._patient = False
         self.drops = 0
+        # How often something was staged.
+        self._changes = 0
 
     @property
     def has_staged(self) -> bool:
@@ -92,6 +93,7 @@ class Staging:
     @property
     def batch(self) -> Batch:
         """The batch to put changes into."""
+        self._changes += 1
         if self._batch is None:
             self._batch = self.journal.batch()
         if not self.is_awaited:
@@ -101,6 +103,7 @@ class Staging:
     def touch(self, member: Member) -> None:
         """The member's state changed: it is written with the batch, and published when the commit ends."""
         self._touched[member] = None
+        self._changes += 1
         if not self.is_awaited:
             self._wake()
 
@@ -160,17 +163,16 @@ class Staging:
     @contextmanager
     def whole(self, *, begun: bool = False) -> Iterator[None]:
         """What is staged within is staged whole (I1), or everything staged has failed: a store that refuses a write sees to
-        that itself, any other fault is seen to here.
+        that itself, any other fault, be it a read that is refused, is seen to here. What has staged nothing costs nothing.
 
         Args:
-            begun: whether something was changed in memory before, so that a read that fails is such a fault, too.
+            begun: whether something was changed in memory before.
         """
-        drops = self.drops
+        drops, changes = self.drops, self._changes
         try:
             yield
         except Exception as fault:
-            is_read = isinstance(fault, StoreError) and not begun
-            if self.drops == drops and not is_read and self.on_refused is not None:
+            if self.drops == drops and (begun or self._changes != changes) and self.on_refused is not None:
                 self.on_refused(fault)
             raise
 

@@ -817,3 +817,21 @@ def test_a_fault_behind_duplicate_detection_leaves_nothing_of_the_message(
     namespace.commit()
     namespace.send("q", message("a"))
     assert queue.active_count == 1
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_returned_messages_that_the_disk_does_not_give_stay_where_they_are(
+    namespace: Any, queue: Any, message: Make, monkeypatch: Any, count: int
+) -> None:
+    namespace.send("q", *(message(str(number)) for number in range(count)))
+    queue.release(queue.acquire(count).tags)
+
+    def refuses(*args: Any, **kind: Any) -> Any:
+        raise StoreError("a block cannot be read")
+
+    with monkeypatch.context() as patched:
+        for name in ("get", "scan"):
+            patched.setattr(namespace.journal, name, refuses)
+        with pytest.raises(StoreError):
+            queue.acquire(count)
+    assert len(queue.acquire(9).tags) == count
