@@ -408,7 +408,7 @@ class Engine(Administration):
         self._wakes.clear()
         self._wake_at.clear()
         faults: list[Exception] = []
-        self._is_stale = True
+        self._is_stale = self._staging.is_stale = True
         try:
             self._recover()
         finally:
@@ -433,7 +433,12 @@ class Engine(Administration):
         if self._is_stale:
             self._release_store()
             self._store.reopen()
-            self._reload()
+            self._staging.is_stale = False
+            try:
+                self._reload()
+            except BaseException:
+                self._staging.is_stale = True
+                raise
             self._is_stale = False
 
     def close(self) -> None:
@@ -482,6 +487,12 @@ class Engine(Administration):
         """
         now = self._clock.wall_ms() if now_ms is None else now_ms
         steady = monotonic_ms(self._clock)
+        if self._is_stale:
+            # Entities that are not loaded yet are none that are gone: what is due for them has to stay.
+            if steady >= self._next_housekeeping_ms:
+                self._next_housekeeping_ms = steady + _HOUSEKEEPING_MS
+                self._recover()
+            return now + self._next_housekeeping_ms - steady
         drops, self._at_work = self._staging.drops, 0
         try:
             self._expire_locks(steady)
