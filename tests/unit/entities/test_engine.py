@@ -829,3 +829,33 @@ def test_what_is_due_stays_while_its_entity_could_not_be_loaded_again(
         namespace.commit()
     found = engine.runtime("q")
     assert (found.active_message_count, found.scheduled_message_count, found.dead_letter_message_count) == (1, 0, 1)
+
+
+def test_what_came_while_entities_were_not_loaded_again_is_refused(
+    namespace: Any, message: Make, monkeypatch: Any
+) -> None:
+    """I1. The clockwork brings them back: what was staged upon what memory held meanwhile is not written."""
+    engine, journal = namespace.engine, namespace.journal
+    for path in ("a", "q"):
+        engine.create_queue(path)
+    namespace.commit()
+    namespace.send("q", message("kept"))
+    get, row = journal.get, state_key(namespace.queue("q").number)
+
+    def refuses(key: bytes) -> Any:
+        if key == row:
+            raise StoreError("a block cannot be read")
+        return get(key)
+
+    queue, answers = namespace.queue("q"), []
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "get", refuses)
+        namespace.sender("a").accept([message("fails")])
+        with pytest.raises(StoreError):
+            engine.fail_commit(engine.begin_commit(), StoreError("no space"))
+        queue.accept([message("refused")], lambda: answers.append("accepted"), lambda error: answers.append("refused"))
+    namespace.clock.advance(20_000)
+    engine.tick()
+    namespace.commit()
+    assert answers == ["refused"]
+    assert len(queue.acquire(9).tags) == engine.runtime("q").active_message_count == 1
