@@ -257,10 +257,7 @@ class Engine(Administration):
             StoreError: the store could not be reopened after a failure, and still cannot.
             ExceptionGroup: as `fail_commit`.
         """
-        if self._is_stale and self._staging.has_staged:
-            # It was staged upon what memory held before the store is back, which may not be what the store has.
-            self._fail(StoreError("The store is not back since it failed."))
-        self._recover()
+        self._come_back()
         row = self._store.get(IDENTITY)
         if row is not None:
             self._staging.batch.put(IDENTITY, row)
@@ -408,7 +405,7 @@ class Engine(Administration):
         self._wakes.clear()
         self._wake_at.clear()
         faults: list[Exception] = []
-        self._is_stale = True
+        self._is_stale = self._staging.is_stale = True
         try:
             self._recover()
         finally:
@@ -428,12 +425,24 @@ class Engine(Administration):
                 raise StoreError("The store is not back since it failed.") from None
             raise
 
+    def _come_back(self) -> None:
+        """Try again to go back to what the store holds, if that is due."""
+        if self._is_stale and self._staging.has_staged:
+            # It was staged upon what memory held before the store is back, which may not be what the store has.
+            self._fail(StoreError("The store is not back since it failed."))
+        self._recover()
+
     def _recover(self) -> None:
         """Reopen the store and go back to what it holds, if that is still due since a failure."""
         if self._is_stale:
             self._release_store()
             self._store.reopen()
-            self._reload()
+            self._staging.is_stale = False
+            try:
+                self._reload()
+            except BaseException:
+                self._staging.is_stale = True
+                raise
             self._is_stale = False
 
     def close(self) -> None:
@@ -482,6 +491,12 @@ class Engine(Administration):
         """
         now = self._clock.wall_ms() if now_ms is None else now_ms
         steady = monotonic_ms(self._clock)
+        if self._is_stale:
+            # Entities that are not loaded yet are none that are gone: what is due for them has to stay.
+            if steady >= self._next_housekeeping_ms:
+                self._next_housekeeping_ms = steady + _HOUSEKEEPING_MS
+                self._come_back()
+            return now + self._next_housekeeping_ms - steady
         drops, self._at_work = self._staging.drops, 0
         try:
             self._expire_locks(steady)

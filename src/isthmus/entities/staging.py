@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from isthmus.entities.journal import Batch, Journal
+from isthmus.errors import StoreError
 
 __all__ = ["Callback", "Commit", "Failure", "Member", "Staging"]
 
@@ -63,6 +64,7 @@ class Staging:
         on_staged: called when something is staged where nothing was, and again when `is_awaited` becomes true.
         is_awaited: whether a commit is wanted now: somebody waits for it, or it makes something visible.
         on_refused: called when the store refused a write, before the error goes on to the caller.
+        is_stale: whether what memory holds may differ from what the store has: nothing of it may be written.
         drops: how often all that was staged had to be forgotten.
         pending_ids: message ids seen by detection and not yet readable from the store.
         pending_runs: rows of duplicate keys that are staged and not yet readable from the store.
@@ -83,6 +85,7 @@ class Staging:
         self._idle = True
         self._held = False
         self._patient = False
+        self.is_stale = False
         self.drops = 0
         # How often something was staged.
         self._changes = 0
@@ -149,6 +152,8 @@ class Staging:
             return
         batch = self.journal.batch() if self._batch is None else self._batch
         try:
+            if self.is_stale:
+                raise StoreError("The store is not back since it failed.")
             for member in self._touched:
                 member.stage_state(batch)
             self._batch = None

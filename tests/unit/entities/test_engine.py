@@ -24,7 +24,7 @@ from isthmus.entities import (
     TopicDescription,
 )
 from isthmus.entities.description import DateTime, Duration, dump, load
-from isthmus.entities.key import FORMAT
+from isthmus.entities.key import FORMAT, state_key
 from isthmus.errors import (
     EntityExistsError,
     EntityNotFoundError,
@@ -789,3 +789,73 @@ def test_a_failure_while_a_commit_ends_gives_no_message_out_twice(namespace: Any
     assert len(second.acquire(9).tags) == 1
     assert second.acquire(9) is None
     assert len(first.acquire(9).tags) == 1
+
+
+def test_what_is_due_stays_while_its_entity_could_not_be_loaded_again(
+    namespace: Any, message: Make, monkeypatch: Any
+) -> None:
+    """I1. After a failure the store was open, and a read of an entity's row was refused."""
+    engine, journal = namespace.engine, namespace.journal
+    engine.create_queue("a")
+    engine.create_queue("q", QueueDescription(dead_lettering_on_message_expiration=True))
+    namespace.commit()
+    queue = namespace.queue("q")
+    queue.schedule([(message("later"), namespace.clock.wall_ms() + 2_000)])
+    namespace.send("q", message("brief", ttl_ms=2_000))
+    get, row = journal.get, state_key(queue.number)
+
+    def refuses(key: bytes) -> Any:
+        if key == row:
+            raise StoreError("a block cannot be read")
+        return get(key)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "get", refuses)
+        namespace.sender("a").accept([message("fails")])
+        journal.fail_syncs = OSError("no space")
+        commit = engine.begin_commit()
+        with pytest.raises(StoreError):
+            engine.fail_commit(commit, StoreError("no space"))
+        journal.fail_syncs = None
+        for _ in range(20):
+            namespace.clock.advance(500)
+            with suppress(StoreError):
+                engine.tick()
+            with suppress(StoreError):
+                namespace.commit()
+    for _ in range(30):
+        namespace.clock.advance(500)
+        engine.tick()
+        namespace.commit()
+    found = engine.runtime("q")
+    assert (found.active_message_count, found.scheduled_message_count, found.dead_letter_message_count) == (1, 0, 1)
+
+
+def test_what_came_while_entities_were_not_loaded_again_is_refused(
+    namespace: Any, message: Make, monkeypatch: Any
+) -> None:
+    """I1. The clockwork brings them back: what was staged upon what memory held meanwhile is not written."""
+    engine, journal = namespace.engine, namespace.journal
+    for path in ("a", "q"):
+        engine.create_queue(path)
+    namespace.commit()
+    namespace.send("q", message("kept"))
+    get, row = journal.get, state_key(namespace.queue("q").number)
+
+    def refuses(key: bytes) -> Any:
+        if key == row:
+            raise StoreError("a block cannot be read")
+        return get(key)
+
+    queue, answers = namespace.queue("q"), []
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "get", refuses)
+        namespace.sender("a").accept([message("fails")])
+        with pytest.raises(StoreError):
+            engine.fail_commit(engine.begin_commit(), StoreError("no space"))
+        queue.accept([message("refused")], lambda: answers.append("accepted"), lambda error: answers.append("refused"))
+    namespace.clock.advance(20_000)
+    engine.tick()
+    namespace.commit()
+    assert answers == ["refused"]
+    assert len(queue.acquire(9).tags) == engine.runtime("q").active_message_count == 1
