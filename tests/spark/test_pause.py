@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -40,6 +42,7 @@ def test_a_paused_task_takes_in_nothing_until_it_is_resumed(tmp_path: Path) -> N
 
         assert "goes on" in told("resume", federation)
         federation.wait_moved()
+        told_within(120.0, lambda: workers(run) == readers)
         assert workers(run) == readers  # the lease has gone on all the while
 
         told("pause", federation)
@@ -61,6 +64,13 @@ def is_well(federation: FederationProcess) -> bool:
     document = read_status(federation.state)
     assert document is not None
     return all(route["well"] and route["state"].startswith("paused since") for route in document["routes"])
+
+
+def told_within(seconds: float, condition: Callable[[], object]) -> None:
+    """A run tells of its processes once a second, and of a route that is resumed a moment later."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def workers(run: RunProcess) -> set[int]:
