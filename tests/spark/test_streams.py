@@ -101,6 +101,7 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
             noted = plan(made.federation, administrations.observe()).notes
         assert sum("what was published before `apply` is not moved" in note for note in noted) == 2
         assert sorted(made.apply()) == [
+            "ewr queue old",
             "ewr subscription isthmus.claims/Subscriptions/arrivals",
             "ewr subscription isthmus.claims/Subscriptions/departures",
             "ewr subscription isthmus.claims/Subscriptions/emptied",
