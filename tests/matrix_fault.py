@@ -96,17 +96,16 @@ def _kill_namespace(alias: str) -> Callable[[Stage], None]:
     return strike
 
 
-def _kill_worker(*, reads: bool) -> Callable[[Stage], None]:
+def _kill_workers(*, reads: bool) -> Callable[[Stage], None]:
     def strike(stage: Stage) -> None:
         assert isinstance(stage.run, RunProcess)
         limit = time.monotonic() + WORKER_SECONDS
-        while time.monotonic() < limit:
-            if worker := stage.run.worker(reads=reads):
-                with suppress(psutil.NoSuchProcess):  # one may end as soon as it was seen
-                    worker.kill()
-                    return
+        while not (found := stage.run.ends(reads=reads)):
+            assert time.monotonic() < limit, f"no worker to kill: {stage.run.log()[-3000:]}"
             time.sleep(0.01)
-        raise AssertionError(f"no worker to kill: {stage.run.log()[-3000:]}")
+        for process in found:
+            with suppress(psutil.NoSuchProcess):  # one may end as soon as it was seen
+                process.kill()
 
     return strike
 
@@ -176,8 +175,8 @@ FAULTS: tuple[Fault, ...] = (
         "target killed", f"`jfk` is killed with -9 and starts again after {AWAY_SECONDS:.0f} s", _kill_namespace(TARGET)
     ),
     Fault("driver killed", "`isthmus run` is killed with -9 and another one is started", Stage.run_again),
-    Fault("reader killed", "the worker that reads from sources is killed with -9", _kill_worker(reads=True), True),
-    Fault("sender killed", "the worker that sends to targets is killed with -9", _kill_worker(reads=False), True),
+    Fault("readers killed", "all workers that read from sources are killed with -9", _kill_workers(reads=True), True),
+    Fault("senders killed", "all workers that send to targets are killed with -9", _kill_workers(reads=False), True),
     Fault(
         "network cut",
         f"all connections of the run are reset, and new ones refused for {CUT_SECONDS:.0f} s",

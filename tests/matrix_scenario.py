@@ -43,6 +43,7 @@ class Scenario:
         fails_at: queue whose consumer dead-letters every message; what it dead-letters has to stand at `spills_to`.
         spills_to: see `fails_at`.
         needs_spark: whether its steps work on DataFrames.
+        has_routes: whether routes move its messages; else the namespace does.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Scenario:
     fails_at: Endpoint | None = None
     spills_to: Endpoint | None = None
     needs_spark: bool = False
+    has_routes: bool = True
 
     def ledger_flows(self, federation: Federation) -> list[Flow]:
         """What has to stand where by the publishers' own numbers."""
@@ -188,6 +190,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "chain",
         "members: [ewr]",
         "forward: {ch: ch-middle, ch-middle: ch-end}",
+        has_routes=False,
     ),
     *_twice(
         _scenario(

@@ -1,6 +1,6 @@
 """The publishers of the fault matrix, and what they know: which messages a namespace has acknowledged.
 
-Each namespace has a thread that sends to its entities in turn, so that it can be killed beside the others. A message is expected at its
+Each entity has a thread that sends to it, so that messages of every scenario are under way at the same time. A message is expected at its
 targets once it was acknowledged; one without an answer may stand there or not.
 """
 
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from isthmus.amqp import section
 from isthmus.demo.stamped import Stamped
@@ -23,8 +24,8 @@ from matrix_scenario import Scenario
 
 __all__ = ["Traffic"]
 
-CHUNK, BURST = 10, 150
-PAUSE_SECONDS = 1.0
+CHUNK, BURST = 10, 25
+PAUSE_SECONDS, BURST_PAUSE_SECONDS = 1.0, 0.2
 RETRY_SECONDS = 0.5
 PADDING = "x" * 200
 INVALID_EVERY = 50
@@ -49,15 +50,19 @@ class Traffic:
         self._scenarios = scenarios
         self._sent: Counter[Endpoint] = Counter()
         self._ledgers = {each.task: Stamped(each.ledger_flows(federation.federation)) for each in scenarios}
+        self._lock = threading.Lock()
         self._over = threading.Event()
-        self._bursting: dict[Endpoint, bool] = {}
+        self._bursting = threading.Event()
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
         """Publish until the block ends; whatever was begun is answered then."""
         self._over.clear()
-        aliases = {source.alias for each in self._scenarios for source in each.sources}
-        threads = [threading.Thread(target=self._run, args=(alias,), daemon=True) for alias in aliases]
+        threads = [
+            threading.Thread(target=self._run, args=(scenario, source), daemon=True)
+            for scenario in self._scenarios
+            for source in scenario.sources
+        ]
         for thread in threads:
             thread.start()
         try:
@@ -68,11 +73,14 @@ class Traffic:
                 thread.join(120.0)
                 assert not thread.is_alive(), "a publisher hangs"
 
-    def burst(self) -> None:
-        """Send a larger number to each entity at once."""
-        for scenario in self._scenarios:
-            for source in scenario.sources:
-                self._bursting[source] = True
+    @contextmanager
+    def bursting(self) -> Iterator[None]:
+        """Publish more until the block ends, so that something is under way at every moment."""
+        self._bursting.set()
+        try:
+            yield
+        finally:
+            self._bursting.clear()
 
     def judge(self, scenario: Scenario) -> Counter[str]:
         """What stands at the targets by the publishers' own numbers.
@@ -86,37 +94,37 @@ class Traffic:
                 found.update({kind: each.counts[kind] for kind in ("lost", "duplicated", "out_of_order")})
         return found
 
-    def _run(self, alias: str) -> None:
+    def _run(self, scenario: Scenario, source: Endpoint) -> None:
         while not self._over.is_set():
             try:
-                self._publish(alias)
+                with Reach(self._federation.federation) as reach, reach.open(source) as client:
+                    sender = Sender(client, source.entity).wait_ready()
+                    while not self._over.is_set():
+                        self._send(scenario, source, sender)
+                        self._wait()
             except (IsthmusError, OSError):
                 self._over.wait(RETRY_SECONDS)
 
-    def _publish(self, alias: str) -> None:
-        with ExitStack() as stack:
-            reach = stack.enter_context(Reach(self._federation.federation))
-            senders = []
-            for scenario in self._scenarios:
-                for source in scenario.sources:
-                    if source.alias == alias:
-                        client = stack.enter_context(reach.open(source))
-                        senders.append((scenario, source, Sender(client, source.entity).wait_ready()))
-            while not self._over.is_set():
-                for scenario, source, sender in senders:
-                    self._send(scenario, source, sender)
-                self._over.wait(PAUSE_SECONDS)
+    def _wait(self) -> None:
+        """A pause, which a burst cuts short."""
+        began = time.monotonic()
+        while time.monotonic() < began + (BURST_PAUSE_SECONDS if self._bursting.is_set() else PAUSE_SECONDS):
+            if self._over.wait(0.05):
+                return
 
     def _send(self, scenario: Scenario, source: Endpoint, sender: Sender) -> None:
-        count = BURST if self._bursting.pop(source, False) else CHUNK
+        count = BURST if self._bursting.is_set() else CHUNK
         first = self._sent[source] + 1
-        self._sent[source] += count  # a number is never sent again, whatever becomes of its message
+        self._sent[source] += (
+            count  # by this thread alone; a number is never sent again, whatever becomes of its message
+        )
         messages = [_message(source.alias, number) for number in range(first, first + count)]
         sender.send_all(messages, batch=count)
-        for number, message in enumerate(messages, first):
-            self._ledgers[scenario.task].publish(source, source.alias, number, message)
-            self.invalid[scenario.task] += scenario.has_invalid and not number % INVALID_EVERY
-        self.acknowledged[scenario.task] += count
+        with self._lock:
+            for number, message in enumerate(messages, first):
+                self._ledgers[scenario.task].publish(source, source.alias, number, message)
+                self.invalid[scenario.task] += scenario.has_invalid and not number % INVALID_EVERY
+            self.acknowledged[scenario.task] += count
 
 
 def _message(publisher: str, number: int) -> bytes:

@@ -80,7 +80,12 @@ class RateLimit:
         """How many tokens are worth granting."""
         return max(1, int(min(self.per_second * STEP_SECONDS, self._holds))) if self.per_second < math.inf else 1
 
-    def due(self, tokens: float) -> float:
+    @property
+    def changes_at(self) -> float:
+        """When another rate holds; infinite where none does."""
+        return self._changes_at
+
+    def due(self, tokens: int) -> float:
         """When so many tokens are there, or the rate changes; infinite where neither happens."""
         rate = self.per_second
         if rate == math.inf or not rate:

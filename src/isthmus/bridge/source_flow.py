@@ -89,6 +89,7 @@ class SourceFlow:
 
     def drain(self, now: float, effects: list[Effect]) -> None:
         """Takes back what credit there is."""
+        self.rate_due = math.inf
         if self.left and not self.is_draining:
             self.is_draining = True
             self.drain_by = now + DRAIN_LIMIT_SECONDS
@@ -116,7 +117,7 @@ class SourceFlow:
             if wanted - self.left < self.rate.step:
                 return
         else:
-            self.rate_due = self.rate.due(-math.inf)
+            self.rate_due = self.rate.changes_at
         if window.is_worth_granting(wanted, self.left):
             self.left = wanted
             effects.append(Grant(wanted))

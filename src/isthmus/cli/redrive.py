@@ -67,6 +67,8 @@ def run(
     with Reach(federation, "isthmus-redrive") as reach:
         queues = redrives(federation, tasks or (), parked=parked)
         rows = [_queue(reach, federation, each, choice, yes=yes, quiet=as_json) for each in queues]
+    if not (parked or as_json):
+        _note_parking(federation, tasks or list(federation.tasks))
     if as_json:
         totals = {name: sum(row[name] for row in rows) for name in ("found", "chosen", "sent", "refused", "left")}
         print(json.dumps({"file": file, "dry_run": not yes, **totals, "queues": rows}))
@@ -119,6 +121,17 @@ def _queue(
         "note": each.hindrance if is_log or chosen else "",
         "error": error,
     }
+
+
+def _note_parking(federation: Federation, names: list[str]) -> None:
+    from isthmus.topology.pattern.spillover import SpilloverTask
+
+    parking = [name for name in names if isinstance(federation.tasks[name], SpilloverTask)]
+    if parking:
+        print(
+            f"{', '.join(parking)}: what the routes set aside is parked; --parked sends it to its queue again",
+            file=sys.stderr,
+        )
 
 
 def _show(rows: list[dict[str, Any]], *, yes: bool) -> None:

@@ -26,6 +26,7 @@ from isthmus.entities.record import Parts, build_many
 from isthmus.entities.run import RunSet, runs_of
 from isthmus.entities.staging import Callback
 from isthmus.entities.window import Pair, Window
+from isthmus.errors import StoreError
 
 __all__ = ["Backlog", "sequences_of"]
 
@@ -136,12 +137,20 @@ class Backlog(Intake):
         return self._window.next <= self.committed or bool(self._returned)
 
     def _read(self, limit: int) -> list[Pair]:
-        """Up to `limit` messages, taken: returned ones, then unread ones."""
+        """Up to `limit` messages, taken: returned ones, then unread ones.
+
+        Raises:
+            StoreError: the first one cannot be read; nothing was taken.
+        """
         pairs = self._read_returned(limit) if self._returned else []
-        while len(pairs) < limit and self._window.next <= self.committed:  # again where disk and memory meet
-            unread, gaps = self._window.take(limit - len(pairs), self.committed)
-            self._removed += gaps
-            pairs = pairs + unread if pairs else unread
+        try:
+            while len(pairs) < limit and self._window.next <= self.committed:  # again where disk and memory meet
+                unread, gaps = self._window.take(limit - len(pairs), self.committed)
+                self._removed += gaps
+                pairs = pairs + unread if pairs else unread
+        except StoreError:
+            if not pairs:
+                raise
         self._window.reached(self.last)
         return pairs
 
@@ -150,13 +159,19 @@ class Backlog(Intake):
         journal = self._staging.journal
         while self._returned and len(pairs) < limit:
             first, last = self._returned.take(min(limit - len(pairs), _READ_AT_ONCE))
-            if first == last:
-                key = message_key(MESSAGE, self.number, first)
-                record = journal.get(key)
-                if record is not None:
-                    pairs.append((key, record))
-            else:
-                pairs += journal.scan(*message_span(MESSAGE, self.number, first, last))
+            try:
+                if first == last:
+                    key = message_key(MESSAGE, self.number, first)
+                    record = journal.get(key)
+                    found = [] if record is None else [(key, record)]
+                else:
+                    found = list(journal.scan(*message_span(MESSAGE, self.number, first, last)))
+            except StoreError:
+                self._returned.add(first, last)
+                if not pairs:
+                    raise
+                break
+            pairs += found
         return pairs
 
     # ---- going

@@ -482,14 +482,16 @@ class Engine(Administration):
         """
         now = self._clock.wall_ms() if now_ms is None else now_ms
         steady = monotonic_ms(self._clock)
+        drops, self._at_work = self._staging.drops, 0
         try:
             self._expire_locks(steady)
             self._activate(now)
             self._expire_messages(now)
-        except StoreError:
-            raise
-        except Exception as fault:  # noqa: BLE001 - one entity's fault must not hold up the others for good (I3)
+        except Exception as fault:
             number = self._at_work
+            if self._staging.drops != drops or not number:
+                raise  # the store refused a write, and everything staged has failed; or a read that is no entity's
+            # One entity's fault, be it a read that its disk refuses, must not hold up the others for good (I3).
             _log.exception("entity left alone for %d s by a fault: number=%d", _FAULT_PAUSE_MS // 1000, number)
             self._paused[number] = steady + _FAULT_PAUSE_MS
             self._fail(fault)
@@ -523,8 +525,9 @@ class Engine(Administration):
             next_ms = paused_ms or (None if queue.is_deleted else queue.expire_locks(now))
             if next_ms is not None:
                 self._wake(queue, next_ms)
+        self._at_work = 0
 
-    # The number of the entity that the clockwork was last at.
+    # The number of the entity that the clockwork is at; 0: none.
     _at_work = 0
 
     def _begin_work(self, number: int, steady: int) -> int:
@@ -553,6 +556,7 @@ class Engine(Administration):
             else:
                 for due_ms, sequence in messages:
                     self._context.calendar.unschedule(due_ms, number, sequence)
+        self._at_work = 0
         self._context.calendar.advance()
 
     def _expire_messages(self, now: int) -> None:
@@ -573,6 +577,7 @@ class Engine(Administration):
             budget -= min(last - first + 1, _AT_ONCE)
             if budget <= 0:
                 break
+        self._at_work = 0
         calendar.advance()
 
     def _housekeep(self, now: int) -> None:

@@ -225,7 +225,8 @@ class Queue(Relay):
             expired = [pair for pair in pairs if _NEVER != pair[1][:8] <= now]
             if not expired:
                 return pairs
-            self._expire(expired)
+            with self._staging.whole(begun=True):
+                self._expire(expired)
             pairs = [pair for pair in pairs if not _NEVER != pair[1][:8] <= now]
             if pairs:
                 return pairs
@@ -271,7 +272,7 @@ class Queue(Relay):
         self._check_open()
         _check_encodable(properties)
         flags, spans = self._locks.take(tokens)
-        with self._staging.whole():
+        with self._staging.whole(begun=True):
             self._give_back(spans, properties)
         self._staging.promise(on_durable, on_failed)
         return flags
@@ -304,7 +305,7 @@ class Queue(Relay):
         self._check_open()
         _check_encodable(properties)
         flags, spans = self._locks.take(tokens)
-        with self._staging.whole():
+        with self._staging.whole(begun=True):
             for span in spans:
                 self._defer(span, properties)
         self._staging.promise(on_durable, on_failed)
@@ -343,7 +344,7 @@ class Queue(Relay):
             raise NotAllowedError(f"'{self.path}' has no dead-letter queue of its own; complete the message instead.")
         _check_encodable(properties)
         flags, spans = self._locks.take(tokens)
-        with self._staging.whole():
+        with self._staging.whole(begun=True):
             for span in spans:
                 self._bury([record for _, record in self._records(span)], reason, description, properties)
                 if span.deferred:

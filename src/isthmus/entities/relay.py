@@ -28,7 +28,7 @@ from isthmus.entities.onward import Onward, reason_of
 from isthmus.entities.record import Parts
 from isthmus.entities.run import RunSet
 from isthmus.entities.window import Pair
-from isthmus.errors import EntityNotFoundError, IsthmusError, MessageTooLargeError, StoreError
+from isthmus.errors import EntityNotFoundError, IsthmusError, MessageTooLargeError
 
 if TYPE_CHECKING:
     from isthmus.entities.queue import Queue
@@ -153,14 +153,9 @@ class Relay(Backlog):
             return
         mean = self.size_bytes // max(1, self.active_count) + 1
         pairs = self._next_pairs(max(1, min(_GROUP, _GROUP_BYTES // mean)))
-        try:
+        # Some may be staged at the target and not be removed here, and what was taken is in nobody's hands.
+        with self._staging.whole(begun=bool(pairs)):
             blocked = bool(pairs) and self._move_on(onward, pairs)
-        except Exception as fault:
-            # Some may be staged at the target and not be removed here, and what was taken is in nobody's hands. After a
-            # StoreError nothing is staged any more.
-            if self._staging.on_refused is not None and not isinstance(fault, StoreError):
-                self._staging.on_refused(fault)
-            raise
         if not blocked and self.has_available:
             self._tell_again = True
             self._staging.touch(self)

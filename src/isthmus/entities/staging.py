@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from isthmus.entities.journal import Batch, Journal
-from isthmus.errors import StoreError
 
 __all__ = ["Callback", "Commit", "Failure", "Member", "Staging"]
 
@@ -64,6 +63,7 @@ class Staging:
         on_staged: called when something is staged where nothing was, and again when `is_awaited` becomes true.
         is_awaited: whether a commit is wanted now: somebody waits for it, or it makes something visible.
         on_refused: called when the store refused a write, before the error goes on to the caller.
+        drops: how often all that was staged had to be forgotten.
         pending_ids: message ids seen by detection and not yet readable from the store.
         pending_runs: rows of duplicate keys that are staged and not yet readable from the store.
     """
@@ -83,6 +83,9 @@ class Staging:
         self._idle = True
         self._held = False
         self._patient = False
+        self.drops = 0
+        # How often something was staged.
+        self._changes = 0
 
     @property
     def has_staged(self) -> bool:
@@ -92,6 +95,7 @@ class Staging:
     @property
     def batch(self) -> Batch:
         """The batch to put changes into."""
+        self._changes += 1
         if self._batch is None:
             self._batch = self.journal.batch()
         if not self.is_awaited:
@@ -101,6 +105,7 @@ class Staging:
     def touch(self, member: Member) -> None:
         """The member's state changed: it is written with the batch, and published when the commit ends."""
         self._touched[member] = None
+        self._changes += 1
         if not self.is_awaited:
             self._wake()
 
@@ -159,16 +164,18 @@ class Staging:
         self.pending_runs.clear()
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
-        """What is staged within is staged whole (I1), or everything staged has failed: a store that refuses sees to that
-        itself, any other fault is seen to here.
+    def whole(self, *, begun: bool = False) -> Iterator[None]:
+        """What is staged within is staged whole (I1), or everything staged has failed: a store that refuses a write sees to
+        that itself, any other fault, be it a read that is refused, is seen to here. What has staged nothing costs nothing.
+
+        Args:
+            begun: whether something was changed in memory before.
         """
+        drops, changes = self.drops, self._changes
         try:
             yield
-        except StoreError:
-            raise
         except Exception as fault:
-            if self.on_refused is not None:
+            if self.drops == drops and (begun or self._changes != changes) and self.on_refused is not None:
                 self.on_refused(fault)
             raise
 
@@ -212,6 +219,7 @@ class Staging:
 
     def drop(self) -> list[Failure]:
         """Forget everything staged or written and not begun; its failure callbacks."""
+        self.drops += 1
         failures = self._failures
         self._batch = None
         self._touched.clear()

@@ -20,6 +20,7 @@ from isthmus.bridge import registry
 from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.host.poll_set import PollSet
 from isthmus.bridge.host.target_pools import TargetPools
+from isthmus.bridge.port import Connector
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.bridge.route_spec import RouteSpec
 from isthmus.errors import IsthmusError
@@ -59,6 +60,7 @@ class CopyTarget:
     Args:
         spec: the route.
         origin_identity: of the namespace that the messages come from; empty where it is not known.
+        connectors: the connector of a kind.
 
     Attributes:
         gone: why nothing more is sent; empty while it is.
@@ -68,10 +70,15 @@ class CopyTarget:
         TargetGoneError: the target cannot be reached, or refuses.
     """
 
-    def __init__(self, spec: RouteSpec, origin_identity: str) -> None:
+    def __init__(
+        self,
+        spec: RouteSpec,
+        origin_identity: str,
+        connectors: Callable[[str], Connector] = registry.connector,
+    ) -> None:
         self.gone: str = ""
         self._name = f"{spec.target.alias}/{spec.target.options.get('entity') or spec.target.options.get('topic')}"
-        self._pools = TargetPools(registry.connector)
+        self._pools = TargetPools(connectors)
         self._polls = PollSet()
         self._credit = self._sent = 0
         self._is_open = False

@@ -12,8 +12,8 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
 import json
+import logging
 import threading
 import time
 import uuid
@@ -30,6 +30,8 @@ from isthmus.topology.model import Endpoint, Route
 from isthmus.transport import Client, Receiver, Sender
 
 __all__ = ["CanaryWatch"]
+
+log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 5.0
 SEND_SECONDS = 10.0
@@ -93,9 +95,15 @@ class CanaryWatch:
             return canary.age_seconds(now), canary.latency_seconds, canary.late_seconds(now)
 
     def _watch(self, alias: str) -> None:
+        told = ""
         while not self._stop.is_set():
-            with contextlib.suppress(IsthmusError, OSError), self._reach() as reach:
-                self._carry(alias, reach)
+            try:
+                with self._reach() as reach:
+                    self._carry(alias, reach)
+            except (IsthmusError, OSError) as error:
+                if str(error) != told:
+                    told = str(error)
+                    log.warning("canaries at %s: %s; tried again every %g s", alias, told, AGAIN_SECONDS)
             self._stop.wait(AGAIN_SECONDS)
 
     def _carry(self, alias: str, reach: Reach) -> None:

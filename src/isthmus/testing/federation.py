@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -32,6 +33,7 @@ from isthmus.testing.namespace import NamespaceProcess
 from isthmus.testing.proxy import Proxy
 from isthmus.topology import plan
 from isthmus.topology.model import Endpoint, Federation
+from isthmus.topology.reference import SecretReference
 from isthmus.topology.route import routes
 from isthmus.topology.source import load
 from isthmus.transport import Sender
@@ -104,20 +106,21 @@ class RunProcess:
                 raise WaitError(f"routes are {phases}, wanted {wanted}: {self.log()[-3000:]}")
             time.sleep(0.2)
 
-    def worker(self, *, reads: bool) -> psutil.Process | None:
-        """A worker that reads from sources, or one that sends to targets; None where there is none now."""
+    def ends(self, *, reads: bool) -> list[psutil.Process]:
+        """The workers that read from sources, or those that send to targets, of all queries."""
         driver = psutil.Process(self.pid)
         control = {each.laddr.port for each in driver.net_connections("tcp") if each.status == psutil.CONN_LISTEN}
+        found = []
         for pid in self.workers():
             try:
                 process = psutil.Process(pid)
                 made = [each for each in process.net_connections("tcp") if each.status == psutil.CONN_ESTABLISHED]
-                # Only readers are connected to the driver's control port.
-                if any(each.raddr.port in control for each in made) is reads and made:
-                    return process
             except psutil.Error:
                 continue
-        return None
+            # Only readers are connected to the driver's control port.
+            if made and any(each.raddr.port in control for each in made) is reads:
+                found.append(process)
+        return found
 
     def workers(self) -> list[int]:
         """Ids of the Python workers that move messages now."""
@@ -211,26 +214,24 @@ class FederationProcess:
         """
         with ThreadPoolExecutor(len(self.namespaces)) as pool:
             list(pool.map(NamespaceProcess.start, self.namespaces.values()))
-        self._federation = load(self._write("isthmus.yaml"))
         if self._proxied:
             self.proxies = {alias: Proxy(each.ports["amqp"]) for alias, each in self.namespaces.items()}
-            self.file = self._write("proxied.yaml", "-proxied")
+        self._write()
+        self._federation = self._without_proxies(load(self.file))
         with Administrations(self.federation) as administrations:
             applied = administrations.apply(plan(self.federation, administrations.observe()))
         if applied.error is not None:
             raise applied.error
         return self
 
-    def _write(self, name: str, suffix: str = "") -> Path:
-        """The federation file; where there are proxies, namespaces are reached through them."""
+    def _write(self) -> None:
+        """The federation file, and the connections that it refers to; through the proxies, where there are any."""
         lines = ["isthmus: 1", "namespaces:"]
         for alias, namespace in self.namespaces.items():
             text = namespace.connection_string
             if alias in self.proxies:
                 text = text.replace(f":{namespace.ports['amqp']}", f":{self.proxies[alias].port}", 1)
-            connection = self.folder / f"{alias}{suffix}.json"
-            connection.touch(mode=0o600)
-            connection.write_text(json.dumps({"connection": text}), encoding="utf-8")
+            connection = self._connection(alias, text)
             authority = namespace.ca_file.relative_to(self.folder)
             lines.append(f'  {alias}: {{connection: "file:{connection.name}#connection", ca_file: {authority}}}')
         lines += ["tasks:", *self._written.splitlines()]
@@ -238,9 +239,21 @@ class FederationProcess:
             lines += [f"  {task}:", "    pattern: all-active", f"    topic: {task}"]
             lines += [f"    members: [{', '.join(members)}]", "    subscriptions: [audit]"]
             lines += [f"    {line}" for line in self._settings]
-        file = self.folder / name
-        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        self.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def _connection(self, name: str, text: str) -> Path:
+        file = self.folder / f"{name}.json"
+        file.touch(mode=0o600)
+        file.write_text(json.dumps({"connection": text}), encoding="utf-8")
         return file
+
+    def _without_proxies(self, federation: Federation) -> Federation:
+        """The same tasks, whose marks are made of the references in the file, with connections past the proxies."""
+        opened = dict(federation.namespaces)
+        for alias in self.proxies:
+            file = self._connection(f"{alias}-direct", self.namespaces[alias].connection_string)
+            opened[alias] = replace(opened[alias], connection=SecretReference("file", str(file), "connection"))
+        return replace(federation, namespaces=opened)
 
     def close(self) -> None:
         """Kill what still runs."""

@@ -159,6 +159,9 @@ def _check(task: Task, federation: Federation, document: Document) -> None:
                     "remove canary; topics at both ends can have one",
                 )
                 return
+    if any(not flow.witness.entity for flow in pattern.audit(task)):
+        # Without it what entered is known by the topic's numbers, and canaries take some.
+        document.fault(place, "isthmus verify could not tell canaries from lost messages", "write audit: 1d")
     step = next((step for step in task.steps if is_frame_step(step)), None)
     if step is not None:
         document.fault(place, f"the step {step} would work on canaries too", "remove canary, or write takes: message")

@@ -857,3 +857,18 @@ def test_credit_is_taken_back_where_the_rate_falls_to_nothing() -> None:
     route.at(7200.0)
     assert of(Grant, route.at(route.lease.deadline(route.now)))
     assert route.now < 7200.2
+
+
+def test_a_rate_that_does_not_bind_and_one_that_is_paused_wake_nobody() -> None:
+    route = running(rate="100000/s")
+    route.arrive(1)
+    route.on(Completed([(1, 1)]))
+    assert route.lease.deadline(route.now) == math.inf
+    # The same where the rate binds, and the target takes nothing.
+    route = running(rate="1/s")
+    route.arrive(1)
+    assert route.lease.deadline(route.now) == 1.0
+    route.on(TargetPaused("away"))
+    assert route.lease.deadline(route.now) == math.inf
+    route.now = 5.0
+    assert of(Grant, route.on(TargetResumed()))

@@ -16,8 +16,8 @@ HOUR = 3600.0
 
 def test_a_rate_is_kept_by_one_reader_whatever_the_order() -> None:
     spec = RouteSpec(name="r", source=End("fake", "a"), target=End("fake", "b"), ordered=False)
-    assert not spec.is_alone
-    assert replace(spec, rate="5/s").is_alone
+    assert spec.is_spread
+    assert not replace(spec, rate="5/s").is_spread
 
 
 def arrivals(limit: RateLimit, start: float, seconds: float, *, step: float = 0.01) -> list[tuple[float, int]]:

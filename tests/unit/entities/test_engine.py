@@ -736,6 +736,31 @@ def test_a_fault_in_the_clockwork_holds_up_one_entity_and_leaves_nothing_half_do
     assert len(bad.acquire(9).tags) == 2
 
 
+def test_a_read_that_is_refused_while_locks_end_leaves_no_message_in_nobodys_hands(
+    namespace: Any, message: Make, monkeypatch: Any
+) -> None:
+    """I3. Nor do locks of other entities stay for good."""
+    engine = namespace.engine
+    for path in ("a", "b"):
+        engine.create_queue(path, QueueDescription(lock_duration_ms=5_000))
+        namespace.send(path, message(path))
+        assert namespace.queue(path).acquire(1) is not None
+
+    def refuses(keys: Any) -> Any:
+        raise StoreError("a block cannot be read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(namespace.journal, "get_many", refuses)
+        namespace.clock.advance(6_000)
+        with suppress(StoreError):
+            engine.tick()
+    for _ in range(20):
+        namespace.clock.advance(5_000)
+        engine.tick()
+        namespace.commit()
+    assert [len(namespace.queue(path).acquire(9).tags) for path in ("a", "b")] == [1, 1]
+
+
 def test_a_failure_while_a_commit_ends_gives_no_message_out_twice(namespace: Any, message: Make) -> None:
     """I1. What the commit made visible is visible since the entities were loaded again; it is not made so once more."""
     engine = namespace.engine

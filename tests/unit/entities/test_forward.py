@@ -607,3 +607,48 @@ def test_dead_letters_too_large_for_their_target_hold_up_none_behind_them(
     for _ in range(3):
         namespace.advance(10_000)
     assert names(take(namespace, "small", read)) == ["one", "two", "three"]
+
+
+def test_a_read_that_is_refused_while_a_topic_copies_leaves_no_copy_of_a_refused_message(
+    namespace: Any, message: Any, monkeypatch: Any
+) -> None:
+    """Intake I1: one subscription has its copy staged when the target of the next one cannot compare ids."""
+    engine = namespace.engine
+    engine.create_queue("once", QueueDescription(requires_duplicate_detection=True))
+    engine.create_topic("t")
+    engine.create_subscription("t", "a")
+    engine.create_subscription("t", "b", SubscriptionDescription(forward_to="once"))
+    namespace.commit()
+
+    def refuses(keys: Any) -> Any:
+        raise StoreError("a block cannot be read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(namespace.journal, "get_many", refuses)
+        with pytest.raises(StoreError):
+            engine.sender("t").accept([message("refused")])
+    namespace.commit()
+    namespace.send("t", message("refused"))
+    assert engine.runtime("t/subscriptions/a").active_message_count == 1
+    assert engine.runtime("once").active_message_count == 1
+
+
+def test_a_read_that_is_refused_while_messages_are_moved_leaves_none_in_nobodys_hands(
+    namespace: Any, message: Any, read: Any, monkeypatch: Any
+) -> None:
+    engine = namespace.engine
+    engine.create_queue("once", QueueDescription(requires_duplicate_detection=True))
+    engine.create_queue("q", QueueDescription(status=EntityStatus.RECEIVE_DISABLED, forward_to="once"))
+    namespace.send("q", message("a"), message("b"))
+
+    def refuses(keys: Any) -> Any:
+        raise StoreError("a block cannot be read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(namespace.journal, "get_many", refuses)
+        with pytest.raises(StoreError):
+            engine.update_queue("q", QueueDescription(forward_to="once"))
+    namespace.commit()
+    engine.update_queue("q", QueueDescription(forward_to="once"))
+    settle(namespace)
+    assert names(take(namespace, "once", read)) == ["a", "b"]

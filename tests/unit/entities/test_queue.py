@@ -20,6 +20,7 @@ from isthmus.errors import (
     MessageTooLargeError,
     NotAllowedError,
     QuotaExceededError,
+    StoreError,
 )
 
 Make = Callable[..., bytes]
@@ -778,6 +779,30 @@ def test_a_fault_in_a_settlement_leaves_no_message_in_nobodys_hands(
     assert (queue.active_count, queue.deferred_count, queue.dead_letters.active_count) == (2, 0, 0)
 
 
+@pytest.mark.parametrize("how", SETTLEMENTS)
+def test_a_settlement_whose_messages_the_disk_does_not_give_leaves_none_in_nobodys_hands(
+    namespace: Any, queue: Any, message: Make, monkeypatch: Any, how: str
+) -> None:
+    """Of several, the first one is changed already when the second one cannot be read."""
+    namespace.send("q", message("a"), message("b"))
+    tags = [queue.acquire(1).tags[0] for _ in range(2)]
+    reads = iter([0])
+    get_many = namespace.journal.get_many
+
+    def refuses(keys: Any) -> Any:
+        if next(reads, None) is None:
+            raise StoreError("a block cannot be read")
+        return get_many(keys)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(namespace.journal, "get_many", refuses)
+        with pytest.raises(StoreError):
+            getattr(queue, how)(tags)
+    namespace.commit()
+    assert len(queue.acquire(9).tags) == 2
+    assert (queue.active_count, queue.deferred_count, queue.dead_letters.active_count) == (2, 0, 0)
+
+
 def test_a_fault_behind_duplicate_detection_leaves_nothing_of_the_message(
     namespace: Any, message: Any, monkeypatch: Any
 ) -> None:
@@ -792,3 +817,21 @@ def test_a_fault_behind_duplicate_detection_leaves_nothing_of_the_message(
     namespace.commit()
     namespace.send("q", message("a"))
     assert queue.active_count == 1
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_returned_messages_that_the_disk_does_not_give_stay_where_they_are(
+    namespace: Any, queue: Any, message: Make, monkeypatch: Any, count: int
+) -> None:
+    namespace.send("q", *(message(str(number)) for number in range(count)))
+    queue.release(queue.acquire(count).tags)
+
+    def refuses(*args: Any, **kind: Any) -> Any:
+        raise StoreError("a block cannot be read")
+
+    with monkeypatch.context() as patched:
+        for name in ("get", "scan"):
+            patched.setattr(namespace.journal, name, refuses)
+        with pytest.raises(StoreError):
+            queue.acquire(count)
+    assert len(queue.acquire(9).tags) == count

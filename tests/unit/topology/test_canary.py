@@ -86,6 +86,14 @@ def test_each_route_is_told_how_often(federation: Federation) -> None:
         ),
         ("{pattern: all-active, topic: t, members: [ewr, jfk], subscriptions: [all], canary: 1ms}", "canary is below"),
         (
+            "{pattern: consolidate, topic: t, sources: [ewr, jfk], target: lga, canary: 30s}",
+            "isthmus verify could not tell canaries from lost messages; write audit: 1d",
+        ),
+        (
+            "{pattern: move, queue: t, source: ewr, target: jfk, canary: 30s}",
+            "a canary of t.ewr.jfk cannot be kept from the consumers of its source",
+        ),
+        (
             "{pattern: all-active, topic: t, members: [ewr, jfk], subscriptions: [all], canary: 30s, steps: [{sql: SELECT * FROM rows}]}",
             "the step sql would work on canaries too",
         ),

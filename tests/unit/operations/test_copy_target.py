@@ -1,0 +1,94 @@
+"""What a tool is told of the copies that it sends to a route's target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.bridge.route_spec import End, RouteSpec
+from isthmus.operations import copy_target
+from isthmus.operations.copy_target import CopyTarget, Kept, Sent, TargetGoneError
+from isthmus.testing.bridge.connector import MemoryConnector
+from isthmus.testing.bridge.entity import Entity
+from isthmus.testing.bridge.fault import Step
+from isthmus.testing.bridge.message import message
+from isthmus.testing.bridge.system import System
+
+SPEC = RouteSpec(name="r", source=End("memory", "a", {"entity": "from"}), target=End("memory", "b", {"entity": "to"}))
+MESSAGES = [message(f"m/{number}") for number in range(5)]
+
+
+@pytest.fixture
+def system() -> System:
+    made = System()
+    made.queue("to")
+    return made
+
+
+@pytest.fixture
+def open_target(system: System) -> Callable[[], CopyTarget]:
+    return lambda: CopyTarget(SPEC, "", lambda kind: MemoryConnector(system))
+
+
+def refuse_by(system: System, kind: RefusalKind, *keys: str) -> Entity:
+    entity = system.entity("to")
+    refusal = Refusal(kind, "amqp:x", "no")
+    entity.faults.verdict = lambda key: refusal if key in keys else None
+    return entity
+
+
+def test_i1_each_message_is_told_what_became_of_it(system: System, open_target: Callable[[], CopyTarget]) -> None:
+    entity = refuse_by(system, RefusalKind.MESSAGE, "m/2")
+    with open_target() as target:
+        found = target.send(MESSAGES, lambda: None)
+        assert found == [Sent(), Sent(), Kept("amqp:x: no"), Sent(), Sent()]
+        assert not target.gone
+        assert target.send(MESSAGES[:1], lambda: None) == [Sent()]
+    assert len(entity.accepted) == 5
+
+
+@pytest.mark.parametrize("kind", [RefusalKind.BLOCKED, RefusalKind.FATAL, RefusalKind.UNKNOWN])
+def test_i2_nothing_is_sent_to_a_target_that_takes_nothing(
+    kind: RefusalKind, system: System, open_target: Callable[[], CopyTarget]
+) -> None:
+    entity = refuse_by(system, kind, "m/1")
+    with open_target() as target:
+        assert isinstance(target.send(MESSAGES[:2], lambda: None)[1], Kept)
+        assert "no" in target.gone
+        entity.faults.verdict = None
+        assert target.send(MESSAGES[2:], lambda: None) == [Kept(target.gone)] * 3
+    assert len(entity.accepted) == 1
+
+
+def test_i1_what_was_not_answered_before_the_connection_was_lost_is_kept(
+    system: System, open_target: Callable[[], CopyTarget]
+) -> None:
+    entity = system.entity("to")
+    entity.faults.lose(Step.AFTER_STORE, 2)
+    with open_target() as target:
+        found = target.send(MESSAGES, lambda: None)
+        assert target.gone
+        assert [type(each) for each in found].count(Sent) <= len(entity.accepted)
+        assert any(isinstance(each, Kept) and "not confirmed" in each.text for each in found)
+
+
+def test_a_target_that_cannot_be_opened_is_told(system: System, open_target: Callable[[], CopyTarget]) -> None:
+    system.entity("to").faults.is_gone = True
+    with pytest.raises(TargetGoneError, match="b/to"):
+        open_target()
+
+
+def test_a_target_that_never_answers_is_given_up(
+    system: System, open_target: Callable[[], CopyTarget], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy_target, "SILENCE_SECONDS", 0.05)
+    called: list[None] = []
+    with open_target() as target:
+        system.entity("to").faults.hangs = True
+        system.touch()
+        found = target.send(MESSAGES, lambda: called.append(None))
+        assert all(isinstance(each, Kept) for each in found)
+        assert target.gone
+    assert called  # locks are renewed meanwhile
