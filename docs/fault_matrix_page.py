@@ -26,7 +26,9 @@ waited after five minutes without any progress would count as lost.
 - Lost has to be 0 everywhere.
 - Second copies have to be 0 with detection by origin, which is the default at namespaces of isthmus. Rows with `duplicates: allow` show how many copies a fault makes
   when nothing drops them.
-- Out of order has to be 0: every task here has `ordering: ordered`, whose promise is per publisher and entity.
+- Out of order has to be 0: every task here has `ordering: ordered`, whose promise is per publisher and entity. Of `spillover` the order is judged from where its route reads: a
+  consumer whose namespace is killed gets its messages in another order.
+- The chain is moved by its namespace alone; what is killed elsewhere does not touch it.
 """
 
 

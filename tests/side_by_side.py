@@ -19,6 +19,7 @@ __all__ = ["SideBySide"]
 SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
     "spark-1": (
         "tests/fault/test_batch_kill.py",
+        "tests/fault/test_fault_matrix.py",
         "tests/fault/test_frozen_driver.py",
         "tests/fault/test_lease_change_kill.py",
         "tests/fault/test_secret.py",

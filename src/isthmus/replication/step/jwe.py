@@ -16,6 +16,7 @@ import binascii
 import json
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from cryptography.exceptions import InvalidTag
@@ -47,7 +48,7 @@ def seal(
         header: its protected header, without `alg`; `enc` names the algorithm that fits the key.
         random: gives the nonce.
     """
-    protected = _encode(json.dumps({"alg": "dir", **header}, separators=(",", ":")).encode())
+    protected = _protected(tuple(header.items()))
     nonce = random(NONCE_BYTES)
     sealed = cipher.encrypt(nonce, plain, protected)
     return b".".join((protected, b"", _encode(nonce), _encode(sealed[:-TAG_BYTES]), _encode(sealed[-TAG_BYTES:])))
@@ -91,6 +92,12 @@ def unseal(token: bytes, cipher: AESGCM) -> bytes:
         return cipher.decrypt(pieces[0], pieces[1] + pieces[2], protected)
     except InvalidTag:
         raise JweError("the JWE is sealed with another key, or was changed") from None
+
+
+@lru_cache(64)
+def _protected(header: tuple[tuple[str, Any], ...]) -> bytes:
+    """The first part of a token: few headers differ."""
+    return _encode(json.dumps({"alg": "dir", **dict(header)}, separators=(",", ":")).encode())
 
 
 def _encode(data: bytes) -> bytes:

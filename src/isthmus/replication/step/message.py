@@ -45,6 +45,8 @@ _ANNOTATIONS = {
     "LockedUntilUtc": "x-opt-locked-until",
 }
 _NO_JSON = object()
+# `json.dumps` makes an encoder for each call that asks for other separators.
+_write_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class StepMessage:
@@ -79,7 +81,7 @@ class StepMessage:
             ValueError: it is another value.
         """
         if "json" in self._set:
-            self._body = json.dumps(self._json, ensure_ascii=False, separators=(",", ":")).encode()
+            self._body = _write_json(self._json).encode()
             del self._set["json"]
         if self._body is None:
             self._body = self._read_body()
