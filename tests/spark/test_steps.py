@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -35,12 +36,25 @@ HERE = "flight_step"
 
 @pytest.fixture(name="spark", scope="module")
 def _spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    _end_java()
     with pytest.MonkeyPatch.context() as patch:  # a module of the operator's, importable here and in the workers
         patch.syspath_prepend(FUNCTIONS)
         patch.setenv("PYTHONPATH", str(FUNCTIONS))
         session = create_spark_session("test", routes=2, work_directory=tmp_path_factory.mktemp("spark"))
         yield session
         session.stop()
+
+
+def _end_java() -> None:
+    """Ends the Java that modules of tests before this one have started: workers have the environment that it was started with."""
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    process = gateway.proc
+    gateway.shutdown()
+    process.stdin.close()
+    process.wait(LONG_SECONDS)
 
 
 @pytest.fixture(name="ends", scope="module")
