@@ -125,7 +125,7 @@ class RouteLease:
         """When a `Tick` is due though nothing happened; infinite where none is."""
         if self._phase is Phase.ENDED:
             return math.inf
-        due = self._trouble.retry_at if self._phase is Phase.WAITING and self._is_confirmed(now) else math.inf
+        due = self._trouble.retry_at if self._phase is Phase.WAITING and self._fence.is_open(now) else math.inf
         due = min(due, self._source.reopen_at, self._source.open_by, self._flow.drain_by, self._flow.rate_due)
         if self.handle and self._fence.required and self._fence.until > now:
             due = min(due, self._fence.until)
@@ -144,26 +144,22 @@ class RouteLease:
             window=self._flow.window.limit,
             rate=self._flow.rate,
             paused=self._paused,
-            is_confirmed=self._is_confirmed(now),
+            is_confirmed=self._fence.is_open(now),
             now=now,
             clock_offset_ms=clock_offset_ms,
         )
-
-    def _is_confirmed(self, now: float) -> bool:
-        return not self._fence.required or self._fence.is_open(now)
 
     # ---- events
 
     def on(self, event: Event, now: float) -> list[Effect]:
         """Takes an event; what to do, in order."""
         effects: list[Effect] = []
-        if self._phase is Phase.ENDED:
-            return effects
-        self._check_claim(now, effects)
-        self._handlers[type(event)](event, now, effects)
-        self._count_bytes()
-        self._advance(now, effects)
-        self._count_bytes()
+        if self._phase is not Phase.ENDED:
+            self._check_claim(now, effects)
+            self._handlers[type(event)](event, now, effects)
+            self._count_bytes()
+            self._advance(now, effects)
+            self._count_bytes()
         return effects
 
     def _count_bytes(self) -> None:
@@ -200,7 +196,7 @@ class RouteLease:
             return  # the source is closed: they come again
         sizes: Sequence[int] = list(map(len, payloads))
         has_room = self._flow.take(len(sizes), sum(sizes), self.messages.unsettled)
-        if self._phase is not Phase.RUNNING or not has_room or not self._is_confirmed(now):
+        if self._phase is not Phase.RUNNING or not has_room or not self._fence.is_open(now):
             self._end.has_returned = True
             self.messages.return_unknown(positions, effects)
             return
@@ -362,14 +358,14 @@ class RouteLease:
         if min(self._source.open_by, self._flow.drain_by) <= now:
             what = "sink said nothing of the target" if self._phase is Phase.CONNECTING else "source did not answer"
             self._fail(f"the {what} in time", False, now, effects)
-        if self._phase is Phase.WAITING and now >= self._trouble.retry_at and self._is_confirmed(now):
+        if self._phase is Phase.WAITING and now >= self._trouble.retry_at and self._fence.is_open(now):
             self._open(now, effects)
         if self._source.reopen_at <= now:
             self._source.reopen_at, self._source.open_by = math.inf, now + OPEN_LIMIT_SECONDS
             effects.append(e.OpenSource(self.handle))
         if self._phase is not Phase.RUNNING or not self._source.is_open:
             return
-        if self._paused or self._end.is_begun or not self._is_confirmed(now):
+        if self._paused or self._end.is_begun or not self._fence.is_open(now):
             self._flow.drain(now, effects)
         else:
             self._flow.refill(self.messages.unsettled, now, effects)

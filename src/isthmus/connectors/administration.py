@@ -226,7 +226,7 @@ class Administrations:
 
         Raises:
             ConfigError: as `observe`, and where two aliases are one namespace: what a task wants at one of them would seem
-                to be wanted by nobody at the other.
+                to be an orphan at the other.
         """
         held = self._asked(
             self._federation.namespaces,

@@ -351,7 +351,7 @@ class Blobs:
         """Look now at what may have gone, before a sender is refused; whether there was anything to look at.
 
         Args:
-            written: whether what is staged is written first, so that what it ends is seen. Not in the midst of an operation,
+            written: whether what is staged is written first, so that what it ends is seen. Not in the middle of an operation,
                 whose first half would be written without the other.
         """
         if not self.is_used:

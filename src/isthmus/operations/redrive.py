@@ -262,7 +262,7 @@ class _Pass:
 def _cleaned(each: Redrive, choice: Choice) -> Callable[[bytes], bytes]:
     """What is taken off a message before the route's steps and its target see it."""
     if each.is_parking:
-        # It begins anew: where it has been, and when, counts no longer.
+        # Its provenance starts again: where it has been, and when, counts no longer.
         return lambda payload: _without_provenance(_without_ttl(payload))
     return _without_ttl if choice.expired else lambda payload: payload
 

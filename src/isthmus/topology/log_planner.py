@@ -5,7 +5,7 @@ keep how far a route has read. What it is not: that of Service Bus (`isthmus.top
 
 Invariants:
     I1. A plan whose changes have all been made is followed by a plan without changes.
-    I2. A log or a group that stands is never changed: more partitions would spread keys anew, another offset would lose messages.
+    I2. A log or a group that stands is never changed: more partitions would spread keys differently, another offset would lose messages.
     I3. A group is made after its log.
 """
 
@@ -81,7 +81,7 @@ def _compare(alias: str, log: LogState, observed: Mapping[str, NamespaceState], 
     elif log.initial_partitions is not None and stands.partitions != log.initial_partitions:
         found.notes.append(
             f"topic {log.name} at {alias} stands with {stands.partitions} partitions, not {log.initial_partitions}, and is left "
-            "so: another number spreads the keys anew, which breaks their order"
+            "so: another number spreads the keys differently, which breaks their order"
         )
     for group in log.groups:
         if stands is None or not stands.has_group(group.name):

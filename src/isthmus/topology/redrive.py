@@ -39,7 +39,7 @@ class Redrive:
     Attributes:
         source: the queue.
         route: how its messages go on: to the route's target, as copies of messages of the route's source.
-        is_parking: whether it is spillover's parking queue, from which each message begins anew.
+        is_parking: whether it is spillover's parking queue, from which each message starts from the beginning.
         hindrance: why its messages cannot be sent by `isthmus redrive`; empty where they can.
     """
 

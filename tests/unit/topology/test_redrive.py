@@ -54,7 +54,7 @@ def test_what_was_parked_keeps_the_mark_and_is_known_by_where_it_was_parked(fede
     assert (options.mark, options.mark_is_number) == ("isthmus-pay-spilled", True)
     assert options.duplicates == "origin"
     assert each.route.source == each.source
-    assert not options.policy.deadline_ms  # it begins anew
+    assert not options.policy.deadline_ms  # its age starts again
 
 
 def test_a_step_that_only_a_run_carries_out_hinders(federation: Federation) -> None:

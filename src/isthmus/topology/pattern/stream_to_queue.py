@@ -24,7 +24,7 @@ from isthmus.topology.state import GroupState, LogState, QueueState, Subscriptio
 
 __all__ = ["StreamToQueue", "StreamToQueueTask"]
 
-# What Azure Service Bus takes for the history window of duplicate detection.
+# What Azure Service Bus accepts as the history window of duplicate detection.
 _WINDOW_MS = (20_000, 604_800_000)
 _DEFAULT_WINDOW_MS = 600_000
 

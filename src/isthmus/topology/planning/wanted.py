@@ -44,7 +44,7 @@ def wanted_topics(federation: Federation) -> dict[str, tuple[str, ...]]:
 
 
 def wanted_of(task: Task) -> Iterator[tuple[str, EntityState]]:
-    """What one task wants at Service Bus namespaces. A task without routes is moved by nobody and needs no claim."""
+    """What one task wants at Service Bus namespaces. A task without routes needs no claim: no run moves it."""
     pattern = PATTERNS[task.pattern]
     for alias, entity in pattern.wanted(task):
         if not isinstance(entity, LogState):
