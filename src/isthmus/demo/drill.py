@@ -16,6 +16,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -169,7 +170,20 @@ class Drill:
         for publisher in self._publishers:
             publisher.finish()
         self._say("waiting until all is handled")
+        if self._plan.pattern == "active-passive":
+            self._drain_others()
         self._until(lambda: not self._account.unhandled(), "")
+
+    def _drain_others(self) -> None:
+        """Handle what a publisher has sent to another member after the consumer went back: a send was under way, or failed over."""
+        (consumer,) = self._consumers
+        for alias in filter(self._account.unhandled, self._others):
+            consumer.go(alias)
+            self._until(partial(self._is_drained, alias), "")
+        consumer.go(self._lost)
+
+    def _is_drained(self, alias: str) -> bool:
+        return not self._account.unhandled(alias)
 
     def _until(self, is_done: Callable[[], bool], failure: str) -> None:
         """Wait until something holds, or nothing has progressed for `STILL_SECONDS`.
