@@ -49,7 +49,7 @@ def test_nothing_is_lost_or_handled_twice(pattern: str, tmp_path: Path) -> None:
             members = Killed(opened)
             report = Drill(opened.federation, plan, members).play()
         assert members.asked == ["lose ewr", "bring back ewr"]
-        assert report.sent > plan.rate_per_second  # the load before the loss waits for so many
+        assert report.sent >= 150
         assert report.handled == report.sent
         assert (report.lost, report.handled_twice) == (0, 0)
         assert report.rto_seconds is not None

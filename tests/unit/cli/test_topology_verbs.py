@@ -275,7 +275,7 @@ def test_remove_says_what_was_refused(shrunk: dict[str, FakeAdministration]) -> 
 def test_an_alias_of_the_same_namespace_loses_no_task_its_entities(
     folder: Path, namespaces: dict[str, FakeAdministration]
 ) -> None:
-    """What a task wants at `ewr` is wanted by nobody at `also`, which is `ewr` by another host name and key."""
+    """What a task wants at `ewr` is an orphan at `also`, which is `ewr` by another host name and key."""
     namespaces["ewr"].identity = "one"
     namespaces["jfk"].identity = "another"
     (folder / "isthmus.yaml").write_text(SOUND.replace("tasks:", "  also: {connection: env:ALSO}\ntasks:"))

@@ -352,7 +352,7 @@ def test_a_body_that_cannot_be_read_holds_up_no_other_message_on_its_way_to_anot
 
 @pytest.mark.parametrize("waiting", [False, True])
 def test_a_quota_that_is_looked_at_midway_divides_no_batch(served: Served, waiting: bool) -> None:
-    """Relay I1: the dead are looked for without writing what is staged, in the midst of messages that are moved."""
+    """Relay I1: the dead are looked for without writing what is staged, while messages are moved."""
     engine = served.engine
     served.send("orders")  # there are large messages
     engine.create_queue("to", QueueDescription(max_size_in_megabytes=1))

@@ -30,7 +30,7 @@ def key(source: int, number: int, other: int = 0) -> bytes:
 
 
 class Side:
-    """One store, and the object that a restart makes anew."""
+    """One store, and the object that a restart makes again."""
 
     def __init__(self, *, marked: bool) -> None:
         self.marked = marked

@@ -26,7 +26,7 @@ def test_nothing_is_paused_before_there_has_been_no_credit_for_a_while() -> None
     assert not pause.pause(consumer, [0, 1], 10.0)
     assert pause.waits
     assert not pause.pause(consumer, [0, 1], 10.0 + 0.9 * PAUSE_SECONDS)
-    pause.resume(consumer, [0, 1])  # there was credit: it begins anew
+    pause.resume(consumer, [0, 1])  # there was credit: the time starts again
     assert not pause.waits
     assert not pause.pause(consumer, [0, 1], 20.0)
     assert consumer.asked == []
