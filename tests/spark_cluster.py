@@ -8,6 +8,7 @@ It needs root, to make users and to start processes as them.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -41,6 +42,9 @@ from isthmus.replication.java import find_java
 print(json.dumps({"spark_home": pyspark.__path__[0], "java": find_java().environment}))
 """
 _LEFT_OUT = shutil.ignore_patterns("site-packages", "test", "tests", "idlelib", "config-*")
+
+# One process may have several clusters, each with users of its own.
+_NUMBERS = itertools.count(1)
 
 
 def missing() -> str:
@@ -211,7 +215,7 @@ class Cluster:
         self.close()
 
     def _node(self, name: str) -> Node:
-        return Node(self.folder / name, f"isthmus-{os.getpid()}-{name}")
+        return Node(self.folder / name, f"isthmus-{os.getpid()}-{next(_NUMBERS)}-{name}")
 
     def _ask(self, node: Node) -> dict[str, str]:
         """Where Spark and Java are, as a node's own Python tells it."""
