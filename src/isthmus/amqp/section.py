@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -28,6 +29,7 @@ __all__ = [
     "decode_header",
     "decode_map",
     "decode_properties",
+    "decode_property",
     "encode_header",
     "encode_map_section",
     "encode_message",
@@ -36,6 +38,7 @@ __all__ = [
     "map_items",
     "message_id_at",
     "message_id_text",
+    "replace_properties",
 ]
 
 HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS = 0x70, 0x71, 0x72
@@ -135,6 +138,39 @@ def decode_properties(message: bytes, section: tuple[int, int]) -> dict[str, Any
     if not isinstance(fields, list):
         raise CodecError("the properties are no list")
     return {name: value for name, value in zip(PROPERTY_NAMES, fields, strict=False) if value is not None}
+
+
+def decode_property(message: bytes, section: tuple[int, int], name: str) -> Any:
+    """One field of the properties section, named as in `PROPERTY_NAMES`; None where it is not set. No other field is decoded.
+
+    Raises:
+        CodecError: the section cannot be read.
+    """
+    index = PROPERTY_NAMES.index(name)
+    places = _property_places(message, section, index + 1)
+    return codec.decode(message, places[index])[0] if len(places) > index + 1 else None
+
+
+def _property_places(message: bytes, section: tuple[int, int], count: int) -> list[int]:
+    """Where the first fields of a properties section begin, and the last of them ends."""
+    if not section[1]:
+        return []
+    at = section[0] + 3
+    code = message[at]
+    if code == 0xC0:
+        count, at = min(count, message[at + 2]), at + 3
+    elif code == 0xD0:
+        count, at = min(count, int.from_bytes(message[at + 5 : at + 9], "big")), at + 9
+    elif code == 0x45:
+        count = 0
+    else:
+        raise CodecError("the properties are no list")
+    places = [at]
+    for _ in range(count):
+        width = WIDTH[message[at]]
+        at = at + 2 + message[at + 1] if width == 0 else at + 1 if width == 1 else value_end(message, at)
+        places.append(at)
+    return places
 
 
 def message_id_at(message: bytes, section: tuple[int, int]) -> int:
@@ -264,6 +300,29 @@ def encode_properties(values: Mapping[str, Any]) -> bytes:
     while fields and fields[-1] == b"\x40":
         fields.pop()
     return b"\0Ss" + codec.encode_list(fields)
+
+
+def replace_properties(message: bytes, place: tuple[int, int], changes: Mapping[str, Any]) -> bytes:
+    """The properties section with other values of some fields; the other fields as they were encoded.
+
+    Args:
+        message: the message.
+        place: of the section; (0, 0) where there is none.
+        changes: by the names in `PROPERTY_NAMES`; None takes a field out.
+
+    Raises:
+        CodecError: the section cannot be read.
+    """
+    places = _property_places(message, place, len(PROPERTY_NAMES))
+    encoded = [message[start:end] for start, end in pairwise(places)]
+    for name, value in changes.items():
+        index = PROPERTY_NAMES.index(name)
+        encoded += [b"\x40"] * (index + 1 - len(encoded))
+        kind = _PROPERTY_TYPES.get(name)
+        encoded[index] = b"\x40" if value is None else codec.encode(kind(value) if kind is not None else value)
+    while encoded and encoded[-1] == b"\x40":
+        encoded.pop()
+    return b"\0Ss" + codec.encode_list(encoded)
 
 
 def encode_map_section(code: int, values: Mapping[Any, Any]) -> bytes:

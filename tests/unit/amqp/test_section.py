@@ -83,3 +83,34 @@ def test_the_message_id_is_found_without_decoding(properties: dict[str, str], fo
 def test_an_empty_list_of_properties_has_no_message_id() -> None:
     message = b"\0SsE\0Su\xa0\x04body"
     assert section.message_id_at(message, locate(message).properties) == 0
+
+
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "message_id": st.text(max_size=300),
+        "content_type": st.text("ab/", min_size=1, max_size=9).map(Symbol),
+        "creation_time": st.integers(0, 2**40).map(Timestamp),
+        "group_id": st.text(max_size=9),
+    },
+)
+
+
+@given(FIELDS, FIELDS, st.sets(st.sampled_from(section.PROPERTY_NAMES)))
+def test_some_properties_are_replaced_and_the_others_stay_as_they_were_encoded(
+    before: dict[str, object], changes: dict[str, object], removed: set[str]
+) -> None:
+    message = section.encode_message(b"body", properties=before)
+    wanted = {**changes, **dict.fromkeys(removed)}
+    made = section.replace_properties(message, section.locate(message).properties, wanted)
+    found = section.decode_properties(made, (0, len(made)))
+    assert found == {name: value for name, value in {**before, **wanted}.items() if value is not None}
+    assert made == section.encode_properties(found)
+    assert {name: section.decode_property(made, (0, len(made)), name) for name in section.PROPERTY_NAMES} == {
+        name: found.get(name) for name in section.PROPERTY_NAMES
+    }
+
+
+def test_properties_that_are_no_list_are_not_replaced() -> None:
+    with pytest.raises(CodecError, match="no list"):
+        section.replace_properties(b"\0Ss\x40", (0, 4), {"subject": "x"})

@@ -14,7 +14,8 @@ Invariants:
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from isthmus.amqp import codec, section
 from isthmus.amqp.codec import value_end
@@ -74,46 +75,86 @@ class Head(NamedTuple):
     partition_key: bytes
 
 
+class Slot(NamedTuple):
+    """What differs from message to message, within a front.
+
+    Attributes:
+        start: where it stands, from the message's beginning.
+        size: in bytes.
+        name: of the annotation.
+        out_at: where it stands in the copy; -1: it is a broker's number, which does not go on.
+    """
+
+    start: int
+    size: int
+    name: bytes
+    out_at: int
+
+
 class Front:
-    """How a message begins, up to its properties: constant bytes and 8-byte numbers by turns.
+    """How a message begins, up to its properties: constant bytes and what differs from message to message, by turns.
+
+    What differs are the broker's 8-byte numbers and, of the sender's annotations, short texts and numbers of a fixed size: these stand
+    in the copy, too.
 
     Attributes:
         size: how long it is.
-        unpack: takes it apart into constants (even places) and numbers (odd places).
+        unpack: takes it apart into constants (even places) and the rest (odd places).
         constants: what the even places must be.
         identity: place of the sequence number, or of the topic's where there is one.
         enqueued: place of the time of enqueueing.
-        out: what the copy begins with.
-        ttl_ms: its TimeToLive, 0 for none; it stands at `ttl_at` in `out`.
-        most_ms: what the copy's TimeToLive is at most.
+        is_constant: whether the copy begins with `out`, whatever differs.
+        out: what the copy begins with, without what differs.
     """
 
-    __slots__ = ("constants", "enqueued", "identity", "most_ms", "out", "size", "ttl_at", "ttl_ms", "unpack")
+    __slots__ = (
+        "_kept",
+        "_most_ms",
+        "_ttl_at",
+        "_ttl_ms",
+        "constants",
+        "enqueued",
+        "identity",
+        "is_constant",
+        "out",
+        "size",
+        "unpack",
+    )
 
-    def __init__(
-        self,
-        layout: struct.Struct,
-        raw: bytes,
-        places: dict[bytes, int],
-        out: bytes,
-        ttl_ms: int,
-        ttl_at: int,
-        most_ms: int,
-    ) -> None:
-        self.size = layout.size
-        self.unpack = layout.unpack_from
-        self.constants = layout.unpack(raw)[0::2]
+    def __init__(self, raw: bytes, slots: Sequence[Slot], out: bytes, ttl_ms: int, ttl_at: int, most_ms: int) -> None:
+        layout, at = ">", 0
+        places: dict[bytes, int] = {}
+        self._kept: list[tuple[int, int, int]] = []
+        for number, (start, size, name, out_at) in enumerate(slots):
+            layout += f"{start - at}s" + ("q" if out_at < 0 else f"{size}s")
+            places[name] = 2 * number + 1
+            at = start + size
+            if out_at >= 0:
+                self._kept.append((out_at, out_at + size, 2 * number + 1))
+        made = struct.Struct(layout + f"{len(raw) - at}s")
+        self.size = made.size
+        self.unpack = made.unpack_from
+        self.constants = made.unpack(raw)[0::2]
         self.identity = places.get(_TOPIC_SEQUENCE) or places[_SEQUENCE]
         self.enqueued = places[_ENQUEUED]
+        self.is_constant = not ttl_ms and not self._kept
         self.out = out
-        self.ttl_ms = ttl_ms
-        self.ttl_at = ttl_at
-        self.most_ms = most_ms
+        self._ttl_ms = ttl_ms
+        self._ttl_at = ttl_at
+        self._most_ms = most_ms
 
-    def with_ttl(self, enqueued_ms: int, now_ms: int) -> bytes:
-        """What the copy begins with whose original was enqueued at this time."""
-        left = min(max(1, self.ttl_ms - max(0, now_ms - enqueued_ms)), self.most_ms)
-        return self.out[: self.ttl_at] + U32.pack(left) + self.out[self.ttl_at + 4 :]
+    def begin(self, fields: tuple[Any, ...], now_ms: int) -> bytes:
+        """What the copy of a message begins with that was taken apart into `fields`."""
+        pieces, at, out = [], 0, self.out
+        if self._ttl_ms:
+            left = min(max(1, self._ttl_ms - max(0, now_ms - fields[self.enqueued])), self._most_ms)
+            pieces += [out[: self._ttl_at], U32.pack(left)]
+            at = self._ttl_at + 4
+        for start, stop, place in self._kept:
+            pieces += [out[at:start], fields[place]]
+            at = stop
+        pieces.append(out[at:])
+        return b"".join(pieces)
 
 
 class FrontReader:
@@ -181,35 +222,34 @@ class FrontReader:
         head = self.read(b, start, end)
         if head.delivery or head.end - start > _FRONT_BYTES:
             return None
-        slots: list[tuple[int, bytes]] = []
+        slots: list[Slot] = []
         token = value_end(b, start + 3) if b[start + 2] == 0x70 else start
         if b.startswith(ONLY_LOCK_TOKEN, token):  # another one in each message: two numbers that nobody reads
             token += len(ONLY_LOCK_TOKEN) - start
-            slots += [(token, b"token"), (token + 8, b"token's end")]
-        sections = section.locate(b, start, end)
-        for key, value, after in section.map_items(b, sections.message_annotations):
-            name = b[key + 2 : value]
+            slots += [Slot(token, 8, b"token", -1), Slot(token + 8, 8, b"token's end", -1)]
+        header = head.header
+        if self._has_ceiling and not head.ttl_ms:
+            header = header[:-4] + U32.pack(self._most_ms)
+        annotations = annotations_of(head.annotations)
+        out_at = len(header) + len(annotations) - sum(map(len, head.annotations))
+        for key, value, after in section.map_items(b, section.locate(b, start, end).message_annotations):
+            name = b[key + (2 if b[key] in (0xA3, 0xA1) else 5) : value]
             if name not in _BROKER_ANNOTATIONS:
+                size = _kept_size(b, value, after)
+                if size:
+                    slots.append(Slot(after - size - start, size, name, out_at + after - size - key))
+                out_at += after - key
                 continue
             if name == _SOURCE:
                 continue  # a text, the same for all dead letters of an entity
             if b[value] not in (0x81, 0x83) or b[key] != 0xA3:
                 return None
-            slots.append((after - 8 - start, name))
-        header = head.header
-        if self._has_ceiling and not head.ttl_ms:
-            header = header[:-4] + U32.pack(self._most_ms)
-        raw, out = b[start : head.end], header + annotations_of(head.annotations)
-        layout, at = ">", 0
-        places: dict[bytes, int] = {}
-        for number, (slot, name) in enumerate(slots):
-            layout += f"{slot - at}sq"
-            places[name] = 2 * number + 1
-            at = slot + 8
-        if _SEQUENCE not in places or _ENQUEUED not in places:
+            slots.append(Slot(after - 8 - start, 8, name, -1))
+        names_found = {slot.name for slot in slots}
+        if _SEQUENCE not in names_found or _ENQUEUED not in names_found:
             return None
-        made = struct.Struct(layout + f"{len(raw) - at}s")
-        return Front(made, raw, places, out, head.ttl_ms, len(header) - 4, self._most_ms)
+        raw, out = b[start : head.end], header + annotations
+        return Front(raw, slots, out, head.ttl_ms, len(header) - 4, self._most_ms)
 
     def _learn_header(self, raw: bytes) -> tuple[bytes, int]:
         """The header without the source's delivery count, and its TimeToLive in ms (0: none) in its last 4 bytes."""
@@ -227,6 +267,12 @@ class FrontReader:
             self._headers.clear()
         self._headers[raw] = made
         return made
+
+
+def _kept_size(b: bytes, value: int, after: int) -> int:
+    """How many bytes of an annotation's value may differ from message to message: of texts and of numbers in four or eight bytes."""
+    code = b[value]
+    return after - value - 2 if code == 0xA1 else after - value - 1 if code in (0x70, 0x71, 0x80, 0x81, 0x83) else 0
 
 
 def annotations_of(pairs: tuple[bytes, ...]) -> bytes:

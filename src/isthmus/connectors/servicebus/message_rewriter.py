@@ -24,9 +24,10 @@ Invariants:
 from __future__ import annotations
 
 import struct
+from collections import deque
 from contextlib import suppress
 from hashlib import sha1
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from isthmus.amqp.codec import WIDTH, value_end
 from isthmus.connectors.servicebus.front import MAP32, Front, FrontReader
@@ -42,7 +43,7 @@ from isthmus.connectors.servicebus.message_copy import (
     Verdict,
 )
 from isthmus.connectors.servicebus.sequence import UNREADABLE
-from isthmus.message import Tail
+from isthmus.message import Tail, duplicate_key, made_message_id
 from isthmus.message import name as names
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.message.provenance import OFFSET_DIGITS, encoded
@@ -57,6 +58,10 @@ _RULE_NAME = encoded(names.RULE_NAME)
 _SIZE_COUNT = struct.Struct(">II").unpack_from
 _U32_AT = struct.Struct(">I").unpack_from
 _NO_HASH = sha1(usedforsecurity=False)
+# How many ways to begin are remembered: PartitionKeys of different lengths make different ones.
+FRONTS = 16
+_NO_FIELDS_BUT_TIME = b"\x40" * 9 + b"\x83"
+_UNNAMED_BYTES = 200
 # The number 1 as brokers write it.
 _ONES = (NUMBER_ONE, b"\x54\x01", b"\x71\0\0\0\1", b"\x81\0\0\0\0\0\0\0\1")
 
@@ -127,6 +132,7 @@ class MessageRewriter:
         )
         self._is_quick = bool(origin) and not makes_message_ids and is_simple
         self._front: Front | None = None
+        self._others: deque[Front] = deque(maxlen=FRONTS)  # that were learned before, and do not fit the last message
         self._own = self._own_of(1)
 
     @property
@@ -158,16 +164,25 @@ class MessageRewriter:
         front = self._front
         for index in range(1, len(offsets)):
             end = offsets[index]
-            # The rule: the front is like the last message's, a MessageId that is a short string stands, application
-            # properties are small and name neither a hop nor, unless it is a number, the mark, and the body is one data
-            # section. Everything else takes the general way.
+            # The rule: the front is like one before, the MessageId is a short string, or there is none and the properties are
+            # those of a Kafka record, application properties are small and name neither a hop nor, unless it is a number, the
+            # mark, and the body is one data section. Everything else takes the general way.
             if quick and front is not None and end - start > front.size + 8:
                 fields = front.unpack(data, start)
-                if fields[0::2] == front.constants:
+                if fields[0::2] != front.constants:
+                    front, fields = self._other_front(data, start, end)
+                if front is not None:
                     p = start + front.size
                     q = p + 5 + data[p + 4]
-                    if data[p : p + 4] == b"\0Ss\xc0" and data[p + 6] == 0xA1 and data[p + 5] and q + 6 < end:
-                        id_end = p + 8 + data[p + 7]
+                    if (
+                        data[p : p + 4] == b"\0Ss\xc0"
+                        and q + 6 < end
+                        and data[p + 5]
+                        and (data[p + 6] == 0xA1 or (fields[front.identity] and _is_unnamed(data, p, q)))
+                    ):
+                        is_named = data[p + 6] == 0xA1
+                        properties = data[p:q]
+                        message_id = data[p + 8 : p + 8 + data[p + 7]] if is_named else b""
                         kept = own = b""
                         count = 0
                         e = pairs = q
@@ -185,7 +200,7 @@ class MessageRewriter:
                         if mark_key and count >= 0:
                             own_at = find(mark_key, pairs, e)
                             if own_at < 0:
-                                own = mark_key + (NUMBER_ONE if marks_number else data[p + 6 : id_end])
+                                own = mark_key
                                 count += 2
                             elif not marks_number or not data.startswith(_ONES, own_at + len(mark_key)):
                                 count = -1  # it is another value, or not a name at all
@@ -208,14 +223,23 @@ class MessageRewriter:
                             body = data[at:end]
                             # As `isthmus.message.digest` has it.
                             hashed = fresh_hash()
-                            hashed.update(b"%b\0%b" % (data[p + 8 : id_end], body))
-                            proof = hashed.digest()[:8].hex().encode()
+                            hashed.update(b"%b\0%b" % (message_id, body))
+                            proof = origin_proof = hashed.digest()[:8].hex().encode()
+                            if not is_named:
+                                key = join((first, number, offset_key, number, dash, proof[:proven], time, digest_key))
+                                message_id = made_message_id(duplicate_key(key, 0, len(key))).encode()
+                                properties = _named(properties, message_id)
+                                hashed = fresh_hash()
+                                hashed.update(b"%b\0%b" % (message_id, body))
+                                proof = hashed.digest()[:8].hex().encode()
+                            if own:
+                                own += NUMBER_ONE if marks_number else b"\xa1%c%b" % (len(message_id), message_id)
                             size = len(kept) + len(own) + tail_size + len(time) + 4
                             add(
                                 join(
                                     (
-                                        front.out if not front.ttl_ms else front.with_ttl(enqueued, now_ms),
-                                        data[p:q],
+                                        front.out if front.is_constant else front.begin(fields, now_ms),
+                                        properties,
                                         MAP32(b"\0St\xd1", size, count + TAIL_COUNT),
                                         kept,
                                         own,
@@ -224,7 +248,7 @@ class MessageRewriter:
                                         offset_key,
                                         number,
                                         dash,
-                                        proof[:proven],
+                                        origin_proof[:proven],
                                         time,
                                         digest_key,
                                         proof,
@@ -240,17 +264,35 @@ class MessageRewriter:
                 made = self._general.make(data, start, end, now_ms)
             except UNREADABLE as error:
                 made = "dead-letter", MALFORMED, str(error)
-            front = None
             if quick:
-                with suppress(*UNREADABLE):
-                    front = self._fronts.learn(data, start, end)
-                self._front = front
+                front = self._learned(data, start, end, front)
             if isinstance(made, bytes):
                 add(made)
             else:
                 refused.append(Refused(index - 1, *made))
             start = end
         return copies, refused
+
+    def _other_front(self, data: bytes, start: int, end: int) -> tuple[Front | None, tuple[Any, ...]]:
+        """The front before the last ones that fits a message, and the message taken apart by it."""
+        for front in self._others:
+            if end - start > front.size + 8:
+                fields = front.unpack(data, start)
+                if fields[0::2] == front.constants:
+                    return front, fields
+        return None, ()
+
+    def _learned(self, data: bytes, start: int, end: int, front: Front | None) -> Front | None:
+        """The front of a message that took the general way; `front` where that fits it."""
+        if front is None:
+            front, _ = self._other_front(data, start, end)
+        if front is None:
+            with suppress(*UNREADABLE):
+                front = self._fronts.learn(data, start, end)
+            if front is not None:
+                self._others.appendleft(front)
+        self._front = front
+        return front
 
     def _own_of(self, digits: int) -> tuple[int, bytes, bytes, bytes, int]:
         """What a copy's own properties begin with whose sequence number has so many digits.
@@ -269,6 +311,22 @@ class MessageRewriter:
         """The copy of one message, or why there is none."""
         copies, refused = self.copy_all(message, [0, len(message)], now_ms)
         return copies[0] if copies else refused[0]
+
+
+def _is_unnamed(b: bytes, start: int, end: int) -> bool:
+    """Whether a section of properties is that of a Kafka record: a creation time, perhaps a SessionId, and room for a MessageId."""
+    if b[start + 6 : start + 16] != _NO_FIELDS_BUT_TIME or b[start + 4] > _UNNAMED_BYTES:
+        return False
+    if end == start + 24:
+        return b[start + 5] == 10
+    is_session = b[start + 5] == 11 and b[start + 24] == 0xA1 and start + 26 + b[start + 25] == end
+    return is_session and b[start + 26 : end].isascii()
+
+
+def _named(properties: bytes, message_id: bytes) -> bytes:
+    """Properties that had no MessageId, with one."""
+    size = properties[4] + 1 + len(message_id)
+    return b"\0Ss\xc0%c%c\xa1%c%b%b" % (size, properties[5], len(message_id), message_id, properties[7:])
 
 
 def _without_rule_name(b: bytes, start: int, end: int, count: int) -> tuple[bytes, int]:

@@ -52,7 +52,7 @@ def open_encrypt(settings: Settings) -> MessageStep:
         header = {"enc": algorithm}
         if key_id := own_id or key.key_id:
             header["kid"] = key_id
-        if content_type := message.properties.get("content_type"):
+        if content_type := message.get_property("content_type"):
             header["cty"] = str(content_type)
         message.body = jwe.seal(message.body, _cipher(key.octets), header)
         message.set_property("content_type", JOSE)
@@ -65,7 +65,7 @@ def open_encrypt(settings: Settings) -> MessageStep:
         message.set_application_property(_ENCRYPTION, algorithm)
         if key_id := own_id or key.key_id:
             message.set_application_property(_KEY_ID, key_id)
-        if content_type := message.properties.get("content_type"):
+        if content_type := message.get_property("content_type"):
             message.set_application_property(_CONTENT_TYPE, str(content_type))
         message.set_property("content_type", OCTETS)
         return None

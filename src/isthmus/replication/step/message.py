@@ -153,17 +153,22 @@ class StepMessage:
     def properties(self) -> Mapping[str, Any]:
         """The properties section by the names of the specification, e.g. `message_id`; change one by `set_property`."""
         if self._fields is None:
-            self._fields = section.decode_properties(self.raw, self.sections.properties)
+            changed = self._set.get("properties", {})
+            fields = section.decode_properties(self.raw, self.sections.properties) | changed
+            self._fields = {name: value for name, value in fields.items() if value is not None}
         return self._fields
+
+    def get_property(self, name: str) -> Any:
+        """One field of the properties section, without decoding the others; None where it is not set."""
+        if self._fields is not None:
+            return self._fields.get(name)
+        changed = self._set.get("properties", {})
+        return changed[name] if name in changed else section.decode_property(self.raw, self.sections.properties, name)
 
     def set_property(self, name: str, value: Any) -> None:
         """Set a field of the properties section by the specification's name, or take it out (None)."""
-        fields = dict(self.properties)
-        fields.pop(name, None)
-        if value is not None:
-            fields[name] = value
-        self._fields = fields
         self._set.setdefault("properties", {})[name] = value
+        self._fields = None
 
     @property
     def application_properties(self) -> dict[str, Any]:
@@ -269,7 +274,9 @@ class StepMessage:
             self._header() if "header" in self._set else raw[slice(*found.header)],
             raw[slice(*found.delivery_annotations)],
             self._annotations_section() if "annotations" in self._set else raw[slice(*found.message_annotations)],
-            section.encode_properties(self.properties) if "properties" in self._set else raw[slice(*found.properties)],
+            section.replace_properties(raw, found.properties, self._set["properties"])
+            if "properties" in self._set
+            else raw[slice(*found.properties)],
             self._user_section() if "user" in self._set else raw[slice(*found.application_properties)],
             b"\0Su" + codec.encode(body) if "body" in self._set else raw[slice(*found.body)],
             raw[slice(*found.footer)] if "body" not in self._set else b"",  # a footer may hold a digest of the old body

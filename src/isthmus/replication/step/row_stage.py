@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -59,28 +59,32 @@ class RowStage:
     def take(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
         """The rows that go on; None where there are none."""
         routes: list[int] = batch.column("route").to_pylist()
-        has_flush = any(route < FILLER_ROUTE for route in routes)
-        given = {name: self._cells(batch, name) for name in (*_RAW, *MARKS, *self._written)}
-        out: dict[str, list[Any]] = {name: [] for name in self._schema.names}
-        for row, route in enumerate(routes):
-            if route == FILLER_ROUTE:
-                continue  # one is put behind the flush row
-            marks = tuple(given[name][row] for name in MARKS)
-            payload = given["message"][row]
-            columns: Sequence[Any] = (None,) * len(self._added)
-            if route > FILLER_ROUTE and marks[0] is None:
-                payload, marks, columns = self._message(payload, [given[name][row] for name in self._written])
-            cells = (payload, route, given["position"][row], *marks, *columns)
-            for name, cell in zip(self._schema.names, cells, strict=True):
-                out[name].append(cell)
-        if has_flush:
-            filler = (b"", FILLER_ROUTE, 0, *(None for _ in self._schema.names[3:]))
-            for name, cell in zip(self._schema.names, filler, strict=True):
-                out[name].append(cell)
-        if not out["route"]:
+        # A filler is put behind the flush row; those that came go.
+        rows = [row for row, route in enumerate(routes) if route != FILLER_ROUTE]
+        if not rows:
             return None
+        cells = {name: self._cells(batch, name) for name in (*_RAW, *MARKS, *self._written)}
+        messages, kinds = cells["message"], cells["disposition"]
+        written = [cells[name] for name in self._written]
+        added: dict[str, list[Any]] = {name: [None] * len(routes) for name in self._added}
+        for row in rows:
+            if routes[row] < FILLER_ROUTE or kinds[row] is not None:
+                continue
+            made = self._message(messages[row], [column[row] for column in written])
+            messages[row] = made.payload
+            if made.disposition is not None:
+                for name, value in zip(MARKS, made.disposition, strict=True):
+                    cells[name][row] = value
+            for name, value in zip(self._added, made.columns, strict=False):
+                added[name][row] = value
+        cells |= added
+        if len(rows) < len(routes):
+            cells = {name: [values[row] for row in rows] for name, values in cells.items()}
+        if any(route < FILLER_ROUTE for route in routes):
+            for name, values in cells.items():
+                values.append({"message": b"", "route": FILLER_ROUTE, "position": 0}.get(name))
         return pa.RecordBatch.from_arrays(
-            [pa.array(out[field.name], field.type) for field in self._schema], schema=self._schema
+            [pa.array(cells[field.name], field.type) for field in self._schema], schema=self._schema
         )
 
     @staticmethod
@@ -90,28 +94,35 @@ class RowStage:
         cells: list[Any] = batch.column(name).to_pylist()
         return cells
 
-    def _message(self, payload: bytes, written: Sequence[Any]) -> tuple[bytes, tuple[Any, ...], Sequence[Any]]:
-        """What a message became, its marks, and its columns."""
-        nothing = (None,) * len(self._added)
+    def _message(self, payload: bytes, written: Sequence[Any]) -> _Made:
+        """What became of a message."""
         if is_canary(payload):
-            return payload, (None, None, None), nothing
+            return _Made(payload)
         try:
             message = StepMessage(payload)
             for name, value in zip(self._written, written, strict=True):
                 column.write(message, name, value)
         except Exception as error:  # noqa: BLE001 - a message of any bytes may come; it is set aside
-            return payload, _failed(f"the message cannot be read or written: {error}"), nothing
+            return _Made(payload, _failed(f"the message cannot be read or written: {error}"))
         for step in self._steps:
             found = guarded(step, message)
             if found is not None:
-                return payload, (found.kind, found.reason, found.description), nothing
+                return _Made(payload, found)
         try:
             made = message.encoded()
             if self._added and message.is_changed:
                 message = StepMessage(made)
-            return made, (None, None, None), [column.read(message, name) for name in self._added]
+            return _Made(made, None, [column.read(message, name) for name in self._added])
         except Exception as error:  # noqa: BLE001 - a step has put in what no message can have
-            return payload, _failed(f"the message cannot be written: {type(error).__name__}: {error}"), nothing
+            return _Made(payload, _failed(f"the message cannot be written: {type(error).__name__}: {error}"))
+
+
+class _Made(NamedTuple):
+    """What became of a message: its bytes, the disposition that it gets instead of going on, its columns."""
+
+    payload: bytes
+    disposition: Disposition | None = None
+    columns: Sequence[Any] = ()
 
 
 def _failed(text: str) -> Disposition:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from isthmus.amqp import codec, section, types
 from isthmus.connectors.kafka import mapping
 from isthmus.connectors.kafka.mapping import AMQP_HEADER, Record, to_message, to_record
+from isthmus.connectors.servicebus.message_rewriter import MessageRewriter
 from isthmus.message.name import BROKER_ANNOTATIONS
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
@@ -165,6 +166,31 @@ def test_message_survives_the_way_over_a_record(message: bytes) -> None:
     if record.timestamp_ms is None:
         record = record._replace(timestamp_ms=1234)  # the producer's time
     assert said(to_message(record, 2 << 48 | 5)) == said(message)
+
+
+FREQUENT = st.builds(
+    Record,
+    st.binary(max_size=300),
+    st.none() | st.text("key0", min_size=1, max_size=130).map(str.encode),
+    st.lists(st.tuples(TEXTS, TEXTS.map(str.encode)), max_size=3, unique_by=lambda header: header[0]),
+    st.integers(0, 1 << 45),
+    st.integers(0, 1000),
+)
+
+
+@given(st.lists(FREQUENT, min_size=1, max_size=4))
+@settings(max_examples=100)
+def test_the_copy_of_a_record_survives_the_way_over_a_record(records: list[Record]) -> None:
+    """I2, of the form that routes between clusters write."""
+    rewriter = MessageRewriter("ewr/flights", "jfk", origin_namespace="one", target_namespace="two")
+    for number, record in enumerate(records * 2, 1):
+        copy = rewriter.copy(to_message(record, number), 0)
+        assert isinstance(copy, bytes)
+        made = to_record(copy)
+        again = made if made.timestamp_ms is not None else made._replace(timestamp_ms=1234)
+        assert said(to_message(again, 2 << 48 | 5)) == said(copy)
+        assert made.value == record.value
+        assert (made.key, made.partition) == (record.key, record.partition)
 
 
 @given(st.lists(st.tuples(NAMES, st.one_of(st.none(), st.binary(max_size=30))), max_size=4), st.binary(max_size=60))

@@ -327,15 +327,23 @@ some_message = st.builds(
     )
     | st.none(),
     own=st.dictionaries(names | st.just("RuleName"), values, max_size=6) | st.none(),
-    annotations=st.dictionaries(st.sampled_from(["x-opt-partition-key", "mine", "x-opt-deadletter-source"]), st.text()),
+    annotations=st.dictionaries(
+        st.sampled_from(["x-opt-partition-key", "mine", "x-opt-deadletter-source", "number"]),
+        st.text() | st.integers(-(2**31), 2**31 - 1).map(Int),
+    ),
     properties=st.fixed_dictionaries(
         {}, optional={"message_id": st.text(max_size=300) | st.uuids(), "subject": st.text(), "group_id": st.text()}
+    )
+    # As of a Kafka record.
+    | st.fixed_dictionaries(
+        {"creation_time": st.integers(0, 2**62).map(Timestamp)},
+        optional={"group_id": st.text(max_size=8) | st.text("key", min_size=140, max_size=260)},
     ),
     body=st.binary(max_size=400),
 )
 
 
-@given(st.lists(some_message, min_size=1, max_size=8))
+@given(st.lists(some_message, min_size=1, max_size=8).map(lambda several: several * 3))
 def test_the_quick_way_and_the_general_way_agree_and_keep_the_senders_sections_i1(messages: list[bytes]) -> None:
     quick = MessageRewriter("ewr/flights", "jfk", mark=Mark("seen"))
     copies, refused = quick.copy_all(*joined(messages), NOW_MS)
