@@ -13,6 +13,9 @@ TESTS ?= tests
 WORKERS ?= 4
 MESSAGES ?= 400000
 
+# Tests start hundreds of Python processes: without bytecode files each compiles isthmus again, for half a second or more.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo examples test soak check format bench docs lock clean
 
 help: ## Show the targets

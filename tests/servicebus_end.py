@@ -137,6 +137,12 @@ class ServiceBusEnd:
         server.kill()
         server.start()
 
+    def release(self, entity: str) -> None:
+        """Ends the connections that looked at a queue."""
+        look = self._looks.pop(entity, None)
+        if look is not None:
+            look.close()
+
     def close(self) -> None:
         """Ends all."""
         for look in self._looks.values():
