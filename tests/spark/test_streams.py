@@ -39,7 +39,6 @@ tasks:
   mirror: {pattern: copy, source: hub, topic: flights, target: hub, target_topic: flights-copy}
   emptied: {pattern: move, source: ewr, queue: old, target: hub, target_topic: old, partitioning: single}
 """
-
 LOOK_SECONDS = 0.5
 
 
