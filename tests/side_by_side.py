@@ -19,17 +19,36 @@ __all__ = ["LONG", "SPARK_CHAINS", "SideBySide", "position"]
 # Modules that start it in the process of the tests stand together: they share one Java.
 SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
     "spark-1": (
-        "tests/fault/test_batch_kill.py",
-        "tests/fault/test_fault_matrix.py",
-        "tests/fault/test_frozen_driver.py",
+        "tests/fault/test_poison.py",
+        "tests/fault/test_many_routes.py",
         "tests/fault/test_lease_change_kill.py",
+        "tests/fault/test_frozen_driver.py",
+        "tests/fault/test_fault_matrix.py",
+        "tests/spark/test_pause.py",
+        "tests/spark/test_failover.py",
+        "tests/fault/test_route_kill.py",
         "tests/fault/test_secret.py",
-        "tests/spark/test_all_active.py",
+        "tests/fault/test_batch_kill.py",
+        "tests/spark/test_tutorial.py",
+        "tests/spark/test_standalone.py",
     ),
     "spark-2": (
-        "tests/fault/test_many_routes.py",
-        "tests/fault/test_poison.py",
-        "tests/fault/test_route_kill.py",
+        "tests/spark/test_streams.py",
+        "tests/spark/test_all_active.py",
+        "tests/spark/test_patterns.py",
+        "tests/spark/test_identity.py",
+        "tests/spark/test_counts.py",
+        "tests/spark/test_java_choice.py",
+        # In the process of the tests:
+        "tests/spark/test_steps.py",
+        "tests/spark/test_batch_source.py",
+        "tests/spark/test_examples.py",
+        "tests/spark/test_shared_query.py",
+        "tests/spark/test_kafka_source.py",
+        "tests/spark/test_servicebus_source.py",
+        "tests/spark/test_rule_column.py",
+        "tests/spark/test_drill.py",
+        "tests/spark/test_distance.py",
     ),
 }
 
