@@ -53,7 +53,21 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
 }
 
 # Modules without Spark that take longest.
-LONG = ("tests/interop/test_conformance.py",)
+LONG = (
+    "tests/interop/test_conformance.py",
+    "tests/interop/test_languages_eventhub.py",  # and the first that needs what Go compiles
+    "tests/interop/test_operations.py",
+    "tests/fault/test_fuzz.py",
+    "tests/interop/test_eventhub.py",
+    "tests/interop/test_languages_servicebus.py",
+    "tests/interop/test_partitions.py",
+    "tests/interop/test_servicebus_port.py",
+    "tests/interop/test_servicebus.py",
+    "tests/fault/test_operation_kill.py",
+    "tests/interop/test_kafka.py",
+    "tests/interop/test_kafka_verify.py",
+    "tests/fault/test_bad_input.py",
+)
 
 _FIRST = {
     module: number
