@@ -45,7 +45,7 @@ class KnowsLast(Protocol):
     """A peek of an entity whose server tells where it ends, as a log's does."""
 
     def last_sequence(self, below: int) -> int:
-        """The last sequence number below a limit; 0 if there is none. Nothing need stand at it, nor behind it below the limit."""
+        """The last sequence number below a limit; 0 if there is none. Nothing stands between it and the limit, perhaps not even at it."""
         ...
 
 
