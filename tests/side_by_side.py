@@ -29,7 +29,6 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
         "tests/fault/test_route_kill.py",
         "tests/fault/test_secret.py",
         "tests/fault/test_batch_kill.py",
-        "tests/spark/test_tutorial.py",
         "tests/spark/test_standalone.py",
     ),
     "spark-2": (
@@ -37,6 +36,7 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
         "tests/spark/test_all_active.py",
         "tests/spark/test_patterns.py",
         "tests/spark/test_identity.py",
+        "tests/spark/test_tutorial.py",
         "tests/spark/test_counts.py",
         "tests/spark/test_java_choice.py",
         # In the process of the tests:
