@@ -40,15 +40,15 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
         "tests/spark/test_counts.py",
         "tests/spark/test_java_choice.py",
         # In the process of the tests:
-        "tests/spark/test_steps.py",
         "tests/spark/test_batch_source.py",
-        "tests/spark/test_examples.py",
         "tests/spark/test_shared_query.py",
-        "tests/spark/test_kafka_source.py",
         "tests/spark/test_servicebus_source.py",
         "tests/spark/test_rule_column.py",
+        "tests/spark/test_kafka_source.py",
+        "tests/spark/test_examples.py",
         "tests/spark/test_drill.py",
         "tests/spark/test_distance.py",
+        "tests/spark/test_steps.py",  # last: it ends the Java of the others, since it needs another environment
     ),
 }
 

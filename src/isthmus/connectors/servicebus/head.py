@@ -124,8 +124,9 @@ def last_sequence(peek: Peek, start: int, below: int = _ENOUGH) -> int:
     """The last sequence number of the entity, or the last below a limit, found by doubling and halving from `start`; 0 if
     there is none. A peek that knows it is asked instead.
     """
-    if isinstance(peek, KnowsLast):
-        return peek.last_sequence(below)
+    asked: object = peek
+    if isinstance(asked, KnowsLast):
+        return asked.last_sequence(below)
 
     def stands(number: int) -> bool:
         return (
