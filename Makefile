@@ -9,9 +9,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.isthmus-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TESTS ?= tests
-# Most tests wait; four side by side keep two processors busy.
-WORKERS ?= 4
+# Most tests wait; six side by side keep two processors busy.
+WORKERS ?= 6
 MESSAGES ?= 400000
+
+# Tests start hundreds of Python processes: without bytecode files each compiles isthmus again, for half a second or more.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo examples test soak check format bench docs lock clean
 
@@ -45,10 +48,12 @@ test: $(STAMP) ## Run the tests, with a twentieth of the long counts
 soak: $(STAMP) ## Run the tests with the long counts (hours); writes benchmarks/results/
 	@$(BIN)/python -m pytest --soak --soak-results benchmarks/results -o faulthandler_timeout=0 $(TESTS)
 
+# mypy takes one processor. The other one collects the tests, which compiles them: otherwise each worker of `make test` would.
 check: $(STAMP) ## Everything that needs no running: format, lint, types, floors, docs
 	@$(BIN)/ruff format --check src tests docs benchmarks
 	@$(BIN)/ruff check src tests docs benchmarks
-	@$(BIN)/mypy
+	@( found=$$($(BIN)/python -m pytest --collect-only -qq $(TESTS) 2>&1) || { echo "$$found"; exit 1; } ) & collecting=$$!; \
+		$(BIN)/mypy; wait $$collecting
 	@$(BIN)/lint-imports
 	@$(BIN)/python docs/check.py
 

@@ -78,10 +78,10 @@ def consumed(address: str, topic: str, count: int, seconds: float = 60.0) -> dic
         consumer.close()
 
 
-def wait(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
-    """Waits for a condition."""
+def wait(condition: Callable[[], object], what: str, seconds: float = 60.0, every_seconds: float = 0.05) -> None:
+    """Waits for a condition, and looks every so often: seldom, where a look opens connections."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s in vain for {what}"
-        pause.wait(0.05)
+        pause.wait(every_seconds)

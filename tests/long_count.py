@@ -76,6 +76,7 @@ class Account:
 def _write(config: pytest.Config, folder: Path, rows: list[tuple[str, str, str, str]]) -> Path:
     git = ["git", "-C", str(config.rootpath), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{time.strftime('%Y-%m-%d-%H%M', time.gmtime())}-{commit}-soak.md"
     table = "".join(f"| {asked} | {seen} | {verdict} | {node} |\n" for node, verdict, asked, seen in rows)
     file.write_text(

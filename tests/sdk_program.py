@@ -185,7 +185,7 @@ def install_javascript() -> list[str]:
 def build_go() -> list[str]:
     """Build the program from what go.sum names; the command that starts it.
 
-    Modules and what was compiled stay in .cache, unless GOMODCACHE and GOCACHE say otherwise.
+    Modules and what was compiled stay where Go keeps them (GOMODCACHE, GOCACHE), so that another checkout finds them.
 
     Raises:
         InstallError: it failed.
@@ -197,8 +197,6 @@ def build_go() -> list[str]:
     environment = {
         "CGO_ENABLED": "0",  # a C compiler is not to be needed
         "GOTOOLCHAIN": "local",  # no other Go is to be fetched
-        "GOMODCACHE": os.environ.get("GOMODCACHE", str(CACHE / "go-modules")),
-        "GOCACHE": os.environ.get("GOCACHE", str(CACHE / "go-build")),
     }
     with _alone():
         _run(

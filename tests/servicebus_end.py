@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from azure.core.pipeline.transport import RequestsTransport
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from isthmus.amqp import section
@@ -71,8 +72,10 @@ class ServiceBusEnd:
         return made
 
     def _admin(self, server: NamespaceProcess) -> ServiceBusAdministrationClient:
+        # Scenarios ask in threads, and pytest writes each test's name into the environment meanwhile: it must not be read.
+        transport = RequestsTransport(connection_verify=str(server.ca_file), use_env_settings=False)
         return ServiceBusAdministrationClient.from_connection_string(
-            server.admin_connection_string, connection_verify=str(server.ca_file)
+            server.admin_connection_string, transport=transport
         )
 
     def make(self, entity: str, side: str, settings: Mapping[str, Any]) -> dict[str, str]:
@@ -136,6 +139,12 @@ class ServiceBusEnd:
         server = self.server(0)
         server.kill()
         server.start()
+
+    def release(self, entity: str) -> None:
+        """Ends the connections that looked at a queue."""
+        look = self._looks.pop(entity, None)
+        if look is not None:
+            look.close()
 
     def close(self) -> None:
         """Ends all."""

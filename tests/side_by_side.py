@@ -1,9 +1,9 @@
-"""Which test modules run in one worker, when pytest-xdist runs several workers.
+"""Which test modules run in one worker, and in which order, when pytest-xdist runs several workers.
 
 A module stays whole: its fixtures start namespaces, Spark and programs of other languages once. Modules that start Spark
 form few chains, because each Spark start takes all processors for seconds and each session 1 GiB: with more of them side by
-side than processors, tests wait for each other. Modules start in the order of collection: kills and Spark first, because
-they take longest, unit tests last, because they fill what is left.
+side than processors, tests wait for each other. What takes longest starts first: the chains, then the modules of LONG. Unit
+tests start last, because they fill what is left.
 """
 
 from __future__ import annotations
@@ -13,32 +13,71 @@ from collections.abc import Mapping
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-__all__ = ["SideBySide"]
+__all__ = ["LONG", "SPARK_CHAINS", "SideBySide", "position"]
 
-# Modules that start Spark, in chains of about equal length. Within a chain one module follows the other.
+# Modules that start Spark, in chains of about equal length. Within a chain one module follows the other, in this order.
+# Modules that start it in the process of the tests stand together: they share one Java.
 SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
     "spark-1": (
-        "tests/fault/test_batch_kill.py",
-        "tests/fault/test_fault_matrix.py",
-        "tests/fault/test_frozen_driver.py",
+        "tests/fault/test_poison.py",
+        "tests/fault/test_many_routes.py",
         "tests/fault/test_lease_change_kill.py",
+        "tests/fault/test_frozen_driver.py",
+        "tests/fault/test_fault_matrix.py",
+        "tests/spark/test_pause.py",
+        "tests/spark/test_failover.py",
+        "tests/fault/test_route_kill.py",
         "tests/fault/test_secret.py",
-        "tests/spark/test_all_active.py",
-        "tests/spark/test_rule_column.py",
-        "tests/spark/test_servicebus_source.py",
+        "tests/fault/test_batch_kill.py",
+        "tests/spark/test_standalone.py",
     ),
     "spark-2": (
-        "tests/fault/test_many_routes.py",
-        "tests/fault/test_poison.py",
-        "tests/fault/test_route_kill.py",
-        "tests/spark/test_batch_source.py",
-        "tests/spark/test_counts.py",
+        "tests/spark/test_streams.py",
+        "tests/spark/test_all_active.py",
+        "tests/spark/test_patterns.py",
         "tests/spark/test_identity.py",
-        "tests/spark/test_java_choice.py",
-        "tests/spark/test_shared_query.py",
         "tests/spark/test_tutorial.py",
+        "tests/spark/test_counts.py",
+        "tests/spark/test_java_choice.py",
+        # In the process of the tests:
+        "tests/spark/test_batch_source.py",
+        "tests/spark/test_shared_query.py",
+        "tests/spark/test_servicebus_source.py",
+        "tests/spark/test_rule_column.py",
+        "tests/spark/test_kafka_source.py",
+        "tests/spark/test_examples.py",
+        "tests/spark/test_drill.py",
+        "tests/spark/test_distance.py",
+        "tests/spark/test_steps.py",  # last: it ends the Java of the others, since it needs another environment
     ),
 }
+
+# Modules without Spark that take longest.
+LONG = (
+    "tests/interop/test_conformance.py",
+    "tests/interop/test_languages_eventhub.py",  # and the first that needs what Go compiles
+    "tests/interop/test_operations.py",
+    "tests/fault/test_fuzz.py",
+    "tests/interop/test_eventhub.py",
+    "tests/interop/test_languages_servicebus.py",
+    "tests/interop/test_partitions.py",
+    "tests/interop/test_servicebus_port.py",
+    "tests/interop/test_servicebus.py",
+    "tests/fault/test_operation_kill.py",
+    "tests/interop/test_kafka.py",
+    "tests/interop/test_kafka_verify.py",
+    "tests/fault/test_bad_input.py",
+)
+
+_FIRST = {
+    module: number
+    for number, module in enumerate([*(each for chain in SPARK_CHAINS.values() for each in chain), *LONG])
+}
+
+
+def position(node: str) -> int:
+    """Where a test stands in the order of all; equal for those that keep the order of collection."""
+    return _FIRST.get(node.partition("::")[0], len(_FIRST))
 
 
 class _Scheduling(LoadScopeScheduling):
@@ -58,3 +97,8 @@ class SideBySide:
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: object) -> LoadScopeScheduling:
         config.option.loadscopereorder = False
         return _Scheduling(config, log)
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Work is handed out in the order of collection. One process alone keeps the order of files."""
+        if hasattr(config, "workerinput"):
+            items.sort(key=lambda item: position(item.nodeid))

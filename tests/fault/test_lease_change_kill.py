@@ -158,7 +158,7 @@ class Round:
                 source.hurry.clear()
                 while (seconds := watch.next_change()) is None or seconds + offset < LOOK_SECONDS:
                     assert self.run.is_alive(), self.run.log()[-3000:]
-                    time.sleep(0.005)
+                    time.sleep(LOOK_SECONDS)
                 at = time.monotonic() + seconds + offset
                 time.sleep(max(0.0, at - 2 * LOOK_SECONDS - PAUSE_SECONDS - time.monotonic()))
                 source.hurry.set()

@@ -50,6 +50,7 @@ tasks:
   emptied: {pattern: move, source: ewr, queue: old, target: hub, target_topic: old, partitioning: single}
   news: {pattern: copy, source: ewr, topic: news, target: hub, filter: "kind = 'good'", audit: 1d}
 """
+LOOK_SECONDS = 0.5
 
 
 @pytest.fixture(name="kafka", scope="module")
@@ -140,6 +141,7 @@ def _move(federation: Federation) -> None:
             lambda: not any(look.look(reach, route).waiting for route in routes(federation)),
             "everything to be moved",
             240,
+            LOOK_SECONDS,
         )
 
 

@@ -6,6 +6,8 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Symbol, Timestamp
 from isthmus.connectors.servicebus.message_rewriter import MessageRewriter
@@ -14,6 +16,8 @@ from isthmus.supervisor.survey import survey
 from isthmus.testing.federation import TOPIC, FederationProcess
 from isthmus.topology.model import Endpoint
 from isthmus.transport import Sender
+
+pytestmark = pytest.mark.spark
 
 
 def been_at_the_target(count: int, namespace: str) -> list[bytes]:

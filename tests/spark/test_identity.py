@@ -35,8 +35,12 @@ MARKS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationProcess]:
+    """A federation and one run of it, which moves what each test sends."""
     with FederationProcess(tmp_path_factory.mktemp("identity"), ("ewr", "jfk", "lga"), ["mark: replication"]) as opened:
+        run = opened.run("--json", "--retry-first", "1")
+        run.wait_phase(("waiting", "moving"))
         yield opened
+        assert run.end() == 0, run.log()[-3000:]
 
 
 def send(federation: FederationProcess, alias: str, messages: Sequence[bytes]) -> None:
@@ -58,11 +62,6 @@ def bodies(federation: FederationProcess, alias: str) -> Counter[bytes]:
 
 def own(message: bytes) -> dict[str, Any]:
     return section.decode_map(message, section.locate(message).application_properties)
-
-
-def move(federation: FederationProcess) -> None:
-    run = federation.run("--available-now", "--json", "--retry-first", "1")
-    assert run.wait(240) == 0, run.log()[-3000:]
 
 
 def test_only_copies_are_taken_for_copies(federation: FederationProcess) -> None:
@@ -91,7 +90,7 @@ def test_only_copies_are_taken_for_copies(federation: FederationProcess) -> None
     expected.append(forged)
     been = {name.ORIGIN: "jfk/flights;lga/flights", name.SEQUENCE: "1;1", name.OFFSET: "1;1", name.TIME: "t;t"}
     send(federation, "ewr", [section.encode_message(forged, application_properties=been)])
-    move(federation)
+    federation.wait_moved()
     for alias in ("ewr", "jfk", "lga"):
         assert bodies(federation, alias) == Counter(expected), alias
     result = federation.verify()
@@ -101,7 +100,7 @@ def test_only_copies_are_taken_for_copies(federation: FederationProcess) -> None
 
 def test_a_mark_that_nothing_can_be_compared_with_is_told_by_verify(federation: FederationProcess) -> None:
     send(federation, "lga", [section.encode_message(b"bytes", application_properties={"replication": b"\0"})])
-    move(federation)
+    federation.wait_moved()
     result = federation.verify()
     told = [result.total(kind) for kind in ("incomparable", "lost")]  # told once, at its origin
     assert (told, result.clean) == ([1, 0], False)

@@ -44,11 +44,11 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationProces
             publish(federation, alias, entity)
         for alias in ("ewr", "jfk"):
             publish(federation, alias, "weather", message_id="same")
-        run = federation.run("--available-now", "--json", "--retry-first", "1")
-        assert run.wait(240) == 0, run.log()[-3000:]
-        # What a member of the fan-out passes on may have come after its route had ended.
-        run = federation.run("--available-now", "--json", "--retry-first", "1")
-        assert run.wait(240) == 0, run.log()[-3000:]
+        run = federation.run("--json", "--retry-first", "1")
+        run.wait_phase(("waiting", "moving"))
+        federation.wait_moved()
+        federation.wait_moved()  # what a member of the fan-out passes on may have come behind the first look at its route
+        assert run.end() == 0, run.log()[-3000:]
         yield federation
 
 

@@ -13,6 +13,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from isthmus.connectors.administration import Administrations
 from isthmus.replication.verify import verify
+from isthmus.supervisor.status import read_status
 from isthmus.supervisor.survey import survey
 from isthmus.testing.federation import RunProcess
 from isthmus.testing.namespace import NamespaceProcess, namespace
@@ -38,6 +39,7 @@ tasks:
   mirror: {pattern: copy, source: hub, topic: flights, target: hub, target_topic: flights-copy}
   emptied: {pattern: move, source: ewr, queue: old, target: hub, target_topic: old, partitioning: single}
 """
+LOOK_SECONDS = 0.5
 
 
 class Streams:
@@ -74,6 +76,17 @@ class Streams:
         )
         self.runs.append(run)
         return run
+
+    def running(self) -> RunProcess:
+        """The run that goes on from one test to the next, once its routes are open."""
+        alive = [run for run in self.runs if run.is_alive()]
+        run = alive[0] if alive else self.run("--json")
+        run.wait_phase(("waiting", "moving"))
+        return run
+
+    def survey(self) -> dict[str, Any]:
+        """What `isthmus status` tells of each route."""
+        return {route["name"]: route for route in survey(self.federation, self.folder / "state")["routes"]}
 
     def bus(self) -> ServiceBusClient:
         return ServiceBusClient.from_connection_string(self.served.connection_string)
@@ -125,11 +138,17 @@ def numbers(records: dict[int, list[Any]]) -> dict[int, list[int]]:
     return {partition: [int(each.value()) for each in found] for partition, found in records.items()}
 
 
+def moved(run: RunProcess) -> int:
+    """Messages that the route from the stream to the queue has moved, as the run tells it."""
+    document = read_status(run.state)
+    assert document is not None
+    return sum(int(route["moved"]) for route in document["routes"] if route["name"] == "departures.hub.ewr")
+
+
 def test_both_ways_in_one_run(streams: Streams) -> None:
     publish(streams.kafka.address, "flights", 0, 1000, keys=5)
     publish(streams.kafka.address, "flights", 1000, 1010, partition=2)
-    before = {route["name"]: route for route in survey(streams.federation, streams.folder / "state")["routes"]}
-    assert before["departures.hub.ewr"]["waiting"] == 1010
+    assert streams.survey()["departures.hub.ewr"]["waiting"] == 1010
     with streams.bus() as client, client.get_queue_sender("outgoing") as sender:
         for number in range(300):
             sender.send_messages(
@@ -137,8 +156,8 @@ def test_both_ways_in_one_run(streams: Streams) -> None:
             )
     with streams.bus() as client, client.get_queue_sender("old") as sender:
         sender.send_messages([ServiceBusMessage(f"{number}", session_id=f"s{number % 3}") for number in range(50)])
-    run = streams.run("--available-now", "--json")
-    assert run.wait(240) == 0, run.log()[-3000:]
+    run = streams.running()
+    wait(lambda: not any(route["waiting"] for route in streams.survey().values()), "all to be moved", 240, LOOK_SECONDS)
     proofs = {each.task: each for each in verify(streams.federation)}
     assert {
         task: (proof.total("earlier"), proof.total("arrived"), proof.verdict.name) for task, proof in proofs.items()
@@ -165,24 +184,20 @@ def test_both_ways_in_one_run(streams: Streams) -> None:
         for each in records:
             by_key.setdefault(each.key(), []).append(int(each.value()))
     assert by_key == {b"p%d" % key: list(range(key, 300, 4)) for key in range(4)}
-    after = {route["name"]: route for route in survey(streams.federation, streams.folder / "state")["routes"]}
+    after = streams.survey()
     assert after["departures.hub.ewr"]["waiting"] == after["arrivals.ewr.hub"]["waiting"] == 0
     assert PASSWORD not in run.log() + json.dumps(after)
 
 
 def test_a_kill_doubles_nothing_and_a_second_run_is_refused(streams: Streams) -> None:
-    run = streams.run()
-    run.wait_phase(("waiting", "moving"))
+    run = streams.running()
+    before = moved(run)
     other = streams.run("--state", str(streams.folder / "other"))
     assert other.wait(120) == 1
     assert f"is run by process {run.pid}" in other.log()
     publish(streams.kafka.address, "flights", 2000, 6000, keys=5)
 
-    def moved() -> int:
-        routes = survey(streams.federation, streams.folder / "state")["routes"]
-        return sum(route["moved"] for route in routes if route["name"] == "departures.hub.ewr")
-
-    wait(lambda: moved() > 0, "messages to move")
+    wait(lambda: moved(run) > before, "messages to move")
     run.end(signal.SIGKILL)
     again = streams.run("--available-now")
     assert again.wait(240) == 0, again.log()[-3000:]

@@ -113,15 +113,10 @@ class Reach:
         """
         require("kafka", "a Kafka cluster")
         from isthmus.connectors.kafka.group import GroupOffsets
+        from isthmus.connectors.kafka.peek import PeekFrom
 
         options = namespace_options(self._federation.namespaces[endpoint.alias])
-        peek = self._peek_log(endpoint)
-        starts = GroupOffsets(options).committed(group, endpoint.entity)
-
-        def look(from_position: int, count: int) -> Sequence[bytes]:
-            return peek(from_position, count, starts)
-
-        return look
+        return PeekFrom(self._peek_log(endpoint), GroupOffsets(options).committed(group, endpoint.entity))
 
     def peek(self, endpoint: Endpoint, *, names_partition: bool = False) -> Peek:
         """Opens an entity for browsing, over one connection for each namespace.

@@ -46,6 +46,7 @@ _COMMAND = "from isthmus.cli.app import main; main()"
 _IN_TERMINAL = "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); os.open(os.ttyname(0), os.O_RDWR); "
 TASK = TOPIC = "flights"
 BATCH_MESSAGES = 100
+LOOK_SECONDS = 0.3
 
 
 class WaitError(IsthmusError):
@@ -306,11 +307,14 @@ class FederationProcess:
     def backlog(self, *, source: str = "") -> int:
         """How many messages wait before the routes, those under way included; of one source only, if it is named."""
         with Reach(self.federation) as reach:
-            return sum(
-                BacklogLook()(reach.peek(route.source)).waiting
-                for route in routes(self.federation)
-                if not source or route.source.alias == source
-            )
+            return self._waiting(reach, source)
+
+    def _waiting(self, reach: Reach, source: str = "") -> int:
+        return sum(
+            BacklogLook()(reach.peek(route.source)).waiting
+            for route in routes(self.federation)
+            if not source or route.source.alias == source
+        )
 
     def wait_moved(self, timeout_seconds: float = 300.0) -> None:
         """Wait until nothing waits before any route.
@@ -320,15 +324,17 @@ class FederationProcess:
         """
         limit = time.monotonic() + timeout_seconds
         left = -1
-        while left:
-            try:
-                left = self.backlog()
-            except IsthmusError:
-                left = -1
-            if left and time.monotonic() > limit:
-                log = self._runs[-1].log()[-3000:] if self._runs else ""
-                raise WaitError(f"{left} messages still wait: {log}")
-            time.sleep(0.3 if left else 0.0)
+        with Reach(self.federation) as reach:  # one for all looks, as long as none fails
+            while left:
+                try:
+                    left = self._waiting(reach)
+                except IsthmusError:
+                    left = -1
+                    reach.close()
+                if left and time.monotonic() > limit:
+                    log = self._runs[-1].log()[-3000:] if self._runs else ""
+                    raise WaitError(f"{left} messages still wait: {log}")
+                time.sleep(LOOK_SECONDS if left else 0.0)
 
     def verify(self, task: str = TASK) -> Reconciliation:
         """The reconciliation of a task.

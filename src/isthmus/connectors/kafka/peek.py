@@ -24,7 +24,7 @@ from isthmus.connectors.kafka.option import read_cluster
 from isthmus.connectors.kafka.record_reader import RecordReader
 from isthmus.errors import ConnectionLostError
 
-__all__ = ["TopicPeek"]
+__all__ = ["PeekFrom", "TopicPeek"]
 
 # A group name is needed to make a consumer; nothing is committed to it.
 _GROUP = "isthmus-peek"
@@ -74,9 +74,28 @@ class TopicPeek:
                     return page
         return ()
 
-    def _page(self, partition: int, offset: int, count: int) -> list[bytes]:
+    def last_sequence(self, below: int) -> int:
+        """The last position below a limit at which a record may stand, as the brokers tell it; 0 if there is none.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        with errors_of(self._options, self._topic):
+            for number in reversed(range(self._partitions)):
+                base = number << PARTITION_SHIFT
+                low, high = self._edges(number) if base < below else (0, 0)
+                last = min(base + high, below) - 1
+                if low < high and last >= base + low:
+                    return last
+        return 0
+
+    def _edges(self, partition: int) -> tuple[int, int]:
         where = TopicPartition(self._topic, partition)
         low, high = self._consumer.get_watermark_offsets(where, timeout=LOOK_SECONDS)
+        return low, high
+
+    def _page(self, partition: int, offset: int, count: int) -> list[bytes]:
+        low, high = self._edges(partition)
         start = max(low, offset)
         found: list[bytes] = []
         if start >= high:
@@ -108,3 +127,24 @@ class TopicPeek:
         """Ends it."""
         with suppress(KafkaException, RuntimeError):
             self._consumer.close()
+
+
+class PeekFrom:
+    """Browses a topic, but not what is below an offset of each partition.
+
+    Args:
+        peek: browses the topic.
+        starts: by partition, the offset below which nothing is wanted.
+    """
+
+    def __init__(self, peek: TopicPeek, starts: Mapping[int, int]) -> None:
+        self._peek = peek
+        self._starts = starts
+
+    def __call__(self, from_position: int, count: int) -> Sequence[bytes]:
+        """As `TopicPeek`."""
+        return self._peek(from_position, count, self._starts)
+
+    def last_sequence(self, below: int) -> int:
+        """As `TopicPeek.last_sequence`; it may be below the first record that is wanted."""
+        return self._peek.last_sequence(below)

@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from isthmus.amqp import section
 from isthmus.amqp.section import locate
@@ -20,6 +20,7 @@ from isthmus.connectors.servicebus.sequence import annotations_of, sequences_of
 
 __all__ = [
     "FRAGMENT_BITS",
+    "KnowsLast",
     "Standing",
     "first_hole",
     "first_waiting",
@@ -37,6 +38,15 @@ FRAGMENT_BITS = 48
 _ENOUGH = 1 << 62
 
 Peek = Callable[[int, int], Sequence[bytes]]
+
+
+@runtime_checkable
+class KnowsLast(Protocol):
+    """A peek of an entity whose server tells where it ends, as a log's does."""
+
+    def last_sequence(self, below: int) -> int:
+        """The last sequence number below a limit; 0 if there is none. Nothing stands between it and the limit, perhaps not even at it."""
+        ...
 
 
 class Standing(NamedTuple):
@@ -112,8 +122,11 @@ def first_hole(peek: Peek, now_ms: int, before: int, sequences: Sequence[int]) -
 
 def last_sequence(peek: Peek, start: int, below: int = _ENOUGH) -> int:
     """The last sequence number of the entity, or the last below a limit, found by doubling and halving from `start`; 0 if
-    there is none.
+    there is none. A peek that knows it is asked instead.
     """
+    asked: object = peek
+    if isinstance(asked, KnowsLast):
+        return asked.last_sequence(below)
 
     def stands(number: int) -> bool:
         return (

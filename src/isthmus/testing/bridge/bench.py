@@ -28,6 +28,7 @@ from isthmus.testing.bridge.pair import Ability, MemoryPair, Pair
 __all__ = ["Bench"]
 
 _BAD = Refusal(RefusalKind.MESSAGE, "argument-error", "malformed")
+_PATIENCE = 5
 QUERY, TOKEN = "query", "a key of the tests"
 
 
@@ -148,8 +149,10 @@ class Bench:
 
     # ---- waiting and checking
 
-    def wait(self, condition: Callable[[], object], what: str = "", seconds: float = 0.0) -> None:
-        """Waits for a condition, for as long as the pair says where no time is given.
+    def wait(
+        self, condition: Callable[[], object], what: str = "", seconds: float = 0.0, *, pause_seconds: float = 0.0
+    ) -> None:
+        """Waits for a condition, for as long and with such pauses between looks as the pair says where no time is given.
 
         Raises:
             AssertionError: it did not hold in time.
@@ -158,16 +161,17 @@ class Bench:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"waited {seconds} s in vain for {what or 'a condition'}"
-            time.sleep(self.pair.look_seconds)
+            time.sleep(pause_seconds or self.pair.look_seconds)
 
     def pause(self, seconds: float) -> None:
         """Lets time pass."""
         time.sleep(seconds)
 
     def wait_moved(self, *routes: RouteSpec) -> None:
-        """Waits until everything published is settled at the source."""
+        """Waits until everything published is settled at the source. Nothing is done at that instant: it is looked for less often."""
+        pause = _PATIENCE * self.pair.look_seconds
         for route in routes:
-            self.wait(partial(self._is_empty, route), f"{route.name}: the source to be empty")
+            self.wait(partial(self._is_empty, route), f"{route.name}: the source to be empty", pause_seconds=pause)
 
     def _is_empty(self, route: RouteSpec) -> bool:
         return not self.pair.left(route)

@@ -84,6 +84,10 @@ class SystemEnd(Protocol):
         """Kills the server, and starts it again."""
         ...
 
+    def release(self, entity: str) -> None:
+        """Closes what was opened to look at an entity, which nobody looks at any more."""
+        ...
+
 
 @dataclass(slots=True)
 class _EntityState:
@@ -223,3 +227,7 @@ class SystemPair:
         for side in self._sides:
             with contextlib.suppress(Exception):
                 side.dispose()
+        for entity in self._states:
+            for end in self._ends.values():
+                with contextlib.suppress(Exception):
+                    end.release(entity)

@@ -96,6 +96,35 @@ def test_pages_hold_all_that_stands(sequences: set[int], start: int, count: int)
     assert all(0 < len(page) <= count for page in found)
 
 
+class Log:
+    """Records of three partitions, some of which compaction removed; it knows its ends, and counts what it is asked."""
+
+    def __init__(self, kept: list[list[bool]]) -> None:
+        self.asked = 0
+        self._ends = [len(each) for each in kept]
+        numbers = [
+            (at << FRAGMENT_BITS) + n for at, each in enumerate(kept) for n, is_kept in enumerate(each) if is_kept
+        ]
+        self.numbers = numbers
+        self._peek = entity({n: message(n) for n in numbers})
+
+    def __call__(self, start: int, count: int) -> Sequence[bytes]:
+        self.asked += 1
+        return self._peek(start, count)
+
+    def last_sequence(self, below: int) -> int:
+        ends = [(at << FRAGMENT_BITS) + end for at, end in enumerate(self._ends) if end and at << FRAGMENT_BITS < below]
+        return max((min(each, below) - 1 for each in ends), default=0)
+
+
+@given(st.lists(st.lists(st.booleans(), max_size=40), min_size=3, max_size=3), st.integers(0, 50), st.integers(1, 9))
+def test_pages_of_a_log_are_found_without_a_search_for_its_ends(kept: list[list[bool]], start: int, count: int) -> None:
+    log = Log(kept)
+    found = list(pages(log, count, start))
+    assert [standing(each).sequence for page in found for each in page] == [n for n in log.numbers if n >= start]
+    assert log.asked <= len(found) + 2 * len(kept) + 2
+
+
 @pytest.mark.parametrize("fragments", [[0], [1, 2, 5]])
 def test_i3_a_look_ends_though_messages_come_faster_than_it_goes(fragments: list[int]) -> None:
     held = {
