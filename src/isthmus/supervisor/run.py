@@ -46,7 +46,7 @@ from isthmus.topology.model import Federation, Route
 from isthmus.topology.route import routes
 from isthmus.topology.spark import SparkSettings, control_warning, slots_warning
 
-__all__ = ["RunOptions", "TaskClaimedError", "run_federation"]
+__all__ = ["RunOptions", "TaskClaimedError", "checkpoint_folder", "run_federation"]
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ def run_federation(
             carried = open_shared_run(
                 spark,
                 SharedSettings(
-                    checkpoints=where.checkpoints or str(options.folder / CHECKPOINTS),
+                    checkpoints=checkpoint_folder(where.checkpoints, options),
                     lease_seconds=options.lease_seconds,
                     control=where.control,
                     query_slots=readers,
@@ -191,6 +191,21 @@ def run_federation(
         watch.close()
         holds.close()  # before the claims: whoever waits for them finds the folder free
         claims.close()
+
+
+def checkpoint_folder(uri: str, options: RunOptions) -> str:
+    """Where the queries of a run keep their checkpoints.
+
+    Two runs of one file may move different tasks at once. Each has a state folder of its own, but the URI of the file is one: a run of one
+    task has a folder of its own there.
+
+    Args:
+        uri: as the federation file says it; empty: in the state folder.
+        options: of the run.
+    """
+    if not uri:
+        return str(options.folder / CHECKPOINTS)
+    return f"{uri.rstrip('/')}/task-{options.task}" if options.task else uri
 
 
 class _Run:
