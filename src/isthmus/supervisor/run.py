@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import ConfigError, InvalidArgumentError
+from isthmus.replication.checkpoint_check import check_checkpoints
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
 from isthmus.replication.shared_spark import SharedSettings, open_shared_run, query_slots, task_slots
@@ -151,6 +152,8 @@ def run_federation(
         try:
             if on_started is not None:
                 on_started()
+            if where.checkpoints:
+                check_checkpoints(spark, checkpoint_folder(where.checkpoints, options), stop)
             keys = {claim_key(route.task, route.claim_alias): (route.task, route.claim_alias) for route in claimed}
             carried = open_shared_run(
                 spark,
