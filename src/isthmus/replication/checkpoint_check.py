@@ -17,6 +17,7 @@ import re
 import threading
 from typing import TYPE_CHECKING
 
+from isthmus.connectors.secret import scrub
 from isthmus.errors import ConfigError, Fault
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 
@@ -30,13 +31,7 @@ log = logging.getLogger(__name__)
 LIMIT_SECONDS = 30.0
 _STEP_SECONDS = 0.1
 # Those that Hadoop keeps outside of what PySpark brings, by scheme.
-_ARTIFACTS = {
-    "s3a": "hadoop-aws",
-    "abfs": "hadoop-azure",
-    "abfss": "hadoop-azure",
-    "wasb": "hadoop-azure",
-    "wasbs": "hadoop-azure",
-}
+_ARTIFACTS = {"s3a": "hadoop-aws", "abfs": "hadoop-azure", "abfss": "hadoop-azure"}
 _NO_CLASS = re.compile(r"No FileSystem for scheme|ClassNotFoundException: (?:Class )?\S+|NoClassDefFoundError: \S+")
 _NO_HOST = re.compile(r"java\.net\.UnknownHostException: (?P<host>[^\s]+)")
 _DENIED = re.compile(r"(?:AccessControlException|AccessDeniedException): (?P<why>[^\n]+)")
@@ -104,7 +99,7 @@ def check_checkpoints(spark: SparkSession, uri: str, stop: threading.Event) -> N
         return
     if isinstance(failed[0], SparkGoneError):
         raise failed[0]
-    text = str(failed[0])
+    text = scrub(str(failed[0]))
     virtual_machine = spark._jvm
     assert virtual_machine is not None
     found = checkpoint_fault(uri, text, str(virtual_machine.org.apache.hadoop.util.VersionInfo.getVersion()))
