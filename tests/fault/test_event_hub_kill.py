@@ -125,7 +125,9 @@ def check(consumer: Consumer, producers: list[Producer]) -> list[str]:
     return faults
 
 
-def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, long_count: Callable[[int], int]) -> None:
+def test_what_was_acknowledged_survives_kill_9(
+    tmp_path: Path, long_count: Callable[[int], int], counted: Callable[[str, str], None]
+) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -164,6 +166,10 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, long_count: Calla
             acked = sum(len(producer.acked) for producer in producers)
             print(f"round {round_number}: {acked} acknowledged in all, ready after {ready:.2f} s")
             assert not faults, faults[:20]
+        counted(
+            f"{long_count(ROUNDS)} kills while an event hub is written and read",
+            f"{long_count(ROUNDS)} kills, {acked} events acknowledged, {len(consumer.seen)} read, seed {seed}",
+        )
         assert "Traceback" not in ns.log()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,9 +30,14 @@ def numbers(ns: NamespaceProcess, path: str) -> list[int]:
         return [int(seen.body) for seen in look(client, path)]
 
 
-def test_forwarding_survives_every_kill(tmp_path: Path, long_count: Callable[[int], int]) -> None:
+def test_forwarding_survives_every_kill(
+    tmp_path: Path, long_count: Callable[[int], int], counted: Callable[[str, str], None]
+) -> None:
     """Messages under way: what was acknowledged stands at the end of the chain, once and in order."""
     stream = Stream("start", 5, "end")
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
     with namespace(tmp_path / "data", config=CONFIG) as ns:
         for _ in range(long_count(ROUNDS)):
             with working([stream.send, stream.receive], ns):
@@ -39,7 +45,7 @@ def test_forwarding_survives_every_kill(tmp_path: Path, long_count: Callable[[in
                 while stream.held < 100 or not stream.completed:
                     assert time.monotonic() < limit, "the load does not get under way"
                     time.sleep(0.02)
-                time.sleep(random.uniform(0.0, 1.0))
+                time.sleep(chance.uniform(0.0, 1.0))
                 ns.kill()
             ns.start()
             with connected(ns, "end") as client:
@@ -48,6 +54,10 @@ def test_forwarding_survives_every_kill(tmp_path: Path, long_count: Callable[[in
             for place in ("start", "middle", "start/$DeadLetterQueue", "middle/$DeadLetterQueue"):
                 assert numbers(ns, place) == []
         assert stream.completed
+        counted(
+            f"{long_count(ROUNDS)} kills while messages are forwarded",
+            f"{long_count(ROUNDS)} kills, {stream.next} messages sent, {len(stream.completed)} completed, seed {seed}",
+        )
         assert "Traceback" not in ns.log()
 
 

@@ -198,6 +198,7 @@ def test_a_change_of_leases_survives_kills(
     rounds = long_count(ROUNDS)
     kinds = list(VICTIMS.values())
     done: list[Round] = []
+    published = 0
     try:
         for start in range(0, rounds, ROUNDS_OF_A_FEDERATION):
             with FederationProcess(tmp_path / str(start), ("ewr", "jfk"), SETTINGS) as federation:
@@ -207,6 +208,7 @@ def test_a_change_of_leases_survives_kills(
                     done.append(Round(federation, run, chance))
                     run = done[-1].kill(chance.choice(kinds[number % len(kinds)]))
                 check_moved(federation)
+                published += sum(federation.published.values())
                 assert run.end() == 0
                 check_words(federation)
     finally:
@@ -214,7 +216,7 @@ def test_a_change_of_leases_survives_kills(
         longest = max((each.recovery_seconds for each in done), default=0.0)
         counted(
             f"{rounds} kills at a change of leases",
-            f"{len(done)}, at least {fewest} unsettled, moved within {longest:.1f} s, seed {seed}",
+            f"{len(done)}, at least {fewest} unsettled, moved within {longest:.1f} s, {published} messages compared, seed {seed}",
         )
 
 

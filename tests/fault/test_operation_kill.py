@@ -124,14 +124,18 @@ def finish(words: list[str]) -> dict[str, Any]:
     raise AssertionError(done.stderr.decode() + done.stdout.decode())
 
 
-def seeded() -> random.Random:
+@pytest.fixture
+def choose(long_count: Callable[[int], int], counted: Callable[[str, str], None]) -> Iterator[random.Random]:
     seed = int.from_bytes(os.urandom(4), "big")
     print(f"seed {seed}")
-    return random.Random(seed)
+    yield random.Random(seed)
+    rounds = long_count(ROUNDS)
+    counted(f"{rounds} kills of the verb or of the namespace", f"{rounds} rounds with {MESSAGES} messages, seed {seed}")
 
 
-def test_import_o1(ns: NamespaceProcess, tmp_path: Path, long_count: Callable[[int], int]) -> None:
-    choose = seeded()
+def test_import_o1(
+    ns: NamespaceProcess, tmp_path: Path, long_count: Callable[[int], int], choose: random.Random
+) -> None:
     all_bodies = fill(ns)
     file = tmp_path / "file"
     progress = file.with_name("file.progress")
@@ -156,8 +160,7 @@ def test_import_o1(ns: NamespaceProcess, tmp_path: Path, long_count: Callable[[i
     assert not progress.exists()
 
 
-def test_resubmit_o2(ns: NamespaceProcess, long_count: Callable[[int], int]) -> None:
-    choose = seeded()
+def test_resubmit_o2(ns: NamespaceProcess, long_count: Callable[[int], int], choose: random.Random) -> None:
     all_bodies = fill(ns)
     bury(ns)
     words = ["resubmit", "source", "--to", "target", "--yes"]
@@ -169,8 +172,7 @@ def test_resubmit_o2(ns: NamespaceProcess, long_count: Callable[[int], int]) -> 
     assert not bodies(ns, "source/$DeadLetterQueue")
 
 
-def test_purge_o3(ns: NamespaceProcess, long_count: Callable[[int], int]) -> None:
-    choose = seeded()
+def test_purge_o3(ns: NamespaceProcess, long_count: Callable[[int], int], choose: random.Random) -> None:
     all_bodies = fill(ns)
     kept = {body for body in all_bodies if int(body) % 3 == 0}
     words = ["purge", "source", "--filter", "number % 3 <> 0", "--yes"]
@@ -228,8 +230,7 @@ def states_of(ns: NamespaceProcess) -> dict[bytes, int]:
     return dict(found)
 
 
-def test_purge_of_sessions_o3(ns: NamespaceProcess, long_count: Callable[[int], int]) -> None:
-    choose = seeded()
+def test_purge_of_sessions_o3(ns: NamespaceProcess, long_count: Callable[[int], int], choose: random.Random) -> None:
     states = fill_sessions(ns)
     assert states_of(ns) == states
     kept = {body: state for body, state in states.items() if int(body) % 3 == 0}

@@ -54,12 +54,15 @@ def chance(seed: int) -> random.Random:
 
 
 @pytest.fixture
-def kills(seed: int, long_count: Callable[[int], int], counted: Callable[[str, str], None]) -> Iterator[list[int]]:
+def kills(
+    seed: int, federation: FederationProcess, long_count: Callable[[int], int], counted: Callable[[str, str], None]
+) -> Iterator[list[int]]:
     """How many messages were unsettled at each kill, for the account."""
     found: list[int] = []
     yield found
     if found:
-        seen = f"{len(found)} kills, {min(found)} to {max(found)} unsettled, seed {seed}"
+        published = sum(federation.published.values())
+        seen = f"{len(found)} kills, {min(found)} to {max(found)} unsettled, {published} messages, seed {seed}"
         counted(f"{long_count(ROUNDS)} kills, at least {UNSETTLED} messages unsettled at each", seen)
 
 

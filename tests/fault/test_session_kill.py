@@ -184,7 +184,9 @@ class Load:
 
 
 @pytest.mark.parametrize("queue", ["sessions", "spread"])
-def test_a_killed_namespace_keeps_sessions(tmp_path: Path, long_count: Callable[[int], int], queue: str) -> None:
+def test_a_killed_namespace_keeps_sessions(
+    tmp_path: Path, long_count: Callable[[int], int], counted: Callable[[str, str], None], queue: str
+) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -195,6 +197,10 @@ def test_a_killed_namespace_keeps_sessions(tmp_path: Path, long_count: Callable[
             ns.start()
             faults = load.faults(ns)
             assert not faults, f"seed {seed}, round {number}: {faults[:10]}"
+    counted(
+        f"{rounds} kills of a namespace with sessions in '{queue}'",
+        f"{rounds} kills, {len(load.acked)} messages acknowledged, {len(load.completed)} completed, seed {seed}",
+    )
     assert len(load.acked) > ACKED * rounds
     assert len(load.completed) > COMPLETED * rounds
     assert load.abandons

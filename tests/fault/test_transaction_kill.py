@@ -109,7 +109,9 @@ def kill_under_way(ns: NamespaceProcess, units: list[Unit], seconds: float) -> N
     ns.kill()
 
 
-def test_a_transaction_is_whole_or_nothing_after_every_kill(tmp_path: Path, long_count: Callable[[int], int]) -> None:
+def test_a_transaction_is_whole_or_nothing_after_every_kill(
+    tmp_path: Path, long_count: Callable[[int], int], counted: Callable[[str, str], None]
+) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -141,4 +143,8 @@ def test_a_transaction_is_whole_or_nothing_after_every_kill(tmp_path: Path, long
                     assert states == {False}, unit
             done += sum(unit.fate == "done" for unit in units)
         assert done > 0
+        counted(
+            f"{long_count(ROUNDS)} kills while transactions run",
+            f"{long_count(ROUNDS)} kills, {done} transactions carried out, each whole or not at all, seed {seed}",
+        )
         assert "Traceback" not in ns.log()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -214,3 +215,37 @@ def test_what_expired_before_its_route_is_no_clean_result(federation: Federation
     assert doubts == (
         "1 message no longer stands in bookings/Subscriptions/audit at ewr (expired, or consumed by someone)",
     )
+
+
+def test_a_look_goes_on_over_a_new_connection_where_the_namespace_has_closed_the_old_one(
+    federation: FederationProcess,
+) -> None:
+    place = Endpoint("jfk", f"{TOPIC}/Subscriptions/audit")
+    publish(federation, "jfk", ["looked-at"])
+    with Reach(federation.federation) as reach:
+        look = reach.peek(place)
+        seen = look(0, 10)
+        federation.namespaces["jfk"].restart()
+        assert look(0, 10) == seen != []
+
+
+def test_a_patient_look_waits_for_a_namespace_that_is_started_again(federation: FederationProcess) -> None:
+    place = Endpoint("jfk", f"{TOPIC}/Subscriptions/audit")
+    publish(federation, "jfk", ["waited-for"])
+    with Reach(federation.federation, patience_seconds=60.0) as patient, ThreadPoolExecutor(1) as pool:
+        look = patient.peek(place)
+        seen = look(0, 10)
+        federation.namespaces["jfk"].kill()
+        started = pool.submit(federation.namespaces["jfk"].start)
+        assert look(0, 10) == seen != []
+        started.result()
+
+
+def test_a_look_goes_on_where_the_namespace_has_ended_its_links_alone(federation: FederationProcess) -> None:
+    place = Endpoint("jfk", f"{TOPIC}/Subscriptions/audit")
+    publish(federation, "jfk", ["linked"])
+    with Reach(federation.federation) as reach:
+        look = reach.peek(place)
+        seen = look(0, 10)
+        reach._management(place).close()  # as where a namespace detaches links that were idle
+        assert look(0, 10) == seen != []

@@ -14,6 +14,7 @@ from isthmus.demo.consumer import stamp
 from isthmus.replication.audit import audit
 from isthmus.replication.reach import Reach
 from isthmus.replication.reconcile import compare
+from isthmus.replication.verify import PATIENCE_SECONDS
 from isthmus.topology.model import Endpoint, Federation
 from isthmus.topology.route import routes
 
@@ -39,7 +40,7 @@ def prove(federation: Federation, task: str, topic: str, subscription: str, sent
         publisher, number, _ = stamp(message)
         numbers[alias].setdefault(publisher, []).append(number)
 
-    with Reach(federation, "isthmus-proof") as reach:
+    with Reach(federation, "isthmus-proof", patience_seconds=PATIENCE_SECONDS) as reach:
         read = {alias: Endpoint(alias, f"{topic}/Subscriptions/{subscription}") for alias in federation.namespaces}
         by_sequence = audit(task, routes(federation, task), read, reach.peek, on_message=note)
     by_stamp = [

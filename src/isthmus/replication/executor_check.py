@@ -80,14 +80,14 @@ def check_executors(spark: SparkSession, address: str, token: str, slots: int, s
                 TELL_SECONDS,
             )
     if failed:
-        _raise(failed[0])
+        _raise(failed[0], str(context.pythonExec))
     faults = list(dict.fromkeys(each for each in found if each))
     if faults:
         raise ConfigError([Fault(each, "") for each in faults])
 
 
-def _raise(error: BaseException) -> None:
-    told = executor_fault(str(error), isthmus.__version__)
+def _raise(error: BaseException, python: str) -> None:
+    told = executor_fault(str(error), isthmus.__version__, python)
     if not told:
         raise error
     raise ConfigError([Fault(told, "")]) from None

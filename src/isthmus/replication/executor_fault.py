@@ -25,16 +25,19 @@ _HOST = re.compile(r"\((?P<host>[^\s()]+) executor (?P<executor>\w+)\)")
 _SETTING = "spark: {settings: {spark.pyspark.python: PATH}}"
 
 
-def executor_fault(text: str, version: str) -> str:
+def executor_fault(text: str, version: str, python: str = "") -> str:
     """The sentence; empty where the report tells of none of these.
 
     Args:
         text: Spark's report of a failed job or query.
         version: of isthmus at the driver.
+        python: the interpreter that executors were told to start; empty where that is not known. Spark's report names the one that ran
+            in the end, which is another one where the path is that of a script or a link.
     """
     host = match["host"] if (match := _HOST.search(text)) else ""
     where = f"the executor on {host}" if host else "an executor"
-    python = f"its Python {match['python']}" if (match := _PROGRAM.search(text)) else "its Python"
+    started = python or (match["python"] if (match := _PROGRAM.search(text)) else "")
+    python = f"its Python {started}" if started else "its Python"
     if match := _NO_MODULE.search(text):
         module = match["module"]
         if module in ("isthmus", "pyspark_isthmus"):

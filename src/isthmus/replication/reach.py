@@ -2,12 +2,16 @@
 
 What it is: connections for what the driver itself does beside the routes: claims, looks, reconciliation. What it is not:
 the routes' own connections, which their workers open.
+
+Invariants:
+    I1. A look survives the loss of its connection and of its links as `isthmus.replication.browse_retry` says.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from isthmus.connectors.secret import resolve
@@ -17,6 +21,7 @@ from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.errors import IsthmusError
 from isthmus.extra import require
 from isthmus.replication.audit import Peek
+from isthmus.replication.browse_retry import BrowseRetry
 from isthmus.topology.model import Endpoint, Federation, NamespaceRef
 from isthmus.transport import Client, Management
 
@@ -74,11 +79,14 @@ class Reach:
     Args:
         federation: the federation.
         name: shown in the namespaces' logs.
+        patience_seconds: how long a look is repeated at a namespace that was reached before; 0: only once, over a new connection.
     """
 
-    def __init__(self, federation: Federation, name: str = "isthmus") -> None:
+    def __init__(self, federation: Federation, name: str = "isthmus", *, patience_seconds: float = 0.0) -> None:
         self._federation = federation
         self._name = name
+        self._patience_seconds = patience_seconds
+        self._reached: set[str] = set()
         self._clients: dict[str, Client] = {}
         self._managements: dict[Endpoint, Management] = {}
         self._peeks: dict[tuple[Endpoint, bool], TopicPeek] = {}
@@ -132,9 +140,9 @@ class Reach:
             return self._peek_log(endpoint, names_partition=names_partition)
 
         def look(from_sequence: int, count: int) -> Sequence[bytes]:
-            return self._management(endpoint).peek(from_sequence, count)
+            return self._repeated(endpoint, lambda management: management.peek(from_sequence, count))
 
-        self._management(endpoint)
+        self._repeated(endpoint, lambda _: ())
         return look
 
     def identities(self, aliases: Iterable[str]) -> dict[str, str]:
@@ -173,6 +181,22 @@ class Reach:
 
         return KafkaAdministration(namespace_options(namespace)).cluster_id()
 
+    def _repeated(self, endpoint: Endpoint, look: Callable[[Management], Sequence[bytes]]) -> Sequence[bytes]:
+        """Look, and repeat it as I1 says."""
+        retry = BrowseRetry(self._patience_seconds)
+        while True:
+            was_open = endpoint.alias in self._clients
+            try:
+                return look(self._management(endpoint))
+            except IsthmusError as error:
+                delay = retry.delay_seconds(
+                    error, was_open=was_open, was_reached=endpoint.alias in self._reached, now=time.monotonic()
+                )
+                if delay is None:
+                    raise
+                self._forget(endpoint.alias)
+                time.sleep(delay)
+
     def _management(self, endpoint: Endpoint) -> Management:
         client = self._clients.get(endpoint.alias)
         if client is not None and client.error is not None:
@@ -180,8 +204,9 @@ class Reach:
             client = None
         if client is None:
             client = self._clients[endpoint.alias] = self.open(endpoint)
+            self._reached.add(endpoint.alias)
         management = self._managements.get(endpoint)
-        if management is None:
+        if management is None or management.error is not None:
             client.authorize(endpoint.entity)
             management = self._managements[endpoint] = Management(client, endpoint.entity)
         return management

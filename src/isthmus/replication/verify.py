@@ -41,6 +41,8 @@ __all__ = ["Ground", "flows_of", "ground_of", "selection", "verify"]
 
 AUDIT = "audit"
 SUBSCRIPTIONS = "/Subscriptions/"
+# A namespace that restarts meanwhile is back within this time; so is one that asks for a pause.
+PATIENCE_SECONDS = 30.0
 
 
 class Ground(NamedTuple):
@@ -80,7 +82,7 @@ def verify(
     """
     if task and task not in federation.tasks:
         raise InvalidArgumentError(f"no task {task} in {federation.file}: {', '.join(federation.tasks)}")
-    with Reach(federation, "isthmus-verify") as reach:
+    with Reach(federation, "isthmus-verify", patience_seconds=PATIENCE_SECONDS) as reach:
         for each in federation.tasks.values():
             if task and each.name != task:
                 continue

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import ConfigError, InvalidArgumentError
+from isthmus.replication.checkpoint_check import check_checkpoints
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
 from isthmus.replication.shared_spark import SharedSettings, open_shared_run, query_slots, task_slots
@@ -46,7 +47,7 @@ from isthmus.topology.model import Federation, Route
 from isthmus.topology.route import routes
 from isthmus.topology.spark import SparkSettings, control_warning, slots_warning
 
-__all__ = ["RunOptions", "TaskClaimedError", "run_federation"]
+__all__ = ["RunOptions", "TaskClaimedError", "checkpoint_folder", "run_federation"]
 
 log = logging.getLogger(__name__)
 
@@ -151,11 +152,13 @@ def run_federation(
         try:
             if on_started is not None:
                 on_started()
+            if where.checkpoints:
+                check_checkpoints(spark, checkpoint_folder(where.checkpoints, options), stop)
             keys = {claim_key(route.task, route.claim_alias): (route.task, route.claim_alias) for route in claimed}
             carried = open_shared_run(
                 spark,
                 SharedSettings(
-                    checkpoints=where.checkpoints or str(options.folder / CHECKPOINTS),
+                    checkpoints=checkpoint_folder(where.checkpoints, options),
                     lease_seconds=options.lease_seconds,
                     control=where.control,
                     query_slots=readers,
@@ -191,6 +194,21 @@ def run_federation(
         watch.close()
         holds.close()  # before the claims: whoever waits for them finds the folder free
         claims.close()
+
+
+def checkpoint_folder(uri: str, options: RunOptions) -> str:
+    """Where the queries of a run keep their checkpoints.
+
+    Two runs of one file may move different tasks at once. Each has a state folder of its own, but the URI of the file is one: a run of one
+    task has a folder of its own there.
+
+    Args:
+        uri: as the federation file says it; empty: in the state folder.
+        options: of the run.
+    """
+    if not uri:
+        return str(options.folder / CHECKPOINTS)
+    return f"{uri.rstrip('/')}/task-{options.task}" if options.task else uri
 
 
 class _Run:

@@ -44,6 +44,14 @@ def test_a_report_is_told_in_one_sentence(text: str, told: str) -> None:
     assert not found.endswith(".")
 
 
+def test_the_interpreter_is_named_as_executors_were_told_to_start_it() -> None:
+    # A script at that path starts another one, which is the one that Spark's report names.
+    text, _ = CASES["no isthmus"]
+    assert executor_fault(LOST + text, "1.2.3", "/opt/isthmus/python3").startswith(
+        "the executor on 10.0.0.7 has no isthmus in its Python /opt/isthmus/python3: install isthmus 1.2.3 there"
+    )
+
+
 def test_an_executor_without_a_name_is_told_of_too() -> None:
     assert executor_fault("No module named 'isthmus'", "1").startswith(
         "an executor has no isthmus in its Python: install"

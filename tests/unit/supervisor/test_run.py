@@ -12,7 +12,7 @@ import pytest
 from isthmus.supervisor import run as run_module
 from isthmus.supervisor.claim import Holder
 from isthmus.supervisor.folder_lock import FolderInUseError, held_folder
-from isthmus.supervisor.run import RunOptions, TaskClaimedError, _decide
+from isthmus.supervisor.run import RunOptions, TaskClaimedError, _decide, checkpoint_folder
 from isthmus.topology import read
 
 KEY = ("flights", "ewr")
@@ -62,3 +62,17 @@ def test_i5_a_second_run_in_one_state_folder_starts_nothing_and_gives_its_claims
     keeper.close.assert_called_once()
     with pytest.raises(AssertionError, match="Spark was started"):
         run_module.run_federation(federation, RunOptions(tmp_path), threading.Event())
+
+
+@pytest.mark.parametrize(
+    ("uri", "task", "folder"),
+    [
+        ("", "", "/state/checkpoints"),
+        ("", "flights", "/state/checkpoints"),
+        ("hdfs://namenode:8020/isthmus/", "", "hdfs://namenode:8020/isthmus/"),
+        ("hdfs://namenode:8020/isthmus/", "flights", "hdfs://namenode:8020/isthmus/task-flights"),
+        ("hdfs://namenode:8020/isthmus", "gates", "hdfs://namenode:8020/isthmus/task-gates"),
+    ],
+)
+def test_runs_of_different_tasks_share_no_checkpoint_at_a_uri(uri: str, task: str, folder: str) -> None:
+    assert checkpoint_folder(uri, RunOptions(Path("/state"), task)) == folder
