@@ -872,3 +872,33 @@ def test_a_rate_that_does_not_bind_and_one_that_is_paused_wake_nobody() -> None:
     assert route.lease.deadline(route.now) == math.inf
     route.now = 5.0
     assert of(Grant, route.on(TargetResumed()))
+
+
+def test_what_comes_while_credit_is_taken_back_does_not_stop_the_route_for_good() -> None:
+    # Monotonic time begins at midnight UTC.
+    for rate, goes_on_by in (("0/s 01:00-02:00, 1000/s", 7200.2), ("5/s 01:00-02:00, 1000/s", 3620.0)):
+        route = running(rate=rate)
+        route.arrive(1)
+        route.on(Completed([(1, 1)]))
+        assert of(Drain, route.at(3600.0)) == [Drain()]
+        route.arrive(*range(2, 32))  # these were on their way: more than the new rate has to give
+        assert not of(Grant, route.on(Drained()))
+        route.on(Completed([(2, 31)]))
+        effects: list[Effect] = []
+        while not of(Grant, effects) and route.lease.deadline(route.now) < math.inf:
+            effects = route.at(route.lease.deadline(route.now))
+        assert of(Grant, effects), f"{rate}: nothing more is ever granted"
+        assert route.now < goes_on_by
+
+
+def test_an_idle_route_with_a_full_bucket_wakes_nobody() -> None:
+    for rate in ("10/s", "100/s", "1/s", "90/h"):
+        route = running(rate=rate)
+        route.arrive(1)
+        route.on(Completed([(1, 1)]))
+        for wakes in range(100):
+            due = route.lease.deadline(route.now)
+            if due == math.inf:
+                break
+            route.at(max(due, route.now + 0.001))
+        assert wakes < 50, rate
