@@ -142,6 +142,8 @@ class QueryAccount:
         if known is not None:
             return []
         self._routes[route.name] = route
+        if route.name in self._tallies:
+            self._tallies[route.name].wait()
         return [Add(number, route) for number, reader in self._staying() if self._take(number, reader, route)]
 
     def remove(self, name: str, why: str) -> list[Effect]:
@@ -150,10 +152,8 @@ class QueryAccount:
             return []
         self._moving.pop(name, None)
         payload = pack_json({"name": name, "why": why})
-        if name in self._tallies and not any(
-            name in each.carried and not each.has_ended for each in self._readers.values()
-        ):
-            self._tallies[name].finish()
+        if not any(name in each.carried and not each.has_ended for each in self._readers.values()):
+            self._tallies.setdefault(name, RouteTally()).finish()
         return [Tell(number, Kind.REMOVE, payload) for number, reader in self._staying() if name in reader.carried]
 
     def move(self, name: str, slot: int) -> list[Effect]:
