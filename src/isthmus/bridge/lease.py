@@ -275,7 +275,7 @@ class RouteLease:
         counts = self.messages.counts
         counts.resent = max(counts.resent, counts.resent_before + event.resent)
         # Blocked, and yet not paused: the sink needs another message to find out whose fault it is.
-        if event.blocked_by and not self._paused and self._flow.window.admit_another():
+        if event.blocked_by and not self._paused and self._flow.window.admit_another(self.outstanding):
             self._window_changed(effects)
 
     def _on_planned(self, event: e.Planned, now: float, effects: list[Effect]) -> None:

@@ -316,6 +316,9 @@ def test_a_lone_refused_message_gets_another_beside_it() -> None:
     effects = route.on(Statistics(0, "message 1 is refused"))
     assert Window(1, 2) in effects
     assert of(Grant, effects) == [Grant(1)]
+    assert not of(Window, route.on(Statistics(1, "message 1 is refused"))), "there is room for another"
+    route.arrive(2)
+    assert Window(1, 3) in route.on(Statistics(2, "message 1 is refused"))
 
 
 # ---- the source
