@@ -905,3 +905,15 @@ def test_an_idle_route_with_a_full_bucket_wakes_nobody() -> None:
                 break
             route.at(max(due, route.now + 0.001))
         assert wakes < 50, rate
+
+
+def test_i2_what_arrives_as_the_claim_ends_is_given_back() -> None:
+    fence = Fence(True, 0.0)
+    route = Route(fence=fence, claim="task")
+    fence.answer(fence.ask(0.0), 15.0)
+    route.run()
+    route.arrive(1)
+    route.now = fence.until
+    effects = route.arrive(1, 2, 3)
+    assert of(Release, effects) == [Release(2, 3), Release(1, 1)]
+    assert effects.index(CloseSource()) > effects.index(Release(1, 1))
