@@ -260,7 +260,9 @@ class World:
         self.poison = {
             choose.randint(1, 2 * count): choose.choice([_BAD, _UNCLEAR]) for _ in range(choose.choice([0, 0, 1, 4]))
         }
-        self.large = set(choose.sample(range(1, 2 * count + 1), choose.choice([0, 0, 2]))) if self.limit_bytes else set()
+        self.large = (
+            set(choose.sample(range(1, 2 * count + 1), choose.choice([0, 0, 2]))) if self.limit_bytes else set()
+        )
         self.busy_until, self.busy = 0.0, _BLOCKED
         self.was_odd = False
         self.faults = 0
@@ -474,7 +476,9 @@ class World:
             assert handle.machine.unfinished <= self.count, number
         if self.has_ended:
             assert not self.lease.outstanding
-            assert all(position in self.source.expires for position in self.source.locked), "neither settled nor given back"
+            assert all(position in self.source.expires for position in self.source.locked), (
+                "neither settled nor given back"
+            )
         if not self.refused and not self.poison:
             firsts = list(dict.fromkeys(self.accepted))
             assert firsts == sorted(firsts), f"out of order: {firsts}"

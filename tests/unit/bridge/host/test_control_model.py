@@ -190,13 +190,13 @@ def play(seed: int) -> None:
         model.step()
     for _ in range(400):
         model.step(calm=True)
-    for name in NAMES:
-        carriers = [reader.number for reader in model.readers.values() if name in reader.open]
-        if name in model.wanted:
-            assert carriers, f"nobody carries {name}"
-        else:
-            assert not carriers, f"{name} is carried though it was removed"
-            assert name not in model.removed or model.has_left(name), f"{name} never leaves"
+    seen: set[str] = set()
+    for _ in range(100):  # a route may just be on its way to another slot
+        model.step(calm=True)
+        seen |= {name for reader in model.readers.values() for name in reader.open}
+    assert seen == model.wanted, f"carried: {seen}, wanted: {model.wanted}"
+    for name in model.removed:
+        assert model.has_left(name), f"{name} never leaves"
 
 
 def test_a_route_has_one_reader_and_comes_and_goes_whatever_readers_do() -> None:

@@ -104,7 +104,9 @@ def test_a_topic_that_was_made_again_is_told_or_read_from_its_first_record() -> 
     """I3."""
     before = {"0": 700, "1": 5}
     Topic.edges_now = {0: (0, 3), 1: (0, 5)}
-    with pytest.raises(RecordsMissingError, match="partition 0: the query has read up to offset 700, and the partition ends at 3"):
+    with pytest.raises(
+        RecordsMissingError, match="partition 0: the query has read up to offset 700, and the partition ends at 3"
+    ):
         reader().latestOffset(before, ReadMaxRows(10))
     stream = reader(missing="skip")
     end = stream.latestOffset(before, ReadMaxRows(2))
