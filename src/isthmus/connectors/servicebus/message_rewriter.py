@@ -240,6 +240,8 @@ class MessageRewriter:
                 made = self._general.make(data, start, end, now_ms)
             except UNREADABLE as error:
                 made = "dead-letter", MALFORMED, str(error)
+            except Exception as error:  # noqa: BLE001 - one message's fault: it would stop its route for good
+                made = "dead-letter", MALFORMED, f"no copy can be made of it: {type(error).__name__}: {error}"
             front = None
             if quick:
                 with suppress(*UNREADABLE):
