@@ -153,7 +153,7 @@ class MessageRewriter:
         quick = self._is_quick
         digits, first, offset_key, dash, tail_size = self._own
         proven = OFFSET_DIGITS if dash else 0
-        enqueued, time = -1, b""
+        enqueued, time = 0, time_of(0)
         start = offsets[0]
         front = self._front
         for index in range(1, len(offsets)):
