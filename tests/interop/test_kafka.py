@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.route_spec import End
@@ -258,3 +258,27 @@ def test_topics_are_made_and_described(kafka: KafkaBroker) -> None:
         administration.create("made", 4)
     with contextlib.suppress(Exception):
         administration.delete("made")
+
+
+def test_topic_that_is_made_again_is_read_from_its_first_record(kafka: KafkaBroker) -> None:
+    source, target = kafka.create("again.source"), kafka.create("again.target")
+    publish(kafka.address, source, 0, 500)
+    with join(route(kafka_end(kafka.address, source, group="again"), kafka_end(kafka.address, target))):
+        consumed(kafka.address, target, 500)
+        wait(lambda: committed(kafka, "again", source, 1) == [500], "the commit")
+        admin = kafka.admin()
+        admin.delete_topics([source])[source].result(30)
+        wait(lambda: _is_made(kafka, source), "the topic")
+        publish(kafka.address, source, 1_000, 1_050)
+        arrived = consumed(kafka.address, target, 550, 120)
+    values = [int(each.value()) for each in arrived[0]]
+    assert list(dict.fromkeys(values)) == [*range(500), *range(1_000, 1_050)]
+
+
+def _is_made(kafka: KafkaBroker, topic: str) -> bool:
+    """A topic is deleted in the background."""
+    try:
+        kafka.create(topic)
+    except KafkaException:
+        return False
+    return True

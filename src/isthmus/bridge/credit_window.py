@@ -60,11 +60,11 @@ class CreditWindow:
             self._span = span
             self._settled = 0
 
-    def admit_another(self) -> bool:
-        """Lets one come beside a lone message that its target refuses, to be tried ahead of it; whether the window grew."""
-        if self.limit != 1 or self.messages < 2:
+    def admit_another(self, outstanding: int) -> bool:
+        """Lets one come beside messages that their target refuses, to be tried ahead of them; whether the window grew."""
+        if outstanding < self.limit or self.limit >= self.messages:
             return False
-        self.limit = 2
+        self.limit += 1
         return True
 
     def came(self, count: int, nbytes: int, largest_bytes: int) -> None:

@@ -38,6 +38,8 @@ from isthmus.bridge.target_link import TargetLink
 
 __all__ = ["Delivery", "DeliveryCounts", "DeliverySettings"]
 
+# As many as may be under way after deaths, and more: all of them may be refused, each for itself.
+FEW_REFUSED = 16
 _OF_THE_MESSAGE = (RefusalKind.MESSAGE, RefusalKind.UNCLEAR)
 
 
@@ -381,9 +383,10 @@ class Delivery:
     def _update_hold(self, effects: list[Effect]) -> None:
         trouble, text = self._recovery.trouble, ""
         if trouble is not None and self._recovery.is_active:
-            # What is refused for itself is found out by trying another; while there is none in hand, one may come.
+            # What is refused for itself is found out by trying another; while the few in hand are refused, one may come.
             is_away = trouble.kind not in _OF_THE_MESSAGE or self.settings.block_refused
-            text = self.blocked_by if is_away or self._outbox.unfinished > 1 else ""
+            few = max(1, min(self._refusals.refused, FEW_REFUSED))
+            text = self.blocked_by if is_away or self._outbox.unfinished > few else ""
         if text != self._held:
             self._held = text
             effects.append(e.Hold(text) if text else e.Resume())

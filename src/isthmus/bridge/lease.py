@@ -155,7 +155,7 @@ class RouteLease:
         """Takes an event; what to do, in order."""
         effects: list[Effect] = []
         if self._phase is not Phase.ENDED:
-            self._check_claim(now, effects)
+            self._check_claim(event, now, effects)
             self._handlers[type(event)](event, now, effects)
             self._count_bytes()
             self._advance(now, effects)
@@ -244,14 +244,12 @@ class RouteLease:
             self._fail(event.text, event.is_fatal, now, effects)
 
     def _on_completed(self, event: e.Completed, now: float, effects: list[Effect]) -> None:
-        count = self.messages.settle(event.runs, None, now, effects)
-        if count:
+        if count := self.messages.settle(event.runs, None, now, effects):
             self._trouble.moved()
             self._settled(count, now, effects)
 
     def _on_disposed(self, event: e.Disposed, now: float, effects: list[Effect]) -> None:
-        count = self.messages.settle([(event.first, event.last)], event.disposition, now, effects)
-        if count:
+        if count := self.messages.settle([(event.first, event.last)], event.disposition, now, effects):
             self._settled(count, now, effects)
 
     def _settled(self, count: int, now: float, effects: list[Effect]) -> None:
@@ -275,7 +273,7 @@ class RouteLease:
         counts = self.messages.counts
         counts.resent = max(counts.resent, counts.resent_before + event.resent)
         # Blocked, and yet not paused: the sink needs another message to find out whose fault it is.
-        if event.blocked_by and not self._paused and self._flow.window.admit_another():
+        if event.blocked_by and not self._paused and self._flow.window.admit_another(self.outstanding):
             self._window_changed(effects)
 
     def _on_planned(self, event: e.Planned, now: float, effects: list[Effect]) -> None:
@@ -338,9 +336,11 @@ class RouteLease:
         effects += (e.Report(), e.Ended())
         return count
 
-    def _check_claim(self, now: float, effects: list[Effect]) -> None:
+    def _check_claim(self, event: Event, now: float, effects: list[Effect]) -> None:
         """An opening ends with the claim; where the claim was never confirmed there is nothing to give back."""
         if self.handle and self._fence.required and -math.inf < self._fence.until <= now:
+            if isinstance(event, Arrived):
+                self.messages.return_unknown(event.positions, effects)
             self._close(effects)
             self._phase = Phase.WAITING
             self._trouble.retry_at = now  # as soon as it is confirmed again

@@ -86,11 +86,11 @@ class RateLimit:
         return self._changes_at
 
     def due(self, tokens: int) -> float:
-        """When so many tokens are there, or the rate changes; infinite where neither happens."""
+        """When so many tokens are there, or the rate changes; infinite where neither happens, as where the bucket holds fewer."""
         rate = self.per_second
-        if rate == math.inf or not rate:
+        if rate == math.inf or not rate or tokens > self._holds:
             return self._changes_at
-        missing = min(tokens, self._holds) - self._tokens
+        missing = tokens - self._tokens
         return min(self._changes_at, self._at + max(0.0, missing) / rate)
 
     @property

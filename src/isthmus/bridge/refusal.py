@@ -90,6 +90,11 @@ class RefusalAccount:
         """Whether message `index` has been refused and not accepted since."""
         return index in self._records
 
+    @property
+    def refused(self) -> int:
+        """How many messages have been refused and not accepted since."""
+        return len(self._records)
+
     def has_been_passed(self, index: int) -> bool:
         """Whether a message that was sent behind `index` has been accepted."""
         return self._highest > index

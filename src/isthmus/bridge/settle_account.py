@@ -27,9 +27,9 @@ __all__ = ["TELL_MESSAGES", "TELL_SECONDS", "SettleAccount"]
 TELL_SECONDS = 0.032
 # Unless there is so much of it that it is written together anyhow.
 TELL_MESSAGES = 50
-# A frame is at most 16 MiB, and a run takes 24 bytes, a disposition below 8 KiB.
+# A frame is at most 16 MiB, and a run takes 24 bytes. A disposition has two texts, of which JSON makes 12 bytes a character at most.
 _FRAME_RUNS = 50_000
-_FRAME_DISPOSITIONS = 1_000
+_FRAME_DISPOSITIONS = 150
 _TEXT_CHARACTERS = 4_000
 
 T = TypeVar("T")

@@ -109,7 +109,8 @@ class SourceFlow:
             return
         wanted = window.credit(outstanding, nbytes)
         if allowed < wanted:
-            wanted = int(allowed)
+            # More than the rate has left may have come while credit was taken back: tokens are missing then.
+            wanted = max(0, int(allowed))
             if self.left > wanted:
                 self.drain(now, effects)
                 return
@@ -118,6 +119,7 @@ class SourceFlow:
                 return
         else:
             self.rate_due = self.rate.changes_at
-        if window.is_worth_granting(wanted, self.left):
-            self.left = wanted
-            effects.append(Grant(wanted))
+            if not window.is_worth_granting(wanted, self.left):
+                return
+        self.left = wanted
+        effects.append(Grant(wanted))

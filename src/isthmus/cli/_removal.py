@@ -14,7 +14,7 @@ from rich.text import Text
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import IsthmusError
 from isthmus.topology import Change, Federation, NamespaceState
-from isthmus.topology.orphan import Orphan, removal
+from isthmus.topology.orphan import Orphan, claims_at, removal
 
 __all__ = ["Removal", "claims_of", "print_others", "remove_orphans"]
 
@@ -76,7 +76,7 @@ def remove_orphans(
         if console:
             console.print(Text(f"{change.alias}: {change.action} {change.kind} {change.path}"))
 
-    claimed = [(each.task, each.alias) for each in orphans if each.is_claim]
+    claimed = claims_at(held, {each.task for each in orphans})
     try:
         with claims(claimed) if claimed else nullcontext():
             found.applied = administrations.make(removal(held, orphans), say)

@@ -41,6 +41,7 @@ _DIGEST_CHARACTERS = 16
 # Of 64 bits.
 _SEQUENCE_CHARACTERS = 20
 _REMEMBERED = 4096
+_HOP_NAMES = frozenset(HOP_PROPERTIES)
 _LENGTH = struct.Struct(">I").pack
 
 
@@ -93,7 +94,7 @@ class Provenance:
 
     @classmethod
     def read(cls, values: Mapping[str, object], message_id: bytes, body: bytes) -> Provenance | None:
-        """The provenance of a message; None where it has none, or bears that of another message (I1).
+        """The provenance of a message; None where it has none, or only parts of one, or bears that of another message (I1).
 
         Args:
             values: the message's application properties, at least those of provenance.
@@ -101,9 +102,9 @@ class Provenance:
             body: as for `digest`.
         """
         texts = {name: value for name, value in values.items() if isinstance(value, str)}
-        if ORIGIN not in texts or texts.get(DIGEST) != digest(message_id, body):
+        if not texts.keys() >= _HOP_NAMES or texts.get(DIGEST) != digest(message_id, body):
             return None
-        columns = [texts.get(name, "").split(";") for name in HOP_PROPERTIES]
+        columns = [texts[name].split(";") for name in HOP_PROPERTIES]
         count = len(columns[0])
         if any(len(column) != count for column in columns):
             return None

@@ -8,11 +8,12 @@ Invariants:
         changes but that they no longer forward to what is deleted.
     I2. What belongs to a task that the file does not have is only deleted where that task is named: another file may have it.
     I3. Nothing is deleted that something still forwards to: forwarding is ended first.
+    I4. Whoever deletes holds every claim of the tasks concerned (`claims_at`): what a run still reads is not deleted under it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from isthmus.errors import InvalidArgumentError
@@ -23,7 +24,7 @@ from isthmus.topology.planning.finding import OWN
 from isthmus.topology.planning.wanted import wanted
 from isthmus.topology.state import NamespaceState, QueueState, SubscriptionState, TopicState
 
-__all__ = ["Orphan", "find_orphans", "named", "of_tasks", "removal"]
+__all__ = ["Orphan", "claims_at", "find_orphans", "named", "of_tasks", "removal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,18 @@ def named(federation: Federation, orphans: Iterable[Orphan], name: str) -> list[
         each for each in orphans if each.task.lower() in tasks and folded in {each.member.lower(), each.alias.lower()}
     ]
     return of_member + [each for each in orphans if each.task.lower() == folded and each not in of_member]
+
+
+def claims_at(held: Mapping[str, NamespaceState], tasks: Collection[str]) -> list[tuple[str, str]]:
+    """The claims of tasks that stand, by task and alias: a run of such a task holds one of them, be it of another file."""
+    folded = {each.lower() for each in tasks}
+    return [
+        (subscription.name, alias)
+        for alias, namespace in held.items()
+        if (topic := namespace.topic(CLAIM_TOPIC)) is not None
+        for subscription in topic.subscriptions
+        if subscription.name.lower() in folded
+    ]
 
 
 def removal(held: Mapping[str, NamespaceState], orphans: Iterable[Orphan]) -> tuple[Change, ...]:

@@ -440,6 +440,19 @@ def test_a_lone_refused_message_waits_for_another_to_compare_with() -> None:
     assert (list(made.disposed), made.stored) == ([0], [1])
 
 
+def test_a_few_refused_messages_wait_for_another_to_compare_with() -> None:
+    """After deaths so few may be under way that all of them are refused."""
+    made = bench(lambda number, now: ODD if number < 3 else None, timeout_seconds=100.0)
+    made.hand_over(1)
+    made.pass_time(5)
+    made.hand_over(2)
+    made.pass_time(20)
+    assert (made.disposed, made.held) == ({}, "")
+    made.hand_over(1)
+    made.pass_time(20)
+    assert (list(made.disposed), made.stored) == ([0, 1, 2], [3])
+
+
 def test_where_no_other_comes_it_is_enough_that_one_behind_it_was_accepted() -> None:
     made = bench(lambda number, now: ODD if number == 1 else None)
     made.hand_over(3)

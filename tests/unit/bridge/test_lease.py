@@ -316,6 +316,9 @@ def test_a_lone_refused_message_gets_another_beside_it() -> None:
     effects = route.on(Statistics(0, "message 1 is refused"))
     assert Window(1, 2) in effects
     assert of(Grant, effects) == [Grant(1)]
+    assert not of(Window, route.on(Statistics(1, "message 1 is refused"))), "there is room for another"
+    route.arrive(2)
+    assert Window(1, 3) in route.on(Statistics(2, "message 1 is refused"))
 
 
 # ---- the source
@@ -872,3 +875,44 @@ def test_a_rate_that_does_not_bind_and_one_that_is_paused_wake_nobody() -> None:
     assert route.lease.deadline(route.now) == math.inf
     route.now = 5.0
     assert of(Grant, route.on(TargetResumed()))
+
+
+def test_what_comes_while_credit_is_taken_back_does_not_stop_the_route_for_good() -> None:
+    # Monotonic time begins at midnight UTC.
+    for rate, goes_on_by in (("0/s 01:00-02:00, 1000/s", 7200.2), ("5/s 01:00-02:00, 1000/s", 3620.0)):
+        route = running(rate=rate)
+        route.arrive(1)
+        route.on(Completed([(1, 1)]))
+        assert of(Drain, route.at(3600.0)) == [Drain()]
+        route.arrive(*range(2, 32))  # these were on their way: more than the new rate has to give
+        assert not of(Grant, route.on(Drained()))
+        route.on(Completed([(2, 31)]))
+        effects: list[Effect] = []
+        while not of(Grant, effects) and route.lease.deadline(route.now) < math.inf:
+            effects = route.at(route.lease.deadline(route.now))
+        assert of(Grant, effects), f"{rate}: nothing more is ever granted"
+        assert route.now < goes_on_by
+
+
+def test_an_idle_route_with_a_full_bucket_wakes_nobody() -> None:
+    for rate in ("10/s", "100/s", "1/s", "90/h"):
+        route = running(rate=rate)
+        route.arrive(1)
+        route.on(Completed([(1, 1)]))
+        wakes = 0
+        while (due := route.lease.deadline(route.now)) < math.inf:
+            route.at(max(due, route.now + 0.001))
+            wakes += 1
+            assert wakes < 50, rate
+
+
+def test_i2_what_arrives_as_the_claim_ends_is_given_back() -> None:
+    fence = Fence(True, 0.0)
+    route = Route(fence=fence, claim="task")
+    fence.answer(fence.ask(0.0), 15.0)
+    route.run()
+    route.arrive(1)
+    route.now = fence.until
+    effects = route.arrive(1, 2, 3)
+    assert of(Release, effects) == [Release(2, 3), Release(1, 1)]
+    assert effects.index(CloseSource()) > effects.index(Release(1, 1))

@@ -6,6 +6,7 @@ import math
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.frame import Kind, unpack_flushed, unpack_json, unpack_runs
+from isthmus.bridge.host.channel import FRAME_LIMIT_BYTES
 from isthmus.bridge.settle_account import TELL_MESSAGES, TELL_SECONDS, SettleAccount
 
 
@@ -123,3 +124,13 @@ def test_closed_and_unknown_handles_are_not_told() -> None:
     account.set_window(9, 1)
     assert not account.take(0.0)
     assert not account.is_source_waiting
+
+
+def test_no_frame_is_larger_than_a_channel_takes() -> None:
+    account = _account(1)
+    for position in range(0, 2 * 1_000, 2):  # every other one: none are told together
+        text = "\N{GRINNING FACE}" * 10_000
+        account.dispose(1, position, Disposition("dead-letter", text, text))
+    told = account.take(0.0)
+    assert max(len(payload) for _, payload in told) <= FRAME_LIMIT_BYTES
+    assert sum(len(unpack_json(payload)) for _, payload in told) == 1_000

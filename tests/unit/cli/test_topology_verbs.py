@@ -320,5 +320,26 @@ def test_nothing_is_deleted_under_a_run_that_holds_the_claim(
         assert (code, answer["ok"], answer["error"]["code"], answer["removed"]) == (1, False, "task-claimed", None)
         code, output = call(*arguments)
         assert (code, "task flights is run by process 7 on here" in output) == (1, True)
-    assert set(asked) == {("flights", "lga")}
+    assert set(asked) == {("flights", alias) for alias in ("ewr", "jfk", "lga")}
     assert not any(change.action == "delete" for each in shrunk.values() for change in each.changes)
+
+
+def test_what_another_file_with_this_task_still_moves_is_not_deleted_under_its_run(
+    folder: Path, namespaces: dict[str, FakeAdministration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two files have a task of one name and share a namespace: what the one made there seems to be left over by the other."""
+    namespaces["lga"] = FakeAdministration("lga.test")
+    (folder / "isthmus.yaml").write_text(THREE.replace("[ewr, jfk, lga]", "[ewr, lga]"))
+    assert call("apply")[0] == 0
+    (folder / "isthmus.yaml").write_text(SOUND)
+    asked: list[tuple[str, str]] = []
+
+    def held(_: object, wanted: list[tuple[str, str]]) -> None:
+        asked.extend(wanted)
+        raise TaskClaimedError("flights", "ewr", "process 7 on here")
+
+    monkeypatch.setattr("isthmus.supervisor.removal_claim.held_claims", held)
+    code, answer = call_json("apply", "--prune", "--yes")
+    assert [row["path"] for row in answer["orphans"]] == ["flights/Subscriptions/isthmus.flights.lga"]
+    assert (code, answer["error"]["code"], answer["removed"]) == (1, "task-claimed", None)
+    assert ("flights", "ewr") in asked

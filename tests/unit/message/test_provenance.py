@@ -9,6 +9,7 @@ from isthmus.message.name import DIGEST, HOP_PROPERTIES, NAMESPACE, ORIGIN, SEQU
 
 VALUES = dict(zip(HOP_PROPERTIES, ("ewr/flights;jfk/flights", "A;B", "7;9", "7;9", "t1;t2"), strict=True))
 PROVEN = VALUES | {DIGEST: digest(b"m", b"body")}
+PROVEN_ONCE = dict(zip(HOP_PROPERTIES, ("ewr/flights", "A", "7", "7", "t1"), strict=True)) | {DIGEST: PROVEN[DIGEST]}
 
 
 def test_hops_are_read_in_order() -> None:
@@ -27,6 +28,8 @@ def test_hops_are_read_in_order() -> None:
         (PROVEN | {DIGEST: 1}, b"m", b"body"),
         (PROVEN | {ORIGIN: None}, b"m", b"body"),
         (PROVEN | {NAMESPACE: "A"}, b"m", b"body"),
+        *((PROVEN_ONCE | {name: None}, b"m", b"body") for name in HOP_PROPERTIES),
+        *(({name: PROVEN_ONCE[name] for name in (ORIGIN, DIGEST, each)}, b"m", b"body") for each in HOP_PROPERTIES),
         ({}, b"m", b"body"),
     ],
 )

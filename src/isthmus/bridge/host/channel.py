@@ -35,6 +35,7 @@ from isthmus.bridge.frame import Kind
 from isthmus.errors import IsthmusError
 
 __all__ = [
+    "FRAME_LIMIT_BYTES",
     "Channel",
     "ChannelError",
     "Claim",
@@ -51,7 +52,7 @@ _HEAD = struct.Struct("<BI")
 _RECEIVE_BYTES = 1 << 16
 _SEND_BYTES = 1 << 16
 # Frames come from our own processes; one that claims more is a fault, not a message.
-_FRAME_LIMIT_BYTES = 1 << 24
+FRAME_LIMIT_BYTES = 1 << 24
 _KINDS = frozenset(Kind)
 _LOCK_SUFFIX = ".lock"
 # A sweep holds a lock for as long as two files take to remove.
@@ -322,7 +323,7 @@ class Channel:
         at, end = 0, len(self._in)
         while end - at >= _HEAD.size:
             kind, size = _HEAD.unpack_from(self._in, at)
-            if size > _FRAME_LIMIT_BYTES or kind not in self._kinds:
+            if size > FRAME_LIMIT_BYTES or kind not in self._kinds:
                 raise ChannelError(f"frame of kind {kind} with {size} bytes")
             if end - at - _HEAD.size < size:
                 break

@@ -142,6 +142,8 @@ class QueryAccount:
         if known is not None:
             return []
         self._routes[route.name] = route
+        if route.name in self._tallies:
+            self._tallies[route.name].wait()
         return [Add(number, route) for number, reader in self._staying() if self._take(number, reader, route)]
 
     def remove(self, name: str, why: str) -> list[Effect]:
@@ -150,10 +152,8 @@ class QueryAccount:
             return []
         self._moving.pop(name, None)
         payload = pack_json({"name": name, "why": why})
-        if name in self._tallies and not any(
-            name in each.carried and not each.has_ended for each in self._readers.values()
-        ):
-            self._tallies[name].finish()
+        if not any(name in each.carried and not each.has_ended for each in self._readers.values()):
+            self._tallies.setdefault(name, RouteTally()).finish()
         return [Tell(number, Kind.REMOVE, payload) for number, reader in self._staying() if name in reader.carried]
 
     def move(self, name: str, slot: int) -> list[Effect]:
@@ -248,9 +248,11 @@ class QueryAccount:
             tally = self._tallies.setdefault(name, RouteTally())
             tally.report(number, reader.lease.slot, each, has_moved=name in reader.moved)
         effects: list[Effect] = []
+        ended = [name for name, each in report.routes.items() if each.state is RouteState.ENDED]
         if self._moving:
-            ended = [name for name, each in report.routes.items() if each.state is RouteState.ENDED]
             effects += self._arrive(number, ended)
+        # What a reader has ended after its removal it carries no longer: another may, and be gone when it is removed again.
+        reader.carried.difference_update(name for name in ended if name not in (self._routes or {}))
         effects += self._balance(now)
         if report.asked:
             effects.append(Grant(number, report.asked, tuple(reader.claims)))
@@ -322,7 +324,7 @@ class QueryAccount:
     def _begin(self, name: str) -> list[Effect]:
         """A route that was on its way begins at its new slot."""
         self._moving.pop(name, None)
-        self._tallies[name].move()
+        self._tallies.setdefault(name, RouteTally()).move()
         assert self._routes is not None
         route = self._routes[name]
         return [Add(number, route) for number, reader in self._staying() if self._take(number, reader, route)]

@@ -31,6 +31,7 @@ class RouteTally:
         self._live: dict[int, RouteReport] = {}
         self._last: dict[int, tuple[int, RouteReport]] = {}  # by slot: its newest reader and what that reported
         self._aside: tuple[int, ...] = ()  # set aside by readers of slots that have lost the route
+        self._is_over = False  # it was removed while no slot had it
 
     def report(self, reader: int, slot: int, report: RouteReport, *, has_moved: bool = False) -> None:
         """A reader reports; readers are numbered in the order of their leases. `has_moved`: another slot carries the route now."""
@@ -44,6 +45,7 @@ class RouteTally:
 
     def take(self, reader: int, slot: int) -> None:
         """A reader is told to carry the route: what another reported of it before no longer holds."""
+        self._is_over = False
         _, before = self._last.get(slot, (0, RouteReport()))
         self._last[slot] = (reader, RouteReport(set_aside=before.set_aside))
 
@@ -65,12 +67,18 @@ class RouteTally:
 
     def finish(self) -> None:
         """Nobody carries the route any more."""
+        self._is_over = not self._last
         self._last = {slot: (reader, _left(report, "")) for slot, (reader, report) in self._last.items()}
+
+    def wait(self) -> None:
+        """The route is to be carried, and no reader has it yet."""
+        self._is_over = False
 
     def total(self) -> RouteReport:
         """What the route has come to."""
         if not self._last:
-            return RouteReport()
+            state = RouteState.ENDED if self._is_over else RouteState.OPENING
+            return RouteReport(state=state, set_aside=self._aside, **self.counts())
         now = [report for _, report in self._last.values()]
         return replace(
             max(self._last.values(), key=_rank)[1],

@@ -54,7 +54,6 @@ class _Told:
 
     rows: list[Rows] = field(default_factory=list)
     changed: dict[CarriedRoute, None] = field(default_factory=dict)
-    """In the order in which they were made: of two with one name the newer is told."""
     urgent: bool = False
 
 
@@ -96,7 +95,11 @@ class ReaderRoutes:
             else:
                 self._feed(before, e.Planned(plan), now)
             return
-        counts = before.lease.messages.counts if before is not None else None
+        counts = None
+        if before is not None:
+            counts = before.lease.messages.counts
+            self._timers.forget(before)
+            self._told.changed.pop(before, None)
         fence = self._claims.fence(spec.claim, now)
         offset = time.time() - time.monotonic()
         lease = RouteLease(spec, fence, self._budget, lambda: next(self._handles), counts, offset)
@@ -292,7 +295,8 @@ class ReaderRoutes:
                 self._carry_out(route, effect)
             except Exception as error:  # noqa: BLE001 - I2
                 faults.append(error)
-        self._told.changed[route] = None
+        if self._by_name.get(route.spec.name) is route:  # not one that another has replaced
+            self._told.changed[route] = None
         if faults:
             if route.lease.handle:
                 self._feed(route, _fault(faults[0]), now)

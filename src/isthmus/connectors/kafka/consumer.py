@@ -14,6 +14,8 @@ Invariants:
     I3. Of partitions that were handed over nothing is given or committed any more.
     I4. With `only_present` nothing is given that came after the first opening.
     I5. The last commit is repeated until the cluster has confirmed it, for `CLOSE_SECONDS`.
+    I6. A topic that was made again, or truncated, is read from where it begins again by the next consumer, after what was under way has
+        been given back: offsets name other records.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Exhausted, SourceLost, SourceOpened
-from isthmus.connectors.kafka.cluster import LOOK_SECONDS, consumer_settings, error_of, look_at
+from isthmus.connectors.kafka.cluster import LOOK_SECONDS, KafkaFailureError, consumer_settings, error_of, look_at
 from isthmus.connectors.kafka.commit import Commits
 from isthmus.connectors.kafka.delivered import Delivered
 from isthmus.connectors.kafka.option import SourceOptions
@@ -268,12 +270,32 @@ class ConsumerThread(threading.Thread):
         with self._is_due:
             is_more, errors = self._delivered.put(messages)
             is_over = self._delivered.is_over()
+            again = dict(self._delivered.begun_again)
         for error in errors:
             self._heard(error)
+        if again:
+            self._begin_again(again)
         if is_more:
             self._wake()
         if is_over:
             self._tell(Exhausted())
+
+    def _begin_again(self, starts: dict[int, int]) -> None:
+        """The offsets of partitions begin again (I6): the next consumer reads on from there."""
+        with self._is_due:
+            self._delivered.forget(starts)
+            self._commits.forget(starts)
+            commits = {**self._commits.unconfirmed(), **starts}
+        with contextlib.suppress(KafkaException):  # where it is not taken, the next one begins by `start`
+            self._commit_now(self._consumer, commits)
+        self._is_spent = True
+        partition, offset = next(iter(starts.items()))
+        self._lose(
+            KafkaFailureError(
+                f"topic '{self._options.topic}', partition {partition}: offsets begin again at {offset}; the topic was made again, or its "
+                "log was truncated. What stands is read from there"
+            )
+        )
 
     def _go_back(self, consumer: Any) -> None:
         """Reads again from where something was given back."""

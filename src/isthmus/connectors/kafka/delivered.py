@@ -7,6 +7,7 @@ Invariants:
     I1. What is read again after a return is given in the order of its partition.
     I2. Of partitions that were handed over nothing is given any more.
     I3. With `only_present` nothing is given that came after the first opening.
+    I4. Of a partition whose offsets begin again nothing is given: they name other records.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Delivered:
         dead: where messages go that are set aside; None: nowhere.
         present: what stood at the first opening; None: everything is given.
         rewind: partitions of which something is to be read again.
+        begun_again: by partition, the first offset of those whose offsets begin again; the consumer is of no use then.
         record_bytes: the mean size of the records that were read last.
     """
 
@@ -49,6 +51,7 @@ class Delivered:
         self.dead = DeadLetterTopic(options) if options.dead_letter_topic else None
         self.present = Present() if only_present else None
         self.rewind: set[int] = set()
+        self.begun_again: dict[int, int] = {}
         self.record_bytes = 1024
         self._reader = RecordReader.of(options)
 
@@ -80,7 +83,10 @@ class Delivered:
     def _belongs(self, partition: int, offset: int) -> bool:
         """Whether a record is to be delivered; it is counted as such then."""
         found = self.account.partitions.get(partition)
-        if found is None or partition in self.rewind:
+        if found is None or partition in self.rewind or partition in self.begun_again:
+            return False
+        if found.begins_again(offset):
+            self.begun_again[partition] = offset
             return False
         if self.present is not None and not self.present.belongs(partition, offset):
             return False
@@ -147,6 +153,8 @@ class Delivered:
     def forget(self, partitions: Collection[int]) -> None:
         """Partitions are somebody else's."""
         self._remove_queued(partitions)
+        for partition in partitions:
+            self.begun_again.pop(partition, None)
         self.account.revoke(partitions)
         self.rewind.difference_update(partitions)
 

@@ -54,11 +54,16 @@ from isthmus.message.name import BROKER_ANNOTATIONS
 __all__ = ["AMQP_HEADER", "KAFKA_PARTITION", "Header", "Record", "to_message", "to_record"]
 
 _PROPERTY = "amqp-"
+_SHOWN = frozenset(section.PROPERTY_NAMES) - {"creation_time", "group_id"}
+"""The fields of a message that have a header."""
 
 
 def to_message(record: Record, position: int = 0) -> bytes:
     """The message of a record that stands at `position`."""
-    return to_frequent(record, position) or _to_message(record, position)
+    try:
+        return to_frequent(record, position) or _to_message(record, position, *_split(record.headers))
+    except Exception:  # noqa: BLE001 - I4: no field holds what another program made of the note; its headers are plain, then
+        return _to_message(record, position, {}, list(record.headers))
 
 
 def to_record(message: bytes) -> Record:
@@ -69,15 +74,16 @@ def to_record(message: bytes) -> Record:
     """
     try:
         return from_frequent(message) or _to_record(message)
-    except (IndexError, struct.error, ValueError, TypeError, OverflowError) as error:
+    except CodecError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever else is wrong with the bytes
         raise CodecError(f"the message cannot be read: {error}") from None
 
 
 # ---- record to message
 
 
-def _to_message(record: Record, position: int) -> bytes:
-    note, headers = _split(record.headers)
+def _to_message(record: Record, position: int, note: dict[str, Any], headers: list[Header]) -> bytes:
     partition_key, group_id, properties = _addressing(record.key)
     names = [name for name, _ in headers]
     if _needs_list(names):
@@ -87,7 +93,7 @@ def _to_message(record: Record, position: int) -> bytes:
     noted = _object(note.get("properties"))
     for name, raw in headers:
         field = name.removeprefix(_PROPERTY).replace("-", "_")
-        if name.startswith(_PROPERTY) and name.removeprefix(_PROPERTY) in noted and field in section.PROPERTY_NAMES:
+        if name.startswith(_PROPERTY) and name.removeprefix(_PROPERTY) in noted and field in _SHOWN:
             fields[field] = typed.read(raw, str(noted[name.removeprefix(_PROPERTY)]))
         elif name not in (KEY_PROPERTY, HEADERS_PROPERTY):
             properties.setdefault(name, typed.read(raw, str(types.get(name, ""))))
@@ -266,6 +272,7 @@ def _take_key(
     annotations: dict[Any, Any], fields: dict[str, Any], properties: dict[Any, Any], note: dict[str, Any], whole: str
 ) -> bytes | None:
     partition_key, group_id = annotations.get(PARTITION_KEY), fields.pop("group_id", None)
+    group_id = group_id if isinstance(group_id, str) else None
     stated = properties.get(KEY_PROPERTY)
     if isinstance(partition_key, str):
         del annotations[PARTITION_KEY]
@@ -274,7 +281,7 @@ def _take_key(
     if isinstance(stated, bytes):
         key: bytes | None = stated
     else:
-        text = group_id if isinstance(group_id, str) else partition_key
+        text = group_id if group_id is not None else partition_key
         key = text.encode() if text is not None else None
     expected = _addressing(key)
     if (partition_key, group_id) != expected[:2] or (KEY_PROPERTY in properties) != bool(expected[2]):

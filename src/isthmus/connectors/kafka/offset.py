@@ -10,6 +10,8 @@ Invariants:
     I2. A record that was settled, or is still outstanding, is not delivered again by this consumer after another was given back.
     I3. A record given back that no longer exists holds nothing up, once a later one comes.
     I4. Of a partition that was revoked nothing is committed.
+    I5. A record before those that were delivered, which nobody asked for again, is told as a log that begins again: its offsets name
+        other records.
 """
 
 from __future__ import annotations
@@ -55,6 +57,10 @@ class PartitionOffsets:
         """The offset up to which everything is settled; -1 while nothing was delivered."""
         firsts = [each.first()[0] for each in (self.unsettled, self.returned) if each]
         return min(firsts) if firsts else self.next
+
+    def begins_again(self, offset: int) -> bool:
+        """Whether a record that has been read shows that offsets mean other records than before (I5)."""
+        return offset < (self._cursor if self._cursor >= 0 else self.next)
 
     def is_new(self, offset: int) -> bool:
         """A record has been read: whether it is to be delivered."""

@@ -159,7 +159,7 @@ class MessageRewriter:
         quick = self._is_quick
         digits, first, offset_key, dash, tail_size = self._own
         proven = OFFSET_DIGITS if dash else 0
-        enqueued, time = -1, b""
+        enqueued, time = 0, time_of(0)
         start = offsets[0]
         front = self._front
         for index in range(1, len(offsets)):
@@ -264,6 +264,8 @@ class MessageRewriter:
                 made = self._general.make(data, start, end, now_ms)
             except UNREADABLE as error:
                 made = "dead-letter", MALFORMED, str(error)
+            except Exception as error:  # noqa: BLE001 - one message's fault: it would stop its route for good
+                made = "dead-letter", MALFORMED, f"no copy can be made of it: {type(error).__name__}: {error}"
             if quick:
                 front = self._learned(data, start, end, front)
             if isinstance(made, bytes):
@@ -287,7 +289,7 @@ class MessageRewriter:
         if front is None:
             front, _ = self._other_front(data, start, end)
         if front is None:
-            with suppress(*UNREADABLE):
+            with suppress(Exception):  # the general way has told what is wrong with it
                 front = self._fronts.learn(data, start, end)
             if front is not None:
                 self._others.appendleft(front)

@@ -56,7 +56,12 @@ class NamedStep(NamedTuple):
 
 def disposition_of(kind: str, reason: str, description: str) -> Disposition:
     """What `on_failure` says becomes of a message."""
-    return Disposition("complete" if kind == "drop" else "dead-letter", reason, description[:_TEXT_LIMIT])
+    return Disposition("complete" if kind == "drop" else "dead-letter", _text(reason), _text(description))
+
+
+def _text(text: str) -> str:
+    """A text that can be encoded: JSON may hold halves of surrogate pairs, which no UTF-8 does."""
+    return text[:_TEXT_LIMIT].encode(errors="backslashreplace").decode()
 
 
 def guarded(step: NamedStep, message: StepMessage) -> Disposition | None:

@@ -34,6 +34,8 @@ __all__ = ["MARKS", "RowStage"]
 
 MARKS = ("disposition", "reason", "description")
 _RAW = ("message", "route", "position")
+# What Arrow raises of a value that is not of its column's type.
+_UNFIT = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 class RowStage:
@@ -83,9 +85,25 @@ class RowStage:
         if any(route < FILLER_ROUTE for route in routes):
             for name, values in cells.items():
                 values.append({"message": b"", "route": FILLER_ROUTE, "position": 0}.get(name))
-        return pa.RecordBatch.from_arrays(
-            [pa.array(cells[field.name], field.type) for field in self._schema], schema=self._schema
-        )
+        try:
+            return self._batch(cells)
+        except _UNFIT:
+            self._set_aside_unfit(cells)
+            return self._batch(cells)
+
+    def _batch(self, cells: dict[str, list[Any]]) -> pa.RecordBatch:
+        arrays = [pa.array(cells[field.name], field.type) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _set_aside_unfit(self, cells: dict[str, list[Any]]) -> None:
+        """Rows with a value that its column cannot hold are set aside: the batch would come again, and so without end."""
+        for row in range(len(cells["route"])):
+            try:
+                self._batch({name: [values[row]] for name, values in cells.items()})
+            except _UNFIT as error:
+                marks = _failed(f"the message has a value that no column holds: {type(error).__name__}: {error}")
+                for name in self._schema.names[len(_RAW) :]:
+                    cells[name][row] = dict(zip(MARKS, marks, strict=True)).get(name)
 
     @staticmethod
     def _cells(batch: pa.RecordBatch, name: str) -> list[Any]:

@@ -389,3 +389,34 @@ def test_i9_the_other_slots_end_with_one_that_died_and_are_no_deaths() -> None:
     slots.begin(3, 0, lease=2)
     slots.begin(4, 1, lease=2)
     assert len(slots.query.on_closed(4, now=slots.now + 4)) == 1, "a death of the lease after"
+
+
+def slot_of(query: QueryAccount, number: int, slot: int) -> list[Effect]:
+    return query.on_message(number, Lease("shared", 1, slot, 100 + number, 2), is_local=True)
+
+
+def test_i6_a_route_that_nobody_ever_carried_has_ended_when_it_is_removed() -> None:
+    query = account(A, B)
+    slot_of(query, 1, 0)  # the other slot has no reader: b waits for one
+    assert query.is_busy()
+    assert query.remove("b", "paused") == []
+    assert query.reports()["b"].state is RouteState.ENDED
+    assert query.add(B) == []
+    assert query.reports()["b"].state is RouteState.OPENING
+    query.remove("b", "paused")
+    slot_of(query, 2, 1)
+    assert query.add(B) == [Add(2, B)]
+    assert query.reports()["b"].state is RouteState.OPENING
+
+
+def test_i6_a_route_on_its_way_to_a_slot_without_a_reader_has_ended_when_it_is_removed() -> None:
+    query = account(A, B)
+    slot_of(query, 1, 0)
+    slot_of(query, 2, 1)
+    report(query, 1, a=5)
+    assert [effect.kind for effect in query.move("a", 1) if isinstance(effect, Tell)] == [Kind.REMOVE]
+    query.on_closed(2)
+    query.on_message(1, Report({"a": RouteReport(state=RouteState.ENDED, settled=5, moved=5)}))
+    assert query.remove("a", "paused") == []
+    told = query.reports()["a"]
+    assert (told.state, told.settled) == (RouteState.ENDED, 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Any
 from uuid import UUID
 
@@ -218,6 +219,29 @@ def test_changed_headers_are_read_as_what_they_are(note: bytes) -> None:
     assert own["n"] == "no number"
 
 
+@pytest.mark.parametrize(
+    "note",
+    [
+        b'{"creation-time":1180591620717411303424}',
+        b'{"key":null,"group-id":"\\ud800"}',
+        b'{"key":null,"partition-key":"\\ud800"}',
+        b'{"types":{"n":"char"}}',
+        b'{"properties":{"creation-time":"x"}}',
+        b'{"properties":{"subject":"","group-id":"uint"}}',
+        b'{"annotations":"%s"}' % b64encode(codec.encode({"x": [1]})[:-1]),
+        b"[" * 100_000,
+        b'{"creation-time":' + b"9" * 5_000 + b"}",
+    ],
+)
+def test_no_note_of_another_program_keeps_a_record_from_being_read(note: bytes) -> None:
+    """I4: it would keep the source from every record behind it, for ever."""
+    headers = [("n", b"no char"), ("amqp-creation-time", b"1e999"), ("amqp-group-id", b"\xff"), (AMQP_HEADER, note)]
+    message = to_message(Record(b"v", None, headers, 5, 0), 9)
+    own = section.decode_map(message, section.locate(message).application_properties)
+    assert own["n"] == "no char"
+    to_record(message)
+
+
 def test_text_of_a_record_is_readable_at_the_other_side() -> None:
     message = to_message(Record(b"v", b"key", [("colour", b"red"), ("raw", b"\xff")], 1000, 3), 3 << 48)
     found = section.locate(message)
@@ -241,6 +265,11 @@ def test_properties_of_a_message_are_headers() -> None:
     assert headers["amqp-message-id"] == b"m"
     assert headers["n"] == b"7"
     assert headers["id"] == str(UUID(int=5)).encode()
+
+
+def test_a_session_that_is_no_text_is_none() -> None:
+    record = to_record(section.encode_message(b"v", properties={"group_id": b"\xff", "subject": "s"}))
+    assert (record.key, record.value) == (None, b"v")
 
 
 def test_a_message_that_cannot_be_read_is_a_codec_error() -> None:

@@ -69,6 +69,20 @@ def test_what_was_given_back_and_is_gone_holds_nothing_up() -> None:
     assert account.to_commit == 6
 
 
+def test_i5_a_record_before_those_that_came_is_told_as_a_log_that_begins_again() -> None:
+    account = PartitionOffsets()
+    assert not account.begins_again(7), "nothing has come"
+    read(account, 7, 8, 9)
+    assert [account.begins_again(offset) for offset in (0, 9, 10, 20)] == [True, True, False, False]
+    account.give_back(8, 8)
+    account.rewind()
+    assert [account.begins_again(offset) for offset in (7, 8, 9)] == [True, False, False]
+    read(account, 8)
+    assert account.begins_again(8)
+    read(account, 9, 10)
+    assert account.begins_again(10)
+
+
 def test_nothing_is_committed_for_a_partition_that_was_revoked() -> None:
     """I4."""
     account = OffsetAccount()
@@ -104,6 +118,7 @@ class Partition(RuleBasedStateMachine):
     @rule(count=st.integers(1, 9))
     def fetch(self, count: int) -> None:
         for offset in self.log[self.place : self.place + count]:
+            assert not self.account.begins_again(offset)
             if self.account.is_new(offset):
                 assert offset not in self.outstanding | self.settled
                 self.account.deliver(offset)

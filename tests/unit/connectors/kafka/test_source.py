@@ -165,6 +165,26 @@ def test_what_is_given_back_comes_again_in_order(rig: Rig) -> None:
     assert rig.commits() == {0: 8, 1: 0}
 
 
+def test_a_topic_that_was_made_again_is_read_from_where_it_begins(rig: Rig) -> None:
+    """I6 of the consumer."""
+    rig.source.grant(1_000)
+    rig.read(*range(700))
+    rig.read(0, 1, partition=1)
+    rig.poll()
+    rig.source.settle(0, 698)
+    rig.source.settle(1 << 48, 1 << 48)
+    rig.read(0, 1, 2)  # the cluster had no record 700: librdkafka begins with the first
+    assert rig.consumer.commits == [{0: 0, 1: 1}]
+    rig.read(3)
+    text, is_fatal = rig.thread._lost_text
+    assert is_fatal, "what was under way names other records now"
+    assert "partition 0: offsets begin again at 0" in text
+    assert rig.positions() == []
+    rig.source.settle(699, 699)
+    rig.thread._close_consumer()
+    assert len(rig.consumer.commits) == 1, "an offset of the topic before must not be committed"
+
+
 def test_of_revoked_partitions_nothing_is_given_or_committed(rig: Rig) -> None:
     """I3 of the consumer."""
     rig.source.grant(1)

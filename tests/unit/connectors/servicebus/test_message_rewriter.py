@@ -395,3 +395,45 @@ def test_what_is_no_message_is_dead_lettered_and_stops_no_other() -> None:
     assert [application(copy)["repl-sequence"] for copy in copies] == ["1", "3"]
     ((row, disposition, reason, _),) = refused
     assert (row, disposition, reason) == (1, "dead-letter", MALFORMED)
+
+
+@pytest.mark.parametrize("trusts", [False, True])
+@pytest.mark.parametrize("missing", HOP_PROPERTIES)
+def test_a_message_with_parts_of_a_provenance_is_new(missing: str, trusts: bool) -> None:
+    """An application sends a copy again, and takes only some of its properties along."""
+    told = dict(zip(HOP_PROPERTIES, ("jfk/flights", "J", "7", "7", ISO), strict=True)) | {
+        DIGEST: digest(b"m1", b"body")
+    }
+    del told[missing]
+    rewriter = MessageRewriter("ewr/flights", "lga", origin_namespace="E", target_namespace="L", trusts=trusts)
+    copies, refused = rewriter.copy_all(stored(own=told), [0, len(stored(own=told))], NOW_MS)
+    assert not refused
+    found = section.decode_map(copies[0], locate(copies[0]).application_properties)
+    assert found["repl-origin"] == "ewr/flights"
+
+
+def test_a_time_before_all_times_is_told_as_any_other() -> None:
+    """Kafka's "no timestamp" is -1."""
+    rewriter = MessageRewriter("ewr/flights", "lga", origin_namespace="E")
+    message = stored(annotations={"x-opt-enqueued-time": Timestamp(-1)})
+    copies, refused = rewriter.copy_all(message * 2, [0, len(message), 2 * len(message)], NOW_MS)
+    assert not refused
+    told = [section.decode_map(each, locate(each).application_properties) for each in copies]
+    assert [each["repl-enqueued-time"] for each in told] == ["1969-12-31T23:59:59.999Z"] * 2
+
+
+def test_whatever_no_copy_can_be_made_of_is_dead_lettered_and_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    rewriter = MessageRewriter("ewr/flights", "lga", origin_namespace="E")
+    make = rewriter._general.make
+
+    def fails(data: bytes, start: int, end: int, now_ms: int) -> Any:
+        if b"odd" in data[start:end]:
+            raise KeyError("a fault of ours")
+        return make(data, start, end, now_ms)
+
+    monkeypatch.setattr(rewriter._general, "make", fails)
+    messages = [stored(1), stored(2, body=b"odd", own={"repl-x": 1}), stored(3)]
+    offsets = [0, *(len(b"".join(messages[:count])) for count in (1, 2, 3))]
+    copies, refused = rewriter.copy_all(b"".join(messages), offsets, NOW_MS)
+    assert len(copies) == 2
+    assert [(each.row, each.disposition, each.reason) for each in refused] == [(1, "dead-letter", MALFORMED)]

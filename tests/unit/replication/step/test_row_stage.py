@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from isthmus.amqp import section, types
 from isthmus.bridge.spark.row import batch_of, flush_batch
+from isthmus.replication.step import column
+from isthmus.replication.step.message import StepMessage
 from isthmus.replication.step.row_stage import RowStage
 from isthmus.topology.step import StepDeclaration
 from isthmus.topology.step.custom import COLUMNS
@@ -101,3 +104,40 @@ def test_what_was_changed_in_columns_is_written() -> None:
     assert section.decode_map(back["message"], place.application_properties) == {"number": 2, "text": "t"}
     assert section.decode_properties(back["message"], place.properties) == {"message_id": "1", "subject": "s"}
     assert back["message"].endswith(b"new")
+
+
+def refuses(message: StepMessage) -> tuple[str, str]:
+    """Gives the body as the reason, whatever it holds."""
+    return "dead-letter", str(message.json["why"])
+
+
+def test_i1_a_row_that_no_column_holds_is_set_aside_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that cannot be made ends the lease; its rows come again, and so without end."""
+    read = column.read
+
+    def of_any_kind(message: StepMessage, name: str) -> Any:
+        return 1 << 70 if message.properties["message_id"] == "2" and name == "time_to_live_ms" else read(message, name)
+
+    monkeypatch.setattr(column, "read", of_any_kind)
+    stage = RowStage([], added=("subject", "time_to_live_ms"))
+    given = batch_of([(4, range(1, 4), [raw(1), raw(2), raw(3)])], 5, bytes(10))
+    found = rows(stage.take(given))
+    assert [(row["route"], row["position"], row["disposition"], row["reason"]) for row in found] == [
+        (4, 1, None, None),
+        (4, 2, "dead-letter", "StepFailed"),
+        (4, 3, None, None),
+        (-1, 5, None, None),
+        (0, 0, None, None),
+    ]
+    assert found[1]["message"] == raw(2)
+
+
+def test_i1_a_reason_that_is_no_text_sets_its_own_message_aside_only() -> None:
+    stage = RowStage([step("python", function=f"{__name__}:refuses", takes="message")])
+    half = rb'{"why": "\ud83d is half of it"}'
+    whole = rb'{"why": "late"}'
+    found = rows(stage.take(batch_of([(4, range(1, 3), [raw(1, half), raw(2, whole)])])))
+    assert [(row["disposition"], row["reason"]) for row in found] == [
+        ("dead-letter", "\\ud83d is half of it"),
+        ("dead-letter", "late"),
+    ]

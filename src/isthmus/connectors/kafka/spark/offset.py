@@ -5,14 +5,14 @@ What it is: the pure arithmetic on offsets by partition, which Spark keeps as JS
 
 Invariants:
     I1. A batch has no more records than `most`, and each partition with something to read gets some where there is room.
-    I2. An offset never goes back, and a partition that is added later is read from its first record.
+    I2. An offset never goes back, unless its partition ends before it, and a partition that is added later is read from its first record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["Offsets", "from_spark", "next_offsets", "to_spark"]
+__all__ = ["Offsets", "from_spark", "next_offsets", "passed", "to_spark"]
 
 Offsets = Mapping[int, int]
 
@@ -25,6 +25,11 @@ def from_spark(offset: Mapping[str, int]) -> dict[int, int]:
 def to_spark(offsets: Offsets) -> dict[str, int]:
     """Offsets as a checkpoint keeps them."""
     return {str(number): offsets[number] for number in sorted(offsets)}
+
+
+def passed(start: Offsets, ends: Offsets) -> dict[int, int]:
+    """The partitions that end before the offset that was read up to, with their ends: they were made again, or truncated."""
+    return {number: ends.get(number, 0) for number, offset in start.items() if ends.get(number, 0) < offset}
 
 
 def next_offsets(start: Offsets, ends: Offsets, most: int) -> dict[int, int]:

@@ -46,8 +46,8 @@ READ = Spec(
             kind=Kind.CHOICE,
             choices=("fail", "skip"),
             default="fail",
-            description="What becomes of a query whose next records the topic's retention has removed: it fails, or goes on with "
-            "those that stand.",
+            description="What becomes of a query whose next records the topic's retention has removed, or whose topic was made "
+            "again: it fails, or goes on with those that stand.",
         ),
         Setting(
             name="group",

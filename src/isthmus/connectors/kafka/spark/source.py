@@ -7,11 +7,13 @@ Specification: PySpark documentation, "Python Data Source API".
 Invariants:
     I1. A batch that Spark repeats has the same records: its offsets name them.
     I2. Nothing is committed to a group before Spark has committed the batch, and the query does not go by what is committed there.
-    I3. A schema that is not the data source's own is refused when the query is planned.
+    I3. A topic that ends before what was read, as one that was made again, fails the query, or is read from its first record.
+    I4. A schema that is not the data source's own is refused when the query is planned.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +22,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from isthmus.connectors.kafka.spark.offset import from_spark, next_offsets, to_spark
+from isthmus.connectors.kafka.spark.offset import from_spark, next_offsets, passed, to_spark
 from isthmus.connectors.kafka.spark.option import ReadOptions, read_options
 from isthmus.connectors.kafka.spark.row import DDL, SCHEMA, rows_of
 from isthmus.connectors.kafka.spark.sink import KafkaSinkMixin
-from isthmus.errors import InvalidArgumentError
+from isthmus.errors import InvalidArgumentError, IsthmusError
 from isthmus.extra import require
 
 if TYPE_CHECKING:
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
     from isthmus.connectors.kafka.spark.topic import Topic
 
 __all__ = ["KafkaDataSource"]
+
+# A partition whose leader has just changed may tell an end from before: it is asked again.
+_LOOKS = 3
+LOOK_AGAIN_SECONDS = 1.0
 
 
 class KafkaDataSource(KafkaSinkMixin, DataSource):
@@ -80,6 +86,16 @@ def _open(options: ReadOptions, group: str = "") -> Topic:
     from isthmus.connectors.kafka.spark.topic import Topic
 
     return Topic(options, options.topic, group)
+
+
+def _begun_again(topic: str, read: dict[int, int], ends: dict[int, int]) -> IsthmusError:
+    from isthmus.connectors.kafka.spark.topic import RecordsMissingError
+
+    number, end = next(iter(ends.items()))
+    return RecordsMissingError(
+        f"topic '{topic}', partition {number}: the query has read up to offset {read[number]}, and the partition ends at {end}: it was "
+        "made again, or truncated; write missing=skip to go on with its first record, or a new checkpointLocation"
+    )
 
 
 def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -138,17 +154,28 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.max_records
+        read = from_spark(start)
         ends = self._ends() if self._last is None else self._last
-        return to_spark(next_offsets(from_spark(start), ends, most))
+        gone = passed(read, ends)
+        for _ in range(_LOOKS):
+            if not gone or self._last is not None:
+                break
+            time.sleep(LOOK_AGAIN_SECONDS)
+            ends = self._ends()
+            gone = passed(read, ends)
+        if gone and self.options.missing != "skip":
+            raise _begun_again(self.options.topic, read, gone)
+        return to_spark(next_offsets({**read, **dict.fromkeys(gone, 0)}, ends, most))
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
         return to_spark(self._ends())
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        first = from_spark(start)
+        read, stops = from_spark(start), from_spark(end)
+        first = {**read, **dict.fromkeys(passed(read, stops), 0)}  # a partition that begins again
         return [
             TopicRange(number, first.get(number, 0), stop)
-            for number, stop in from_spark(end).items()
+            for number, stop in stops.items()
             if stop > first.get(number, 0)
         ]
 

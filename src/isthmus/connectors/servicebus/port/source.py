@@ -11,7 +11,8 @@ Invariants:
     I2. What a lost link delivered is renewed and settled by lock token once the source is open again.
     I3. In an ordered source nothing is given while an earlier message is locked by a reader before this one.
     I4. With `only_present` nothing is given that came after the first opening.
-    I5. What was never given goes back before the link is detached, also where a fault of something else ends the link.
+    I5. What was never given goes back before the link is detached, also where a fault of something else ends the link; at the end so
+        does what was given and not settled.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ __all__ = ["LEAVE_SECONDS", "ServiceBusSource"]
 
 # How long a closed source waits for what is on its way, and for answers to settlements by lock token.
 LEAVE_SECONDS = 3.0
+_LAST_POSITION = (1 << 64) - 1
 
 
 class ServiceBusSource(End):
@@ -150,6 +152,7 @@ class ServiceBusSource(End):
             self.disconnect(now)
             return
         self.leave_by = now + LEAVE_SECONDS
+        self.release(0, _LAST_POSITION)
         self._give_back(receiver)
         if receiver.credit:
             receiver.drain()

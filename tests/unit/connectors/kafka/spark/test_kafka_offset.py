@@ -19,7 +19,7 @@ OFFSETS = st.dictionaries(st.integers(0, 5), st.integers(0, 1000))
         ({0: 0, 1: 0}, {0: 100, 1: 100}, 10, {0: 5, 1: 5}),
         ({0: 0, 1: 0}, {0: 2, 1: 100}, 10, {0: 2, 1: 8}),
         ({0: 7}, {0: 7, 1: 3}, 10, {0: 7, 1: 3}),  # a partition was added
-        ({0: 7}, {0: 3}, 10, {0: 7}),  # the topic was made again: told by the read
+        ({0: 7}, {0: 3}, 10, {0: 7}),  # the topic was made again: the reader tells it before
         ({0: 0, 1: 0, 2: 0}, {0: 9, 1: 9, 2: 9}, 1, {0: 1, 1: 0, 2: 0}),
     ],
 )

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from isthmus.connectors.kafka.spark import source
 from isthmus.connectors.kafka.spark.row import SCHEMA
+from isthmus.connectors.kafka.spark.topic import RecordsMissingError
 from isthmus.errors import ConfigError, InvalidArgumentError
 from pyspark_isthmus_kafka import DefaultSource
 
@@ -46,6 +47,7 @@ class Topic:
 @pytest.fixture(autouse=True)
 def _topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "_open", Topic)
+    monkeypatch.setattr(source, "LOOK_AGAIN_SECONDS", 0.0)
 
 
 def made(**options: str) -> Any:
@@ -98,8 +100,30 @@ def test_a_batch_read_has_the_partitions_with_something_in_them() -> None:
     assert [(each.number, each.first, each.stop) for each in read.partitions()] == [(0, 3, 9)]  # type: ignore[attr-defined]
 
 
+def test_a_topic_that_was_made_again_is_told_or_read_from_its_first_record() -> None:
+    """I3."""
+    before = {"0": 700, "1": 5}
+    Topic.edges_now = {0: (0, 3), 1: (0, 5)}
+    with pytest.raises(
+        RecordsMissingError, match="partition 0: the query has read up to offset 700, and the partition ends at 3"
+    ):
+        reader().latestOffset(before, ReadMaxRows(10))
+    stream = reader(missing="skip")
+    end = stream.latestOffset(before, ReadMaxRows(2))
+    assert end == {"0": 2, "1": 5}
+    (part,) = stream.partitions(before, end)
+    assert (part.number, part.first, part.stop) == (0, 0, 2)
+    assert stream.latestOffset(end, ReadMaxRows(10)) == {"0": 3, "1": 5}
+    Topic.edges_now = {0: (0, 0)}  # with fewer partitions, and empty
+    with pytest.raises(RecordsMissingError):
+        reader().latestOffset({"0": 0, "1": 5}, ReadMaxRows(10))
+    end = stream.latestOffset(before, ReadMaxRows(10))
+    assert end == {"0": 0, "1": 0}
+    assert stream.partitions(before, end) == []
+
+
 def test_what_is_refused_when_the_query_is_planned() -> None:
-    """I3, and I2 of the sink."""
+    """I4, and I2 of the sink."""
     own = from_arrow_schema(SCHEMA)
     assert isinstance(made().reader(own), source.TopicReader)
     with pytest.raises(InvalidArgumentError, match="schema"):

@@ -75,3 +75,18 @@ def test_what_waits_for_a_look_that_fails_goes_back_i5(peer: Peer, monkeypatch: 
     assert set(given) <= {1}
     peer.wait_for(lambda: set(peer.queues["q"].locked) == set(given))
     loop.close()
+
+
+def test_what_was_given_and_not_settled_goes_back_with_the_end_i5(peer: Peer) -> None:
+    """An owner whose opening ends in the midst of a poll never takes the rest of its events."""
+    with peer.lock:
+        for _ in range(3):
+            peer.queues["q"].put(section.encode_message(b"x"))
+    loop = Loop(ordered=False)
+    loop.until(lambda: loop.has(SourceOpened))
+    loop.source.grant(10)
+    loop.until(lambda: sum(len(event.positions) for event in loop.events if isinstance(event, Arrived)) == 3)
+    loop.source.settle(1, 1)
+    loop.close()
+    peer.wait_for(lambda: not peer.queues["q"].locked)
+    assert peer.queues["q"].fates == {1: "completed", 2: "released", 3: "released"}

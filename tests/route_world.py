@@ -1,0 +1,547 @@
+"""One route in a world without threads, sockets or clocks: both machines, both channels, a source and a target, all by one seed.
+
+The machines and their shells are the real ones (`isthmus.bridge.lease`, `isthmus.bridge.host.sender_handle`,
+`isthmus.bridge.settle_account`); time passes only as the world says. Whatever the schedule, it checks:
+    - nothing is completed at the source before the target has accepted it, and only what cannot be sent is dead-lettered;
+    - the source never has more out than its credit, nor is given credit while it may not be read;
+    - without a refusal the target has the messages in the order of the source;
+    - without a fault no message is sent twice;
+    - once faults stop, everything is settled: nothing waits for ever, and no credit is lost;
+    - at its end everything is settled or given back, in bounded time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import struct
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from isthmus.bridge import lease_event as e
+from isthmus.bridge.byte_budget import ByteBudget
+from isthmus.bridge.crash_search import Plan
+from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
+from isthmus.bridge.fence import Fence
+from isthmus.bridge.frame import Kind, unpack_json, unpack_runs
+from isthmus.bridge.host import sender_handle
+from isthmus.bridge.host.sender_error import ClaimUnconfirmedError
+from isthmus.bridge.host.sender_handle import TargetHandle
+from isthmus.bridge.host.sender_rows import Part
+from isthmus.bridge.lease import RouteLease
+from isthmus.bridge.port import Arrived, Copies, Drained, SourceLost, SourceOpened
+from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.bridge.route_spec import End, RouteSpec
+from isthmus.bridge.settle_account import SettleAccount
+
+__all__ = ["World"]
+
+LOCK_SECONDS = 5.0
+CLAIM_SECONDS = 15.0
+# Just before rates change: what comes then is on its way when credit is taken back.
+BEFORE_CHANGE = 3_599.998
+_PAYLOAD = struct.Struct(">q").pack
+_BLOCKED = Refusal(RefusalKind.BLOCKED, "busy", "the target is busy")
+_UNCLEAR = Refusal(RefusalKind.UNCLEAR, "odd", "no reason is given")
+_BAD = Refusal(RefusalKind.MESSAGE, "bad", "the message is malformed")
+_AWAY = Refusal(RefusalKind.UNKNOWN, "", "the connection is lost")
+_GONE = Refusal(RefusalKind.FATAL, "gone", "no such entity")
+
+
+class _Source:
+    """A queue with locks, and the one link that reads it."""
+
+    def __init__(self, world: World, count: int) -> None:
+        self.world = world
+        self.ready = list(range(1, count + 1))
+        self.locked: dict[int, bool] = {}  # by position, whether by the present source; else until its lock expires
+        self.expires: dict[int, float] = {}
+        self.settled: dict[int, str] = {}
+        self.credit = 0
+        self.state = "closed"
+        self.draining = False
+        self.untold: list[tuple[int, str]] = []  # settled while the link was lost
+
+    def open(self) -> None:
+        self.state = "opening"
+        self.answer_at = self.world.soon()
+
+    def close(self) -> None:
+        held = [position for position in self.locked if position not in self.expires]
+        assert not held or self.state != "open", f"closed with {held}, neither settled nor given back"
+        for position in self.locked:
+            self.expires.setdefault(position, self.world.now + LOCK_SECONDS)
+        self.state, self.credit, self.draining = "closed", 0, False
+        self.untold.clear()
+
+    def lose(self) -> None:
+        self.state, self.credit, self.draining = "lost", 0, False
+
+    def settle(self, first: int, last: int, kind: str) -> None:
+        for position in range(first, last + 1):
+            if position not in self.locked or position in self.expires:
+                continue
+            if self.state != "open":
+                self.untold.append((position, kind))
+            else:
+                self._settle(position, kind)
+
+    def _settle(self, position: int, kind: str) -> None:
+        if self.locked.pop(position, None) is None:
+            return
+        if kind == "release":
+            self.ready = sorted([*self.ready, position])
+        else:
+            self.settled[position] = kind
+
+    def grant(self, credit: int) -> None:
+        assert self.state == "open", "credit without a link"
+        assert not self.draining, "credit before the answer to a drain"
+        self.credit = credit
+
+    def step(self) -> list[Any]:
+        """What it tells now."""
+        world, choose = self.world, self.world.choose
+        for position in [each for each, at in self.expires.items() if at <= world.now]:
+            del self.expires[position], self.locked[position]
+            self.ready = sorted([*self.ready, position])
+        if self.state == "opening" and world.now >= self.answer_at:
+            if world.chance(0.3):
+                self.lose()
+                return [SourceLost("refused", world.chance(0.3))]
+            self.state = "open"
+            untold, self.untold = self.untold, []
+            for position, kind in untold:
+                self._settle(position, kind)
+            return [SourceOpened("ns")]
+        if self.state != "open":
+            return []
+        if world.chance(0.01):
+            self.lose()
+            world.faults += 1
+            return [SourceLost("broke", world.chance(0.2))]
+        told: list[Any] = []
+        limit = min(self.expires, default=math.inf)  # who reads in order waits for what somebody else has locked
+        free = list(itertools.takewhile(lambda each: each < limit, self.ready))
+        count = min(self.credit, len(free), choose.choice([1, 3, 1000]))
+        if count and choose.random() < world.eager:
+            taken = free[:count]
+            self.ready = self.ready[count:]
+            self.locked.update(dict.fromkeys(taken, True))
+            self.credit -= count
+            told.append(Arrived(taken, [_PAYLOAD(each) + bytes(world.size_of(each)) for each in taken]))
+        if self.draining and choose.random() < 0.5:
+            self.draining, self.credit = False, 0
+            told.append(Drained())
+        return told
+
+    def deadline(self) -> float:
+        due = min(self.expires.values(), default=math.inf)
+        if self.state == "opening":
+            due = min(due, self.answer_at)
+        if self.state == "open" and (self.draining or (self.credit and self.ready)):
+            due = min(due, self.world.now + 0.01)
+        return due
+
+
+class _Target:
+    """What one handle sends to."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.state = "closed"
+        self.sent: deque[list[int]] = deque()
+        self.events: list[Any] = []
+        self.ordinal = 0
+        self.credit = 0
+        self.answer_at = math.inf
+
+    def open(self) -> None:
+        self.state, self.answer_at = "opening", self.world.soon()
+
+    def close(self) -> None:
+        self._drop()
+        self.state = "closed"
+
+    def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
+        return Copies([data[low:high] for low, high in itertools.pairwise(offsets)])
+
+    def send(self, send: Send) -> None:
+        groups = [send.payloads] if send.is_envelope else [[each] for each in send.payloads]
+        if self.state != "open":
+            return
+        self.credit -= len(groups)
+        if self.credit < 0:  # an error of a target is its route's alone: the handle would take it for that
+            self.world.broken = "more was sent than the target takes"
+        for group in groups:
+            self.sent.append([int.from_bytes(each[:8], "big") for each in group])
+
+    def _drop(self) -> None:
+        """The connection ends; the target may have taken some of what was on its way."""
+        world = self.world
+        for _ in range(world.choose.randint(0, len(self.sent))):
+            group = self.sent.popleft()
+            if self._verdict(group) is None:
+                world.accepted += group
+        self.sent.clear()
+        self.ordinal = self.credit = 0
+
+    def _lose(self, refusal: Refusal) -> None:
+        self._drop()
+        self.state = "closed"
+        self.events.append(Lost(refusal))
+
+    def _verdict(self, group: list[int]) -> Refusal | None:
+        world = self.world
+        bad = [world.poison[each] for each in group if each in world.poison]
+        if bad:
+            world.refused = True
+            return bad[0]
+        if world.now < world.busy_until:
+            world.refused = True
+            return world.busy
+        return None
+
+    def work(self) -> None:
+        """Goes on by itself."""
+        world, choose = self.world, self.world.choose
+        if self.state == "opening" and world.now >= self.answer_at:
+            if world.chance(0.3):
+                self._lose(_GONE if world.chance(0.3) else _AWAY)
+                return
+            self.state, self.credit = "open", choose.choice([1, 7, 1000])
+            self.events += (Opened(world.limit_bytes, choose.choice([0, 200])), Granted(self.credit))
+            return
+        if self.state != "open":
+            return
+        if world.chance(0.01):
+            world.faults += 1
+            self._lose(_GONE if world.chance(0.2) else _AWAY)
+            return
+        for _ in range(min(len(self.sent), choose.choice([0, 1, 5, 1000]))):
+            group = self.sent.popleft()
+            refusal = self._verdict(group)
+            if refusal is None:
+                world.accepted += group
+            self.events.append(Outcome(self.ordinal, self.ordinal, refusal))
+            self.ordinal += 1
+        if self.credit < 5 and choose.random() < 0.7:
+            self.credit = choose.choice([5, 1000])
+            self.events.insert(0, Granted(self.credit))  # before outcomes, which have more sent
+
+    def poll(self, now: float) -> list[Any]:
+        events, self.events = self.events, []
+        return events
+
+    def deadline(self, now: float) -> float:
+        if self.state == "opening":
+            return self.answer_at
+        return now + 0.01 if self.events or self.sent or (self.state == "open" and self.credit < 5) else math.inf
+
+
+class World:
+    """A route and all that it meets.
+
+    Args:
+        seed: of everything.
+        count: messages that stand at the source; as many come later.
+    """
+
+    def __init__(self, seed: int, count: int = 30) -> None:
+        choose = self.choose = random.Random(seed)
+        self.now = choose.choice([10.0, 3_590.0])
+        self.chaos = choose.choice([0.0, 0.3, 1.0])
+        self.count = count
+        self.limit_bytes = choose.choice([0, 400])
+        self.later = count
+        self.eager = choose.choice([0.8, 0.8, 0.1])  # how soon the source sends what it may
+        self.poison = {
+            choose.randint(1, 2 * count): choose.choice([_BAD, _UNCLEAR]) for _ in range(choose.choice([0, 0, 1, 4]))
+        }
+        self.large = (
+            set(choose.sample(range(1, 2 * count + 1), choose.choice([0, 0, 2]))) if self.limit_bytes else set()
+        )
+        self.busy_until, self.busy = 0.0, _BLOCKED
+        self.was_odd = False
+        self.faults = 0
+        self.refused = bool(self.large)
+        self.accepted: list[int] = []
+        self.source = _Source(self, count)
+        claim = choose.choice(["", "task"])
+        rate = choose.choice(["", "500/s", "20/s", "0/s 01:00-01:02, 400/s", "3/s 01:00-01:02, 1000/s"])
+        self.spec = RouteSpec(
+            name="r",
+            source=End("world", "a"),
+            target=End("world", "b"),
+            claim=claim,
+            rate=rate,
+            window=choose.choice([8, 40, 16_000]),
+            window_bytes=choose.choice([500, 2_000, 1 << 20]),
+            in_flight=choose.choice([1, 5, 12_000]),
+            envelope_messages=choose.choice([0, 0, 1, 10]),
+            target_seconds=choose.choice([15.0, 30.0]),
+        )
+        self.fence = Fence(bool(claim), self.now)
+        self.sink_fence = -math.inf
+        self.claim_lost_until = 0.0
+        handles = itertools.count(1)
+        self.lease = RouteLease(self.spec, self.fence, ByteBudget(4_000, 200), lambda: next(handles))
+        self.to_sink: deque[tuple[str, Any]] = deque()
+        self.to_reader: deque[tuple[int, bytes]] = deque()
+        self.rows: deque[tuple[int, Sequence[int], Sequence[bytes]]] = deque()
+        self.account = SettleAccount()
+        self.handles: dict[int, TargetHandle] = {}
+        self.targets: dict[int, _Target] = {}
+        self.stats_at = 0.0
+        self.told: dict[int, tuple[e.Statistics, int]] = {}
+        self.has_ended = False
+        self.broken = ""
+
+    # ---- chance
+
+    def chance(self, part: float) -> bool:
+        """Whether something goes wrong now."""
+        return self.choose.random() < part * self.chaos
+
+    def soon(self) -> float:
+        """When something that takes a moment is done."""
+        return self.now + self.choose.choice([0.0, 0.01, 0.5])
+
+    def size_of(self, position: int) -> int:
+        """How much is in a message beside its number."""
+        return 500 if position in self.large else 92
+
+    # ---- the reader
+
+    def tell(self, event: e.Event) -> None:
+        """Gives the lease an event, and carries out what follows."""
+        for effect in self.lease.on(event, self.now):
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Any) -> None:
+        source = self.source
+        match effect:
+            case e.OpenSource():
+                source.open()
+            case e.CloseSource():
+                source.close()
+            case e.Grant(credit):
+                assert self.lease.report(self.now).state in ("running", "retrying"), self.lease.report(self.now)
+                source.grant(credit)
+            case e.Drain():
+                source.draining = True
+            case e.Settle(first, last, disposition):
+                for position in range(first, last + 1):
+                    if disposition is None:
+                        assert position in self.accepted, f"{position} is completed, and the target has not got it"
+                    else:
+                        # A target that refuses without a reason again and again, and takes others between, says it of a message.
+                        at_fault = position in self.poison or position in self.large or self.was_odd
+                        assert at_fault, f"{position} is set aside: {disposition}"
+                source.settle(first, last, "complete" if disposition is None else disposition.kind)
+            case e.Release(first, last):
+                source.settle(first, last, "release")
+            case e.HandOn(handle, positions, payloads):
+                self.rows.append((handle, positions, payloads))
+            case e.OpenTarget() | e.CloseTarget() | e.Window():
+                self.to_sink.append((type(effect).__name__, effect))
+            case e.Ended():
+                self.has_ended = True
+
+    def _read_frames(self) -> None:
+        while self.to_reader and self.choose.random() < 0.9:
+            kind, payload = self.to_reader.popleft()
+            handle = self.lease.handle
+            if kind == Kind.SETTLE:
+                runs = [(first, last) for of, first, last in unpack_runs(payload) if of == handle]
+                if runs:
+                    self.tell(e.Completed(runs))
+            elif kind == Kind.DISPOSE:
+                for item in unpack_json(payload):
+                    if item["handle"] == handle:
+                        disposition = Disposition(item["disposition"], item["reason"], item["description"])
+                        self.tell(e.Disposed(item["first"], item["last"], disposition))
+            else:
+                of, event = payload  # type: ignore[misc]
+                if of == handle:
+                    self.tell(event)  # type: ignore[arg-type]
+
+    # ---- the sink, as `isthmus.bridge.host.sender` goes about it; `Reports` of its handles
+
+    def ready(self, handle: int) -> None:
+        self._say(handle, e.TargetReady())
+
+    def settle(self, handle: int, positions: Any) -> None:
+        self.account.settle(handle, positions)
+
+    def dispose(self, handle: int, position: Any, disposition: Disposition, route: str) -> None:
+        self.account.dispose(handle, position, disposition)
+
+    def pause(self, handle: int, text: str) -> None:
+        self._say(handle, e.TargetPaused(text))
+
+    def resume(self, handle: int) -> None:
+        self._say(handle, e.TargetResumed())
+
+    def failed(self, handle: int, error: Any, is_fatal: bool) -> None:
+        self.to_reader.extend(self.account.take(self.now))
+        self._say(handle, e.TargetFailed(str(error), is_fatal))
+
+    def may_send(self, claim: str) -> bool:
+        return self.now < self.sink_fence
+
+    def _say(self, handle: int, event: e.Event) -> None:
+        self.to_reader.append((0, (handle, event)))  # type: ignore[arg-type]
+
+    def _sink(self) -> None:
+        rows = list(self.rows) if self.choose.random() < 0.8 else []
+        for _ in rows:
+            self.rows.popleft()
+        while self.to_sink:
+            name, effect = self.to_sink.popleft()
+            if name == "OpenTarget":
+                self.account.open(effect.handle)
+                target = self.targets[effect.handle] = _Target(self)
+                handle = TargetHandle(effect.handle, self.spec, target, self, self.now)  # type: ignore[arg-type]
+                self.handles[effect.handle] = handle
+                handle.open()
+            elif name == "CloseTarget":
+                handle = self.handles.pop(effect.handle, None)  # type: ignore[assignment]
+                if handle is not None:
+                    handle.close()
+                self.account.close(effect.handle)
+            elif name == "Window":
+                self.account.set_window(effect.handle, effect.messages)
+            else:
+                self.sink_fence = effect
+        for number, positions, payloads in rows:
+            self.account.came(number, len(positions))
+            if number in self.handles:
+                offsets = [0, *itertools.accumulate(map(len, payloads))]
+                self.handles[number].add(Part(list(positions), b"".join(payloads), offsets))
+        for number, each in list(self.handles.items()):
+            self.targets[number].work()
+            each.step(self.now, True)
+            if self.spec.claim and not each.has_failed and self.sink_fence <= self.now and self.sink_fence > -math.inf:
+                each.fail(ClaimUnconfirmedError("r", self.spec.claim))
+            if each.has_failed:
+                del self.handles[number]
+        if self.account.deadline() <= self.now:
+            self.to_reader.extend(self.account.take(self.now))
+        if self.now >= self.stats_at:
+            self.stats_at = self.now + 2.0
+            for number, each in self.handles.items():
+                told = e.Statistics(each.machine.counts.resent, each.machine.blocked_by)
+                if self.told.get(number) != (told, each.machine.counts.completed):
+                    self.told[number] = told, each.machine.counts.completed
+                    self._say(number, told)
+
+    # ---- time
+
+    def step(self) -> None:
+        """One round of everything."""
+        choose = self.choose
+        if self.chance(0.01):
+            self.busy_until, self.busy = self.now + choose.choice([0.1, 3.0, 40.0]), choose.choice([_BLOCKED, _UNCLEAR])
+            self.was_odd |= self.busy is _UNCLEAR
+            self.faults += 1
+        if self.later and (choose.random() < 0.05 or 0.0 <= self.now - BEFORE_CHANGE < 0.002):
+            count = min(self.later, 20 if self.now >= BEFORE_CHANGE else choose.choice([1, 1, 5, 20]))
+            self.later -= count
+            self.publish(count)
+        if self.chance(0.005):
+            self.claim_lost_until = self.now + choose.choice([1.0, 20.0, 60.0])
+            self.faults += bool(self.spec.claim)
+        if self.chance(0.005):
+            self.tell(e.Planned(Plan(choose.choice([1, 8, 64]), choose.choice([1, 8, 300]))))
+        number = self.fence.ask(self.now)
+        if number and self.now >= self.claim_lost_until and self.fence.answer(number, CLAIM_SECONDS):
+            self.to_sink.append(("fence", self.fence.until))
+            self.tell(e.Tick())
+        for event in self.source.step():
+            if self.source.state == "closed":
+                break
+            self.tell(event)
+        if self.lease.deadline(self.now) <= self.now:
+            self.tell(e.Tick())
+        self._sink()
+        self._read_frames()
+        self._check()
+
+    def _check(self) -> None:
+        assert not self.broken, self.broken
+        for number, handle in self.handles.items():
+            assert handle.machine.unfinished <= self.count, number
+        if self.has_ended:
+            assert not self.lease.outstanding
+            assert all(position in self.source.expires for position in self.source.locked), (
+                "neither settled nor given back"
+            )
+        if not self.refused and not self.poison:
+            firsts = list(dict.fromkeys(self.accepted))
+            assert firsts == sorted(firsts), f"out of order: {firsts}"
+
+    def advance(self) -> None:
+        """Time passes to what is due next."""
+        due = [self.lease.deadline(self.now), self.source.deadline(), self.fence.deadline(self.now)]
+        due += [min(each.due, self.targets[number].deadline(self.now)) for number, each in self.handles.items()]
+        if self.account.has_untold:
+            due.append(self.account.deadline())
+        if self.rows or self.to_sink or self.to_reader:
+            due.append(self.now)
+        if self.handles:
+            due.append(self.stats_at)
+        if self.later:
+            due.append(self.now + self.choose.choice([0.1, 5.0]))
+            due.append(BEFORE_CHANGE if self.now < BEFORE_CHANGE else math.inf)
+        after = min(due)
+        self.now = min(max(after, self.now + 0.001), self.now + 30.0)
+
+    def run(self, seconds: float, steps: int) -> None:
+        """Rounds until the time is over or all is settled."""
+        until = self.now + seconds
+        for _ in range(steps):
+            if self.now >= until or (self.is_done and not self.later) or self.has_ended:
+                return
+            self.step()
+            self.advance()
+
+    def publish(self, count: int) -> None:
+        """More messages."""
+        self.source.ready += range(self.count + 1, self.count + count + 1)
+        self.count += count
+
+    def calm(self) -> None:
+        """No fault happens from now on. A message that alone is refused without a reason waits for others, which come."""
+        self.chaos, self.busy_until, self.claim_lost_until = 0.0, 0.0, 0.0
+        self.publish(self.later + 3)
+        self.later = 0
+
+    def end(self) -> None:
+        """The route ends in good order, within the time that its machine has for that."""
+        self.tell(e.End())
+        until = self.now + 60.0
+        while not self.has_ended:
+            self.step()
+            self.advance()
+            assert self.now < until, f"it does not end: {self.lease.report(self.now)}"
+        self._check()
+
+    def check_copies(self) -> None:
+        """What the target has got, of what is settled."""
+        completed = [position for position, kind in self.source.settled.items() if kind == "complete"]
+        assert not set(completed) - set(self.accepted), "completed, and the target has not got it"
+        if not self.faults and not self.refused:
+            assert len(self.accepted) == len(set(self.accepted)), "sent twice without a fault"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything is settled."""
+        return len(self.source.settled) == self.count
+
+
+def short_delay(attempt: int) -> float:
+    """Delays of attempts without chance."""
+    return min(sender_handle.LONGEST_DELAY_SECONDS, sender_handle.FIRST_DELAY_SECONDS * 2.0 ** min(attempt, 16))

@@ -1,0 +1,59 @@
+"""Both machines of a route in a world of faults, by seed; `route_world` tells what is checked."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from isthmus.bridge import lease_event as e
+from isthmus.bridge.host import sender_handle
+from route_world import World, short_delay
+
+QUICK = 50
+
+
+@pytest.fixture(autouse=True)
+def _by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender_handle, "_delay_seconds", short_delay)
+
+
+def play(seed: int) -> World:
+    """A while with faults, then without, to the end."""
+    world = World(seed)
+    world.tell(e.Begin())
+    world.run(200.0, 2_000)
+    world.calm()
+    if seed % 4 == 0:
+        world.end()
+    else:
+        world.run(3_000.0, 60_000)
+        assert world.is_done, f"it stands still: {world.lease.report(world.now)}"
+    world.check_copies()
+    return world
+
+
+@pytest.mark.parametrize("first", range(0, QUICK, 10))
+def test_whatever_happens_a_route_loses_and_stops_nothing(first: int) -> None:
+    for seed in range(first, first + 10):
+        try:
+            play(seed)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+@pytest.mark.soak
+def test_whatever_happens_a_route_loses_and_stops_nothing_for_long(
+    long_count: Callable[[int], int], counted: Callable[[str, str], None]
+) -> None:
+    first, count, moved = random.SystemRandom().randrange(1 << 40), long_count(20_000), 0
+    for seed in range(first, first + count):
+        try:
+            moved += len(play(seed).source.settled)
+        except AssertionError as error:
+            counted(f"{count} seeds from {first}", f"broken at {seed}")
+            error.add_note(f"seed {seed}")
+            raise
+    counted(f"{count} seeds from {first}", f"{moved} messages settled, none lost, none stuck")
