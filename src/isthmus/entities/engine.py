@@ -259,6 +259,9 @@ class Engine(Administration):
             ExceptionGroup: as `fail_commit`.
         """
         self._come_back()
+        self._stage_what_stands()
+
+    def _stage_what_stands(self) -> None:
         row = self._store.get(IDENTITY)
         if row is not None:
             self._staging.batch.put(IDENTITY, row)
@@ -597,6 +600,8 @@ class Engine(Administration):
             if isinstance(member, Queue):
                 member.housekeep()
         self._idle = set(idle)
+        if self._staging.has_unconfirmed:
+            self._stage_what_stands()
         self._pump()
         self._delete_idle(now)
 

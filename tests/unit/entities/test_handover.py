@@ -527,3 +527,43 @@ def test_a_receiver_is_told_that_messages_could_not_be_read(held: Stores, monkey
         with pytest.raises(StoreError):
             queue.acquire(1)
     assert drain(held, "p") == ["there"]
+
+
+def test_what_a_failure_left_in_the_line_is_not_delivered_before_it_is_durable(
+    held: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk the store goes on with what was written; after a power cut it would be moved once more."""
+    held.engine.sender("plain").accept([message("once")])
+    held.commit()
+    held.engine.update_queue("plain", QueueDescription(forward_to="p"))
+    commit = held.engine.begin_commit()
+    assert commit is not None
+    monkeypatch.setattr(held.main, "reopen", lambda: None)
+    held.engine.fail_commit(commit, StoreError("no space left on device"))
+    held.engine.handover.pump()  # type: ignore[union-attr]
+    for _ in range(3):
+        for index in range(STORES):
+            held.commit_store(index)
+    monkeypatch.undo()
+    held.crash()
+    for _ in range(3):
+        held.advance(11_000)
+    assert [*drain(held, "plain"), *drain(held, "p")] == ["once"]
+
+
+def test_what_a_failure_left_in_the_line_goes_on_though_nothing_else_is_stored(
+    held: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward(held, "plain", "p")
+    for journal in held.journals.values():
+        journal.fail_writes = OSError("no space")
+    held.stores.get(0)
+    held.engine.sender("plain").accept([message("waits", key="a")])
+    held.commit()
+    held.engine._fail(StoreError("a block cannot be read"))
+    for journal in held.journals.values():
+        journal.fail_writes = None
+    held.stores.retry()
+    for _ in range(4):
+        held.advance(11_000)
+    assert drain(held, "p") == ["waits"]

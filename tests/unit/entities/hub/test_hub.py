@@ -553,3 +553,21 @@ def test_a_partition_key_has_128_characters_at_most(single):
     send("k" * 128)
     with pytest.raises(InvalidMessageError):
         send("k" * 129)
+
+
+def test_events_that_a_failure_left_are_read_when_they_are_durable_i2(monkeypatch):
+    """On a full disk the store goes on with what was written; after a power cut others get their numbers."""
+    space = Space()
+    hub = space.hub(partition_count=1)
+    partition = hub.partitions[0]
+    hub.accept([event(b"durable")])
+    space.commit()
+    hub.accept([event(b"perhaps")])
+    commit = space.engine.begin_commit()
+    monkeypatch.setattr(space.journal, "reopen", lambda: None)
+    space.engine.fail_commit(commit, StoreError("no space left on device"))
+    assert bodies(partition) == [b"durable"]
+    assert partition.locate(Selector(Position.LATEST)) == 1
+    hub.accept([event(b"later")])
+    space.commit()
+    assert bodies(partition) == [b"durable", b"perhaps", b"later"]
