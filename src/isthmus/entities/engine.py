@@ -53,7 +53,7 @@ from isthmus.entities.staging import Callback, Commit, Failure
 from isthmus.entities.topic import Topic
 from isthmus.entities.transaction import Transaction
 from isthmus.entities.transfer import Transfer
-from isthmus.errors import EntityNotFoundError, NotAllowedError, StoreError
+from isthmus.errors import NotAllowedError, StoreError
 
 if TYPE_CHECKING:
     from isthmus.entities.fragment.store import FragmentStores
