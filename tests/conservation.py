@@ -733,7 +733,7 @@ class World:
                 journal.fail_reopen = True
                 journal.fail_writes = OSError("gone")
             case _:
-                journal.reads_left = self.chance.randrange(40)
+                journal.reads_left = self.chance.choice([self.chance.randrange(6), self.chance.randrange(60)])
                 journal.bad_reads = self.chance.choice([1, 1, 3, 30])
 
     def heal(self) -> None:
@@ -778,8 +778,8 @@ class World:
         "change_rule": 1,
         "wait": 8,
         "tick": 4,
-        "break_something": 2,
-        "heal": 4,
+        "break_something": 4,
+        "heal": 6,
         "retry": 2,
         "kill": 1,
         "commit": 24,

@@ -16,7 +16,7 @@ WORLDS = 100
 @pytest.fixture(autouse=True)
 def small_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics copy little at a time, so that messages wait to be copied when something fails."""
-    for name, value in {"SENT_UNITS": 6, "TURN_UNITS": 4, "TURNS": 2}.items():
+    for name, value in {"SENT_UNITS": 3, "TURN_UNITS": 2, "TURNS": 2}.items():
         monkeypatch.setattr(f"isthmus.entities.fan_out.{name}", value)
 
 
