@@ -14,10 +14,12 @@ Invariants (looked at whenever the namespace has come to rest):
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from isthmus.amqp import section
@@ -41,10 +43,11 @@ from isthmus.entities.hub import Cursor, EventHubDescription
 from isthmus.errors import IsthmusError, StoreError
 from isthmus.message import digest
 from isthmus.message.name import DIGEST, HOP_PROPERTIES
-from isthmus.store import MemoryJournal
+from isthmus.store import MemoryJournal, RocksJournal
+from isthmus.store.recovery import lock_folder
 from isthmus.testing.clock import ManualClock
 
-__all__ = ["FaultyJournal", "World"]
+__all__ = ["FaultyJournal", "FaultyRocks", "World"]
 
 LOCK_MS = 5_000
 ONWARD = {"f": "q", "g": "f", "h": "s", "x": "p"}
@@ -52,26 +55,34 @@ WINDOW_MS = 60_000
 SESSIONS = ("0", "1", "2", "3")
 
 
-class FaultyJournal(MemoryJournal):
-    """A journal whose reads fail, too, and that comes back with what was not synced, or a part of it.
+class Faults:
+    """What may go wrong with a journal besides what a journal in memory can be told to refuse.
 
     Attributes:
+        chance: what is random in it.
         reads_left: so many reads succeed, and `bad_reads` after them fail; None: all succeed.
         fail_reopen: whether it cannot be opened again.
     """
 
     def __init__(self, chance: random.Random) -> None:
-        super().__init__()
         self.chance = chance
         self.reads_left: int | None = None
         self.bad_reads = 0
         self.fail_reopen = False
+        self.fail_writes: Exception | None = None
+        self.fail_syncs: Exception | None = None
 
     def heal(self) -> None:
+        """Everything works."""
         self.fail_writes = self.fail_syncs = None
         self.reads_left, self.fail_reopen = None, False
 
-    def _read(self) -> None:
+    def look(self) -> None:
+        """Something is read.
+
+        Raises:
+            StoreError: it cannot be.
+        """
         if self.reads_left is None:
             return
         self.reads_left -= 1
@@ -81,28 +92,84 @@ class FaultyJournal(MemoryJournal):
                 self.reads_left = None
             raise StoreError("a block cannot be read")
 
+    def looking(self, pairs: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        """The pairs of a scan, as far as they can be read."""
+        for pair in pairs:
+            self.look()
+            yield pair
+        self.look()
+
+
+class FaultyJournal(MemoryJournal, Faults):
+    """A journal in memory whose reads fail, too, and that comes back with what was not synced, or a part of it."""
+
+    def __init__(self, chance: random.Random) -> None:
+        MemoryJournal.__init__(self)
+        Faults.__init__(self, chance)
+
     def get(self, key: bytes) -> bytes | None:
-        self._read()
+        self.look()
         return super().get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        self._read()
+        self.look()
         return super().get_many(keys)
 
     def scan(self, first: bytes, end: bytes, *, read_ahead: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        return self._scan(super().scan(first, end, read_ahead=read_ahead))
-
-    def _scan(self, pairs: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-        for pair in pairs:
-            self._read()
-            yield pair
-        self._read()
+        return self.looking(super().scan(first, end, read_ahead=read_ahead))
 
     def reopen(self) -> None:
         if self.fail_reopen:
             raise StoreError("cannot be opened")
         if self.chance.random() < 0.6:  # otherwise it goes on with all that was written, as without room on the disk
             self.crash(self.chance.randrange(self.unsynced_count + 1))
+
+
+class FaultyRocks(RocksJournal, Faults):
+    """A store on a disk that fails likewise. A kill leaves its files as they are, all that was written among them."""
+
+    unsynced_count = 0
+
+    def __init__(self, chance: random.Random, folder: Path) -> None:
+        Faults.__init__(self, chance)
+        self._number = 0
+        RocksJournal.__init__(self, folder / "0")
+
+    def get(self, key: bytes) -> bytes | None:
+        self.look()
+        return super().get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        self.look()
+        return super().get_many(keys)
+
+    def scan(self, first: bytes, end: bytes, *, read_ahead: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        return self.looking(super().scan(first, end, read_ahead=read_ahead))
+
+    def write(self, batch: Any) -> None:
+        if self.fail_writes is not None:
+            self._failed = str(self.fail_writes)
+        super().write(batch)
+
+    def sync(self) -> None:
+        if self.fail_syncs is not None:
+            self._failed = str(self.fail_syncs)
+            raise StoreError(f"the store could not be synced: {self.fail_syncs}")
+        super().sync()
+
+    def reopen(self) -> None:
+        if self.fail_reopen:
+            raise StoreError("cannot be opened")
+        super().reopen()
+
+    def crash(self, keep: int = 0) -> None:
+        """As after a kill of the process; what it had open is not let go of before."""
+        before, self._number = self._folder, self._number + 1
+        self._folder = before.parent / str(self._number)
+        shutil.copytree(before, self._folder)
+        self._let_go()
+        self._lock = lock_folder(self._folder)
+        self._open()
 
 
 # Of each entity that takes sends: the groups in which a message arrives once. A group is where it may stand.
@@ -139,13 +206,15 @@ class World:
     Args:
         seed: of everything that is random.
         partitioned: whether there are entities whose fragments lie in stores of their own.
+        folder: where the stores lie; None: in memory.
     """
 
-    def __init__(self, seed: int, *, partitioned: bool = False) -> None:
+    def __init__(self, seed: int, *, partitioned: bool = False, folder: Path | None = None) -> None:
         self.chance = random.Random(seed)
         self.clock = ManualClock()
-        self.main = FaultyJournal(self.chance)
-        self.fragments: dict[int, FaultyJournal] = {}
+        self.folder = folder
+        self.main = self._make("main")
+        self.fragments: dict[int, FaultyJournal | FaultyRocks] = {}
         self.partitioned = partitioned
         self.groups = {**GROUPS, **PARTS} if partitioned else GROUPS
         self.targets = {**TARGETS, **PART_TARGETS} if partitioned else TARGETS
@@ -196,13 +265,16 @@ class World:
             with suppress(IsthmusError):
                 self.engine.receiver(path).add_listener(lambda: None)
 
-    def _open(self, index: int) -> FaultyJournal:
+    def _make(self, name: str) -> FaultyJournal | FaultyRocks:
+        return FaultyJournal(self.chance) if self.folder is None else FaultyRocks(self.chance, self.folder / name)
+
+    def _open(self, index: int) -> FaultyJournal | FaultyRocks:
         if index not in self.fragments:
-            self.fragments[index] = FaultyJournal(self.chance)
+            self.fragments[index] = self._make(str(index))
         return self.fragments[index]
 
     @property
-    def journals(self) -> list[FaultyJournal]:
+    def journals(self) -> list[FaultyJournal | FaultyRocks]:
         return [self.main, *self.fragments.values()]
 
     def describe(self, name: str, **more: Any) -> QueueDescription:
