@@ -244,6 +244,7 @@ class Registry:
         self._kept = self._numbers
         self._numbers, self._queues, self._topics, self._forwarding = {}, {}, {}, {}
         try:
+            self._staging.begin_load()
             self.key_names.clear()
             self._context.calendar.reload()
             self._context.blobs.load()

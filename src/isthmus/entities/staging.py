@@ -130,6 +130,10 @@ class Staging:
         """
         self._unconfirmed.append(on_durable)
 
+    def begin_load(self) -> None:
+        """What was found in the store is about to be looked at again."""
+        self._unconfirmed = []
+
     @property
     def has_unconfirmed(self) -> bool:
         """Whether somebody waits for the next commit without asking for one."""
