@@ -58,6 +58,7 @@ class Administration(Registry):
         self._queues[key] = HeldQueue(entry, self._make_queue(entry))
         self._apply_queue(self._queues[key])
         self._stage(entry)
+        self._target_changed(name)
         return made
 
     def update_queue(self, name: str, description: QueueDescription) -> QueueDescription:
@@ -113,6 +114,7 @@ class Administration(Registry):
         self._topics[key] = HeldTopic(entry, self._make_topic(entry))
         self._apply_topic(self._topics[key])
         self._stage(entry)
+        self._target_changed(name)
         return made
 
     def update_topic(self, name: str, description: TopicDescription) -> TopicDescription:

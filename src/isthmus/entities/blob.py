@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -235,8 +236,10 @@ class Blobs:
             blob, size_bytes, owner = _ROW.unpack(row)
             self._count(int.from_bytes(key[1:5], "big"), blob, size_bytes, owner, 1)
         self.is_used = bool(self._references)
-        for number in before:
-            self._let_go(number)
+        for number in {*before} - self._references.keys():
+            # The end that the store shows need not be durable: a disk without room is read on as it stands.
+            self._ending[number] = 1
+            self._staging.confirm(partial(self._end, number, (0, 0)))
 
     def _drop_orphans(self) -> None:
         """Remove what an earlier run had not finished, or not removed."""

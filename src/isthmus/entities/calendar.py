@@ -8,11 +8,14 @@ Spec: docs/explanation/protocol.md, Message.
 Invariants:
     I1. Every message with an end of life is covered by an entry of its second until that second is over.
     I2. Looking for what is due reads only what is due.
+    I3. What is due for entities that are left alone for a while (`paused`) keeps nothing of others from being found, as long
+        as it is no more than `_LOOKED_AT` entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import islice
 
 from isthmus.entities.key import DUE, EXPIRY, pack_timed, unpack_timed
 from isthmus.entities.staging import Staging
@@ -22,6 +25,8 @@ __all__ = ["BUCKET_MS", "Calendar"]
 BUCKET_MS = 1000
 # Expiring messages at most this far apart share an entry: the later scan passes over strangers between them.
 _NEIGHBOUR = 64
+# Entries that one look passes over or finds.
+_LOOKED_AT = 50_000
 _FOREVER = (1 << 64) - 2
 _LAST_NUMBER = (1 << 32) - 1
 
@@ -45,16 +50,28 @@ class Calendar:
         self._due_from = self._expiry_from = 0
         self._look()
 
-    def _look(self) -> None:
-        due = next(self._scan(DUE, self._due_from, _FOREVER), None)
-        self.next_due_ms = due[0] if due else None
-        expiry = next(self._scan(EXPIRY, self._expiry_from, _FOREVER), None)
-        self.next_expiry_ms = expiry[0] * BUCKET_MS if expiry else None
+    def _look(self, paused: Collection[int] = ()) -> None:
+        self._due_from, self.next_due_ms = self._first(DUE, self._due_from, paused)
+        self._expiry_from, bucket = self._first(EXPIRY, self._expiry_from, paused)
+        self.next_expiry_ms = None if bucket is None else bucket * BUCKET_MS
+
+    def _first(self, table: int, start: int, paused: Collection[int]) -> tuple[int, int | None]:
+        """When the first entry from `start` on is due, and the first one that is not left alone; None if there is none."""
+        first = None
+        for at, number, _, _ in self._scan(table, start, _FOREVER):
+            first = at if first is None else first
+            if number not in paused:
+                return first, at
+        return start if first is None else first, None
 
     def _scan(self, table: int, first: int, end: int) -> Iterator[tuple[int, int, int, bytes]]:
         pairs = self._staging.journal.scan(pack_timed(table, first, 0, 0), pack_timed(table, end, _LAST_NUMBER, 0))
-        for key, value in pairs:
+        for key, value in islice(pairs, _LOOKED_AT):
             yield (*unpack_timed(key), value)
+
+    def look_again(self) -> None:
+        """Entities that were left alone are so no more: what is due for them may be due now."""
+        self._look()
 
     # ---- scheduled messages
 
@@ -69,18 +86,20 @@ class Calendar:
         """Stage the removal of a scheduled message's entry."""
         self._staging.batch.delete(pack_timed(DUE, due_ms, number, sequence))
 
-    def due(self, now_ms: int, limit: int) -> list[tuple[int, int, int]]:
-        """(due ms, entity number, sequence number) of scheduled messages whose time has come."""
+    def due(self, now_ms: int, limit: int, paused: Collection[int] = ()) -> list[tuple[int, int, int]]:
+        """(due ms, entity number, sequence number) of scheduled messages whose time has come, but for entities `paused`."""
         if self.next_due_ms is None or self.next_due_ms > now_ms:
             return []
         self._staging.write()
         found = []
         for due_ms, number, sequence, _ in self._scan(DUE, self._due_from, now_ms):
+            if number in paused:
+                continue
             found.append((due_ms, number, sequence))
             if len(found) == limit:
                 break
         if not found:
-            self.advance()
+            self.advance(paused)
         return found
 
     # ---- ends of life
@@ -101,18 +120,20 @@ class Calendar:
         if self.next_expiry_ms is None or bucket * BUCKET_MS < self.next_expiry_ms:
             self.next_expiry_ms = bucket * BUCKET_MS
 
-    def expired(self, now_ms: int, limit: int) -> list[tuple[int, int, int, int]]:
-        """(bucket, entity number, first, last) of runs whose second is over."""
+    def expired(self, now_ms: int, limit: int, paused: Collection[int] = ()) -> list[tuple[int, int, int, int]]:
+        """(bucket, entity number, first, last) of runs whose second is over, but for entities `paused`."""
         if self.next_expiry_ms is None or self.next_expiry_ms > now_ms:
             return []
         self._staging.write()
         found = []
         for bucket, number, first, value in self._scan(EXPIRY, self._expiry_from, now_ms // BUCKET_MS):
+            if number in paused:
+                continue
             found.append((bucket, number, first, int.from_bytes(value, "big")))
             if len(found) == limit:
                 break
         if not found:
-            self.advance()
+            self.advance(paused)
         return found
 
     def settle(self, bucket: int, number: int, first: int, left: tuple[int, int] | None) -> None:
@@ -123,11 +144,7 @@ class Calendar:
         if left is not None:
             batch.put(pack_timed(EXPIRY, bucket, number, left[0]), left[1].to_bytes(8, "big"))
 
-    def advance(self) -> None:
+    def advance(self, paused: Collection[int] = ()) -> None:
         """After `due` and `expired` were worked off: find what comes next."""
         self._staging.write()
-        self._look()
-        if self.next_due_ms is not None:
-            self._due_from = self.next_due_ms
-        if self.next_expiry_ms is not None:
-            self._expiry_from = self.next_expiry_ms // BUCKET_MS
+        self._look(paused)

@@ -35,6 +35,7 @@ from isthmus.entities.description import (
     TopicDescription,
 )
 from isthmus.entities.fragment.crossing import ways
+from isthmus.entities.fragment.entity import Partitioned
 from isthmus.entities.fragment.partitions import AnyPartitioned, AnyPartitionedQueue
 from isthmus.entities.fragment.queue import PartitionedQueue, PartitionedSessionQueue
 from isthmus.entities.fragment.topic import PartitionedTopic
@@ -52,7 +53,7 @@ from isthmus.entities.staging import Callback, Commit, Failure
 from isthmus.entities.topic import Topic
 from isthmus.entities.transaction import Transaction
 from isthmus.entities.transfer import Transfer
-from isthmus.errors import EntityNotFoundError, NotAllowedError, StoreError
+from isthmus.errors import NotAllowedError, StoreError
 
 if TYPE_CHECKING:
     from isthmus.entities.fragment.store import FragmentStores
@@ -258,6 +259,9 @@ class Engine(Administration):
             ExceptionGroup: as `fail_commit`.
         """
         self._come_back()
+        self._stage_what_stands()
+
+    def _stage_what_stands(self) -> None:
         row = self._store.get(IDENTITY)
         if row is not None:
             self._staging.batch.put(IDENTITY, row)
@@ -418,12 +422,9 @@ class Engine(Administration):
             raise ExceptionGroup("after a failed commit", faults)
 
     def _find(self, path: str) -> tuple[Entry, Intake | AnyPartitioned]:
-        try:
-            return super()._find(path)
-        except EntityNotFoundError:
-            if self._is_stale:  # it may be there, and not be loaded
-                raise StoreError("The store is not back since it failed.") from None
-            raise
+        if not self._is_loaded:  # whether it is there is not known
+            raise StoreError("The store is not back since it failed.")
+        return super()._find(path)
 
     def _come_back(self) -> None:
         """Try again to go back to what the store holds, if that is due."""
@@ -444,6 +445,7 @@ class Engine(Administration):
                 self._staging.is_stale = True
                 raise
             self._is_stale = False
+            self.count_idle_anew()
 
     def close(self) -> None:
         """Commit and sync what is staged; the store is the owner's to close.
@@ -497,6 +499,9 @@ class Engine(Administration):
                 self._next_housekeeping_ms = steady + _HOUSEKEEPING_MS
                 self._come_back()
             return now + self._next_housekeeping_ms - steady
+        if any(until_ms <= steady for until_ms in self._paused.values()):
+            self._context.calendar.look_again()
+            self._paused = {number: until_ms for number, until_ms in self._paused.items() if until_ms > steady}
         drops, self._at_work = self._staging.drops, 0
         try:
             self._expire_locks(steady)
@@ -519,6 +524,7 @@ class Engine(Administration):
         self._context.blobs.tick(now)
         calendar = self._context.calendar
         waits = [calendar.next_due_ms, calendar.next_expiry_ms, self.hubs.due_ms]
+        waits += [now + until_ms - steady for until_ms in self._paused.values()]
         if self._wakes:
             waits.append(now + self._wakes[0][0] - steady)
         if self.stores is not None:
@@ -536,7 +542,8 @@ class Engine(Administration):
                 del self._wake_at[queue]
                 due.append(queue)
         for queue in due:
-            paused_ms = self._begin_work(queue.number, now)
+            self._at_work = queue.number
+            paused_ms = self._paused.get(queue.number)
             next_ms = paused_ms or (None if queue.is_deleted else queue.expire_locks(now))
             if next_ms is not None:
                 self._wake(queue, next_ms)
@@ -545,45 +552,32 @@ class Engine(Administration):
     # The number of the entity that the clockwork is at; 0: none.
     _at_work = 0
 
-    def _begin_work(self, number: int, steady: int) -> int:
-        """Note whose turn it is; until which monotonic ms it is left alone, 0 for not at all."""
-        self._at_work = number
-        until_ms = self._paused.get(number, 0)
-        if until_ms <= steady:
-            self._paused.pop(number, None)
-            return 0
-        return until_ms
-
     def _activate(self, now: int) -> None:
-        due = self._context.calendar.due(now, _AT_ONCE)
+        due = self._context.calendar.due(now, _AT_ONCE, self._paused)
         if not due:
             return
         by_number: dict[int, list[tuple[int, int]]] = {}
         for due_ms, number, sequence in due:
             by_number.setdefault(number, []).append((due_ms, sequence))
-        steady = monotonic_ms(self._clock)
         for number, messages in by_number.items():
             member = self._numbers.get(number)
-            if self._begin_work(number, steady):
-                continue
+            self._at_work = number
             if member is not None:
                 member.activate(messages, now)
             else:
                 for due_ms, sequence in messages:
                     self._context.calendar.unschedule(due_ms, number, sequence)
         self._at_work = 0
-        self._context.calendar.advance()
+        self._context.calendar.advance(self._paused)
 
     def _expire_messages(self, now: int) -> None:
         calendar = self._context.calendar
-        runs = calendar.expired(now, _AT_ONCE)
+        runs = calendar.expired(now, _AT_ONCE, self._paused)
         if not runs:
             return
         budget = _AT_ONCE
-        steady = monotonic_ms(self._clock)
         for bucket, number, first, last in runs:
-            if self._begin_work(number, steady):
-                continue
+            self._at_work = number
             member = self._numbers.get(number) or self._context.sessions.get(number)
             left = None
             if isinstance(member, Queue | Session):
@@ -593,7 +587,7 @@ class Engine(Administration):
             if budget <= 0:
                 break
         self._at_work = 0
-        calendar.advance()
+        calendar.advance(self._paused)
 
     def _housekeep(self, now: int) -> None:
         """Every ten seconds: idle entities let go of what they hold, and those idle for too long go themselves."""
@@ -606,8 +600,14 @@ class Engine(Administration):
             if isinstance(member, Queue):
                 member.housekeep()
         self._idle = set(idle)
+        if self._staging.has_unconfirmed:
+            self._stage_what_stands()
         self._pump()
         self._delete_idle(now)
+
+    def _apply_partitioned(self) -> None:
+        super()._apply_partitioned()
+        self.count_idle_anew()
 
     def count_idle_anew(self) -> None:
         """Let nothing count as idle for longer than from now on: receivers could not reach it until now."""
@@ -637,7 +637,9 @@ class Engine(Administration):
 
 
 def _last_use(entry: Entry, member: Intake | AnyPartitioned, now: int) -> int:
-    """When an entity was last used; now, while a receiver waits or messages are scheduled."""
+    """When an entity was last used; now, while a receiver waits or messages are scheduled, or its stores cannot say."""
+    if isinstance(member, Partitioned) and not member.is_whole:
+        return now
     parts = [member, *([member.dead_letters] if isinstance(member, AnyQueue) and member.dead_letters else [])]
     if member.scheduled_count or any(isinstance(part, AnyQueue) and part.has_listeners for part in parts):
         return now

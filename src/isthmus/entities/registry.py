@@ -229,18 +229,32 @@ class Registry:
         self._kept.pop(number, None)
         return member
 
+    # Whether the last look at what the store holds came to its end.
+    _is_loaded = True
+
     def _reload(self) -> None:
-        """Go back to what the store holds."""
-        self._kept |= self._numbers  # some are there already if the last time ended midway
-        self._numbers = {}
-        self._queues.clear()
-        self._topics.clear()
-        self.key_names.clear()
-        self._forwarding.clear()
-        self._context.calendar.reload()
-        self._context.blobs.load()
-        self._load()
-        self.hubs.reload()
+        """Go back to what the store holds.
+
+        Raises:
+            StoreError: it could not be read. All entities stay as they were, for those who look for them until the next time:
+                what forwards must not take its target for deleted, and their scans have to be let go of.
+        """
+        queues, topics, forwarding = self._queues, self._topics, self._forwarding
+        self._is_loaded = True
+        self._kept = self._numbers
+        self._numbers, self._queues, self._topics, self._forwarding = {}, {}, {}, {}
+        try:
+            self._staging.begin_load()
+            self.key_names.clear()
+            self._context.calendar.reload()
+            self._context.blobs.load()
+            self._load()
+            self.hubs.reload()
+        except BaseException:
+            self._is_loaded = False
+            self._numbers = self._kept | self._numbers
+            self._queues, self._topics, self._forwarding = queues, topics, forwarding
+            raise
         gone, self._kept = self._kept, {}
         for member in gone.values():
             member.is_deleted = True

@@ -101,9 +101,9 @@ class SessionQueue(SessionDirectory):
         self.check_receivable()
         while self._free:
             session = next(iter(self._free))
-            del self._free[session]
             if session.hold is None and session.has_available:
                 return self._grant(session, holder, link_name)
+            del self._free[session]
         return None
 
     def wait_for_session(self, on_free: Callable[[], None]) -> None:
@@ -147,8 +147,9 @@ class SessionQueue(SessionDirectory):
         raise SessionLockLostError(self.path)
 
     def _grant(self, session: Session, holder: object, link_name: str) -> Hold:
+        messages = self.messages_of(session)  # a disk that does not give them leaves the session free
         self._free.pop(session, None)
-        hold = session.hold = Hold(self, session, self.messages_of(session), holder, link_name)
+        hold = session.hold = Hold(self, session, messages, holder, link_name)
         self._holds[hold] = None
         self.renew_hold(hold)
         return hold

@@ -8,6 +8,8 @@ Invariants:
     I2. Callbacks of a commit come after the sync that covers every batch written for it.
     I3. Reads that need the latest state call `write` first: staged changes are then in the store, unsynced.
     I4. What is staged within `patience` and not waited for asks for no commit of its own; all else does.
+    I5. What a failure has left in the store counts as durable when the next commit has ended (`confirm`), which nobody asks
+        for here: a disk that refuses is not asked again at once.
 """
 
 from __future__ import annotations
@@ -81,6 +83,7 @@ class Staging:
         self._written: dict[Member, None] = {}
         self._callbacks: list[Callback] = []
         self._failures: list[Failure] = []
+        self._unconfirmed: list[Callback] = []
         self.is_awaited = False
         self._idle = True
         self._held = False
@@ -120,6 +123,21 @@ class Staging:
             self._failures.append(on_failed)
         if not self.is_awaited:
             self._wake()
+
+    def confirm(self, on_durable: Callback) -> None:
+        """Call back when the next commit has ended, whoever asks for it; for what was found in the store after a failure. A
+        store without room is read on as it stands, with what may be gone after a power cut. A further failure forgets it.
+        """
+        self._unconfirmed.append(on_durable)
+
+    def begin_load(self) -> None:
+        """What was found in the store is about to be looked at again."""
+        self._unconfirmed = []
+
+    @property
+    def has_unconfirmed(self) -> bool:
+        """Whether somebody waits for the next commit without asking for one."""
+        return bool(self._unconfirmed)
 
     def holds(self, member: Member) -> bool:
         """Whether the member has changes that no commit has taken yet."""
@@ -214,7 +232,8 @@ class Staging:
             if self.on_refused is not None:
                 self.on_refused(error)
             raise
-        commit = Commit(sealed, self._callbacks, self._failures)
+        commit = Commit(sealed, self._unconfirmed + self._callbacks, self._failures)
+        self._unconfirmed = []
         self._written = {}
         self._callbacks = []
         self._failures = []
@@ -233,6 +252,7 @@ class Staging:
         self.pending_runs.clear()
         self._callbacks = []
         self._failures = []
+        self._unconfirmed = []
         self._idle = True
         self.is_awaited = False
         return failures

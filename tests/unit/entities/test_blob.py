@@ -119,6 +119,27 @@ def test_i2_a_body_outlives_a_kill_with_its_message_and_goes_without_it(served: 
     assert served.receive("orders") is None
 
 
+def test_i2_an_end_that_the_store_shows_after_a_failure_removes_nothing_before_it_is_durable(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk the store goes on with what was written, and a power cut may take that away."""
+    served.send("orders")
+    acquired = served.engine.receiver("orders").acquire(1)
+    assert acquired is not None
+    served.engine.receiver("orders").complete(acquired.tags)
+    del acquired
+    served.clock.advance(500)
+    served.engine.tick()
+    commit = served.engine.begin_commit()
+    assert commit is not None
+    monkeypatch.setattr(served.journal, "reopen", lambda: None)
+    served.engine.fail_commit(commit, StoreError("no space left on device"))
+    served.journal.crash()
+    served.restart()
+    assert served.bodies == 1
+    assert served.receive("orders") is not None
+
+
 def test_i2_a_completion_that_is_not_durable_removes_nothing(served: Served) -> None:
     served.send("orders")
     acquired = served.engine.receiver("orders").acquire(1)
@@ -165,6 +186,8 @@ def test_a_failed_commit_gives_up_the_body(served: Served) -> None:
     with pytest.raises(StoreError):
         served.engine.begin_commit()
     served.journal.fail_writes = None
+    served.engine.probe()
+    served.commit()  # what the store shows since is durable then
     assert served.bodies == 0
     assert served.engine.runtime("orders").size_bytes == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from isthmus.entities import (
     INFINITE_MS,
     AuthorizationRule,
     CorrelationFilter,
+    Engine,
     EntityStatus,
     Limits,
     QueueDescription,
@@ -31,9 +33,13 @@ from isthmus.errors import (
     InvalidArgumentError,
     NotAllowedError,
     QuotaExceededError,
+    ServerBusyError,
     StoreError,
 )
+from isthmus.store import RocksJournal
+from isthmus.testing.clock import ManualClock
 from partitioned_fixture import Stores
+from partitioned_fixture import message as partitioned_message
 
 Make = Callable[..., bytes]
 
@@ -859,3 +865,136 @@ def test_what_came_while_entities_were_not_loaded_again_is_refused(
     namespace.commit()
     assert answers == ["refused"]
     assert len(queue.acquire(9).tags) == engine.runtime("q").active_message_count == 1
+
+
+def test_what_is_due_for_an_entity_at_fault_keeps_nothing_of_others_waiting(
+    namespace: Any, message: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3. Not even where there is more of it than one tick does, and the clockwork rests in between."""
+    engine = namespace.engine
+    for path in ("bad", "good"):
+        engine.create_queue(path, QueueDescription(dead_lettering_on_message_expiration=True))
+    now_ms = namespace.clock.wall_ms()
+    namespace.sender("bad").schedule([(message(str(number)), now_ms + 1_000) for number in range(1_001)])
+    for number in range(1_001):
+        namespace.sender("bad").accept([message(f"b{number}", ttl_ms=1_000 * number + 1_000)])
+    namespace.sender("good").schedule([(message("later"), now_ms + 2_000)])
+    namespace.sender("good").accept([message("brief", ttl_ms=1_102_000)])
+    namespace.commit()
+
+    def raises(*args: object) -> None:
+        raise StoreError("a block cannot be read")
+
+    bad = namespace.queue("bad")
+    for name in ("activate", "expire_messages"):
+        monkeypatch.setattr(bad, name, raises)
+    namespace.advance(3_000)
+    assert engine.runtime("good").scheduled_message_count == 0
+    namespace.clock.advance(1_200_000)
+    namespace.advance(0)
+    assert engine.runtime("good").dead_letter_message_count == 1
+    assert engine.tick() > namespace.clock.wall_ms()
+    monkeypatch.undo()
+    for _ in range(80):
+        namespace.advance(1_000)
+    assert engine.runtime("bad").scheduled_message_count == 0
+    assert engine.runtime("bad").dead_letter_message_count == 1_001
+
+
+def test_a_time_in_which_the_store_was_away_makes_nothing_idle(
+    namespace: Any, message: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Senders came, and were refused."""
+    engine, journal = namespace.engine, namespace.journal
+    engine.create_queue("q", QueueDescription(auto_delete_on_idle_ms=300_000))
+    namespace.send("q", message("kept"))
+
+    def fails() -> None:
+        raise StoreError("cannot be opened")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "reopen", fails)
+        journal.fail_writes = OSError("I/O error")
+        for _ in range(40):
+            namespace.clock.advance(10_000)
+            with suppress(StoreError):
+                namespace.sender("q").accept([message("refused")])
+                namespace.commit()
+            with suppress(StoreError):
+                engine.tick()
+        journal.fail_writes = None
+    namespace.advance(10_000)
+    namespace.advance(10_000)
+    assert [queue for queue, _ in engine.list_queues()] == ["q"]
+    assert namespace.queue("q").active_count == 1
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+def test_a_partitioned_queue_whose_store_is_away_is_not_idle(at_start: bool) -> None:
+    """Senders were refused, and what the store holds of use and schedules is not known."""
+    held = Stores()
+    held.engine.create_queue("p", QueueDescription(auto_delete_on_idle_ms=300_000, enable_partitioning=True))
+    held.commit()
+    held.engine.sender("p").accept([partitioned_message("kept", key="a")])
+    held.commit()
+    if at_start:
+        held.broken = {0, 1, 2}
+        held.crash()
+    else:
+        for journal in held.journals.values():
+            journal.fail_writes = journal.fail_syncs = OSError("I/O error")
+    for _ in range(40):
+        held.clock.advance(10_000)
+        for body in ("a", "b", "c"):
+            with suppress(ServerBusyError, StoreError):
+                held.engine.sender("p").accept([partitioned_message(body, key=body)])
+        held.commit()
+        held.engine.tick()
+    held.broken = set()
+    for journal in held.journals.values():
+        journal.fail_writes = journal.fail_syncs = None
+    held.stores.retry()
+    held.advance(10_000)
+    held.advance(10_000)
+    assert [queue for queue, _ in held.engine.list_queues()] == ["p"]
+    assert held.engine.runtime("p").active_message_count == 1
+
+
+def test_a_store_whose_rows_could_not_be_read_is_opened_again(
+    tmp_path: Path, message: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receiver reads meanwhile from an entity that was not loaded again: what it holds open must not stay so."""
+    clock, journal = ManualClock(), RocksJournal(tmp_path / "store")
+    engine = Engine(journal, clock)
+
+    def commit() -> None:
+        begun = engine.begin_commit()
+        journal.sync()
+        if begun is not None:
+            engine.end_commit(begun)
+
+    for path in ("a", "q"):
+        engine.create_queue(path)
+    commit()
+    queue: Any = engine.receiver("q")
+    queue.accept([message(str(number)) for number in range(500)])
+    commit()
+    get, row = journal.get, state_key(engine.sender("a").number)
+
+    def refuses(key: bytes) -> Any:
+        if key == row:
+            raise StoreError("a block cannot be read")
+        return get(key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "get", refuses)
+        queue.accept([message("fails")])
+        with pytest.raises(StoreError):
+            engine.fail_commit(engine.begin_commit(), StoreError("no space"))
+        assert len(queue.acquire(9).tags) == 9
+    engine.probe()
+    commit()
+    queue.accept([message("taken")])
+    commit()
+    assert engine.runtime("q").active_message_count >= 501
+    journal.close()

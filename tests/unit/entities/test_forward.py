@@ -609,6 +609,25 @@ def test_dead_letters_too_large_for_their_target_hold_up_none_behind_them(
     assert names(take(namespace, "small", read)) == ["one", "two", "three"]
 
 
+def test_dead_letters_too_large_for_their_target_go_on_to_one_that_takes_its_name(
+    namespace: Any, message: Any, read: Any
+) -> None:
+    """The target is deleted, and created again with a larger limit."""
+    engine = namespace.engine
+    engine.create_queue("to", QueueDescription(max_message_size_in_kilobytes=1))
+    engine.create_queue("q", QueueDescription(max_delivery_count=1, forward_dead_lettered_messages_to="to"))
+    namespace.send("q", message("L" * 2_000, message_id="one"))
+    dead_letter(namespace, "q")
+    settle(namespace)
+    engine.delete_queue("to")
+    namespace.commit()
+    engine.create_queue("to")
+    namespace.commit()
+    namespace.advance(20_000)
+    settle(namespace)
+    assert len(take(namespace, "to", read)) == 1
+
+
 def test_a_read_that_is_refused_while_a_topic_copies_leaves_no_copy_of_a_refused_message(
     namespace: Any, message: Any, monkeypatch: Any
 ) -> None:

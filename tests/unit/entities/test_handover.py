@@ -14,7 +14,7 @@ from isthmus.entities import (
     TopicDescription,
 )
 from isthmus.entities.fragment.place import fragment_of, place
-from isthmus.entities.key import ARRIVED, LEAVING, after
+from isthmus.entities.key import ARRIVED, LEAVING, after, state_key
 from isthmus.errors import NotAllowedError, ServerBusyError, StoreError
 from partitioned_fixture import FRAGMENTS, STORES, Stores, body_of, message, sequence_of
 
@@ -482,3 +482,88 @@ def test_plain_namespaces_have_no_line() -> None:
     assert drain(held, "b") == ["x"]
     assert lines(held) == 0
     assert held.journals == {}
+
+
+def test_a_target_that_could_not_be_loaded_again_is_not_taken_for_deleted(
+    held: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What goes on meanwhile from stores that are up waits for it, and lies in no dead-letter queue."""
+    forward(held, "p", "plain")
+    journal = held.main
+    get, row = journal.get, state_key(held.engine.sender("plain").number)  # type: ignore[union-attr]
+
+    def refuses(key: bytes) -> bytes | None:
+        if key == row:
+            raise StoreError("a block cannot be read")
+        return get(key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "get", refuses)
+        held.engine.create_queue("fails")
+        with pytest.raises(StoreError):
+            held.engine.fail_commit(held.engine.begin_commit(), StoreError("no space"))  # type: ignore[arg-type]
+        way = held.engine._queues["p"].queue
+        way.accept([message("waits", key="a")])
+        for index in range(STORES):
+            held.commit_store(index)
+    for _ in range(3):
+        held.advance(10_000)
+    assert drain(held, "plain") == ["waits"]
+    assert drain(held, "p/$Transfer/$DeadLetterQueue") == []
+
+
+def test_a_receiver_is_told_that_messages_could_not_be_read(held: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait for messages that are there already, and of which nobody is told again."""
+    assert send(held, "p", message("there", key="a")) == 1
+    index = place("a", FRAGMENTS)
+    journal = held.journals[index % STORES]
+
+    def refuses(*args: object, **kwargs: object) -> None:
+        raise StoreError("a block cannot be read")
+
+    queue = held.engine.receiver("p")
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "scan", refuses)
+        with pytest.raises(StoreError):
+            queue.acquire(1)
+    assert drain(held, "p") == ["there"]
+
+
+def test_what_a_failure_left_in_the_line_is_not_delivered_before_it_is_durable(
+    held: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk the store goes on with what was written; after a power cut it would be moved once more."""
+    held.engine.sender("plain").accept([message("once")])
+    held.commit()
+    held.engine.update_queue("plain", QueueDescription(forward_to="p"))
+    commit = held.engine.begin_commit()
+    assert commit is not None
+    monkeypatch.setattr(held.main, "reopen", lambda: None)
+    held.engine.fail_commit(commit, StoreError("no space left on device"))
+    held.engine.handover.pump()  # type: ignore[union-attr]
+    for _ in range(3):
+        for index in range(STORES):
+            held.commit_store(index)
+    monkeypatch.undo()
+    held.crash()
+    for _ in range(3):
+        held.advance(11_000)
+    assert [*drain(held, "plain"), *drain(held, "p")] == ["once"]
+
+
+def test_what_a_failure_left_in_the_line_goes_on_though_nothing_else_is_stored(
+    held: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward(held, "plain", "p")
+    for journal in held.journals.values():
+        journal.fail_writes = OSError("no space")
+    held.stores.get(0)
+    held.engine.sender("plain").accept([message("waits", key="a")])
+    held.commit()
+    held.engine._fail(StoreError("a block cannot be read"))
+    for journal in held.journals.values():
+        journal.fail_writes = None
+    held.stores.retry()
+    for _ in range(4):
+        held.advance(11_000)
+    assert drain(held, "p") == ["waits"]

@@ -531,6 +531,39 @@ class TestRemoval:
         held.main.fail_syncs = None
         assert len(drain(held)) == 20
 
+    def test_a_deletion_that_the_store_shows_after_a_failure_takes_nothing_before_it_is_durable(
+        self, held: Stores, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """On a full disk the store goes on with what was written, and a power cut may take that away."""
+        held.engine.sender("q").accept([message("kept", key="a")])
+        held.commit()
+        held.engine.delete_queue("q")
+        commit = held.engine.begin_commit()
+        assert commit is not None
+        monkeypatch.setattr(held.main, "reopen", lambda: None)
+        held.engine.fail_commit(commit, StoreError("no space left on device"))
+        for index in range(STORES):
+            held.commit_store(index)
+        held.crash()
+        assert held.engine.runtime("q").active_message_count == 1
+
+    def test_an_entity_that_the_store_shows_after_a_failure_takes_nothing_before_it_is_durable(
+        self, held: Stores, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What it took would have no entity after a power cut."""
+        held.engine.create_queue("new", QUEUE)
+        commit = held.engine.begin_commit()
+        assert commit is not None
+        monkeypatch.setattr(held.main, "reopen", lambda: None)
+        held.engine.fail_commit(commit, StoreError("no space left on device"))
+        with pytest.raises(ServerBusyError):
+            held.engine.sender("new").accept([message("early")])
+        held.advance(11_000)
+        held.engine.sender("new").accept([message("kept")])
+        held.commit()
+        held.crash()
+        assert held.engine.runtime("new").active_message_count == 1
+
     def test_what_a_store_has_goes_when_it_is_back(self, held: Stores) -> None:
         send(held, "q", *(message(str(number), key=key_in(1)) for number in range(20)))
         held.broken.add(1)

@@ -797,3 +797,25 @@ def test_a_step_of_the_wall_clock_moves_no_session_lock(namespace: Any, message:
     assert not hold.is_over
     namespace.advance(1000)
     assert hold.is_over
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_session_whose_messages_could_not_be_read_stays_free(
+    namespace: Any, message: Make, by_name: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would be given it before its next message, or the next start."""
+    make_queue(namespace)
+    namespace.send("q", message("waits", group_id="s"))
+    namespace.crash()
+    queue = found(namespace)
+
+    def refuses(key: bytes) -> None:
+        raise StoreError("a block cannot be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(namespace.journal, "get", refuses)
+        with pytest.raises(StoreError):
+            queue.open_session("s") if by_name else queue.next_session()
+    hold = queue.next_session()
+    assert hold is not None
+    assert len(hold.messages.acquire(9).tags) == 1

@@ -171,6 +171,11 @@ class Partitioned(Generic[_M]):
     def _usable(self) -> Iterator[_M]:
         return (member for slot in self.slots if (member := slot.usable) is not None)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the stores of all fragments are up."""
+        return all(slot.usable is not None for slot in self.slots)
+
     def _check_open(self) -> None:
         if self.is_deleted:
             raise EntityNotFoundError(self.path)

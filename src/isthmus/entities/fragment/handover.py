@@ -98,6 +98,7 @@ class Outbox:
         self.find = find
         self.handover: Handover | None = None
         self._lanes: dict[int, _Lane] = {}
+        self._has_loaded = False
 
     @property
     def lanes(self) -> Iterator[_Lane]:
@@ -116,7 +117,8 @@ class Outbox:
             self.count(one.source, 1, one.size_bytes)
         known = {int.from_bytes(key[1:], "big") for key, _ in journal.scan(bytes([LANE]), bytes([LANE + 1]))}
         for to in {*known, *self._lanes}:
-            self._lane(to).load(waiting.get(to, 0))
+            self._lane(to).load(waiting.get(to, 0), again=self._has_loaded)
+        self._has_loaded = True
 
     def _lane(self, to: int) -> _Lane:
         lane = self._lanes.get(to)
@@ -218,13 +220,18 @@ class _Lane:
         # Whether the line was loaded again while a delivery was under way: what had left it before may stand in it again.
         self._is_reloaded = False
 
-    def load(self, waiting: int) -> None:
-        """Go back to what the store holds."""
+    def load(self, waiting: int, *, again: bool = False) -> None:
+        """Go back to what the store holds; `again` after a failure, when it need not be durable."""
         staging = self._outbox.staging
         now = self._outbox.context.clock.wall_ms() << _PLACES_PER_MS_BITS
         stored = int.from_bytes(staging.journal.get(lane_key(self.to)) or b"", "big")
-        self.last = self._durable = max(stored, now, self.last)
+        self.last = max(stored, now, self.last)
         self.waiting = waiting
+        if again:
+            self._durable = 0
+            staging.confirm(partial(self.publish, self.last))
+        else:
+            self._durable = self.last
         if self.is_busy:
             self._is_reloaded = True
         else:

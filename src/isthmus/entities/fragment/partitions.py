@@ -101,6 +101,7 @@ class Partitions:
         self._entities: dict[int, AnyPartitioned] = {}
         self._shapes: dict[int, _Shape] = {}
         self._loading: dict[int, AnyPartitioned] | None = None
+        self._has_loaded = False
         # What is to be removed, by its number: which of its fragments have gone already.
         self._doomed: dict[int, tuple[_Shape, set[int]]] = {}
         if stores is not None:
@@ -114,7 +115,11 @@ class Partitions:
         self._doomed.clear()
 
     def end_load(self) -> None:
-        """It was read: what it does not name is gone, and what it says of deleted entities is done."""
+        """It was read: what it does not name is gone, and what it says of deleted entities is done.
+
+        After a failure, what the store shows need not be durable: a disk without room is read on as it stands. Entities that
+        it shows anew, and deletions, take effect with the next commit.
+        """
         loaded, self._loading = self._loading or {}, None
         for number, entity in self._entities.items():
             if number not in loaded:
@@ -122,11 +127,18 @@ class Partitions:
         self._entities = loaded
         self._shapes = {number: shape for number, shape in self._shapes.items() if number in loaded}
         for entity in list(loaded.values()):
-            entity.stand()
+            if entity.is_standing or not self._has_loaded:
+                entity.stand()
+            else:
+                self._staging.confirm(entity.stand)
         for _, value in self._staging.journal.scan(DOOMED, after(DOOMED)):
             shape = _Shape(*json.loads(value))
             self._doomed[shape.number] = (shape, set())
-        self._sweep()
+        if self._has_loaded:
+            self._staging.confirm(self._sweep)
+        else:
+            self._sweep()
+        self._has_loaded = True
 
     def _drop(self, entity: AnyPartitioned) -> None:
         """The catalog has no row of an entity: one that never stood has nothing, of others it says what goes."""

@@ -112,9 +112,15 @@ class PartitionedQueueBase(Partitioned[_Q]):
         on_durable: Callback | None = None,
         on_failed: Failure | None = None,
     ) -> Acquired | None:
-        """As `Queue.acquire`, from the next fragment that has messages."""
+        """As `Queue.acquire`, from the next fragment that has messages.
+
+        Raises:
+            StoreError: nothing could be read where there is something. Whoever asks has to come again: nobody is told of
+                messages that have been there all the time.
+        """
         self.check_receivable()
         self.check_stays()
+        unread: StoreError | None = None
         count = len(self.slots)
         for step in range(count):
             index = (self._turn + step) % count
@@ -123,11 +129,15 @@ class PartitionedQueueBase(Partitioned[_Q]):
                 continue
             try:
                 acquired = member.acquire(limit, lock=lock, on_durable=on_durable, on_failed=on_failed)
-            except StoreError:  # its store is down from now on
+            except StoreError as error:
+                if self.slots[index].usable is not None:  # otherwise its store is down, and tells when it is back
+                    unread = error
                 continue
             if acquired is not None:
                 self._turn = (index + 1) % count
                 return acquired
+        if unread is not None:
+            raise unread
         return None
 
     def receive_deferred(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -103,17 +104,24 @@ class Partition:
         self._retention_ms = 0
         self._retention_bytes = 0
         self._marks = AgeMarks()
-        self._state = PartitionState()
-        self.committed = self._state
-        self.reload()
+        self._state = self.committed = self._stored()
 
     # ---- start, failure, end
 
     def reload(self) -> None:
-        """Go back to what the store holds."""
-        self._pending = []
+        """Go back to what the store holds. What it shows beyond what was durable before is read once a commit has made it so
+        (I2): a consumer would skip the events that get the same numbers after a power cut.
+        """
+        known, self._state = self.committed, self._stored()
+        if known.next < self._state.next:
+            self._staging.confirm(partial(self.publish, self._state))
+        else:
+            self.committed = self._state
+
+    def _stored(self) -> PartitionState:
         row = self._staging.journal.get(state_key(self.number))
-        self._state = self.committed = PartitionState(*_STATE.unpack(row)) if row else PartitionState()
+        self._pending = []
+        return PartitionState(*_STATE.unpack(row)) if row else PartitionState()
 
     def configure(self, retention_ms: int, retention_bytes: int) -> None:
         """Set the limits of retention; 0 is without end."""

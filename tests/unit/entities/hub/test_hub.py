@@ -8,6 +8,7 @@ from isthmus.amqp import section
 from isthmus.amqp.types import Symbol
 from isthmus.entities import Engine, EntityStatus, InvalidMessageError, Limits
 from isthmus.entities.hub import Cursor, EventHubDescription, Selector, parse_selector
+from isthmus.entities.hub.key import state_key
 from isthmus.entities.hub.placement import place
 from isthmus.entities.hub.selector import Position
 from isthmus.errors import (
@@ -553,3 +554,51 @@ def test_a_partition_key_has_128_characters_at_most(single):
     send("k" * 128)
     with pytest.raises(InvalidMessageError):
         send("k" * 129)
+
+
+def test_events_that_a_failure_left_are_read_when_they_are_durable_i2(monkeypatch):
+    """On a full disk the store goes on with what was written; after a power cut others get their numbers."""
+    space = Space()
+    hub = space.hub(partition_count=1)
+    partition = hub.partitions[0]
+    hub.accept([event(b"durable")])
+    space.commit()
+    hub.accept([event(b"perhaps")])
+    commit = space.engine.begin_commit()
+    monkeypatch.setattr(space.journal, "reopen", lambda: None)
+    space.engine.fail_commit(commit, StoreError("no space left on device"))
+    assert bodies(partition) == [b"durable"]
+    assert partition.locate(Selector(Position.LATEST)) == 1
+    hub.accept([event(b"later")])
+    space.commit()
+    assert bodies(partition) == [b"durable", b"perhaps", b"later"]
+
+
+def test_events_that_a_second_look_does_not_find_are_not_waited_for_i2(monkeypatch):
+    """The first look at the store ended midway, and the store lost what it had shown."""
+    space = Space()
+    hub = space.hub(partition_count=2)
+    first, second = hub.partitions
+    hub.accept([event(b"durable")], first)
+    space.commit()
+    hub.accept([event(b"lost")], first)
+    commit = space.engine.begin_commit()
+    get, row = space.journal.get, state_key(second.number)
+
+    def refuses(key):
+        if key == row:
+            raise StoreError("a block cannot be read")
+        return get(key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(space.journal, "reopen", lambda: None)
+        patch.setattr(space.journal, "get", refuses)
+        with pytest.raises(StoreError):
+            space.engine.fail_commit(commit, StoreError("no space left on device"))
+    space.engine.probe()
+    space.commit()
+    assert first.committed.next == 1
+    hub.accept([event(b"later")], first)
+    assert first.committed.next == 1
+    space.commit()
+    assert bodies(first) == [b"durable", b"later"]
