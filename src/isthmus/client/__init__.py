@@ -16,16 +16,39 @@ from isthmus.extra import require
 
 if TYPE_CHECKING:
     from isthmus.client.circuit import Circuit
+    from isthmus.client.durable_sender import DurableSender, EntityForbiddenError
     from isthmus.client.endpoint import Endpoint
     from isthmus.client.failure import Failure, classify
     from isthmus.client.identity import republish, unique_message_id
+    from isthmus.client.outbox.store import OutboxFullError
+    from isthmus.client.replicated_sender import ReplicatedSender
+    from isthmus.client.replication import RegionsUnavailableError, SendResult
 
-__all__ = ["Circuit", "Endpoint", "Failure", "classify", "republish", "unique_message_id"]
+__all__ = [
+    "Circuit",
+    "DurableSender",
+    "Endpoint",
+    "EntityForbiddenError",
+    "Failure",
+    "OutboxFullError",
+    "RegionsUnavailableError",
+    "ReplicatedSender",
+    "SendResult",
+    "classify",
+    "republish",
+    "unique_message_id",
+]
 
 _MODULES = {
     "Circuit": "isthmus.client.circuit",
+    "DurableSender": "isthmus.client.durable_sender",
     "Endpoint": "isthmus.client.endpoint",
+    "EntityForbiddenError": "isthmus.client.durable_sender",
     "Failure": "isthmus.client.failure",
+    "OutboxFullError": "isthmus.client.outbox.store",
+    "RegionsUnavailableError": "isthmus.client.replication",
+    "ReplicatedSender": "isthmus.client.replicated_sender",
+    "SendResult": "isthmus.client.replication",
     "classify": "isthmus.client.failure",
     "republish": "isthmus.client.identity",
     "unique_message_id": "isthmus.client.identity",
