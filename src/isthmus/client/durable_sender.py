@@ -28,10 +28,10 @@ from isthmus.client.endpoint import Endpoint, EndpointLike
 from isthmus.client.failure import Failure
 from isthmus.client.lane import Lane
 from isthmus.client.outbox.drain import Drain, DrainState
-from isthmus.client.outbox.store import FolderSource, Limits, Store
+from isthmus.client.outbox.store import FolderSource, Limits, Store, claim
 from isthmus.client.parcel import Parcel
 from isthmus.client.schedule import scheduled
-from isthmus.errors import InvalidArgumentError, IsthmusError
+from isthmus.errors import IsthmusError
 
 __all__ = ["AsyncDurableSender", "DurableResult", "DurableSender", "DurableStatistics", "EntityForbiddenError"]
 
@@ -137,7 +137,7 @@ class DurableSender:
         self._drains = drain
         self._starting = threading.Lock()
         self._store = Store(path, Limits(max_bytes, max_age, min_free_bytes))
-        _claim(self._store.folder.path, entity)
+        claim(self._store.folder.path, entity)
         self._limit = max_message_bytes or _read_limit(self._store.folder.path)
         self._start()
 
@@ -286,20 +286,6 @@ class AsyncDurableSender:
     async def close(self, timeout: float = 0.0) -> None:  # noqa: ASYNC109  # as the method that it mirrors
         """As `DurableSender.close`."""
         await asyncio.to_thread(self._sender.close, timeout)
-
-
-def _claim(path: Path, entity: str) -> None:
-    """Remember whose outbox a folder is."""
-    file = path / "entity"
-    try:
-        with file.open("x", encoding="utf-8") as made:
-            made.write(entity)
-    except FileExistsError:
-        known = file.read_text(encoding="utf-8").strip()
-        if known and known != entity:
-            raise InvalidArgumentError(
-                f"the outbox {path} is for {known!r}, not for {entity!r}; name another folder for each entity"
-            ) from None
 
 
 def _read_limit(path: Path) -> int:
