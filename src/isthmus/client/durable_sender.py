@@ -24,6 +24,7 @@ from typing import Any, Self
 
 from azure.servicebus.exceptions import MessageSizeExceededError
 
+from isthmus.client.credential import blocking
 from isthmus.client.endpoint import Endpoint, EndpointLike
 from isthmus.client.failure import Failure
 from isthmus.client.lane import Lane
@@ -148,7 +149,8 @@ class DurableSender:
             FolderSource(self._store.folder), lane, attempt_timeout=self._attempt_timeout, on_limits=self._learn
         )
         if self._drains:
-            lane.open_soon()
+            if self._given_limit is None:
+                lane.open_soon()  # to learn how large a message may be
             self._drain.start()
 
     def __enter__(self) -> Self:
@@ -257,7 +259,7 @@ class AsyncDurableSender:
     """`DurableSender` for asyncio: the disk is waited for in threads. Arguments as there."""
 
     def __init__(self, namespace: EndpointLike, entity: str, path: str | os.PathLike[str], **options: Any) -> None:
-        self._sender = DurableSender(namespace, entity, path, **options)
+        self._sender = DurableSender(blocking(namespace), entity, path, **options)
 
     async def __aenter__(self) -> Self:
         return self

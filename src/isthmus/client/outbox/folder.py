@@ -109,6 +109,7 @@ class Folder:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.path / "quarantine").mkdir(mode=0o700, exist_ok=True)
+            _sync(self.path.parent)  # the folder's own name
         except OSError as error:
             raise StoreError(
                 f"the outbox {self.path} cannot be made: {error.strerror}; name a folder that can"
@@ -194,11 +195,15 @@ class Folder:
 
     def sync(self) -> None:
         """Wait until the disk has the folder's names."""
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(self.path)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _is_free(path: Path) -> bool:
