@@ -123,7 +123,13 @@ class Lane:
         """As `begin`, for callers that wait in another way."""
         return Sending(self, *self._give(parcel, timeout), timeout)
 
-    def close(self, timeout: float = 5.0) -> None:
+    def abandon(self) -> None:
+        """Give the attempt under way up, with its connection; whoever waits for it learns it at once."""
+        worker = self._worker
+        if worker is not None:
+            worker.abandon()
+
+    def close(self, timeout: float = 2.0) -> None:
         """Close the connection; waits for it no longer than `timeout` seconds."""
         with self._lock:
             self._is_closed = True
