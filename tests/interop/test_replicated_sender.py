@@ -18,6 +18,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusErro
 from client_region import Region, eventually, region
 from isthmus.client import RegionsUnavailableError, ReplicatedSender
 from isthmus.client.aio import ReplicatedSender as AsyncReplicatedSender
+from isthmus.testing.proxy import Weather
 
 # The SDK leaves the socket of a connection that was lost while it opened to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -136,6 +137,32 @@ async def test_a_namespace_that_stands_still_is_left_within_a_second(make: Make,
     assert result.taken == ("secondary",)
     # The attempt that is given up is 0.8 s; a loaded machine may add to the rest, the SDK's own time-outs are minutes.
     assert seconds < 5
+
+
+def test_a_standby_that_was_a_black_hole_is_ready_again_soon_after_it_is_back(west: Region, east: Region) -> None:
+    """By itself the SDK waits for ever for a peer that accepts its connection and says nothing."""
+    stalled = Weather(is_stalled=True)
+    with ReplicatedSender(
+        west.connection_string, east.connection_string, "orders", mode="passive", connect_timeout=1.0
+    ) as sender:
+        sender.send_messages(message(1))
+        west.proxy.set_weather(stalled)
+        assert sender.send_messages(message(2)).taken == ("secondary",)
+        until = time.monotonic() + 3
+        while time.monotonic() < until:  # its link is tried meanwhile, and hangs
+            assert sender.send_messages(message(3)).taken == ("secondary",)
+            time.sleep(0.05)
+        west.mend()
+        lane = sender._lanes[_primary()]
+
+        def ready() -> bool:
+            sender.send_messages(message(4))
+            return bool(lane.is_open)
+
+        eventually(ready)
+        east.proxy.set_weather(stalled)
+        assert sender.send_messages(message(5)).taken == ("primary",)
+    east.mend()
 
 
 async def test_if_both_are_away_the_roles_stay_and_sending_goes_on_when_one_is_back(

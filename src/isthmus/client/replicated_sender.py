@@ -122,8 +122,7 @@ class _Base:
             name: {side.value: 0 for side in Side} for name in ("taken", "pending", "missed", "unknown")
         }
         self._sent = self._failed = 0
-        self._warming: Future[Attempt] | None = None
-        self._warming_until = 0.0
+        self._warming: tuple[Lane, Future[Attempt], float] | None = None  # until when it may take
         for lane in self._lanes.values():
             lane.open_soon()
 
@@ -180,22 +179,29 @@ class _Base:
 
     def _warm(self) -> None:
         """Open the link of the standby, if it has none, while sends go elsewhere; called with the lock held."""
+        now = time.monotonic()
+        if self._warming is not None:
+            lane, opening, until = self._warming
+            if not opening.done():
+                if now < until:
+                    return
+                lane.abandon()  # the SDK itself would wait for ever for a peer that accepts a connection and says nothing
+            self._warming = None
         standby = self._replication.active.other
-        lane, now = self._lanes[standby], time.monotonic()
-        is_warming = self._warming is not None and not self._warming.done() and now < self._warming_until
-        if lane.is_open or is_warming or not self._replication.wants_link(standby, now):
+        lane = self._lanes[standby]
+        if lane.is_open or not self._replication.wants_link(standby, now):
             return
-        self._warming_until = now + self._connect_timeout
         try:
-            self._warming = lane.open_soon(self._connect_timeout)
+            opening = lane.open_soon(self._connect_timeout)
         except ValueError:  # closed meanwhile
             return
+        self._warming = lane, opening, now + self._connect_timeout
 
         def note(opened: Future[Attempt]) -> None:
             with self._lock:
                 self._replication.opened(standby, opened.result(), time.monotonic())
 
-        self._warming.add_done_callback(note)
+        opening.add_done_callback(note)
 
     def _count(self, parcel: Parcel, result: SendResult) -> SendResult:
         with self._lock:

@@ -332,3 +332,22 @@ def waiting(folder: Folder) -> Iterator[tuple[Segment, Record, int]]:
                 at, index = find_record(data, at + 1), 0
             if at >= len(data):
                 break
+
+
+def oldest_ms(folder: Folder) -> int:
+    """Wall time at which the oldest record that waits was written; 0 where none waits. It reads the first of each file alone."""
+    found = 0
+    for segment in folder.segments():
+        try:
+            with segment.path.open("rb") as file:
+                offset = 0
+                with suppress(FileNotFoundError), segment.done_path.open("rb") as done:
+                    _, offset, _ = read_progress(done.fileno())
+                record = read_record(os.pread(file.fileno(), _READ_BYTES, offset), 0, offset)
+                if isinstance(record, Record) and not record.payloads:  # what is said of the file
+                    record = read_record(os.pread(file.fileno(), _READ_BYTES, record.end), 0, record.end)
+        except FileNotFoundError:
+            continue
+        if isinstance(record, Record):
+            found = min(found or record.written_ms, record.written_ms)
+    return found

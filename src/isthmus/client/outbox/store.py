@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from isthmus.client.outbox.backlog import Backlog, Batch, read_progress, waiting
+from isthmus.client.outbox.backlog import Backlog, Batch, oldest_ms, read_progress, waiting
 from isthmus.client.outbox.folder import Folder, Lock
 from isthmus.client.outbox.frame import Record, encode_record, find_record, read_record
 from isthmus.client.outbox.journal import Journal
@@ -161,7 +161,7 @@ class Store:
             self._used = used_bytes(self.folder)
             if self.limits.max_age_seconds is not None and now - self._age_looked >= _AGE_LOOK_SECONDS:
                 self._age_looked = now
-                self._oldest_ms = next((record.written_ms for _, record, _ in waiting(self.folder)), 0)
+                self._oldest_ms = oldest_ms(self.folder)
         self._used += size
         if self._used > self.limits.max_bytes:
             self._looked = -_LOOK_SECONDS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from isthmus.client.outbox.backlog import Backlog, waiting
+from isthmus.client.outbox.backlog import Backlog, oldest_ms, waiting
 from isthmus.client.outbox.folder import Folder
 from isthmus.client.outbox.journal import Journal
 from isthmus.errors import OutcomeUnknownError, StoreError
@@ -183,6 +183,11 @@ def test_what_waits_can_be_looked_at(tmp_path: Path) -> None:
     assert batch is not None
     backlog.done(batch.ends[-1])
     assert [payload for _, record, index in waiting(folder) for payload in record.payloads[index:]] == numbers(2, 5)
+    assert oldest_ms(folder) == next(waiting(folder))[1].written_ms
+    backlog.done(batch.ends[-1])
+    backlog.close()
+    drained(folder)
+    assert oldest_ms(folder) == 0
 
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
