@@ -99,13 +99,16 @@ def batch_of(
     batch: Any = sender.create_message_batch()
     batch._message[5].extend(payloads)
     batch._count = len(payloads)
-    batch._amqp_transport.set_batch_envelope_properties(batch._message, message_id, session_id, partition_key)
+    set_envelope = getattr(batch._amqp_transport, "set_batch_envelope_properties", None)  # not in the SDK's older versions
+    if set_envelope is not None:
+        set_envelope(batch._message, message_id, session_id, partition_key)
     return batch  # type: ignore[no-any-return]
 
 
 def limits(sender: Any) -> tuple[int, int]:
     """The largest message and the largest batch that an open sender's link takes, in bytes; 0 where it is not known."""
-    return int(getattr(sender, "_max_message_size_on_link", 0)), int(getattr(sender, "_max_batch_size_on_link", 0))
+    message = int(getattr(sender, "_max_message_size_on_link", 0))
+    return message, int(getattr(sender, "_max_batch_size_on_link", message))
 
 
 def schedule_annotations(when: datetime) -> dict[str | bytes, Any]:
