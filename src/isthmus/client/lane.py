@@ -13,7 +13,6 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import queue
 import threading
@@ -238,7 +237,7 @@ class _Worker:
                 if task is None:
                     break
                 attempt = self._attempt(task)
-                if attempt.failure is not None and _ends_connection(attempt.failure):
+                if _ends_connection(attempt):
                     with self._lock:
                         self.has_ended = True
                     self.is_open = False
@@ -299,8 +298,11 @@ class _Worker:
     def _refresh(self) -> None:
         """Open a link that has been idle anew, before the namespace detaches it."""
         self._close()
-        with contextlib.suppress(Exception):
+        try:
             self._open(time.monotonic() + self._connect_timeout)
+        except Exception as error:  # noqa: BLE001  # the next attempt opens it, and says what is wrong
+            _log.debug("opening a link anew failed: %s", error)
+            self._close()
 
     def _leave_tasks(self) -> None:
         while True:
@@ -325,6 +327,8 @@ class _Worker:
         sdk.release(sock)
 
 
-def _ends_connection(failure: Failure) -> bool:
-    """Whether the connection is not to be used again; the SDK has closed the link itself after most of these."""
-    return failure not in (Failure.REFUSED, Failure.MISUSE, Failure.FULL, Failure.BUSY)
+def _ends_connection(attempt: Attempt) -> bool:
+    """Whether the connection is not to be used again; the SDK has closed the link itself after most failures."""
+    if attempt.failure is None:
+        return False
+    return not attempt.was_sent or attempt.failure not in (Failure.REFUSED, Failure.MISUSE, Failure.FULL, Failure.BUSY)

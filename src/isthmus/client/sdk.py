@@ -99,7 +99,9 @@ def batch_of(
     batch: Any = sender.create_message_batch()
     batch._message[5].extend(payloads)
     batch._count = len(payloads)
-    set_envelope = getattr(batch._amqp_transport, "set_batch_envelope_properties", None)  # not in the SDK's older versions
+    set_envelope = getattr(
+        batch._amqp_transport, "set_batch_envelope_properties", None
+    )  # not in the SDK's older versions
     if set_envelope is not None:
         set_envelope(batch._message, message_id, session_id, partition_key)
     return batch  # type: ignore[no-any-return]

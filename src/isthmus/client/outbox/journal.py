@@ -30,11 +30,12 @@ SEGMENT_BYTES = 64 << 20
 class _Call:
     """One call of `append`; its thread sleeps on the lock until its record is committed or it is to commit itself."""
 
-    __slots__ = ("error", "is_done", "lock", "record")
+    __slots__ = ("error", "is_done", "leads", "lock", "record")
 
     def __init__(self, record: bytes) -> None:
         self.record = record
         self.is_done = False
+        self.leads = False
         self.error: Exception | None = None
         self.lock = threading.Lock()
         self.lock.acquire()
@@ -92,49 +93,66 @@ class Journal:
             OutcomeUnknownError: the disk failed while it synced; they may be delivered or not.
         """
         call = _Call(encode_record(payloads, time.time_ns() // 1_000_000))
-        if self._join(call):
-            call.lock.acquire()
-        if not call.is_done:
-            self._lead(call)
+        self._take_part(call)
         if call.error is not None:
             raise call.error
 
-    def _join(self, call: _Call) -> bool:
-        """Add a call to those that are committed next; whether another thread commits them."""
+    def _take_part(self, call: _Call) -> None:
+        """Add a call to those that are committed next, and wait until it is, or commit them."""
+        try:
+            with self._taking:
+                self._waiting.append(call)
+                call.leads = not self._has_leader
+                self._has_leader = True
+            if not call.leads:
+                call.lock.acquire()
+            if not call.is_done:
+                self._lead(call)
+        except BaseException:  # e.g. Ctrl-C: the others must not wait for this one
+            with self._taking:
+                is_waiting = call in self._waiting
+                if is_waiting:
+                    self._waiting.remove(call)
+            if is_waiting and call.leads:
+                self._hand_over()
+            raise
+
+    def _hand_over(self) -> None:
+        """Let one of those that wait commit the next."""
         with self._taking:
-            self._waiting.append(call)
-            had_leader, self._has_leader = self._has_leader, True
-            return had_leader
+            following = self._waiting[0] if self._waiting else None
+            self._has_leader = following is not None
+            if following is not None:
+                following.leads = True
+        if following is not None:
+            following.lock.release()
 
     def _lead(self, own: _Call) -> None:
         """Commit all that wait, and let one of those that came meanwhile commit the next."""
         with self._taking:
             group, self._waiting = self._waiting, []
-        error = self._commit([call.record for call in group])
-        with self._taking:
-            following = self._waiting[0] if self._waiting else None
-            self._has_leader = following is not None
-        if following is not None:
-            following.lock.release()
-        for call in group:
-            call.error, call.is_done = error, True
-            if call is not own:
-                call.lock.release()
+        error: Exception | None = OutcomeUnknownError(
+            f"writing to the outbox {self._folder.path} was interrupted; send the messages again with the same MessageIds"
+        )
+        try:
+            error = self._commit([call.record for call in group])
+        finally:
+            self._hand_over()
+            for call in group:
+                call.error, call.is_done = error, True
+                if call is not own:
+                    call.lock.release()
 
     def close(self) -> None:
         """End the stream; what it holds is delivered by whoever opens the outbox next."""
         if self._is_closed:
             return
         self._is_closed = True
-        call = _Call(b"")  # behind every call that did not see it closed
-        if self._join(call):
-            call.lock.acquire()
-        if not call.is_done:
-            self._lead(call)
+        self._take_part(_Call(b""))  # behind every call that did not see it closed
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-        if self.segment is None:
+        if self.segment is None and os.getpid() == self._pid:  # a forked child has no stream yet
             self._folder.forget_stream(self.stream)
         self._lock.release()
 
@@ -167,14 +185,16 @@ class Journal:
             view = memoryview(data)
             while written < len(data):
                 written += os.pwrite(self._descriptor, view[written:], start + written)
-        except OSError:
+        except BaseException:
             self._give_up_segment(start)
             raise
         try:
             self._sync(self._descriptor)
-        except OSError as error:
+        except BaseException as error:
             # After a failed sync nobody knows what the disk has, and a second one may report success for lost pages.
             self._close_segment()
+            if not isinstance(error, OSError):
+                raise
             raise OutcomeUnknownError(
                 f"the disk of the outbox {self._folder.path} failed while it synced ({error.strerror}): the messages of this "
                 "call may be delivered or not; send them again with the same MessageIds"

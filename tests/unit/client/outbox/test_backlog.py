@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +269,58 @@ def test_a_failed_sync_is_told_as_unknown_and_the_file_is_not_used_again(tmp_pat
     assert len(folder.segments()) == 2
     writer.close()
     assert drained(folder) == [b"a", b"b", b"c"]
+
+
+def test_a_call_that_is_interrupted_blocks_no_other(tmp_path: Path) -> None:
+    """The main thread commits for all when Ctrl-C comes."""
+    folder = Folder(tmp_path)
+    syncing, go_on = threading.Event(), threading.Event()
+    interrupts: list[bool] = []
+
+    def sync(_: int) -> None:
+        if interrupts:
+            syncing.set()
+            go_on.wait(10)
+            if interrupts.pop():
+                raise KeyboardInterrupt
+
+    writer = Journal(folder, sync=sync)
+    writer.append([b"a"])
+    interrupts.append(True)
+    others = [threading.Thread(target=writer.append, args=([b"%d" % number],)) for number in range(3)]
+
+    def start_others() -> None:
+        syncing.wait(10)
+        for other in others:
+            other.start()
+        while len(writer._waiting) < 3:
+            time.sleep(0.001)
+        go_on.set()
+
+    starter = threading.Thread(target=start_others)
+    starter.start()
+    with pytest.raises(KeyboardInterrupt):
+        writer.append([b"interrupted"])
+    starter.join(10)
+    for other in others:
+        other.join(10)
+        assert not other.is_alive()
+    writer.close()
+    found = drained(folder)
+    assert found[0] == b"a"
+    assert sorted(found[-3:]) == [b"0", b"1", b"2"]
+
+
+def test_a_forked_child_that_closes_what_it_never_used_takes_nothing_from_its_parent(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    writer = journal(folder)
+    writer.append([b"a"])
+    child = os.fork()
+    if child == 0:
+        writer.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert not folder.has_ended(writer.stream)
+    assert drained(folder) == [b"a"]
+    writer.append([b"b"])
+    assert drained(folder) == [b"b"]
