@@ -6,6 +6,7 @@ What it is: names, locks and the order of streams. What it is not: records (`fra
     folder.lock                locked for a moment by who opens a stream
     STREAM.lock                locked by the process that writes the stream, as long as it lives
     STREAM-NUMBER.log          records; the number grows when a file is full
+    STREAM-NUMBER.new          a file that is being made
     STREAM-NUMBER.done         how far they have been delivered
     refused.log                messages that the namespace will never take, with the reason
     quarantine/                damaged bytes, as they were found
@@ -32,7 +33,10 @@ from pathlib import Path
 
 from isthmus.errors import StoreError
 
-__all__ = ["Folder", "Lock", "Segment"]
+__all__ = ["NEW_SUFFIX", "Folder", "Lock", "Segment"]
+
+NEW_SUFFIX = ".new"
+"""Of a file of records that is being made."""
 
 _DIGITS = 8
 
@@ -162,6 +166,9 @@ class Folder:
                     and path.stem not in streams
                     and self.has_ended(path.stem)
                 ):
+                    path.unlink(missing_ok=True)
+            for path in self.path.glob(f"*{NEW_SUFFIX}"):
+                if self.has_ended(path.stem.rpartition("-")[0]):
                     path.unlink(missing_ok=True)
             for path in self.path.glob("*.done"):
                 if not path.with_suffix(".log").exists():

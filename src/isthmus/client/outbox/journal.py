@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -18,7 +19,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from isthmus.client.outbox.folder import Folder, Lock, Segment
+from isthmus.client.outbox.folder import NEW_SUFFIX, Folder, Lock, Segment
 from isthmus.client.outbox.frame import encode_note, encode_record
 from isthmus.errors import OutcomeUnknownError, StoreError
 
@@ -206,13 +207,18 @@ class Journal:
         number = self.segment.number + 1 if self.segment is not None else 1
         segment = self._folder.segment(self.stream, number)
         note = encode_note({"stream": self.stream, "after": self.before}, time.time_ns() // 1_000_000)
-        descriptor = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        # It has its name once its note is in it: who reads a stream must know what comes before it.
+        fresh = segment.path.with_suffix(NEW_SUFFIX)
+        descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.pwrite(descriptor, note, 0)
+            if os.pwrite(descriptor, note, 0) < len(note):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._sync(descriptor)
+            fresh.rename(segment.path)
             self._folder.sync()
-        except OSError:
+        except BaseException:
             os.close(descriptor)
+            fresh.unlink(missing_ok=True)
             segment.path.unlink(missing_ok=True)
             raise
         if self._descriptor >= 0:

@@ -100,6 +100,44 @@ def test_a_stream_waits_for_those_that_had_ended_before_it_began(tmp_path: Path)
     assert drained(folder) == numbers(0, 30)
 
 
+def test_a_file_is_seen_only_with_the_note_that_says_what_comes_before_it(tmp_path: Path) -> None:
+    """I1: the drain looks while the file is being made."""
+    folder = Folder(tmp_path)
+    before = journal(folder)
+    before.append([b"first"])
+    before.close()
+    backlog = Backlog(folder)
+    looked: list[bytes] = []
+
+    def sync(_: int) -> None:
+        if not looked:
+            batch = backlog.next_batch(1000, 1)
+            assert batch is not None
+            looked.extend(batch.payloads)
+
+    writer = Journal(folder, sync=sync)
+    writer.append([b"second"])
+    assert looked == [b"first"]
+    again = backlog.next_batch(1000, 1)
+    assert again is not None
+    assert again.payloads == [b"first"], "it has not been acknowledged yet"
+    backlog.close()
+    assert drained(folder) == [b"first", b"second"]
+
+
+def test_what_a_killed_process_left_without_a_record_is_swept(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    (tmp_path / "1-2-3-00000001.new").write_bytes(b"x")
+    (tmp_path / "1-2-3.lock").touch()
+    (tmp_path / "1-2-3-00000007.done").touch()
+    living = journal(folder)
+    folder.sweep()
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
+        f"{living.stream}.lock",
+        "folder.lock",
+    ]
+
+
 def test_streams_that_live_at_the_same_time_take_turns(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     one, other = journal(folder), journal(folder)
