@@ -1,0 +1,38 @@
+"""The application's client library for asyncio: the names of `isthmus.client`, with coroutines for methods.
+
+See `isthmus.client`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from isthmus.extra import require
+
+if TYPE_CHECKING:
+    from isthmus.client.durable_sender import AsyncDurableSender as DurableSender
+    from isthmus.client.identity import republish, unique_message_id
+    from isthmus.client.replicated_sender import AsyncReplicatedSender as ReplicatedSender
+
+__all__ = ["DurableSender", "ReplicatedSender", "republish", "unique_message_id"]
+
+# Name here → module, and the name there.
+_MODULES = {
+    "DurableSender": ("isthmus.client.durable_sender", "AsyncDurableSender"),
+    "ReplicatedSender": ("isthmus.client.replicated_sender", "AsyncReplicatedSender"),
+    "republish": ("isthmus.client.identity", "republish"),
+    "unique_message_id": ("isthmus.client.identity", "unique_message_id"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require("", f"isthmus.client.aio.{name}")
+    module, there = _MODULES[name]
+    return getattr(importlib.import_module(module), there)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
