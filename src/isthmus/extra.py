@@ -24,13 +24,16 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
 }
 """Of each extra the modules that show that it is installed."""
 
+_BASE = ("azure.servicebus",)
+# Of isthmus itself, which an installation without dependencies (`pip install --no-deps`) lacks.
+
 
 class MissingExtraError(IsthmusError):
     """Something needs an extra that is not installed.
 
     Attributes:
         what: what needs it, e.g. ``isthmus run``.
-        extra: its name in pyproject.toml.
+        extra: its name in pyproject.toml; empty: a package that isthmus itself depends on.
         missing: the modules that were not found.
     """
 
@@ -42,20 +45,21 @@ class MissingExtraError(IsthmusError):
 
     def text(self) -> str:
         modules = ", ".join(self.missing)
-        return f"{self.what} needs {modules}, which is not installed: pip install 'isthmus[{self.extra}]'"
+        wanted = f"'isthmus[{self.extra}]'" if self.extra else "isthmus"
+        return f"{self.what} needs {modules}, which is not installed: pip install {wanted}"
 
 
 def require(extra: str, what: str) -> None:
     """Check that an extra is installed, without importing it.
 
     Args:
-        extra: one of `EXTRAS`.
+        extra: one of `EXTRAS`; empty: what isthmus itself depends on.
         what: what needs it, for the error's text.
 
     Raises:
         MissingExtraError: a module of it is not installed.
     """
-    missing = tuple(module for module in EXTRAS[extra] if not _is_installed(module))
+    missing = tuple(module for module in (EXTRAS[extra] if extra else _BASE) if not _is_installed(module))
     if missing:
         raise MissingExtraError(what=what, extra=extra, missing=missing)
 

@@ -1,0 +1,43 @@
+"""The application's client library: senders and receivers that outlive a region.
+
+What it is: classes over azure-servicebus's own types, for applications that have a primary and a secondary namespace, or
+that must not lose a message while their namespace is away. They work the same with Azure and with namespaces of isthmus.
+`isthmus.client.aio` has the same names for asyncio. See docs/reference/client.md.
+
+The names are imported when they are first used, so that `import isthmus.client` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from isthmus.extra import require
+
+if TYPE_CHECKING:
+    from isthmus.client.circuit import Circuit
+    from isthmus.client.endpoint import Endpoint
+    from isthmus.client.failure import Failure, classify
+    from isthmus.client.identity import republish, unique_message_id
+
+__all__ = ["Circuit", "Endpoint", "Failure", "classify", "republish", "unique_message_id"]
+
+_MODULES = {
+    "Circuit": "isthmus.client.circuit",
+    "Endpoint": "isthmus.client.endpoint",
+    "Failure": "isthmus.client.failure",
+    "classify": "isthmus.client.failure",
+    "republish": "isthmus.client.identity",
+    "unique_message_id": "isthmus.client.identity",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require("", f"isthmus.client.{name}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,208 @@
+"""Where a namespace is reached by an application, and the SDK's clients for it.
+
+What it is: what an application passes for a namespace, in one form, and the azure-servicebus clients made from it. What it
+is not: a connection; the senders and receivers of this package make clients as they need them and discard them on failure.
+
+An endpoint is given as one of:
+    a connection string            as the portal or `isthmus namespace` shows it; the vendor's emulator included
+    (host, credential)             a credential as `ServiceBusClient` takes it, e.g. of azure-identity
+    "env:NAME"                     an environment variable that holds a connection string
+    "file:/path" or "file:/path#key"
+                                   a file with a connection string, or a JSON object or KEY=value lines that have it at key
+    an `Endpoint`
+
+Invariants:
+    I1. References (`env:`, `file:`) are resolved for each new client, so that a changed key or a moved namespace counts from
+        the next connection on.
+    I2. No repr, error or statistic holds a key or a token.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isthmus.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusClient
+    from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
+
+__all__ = ["Endpoint", "EndpointError", "EndpointLike"]
+
+Connection = str | tuple[str, Any]
+"""A connection string, or a host and a credential."""
+
+
+class EndpointError(InvalidArgumentError):
+    """What was given for a namespace leads to no connection; the text never repeats a connection string."""
+
+    code = "bad-endpoint"
+
+    def __init__(self, given: str = "", reason: str = "", hint: str = "") -> None:
+        super().__init__("", given=given, reason=reason, hint=hint)
+
+    def text(self) -> str:
+        a = self.attributes
+        return f"endpoint {a.get('given')}: {a.get('reason')}; {a.get('hint')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One namespace, as an application reaches it.
+
+    Attributes:
+        given: what it was made from, without secrets: a host, or the reference.
+        options: further arguments of `ServiceBusClient`, e.g. `transport_type`, `http_proxy`, `ssl_context`.
+    """
+
+    given: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    _resolve: Callable[[], Connection] = field(default=lambda: "", repr=False, compare=False)
+
+    @classmethod
+    def of(cls, value: EndpointLike, **options: Any) -> Endpoint:
+        """Read what an application passed for a namespace.
+
+        Args:
+            value: see this module.
+            options: further arguments of `ServiceBusClient`.
+
+        Raises:
+            EndpointError: it is none of these forms.
+        """
+        if isinstance(value, Endpoint):
+            return cls(value.given, {**value.options, **options}, value._resolve)
+        if isinstance(value, tuple):
+            host, credential = _host_and_credential(value)
+            return cls(host, options, lambda: (host, credential))
+        if not isinstance(value, str):
+            raise EndpointError(
+                type(value).__name__, "is no endpoint", "pass a connection string or (host, credential)"
+            )
+        for scheme, read in (("env:", _from_environment), ("file:", _from_file)):
+            if value.startswith(scheme):
+                return cls(value, options, partial(_resolved, value, read))
+        connection = _checked("given", value)
+        return cls(_host(connection), options, lambda: connection)
+
+    def resolve(self) -> Connection:
+        """The connection string, or host and credential, as they are now.
+
+        Raises:
+            EndpointError: the reference leads nowhere, or to no connection string.
+        """
+        return self._resolve()
+
+    @property
+    def host(self) -> str:
+        """Host, and port where the connection string has one, as it is now."""
+        connection = self.resolve()
+        return connection[0] if isinstance(connection, tuple) else _host(connection)
+
+    def client(self, **options: Any) -> ServiceBusClient:
+        """A new client of azure-servicebus.
+
+        Args:
+            options: arguments of `ServiceBusClient` that override those of this endpoint.
+        """
+        from azure.servicebus import ServiceBusClient
+
+        return self._make(ServiceBusClient, options)  # type: ignore[no-any-return]
+
+    def async_client(self, **options: Any) -> AsyncServiceBusClient:
+        """A new client of azure-servicebus for asyncio; arguments as for `client`."""
+        from azure.servicebus.aio import ServiceBusClient
+
+        return self._make(ServiceBusClient, options)  # type: ignore[no-any-return]
+
+    def _make(self, kind: Any, options: dict[str, Any]) -> Any:
+        connection = self.resolve()
+        chosen = {**self.options, **options}
+        if isinstance(connection, tuple):
+            return kind(connection[0], connection[1], **chosen)
+        return kind.from_connection_string(connection, **chosen)
+
+
+EndpointLike = str | tuple[str, Any] | Endpoint
+"""What the classes of this package take for a namespace."""
+
+
+def _host_and_credential(value: tuple[Any, ...]) -> tuple[str, Any]:
+    if len(value) != 2 or not isinstance(value[0], str) or not value[0] or isinstance(value[1], str):
+        raise EndpointError(
+            "tuple",
+            "is not (host, credential)",
+            'pass e.g. ("orders.servicebus.windows.net", DefaultAzureCredential())',
+        )
+    return value[0], value[1]
+
+
+def _checked(given: str, text: str) -> str:
+    parts = dict(part.strip().split("=", 1) for part in text.strip().rstrip(";").split(";") if "=" in part)
+    names = {name.lower() for name in parts}
+    if "endpoint" not in names:
+        raise EndpointError(
+            given, "is no connection string", 'it begins with "Endpoint=sb://…"; a bare host needs (host, credential)'
+        )
+    return text.strip()
+
+
+def _resolved(reference: str, read: Callable[[str], str]) -> str:
+    return _checked(reference, read(reference))
+
+
+def _host(connection: str) -> str:
+    for part in connection.split(";"):
+        name, _, value = part.strip().partition("=")
+        if name.lower() == "endpoint":
+            return value.partition("://")[2].strip("/") or value.strip("/")
+    return ""
+
+
+def _from_environment(reference: str) -> str:
+    name = reference.removeprefix("env:")
+    value = os.environ.get(name, "")
+    if not value:
+        raise EndpointError(reference, "the environment variable is not set", f"export {name}=…")
+    return value
+
+
+def _from_file(reference: str) -> str:
+    path, _, key = reference.removeprefix("file:").partition("#")
+    try:
+        text = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise EndpointError(reference, f"the file cannot be read ({reason})", "check the path and its rights") from None
+    if not key:
+        return text
+    return value_at(reference, text, key)
+
+
+def value_at(reference: str, text: str, key: str) -> str:
+    """The text at a key of a JSON object or of KEY=value lines.
+
+    Raises:
+        EndpointError: there is none.
+    """
+    found: object = ""
+    if text.startswith("{"):
+        try:
+            found = json.loads(text).get(key, "")
+        except ValueError:
+            raise EndpointError(reference, "starts as JSON but is malformed", "correct the document") from None
+    else:
+        for line in text.splitlines():
+            name, _, value = line.strip().removeprefix("export ").partition("=")
+            if name.strip() == key:
+                found = value.strip().strip("\"'")
+                break
+    if not isinstance(found, str) or not found:
+        raise EndpointError(reference, f"has no text at {key!r}", "write a JSON object or KEY=value lines")
+    return found

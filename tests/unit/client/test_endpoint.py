@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isthmus.client.endpoint import Endpoint, EndpointError
+
+STRING = "Endpoint=sb://orders.example.net/;SharedAccessKeyName=send;SharedAccessKey=c2VjcmV0"
+
+
+def test_a_connection_string_makes_a_client_and_shows_no_key() -> None:
+    endpoint = Endpoint.of(STRING, retry_total=0)
+    assert endpoint.host == "orders.example.net"
+    assert "c2VjcmV0" not in repr(endpoint)
+    assert endpoint.client().fully_qualified_namespace == "orders.example.net"
+
+
+def test_a_host_with_a_credential() -> None:
+    class Credential:
+        def get_token(self, *_: Any, **__: Any) -> Any:
+            raise AssertionError
+
+    endpoint = Endpoint.of(("orders.example.net", Credential()))
+    assert endpoint.client().fully_qualified_namespace == "orders.example.net"
+
+
+def test_the_emulators_connection_string_keeps_its_port() -> None:
+    local = "Endpoint=sb://localhost:5673;SharedAccessKeyName=a;SharedAccessKey=Yg==;UseDevelopmentEmulator=true;"
+    assert Endpoint.of(local).client().fully_qualified_namespace == "localhost:5673"
+
+
+def test_references_are_read_again_for_each_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1."""
+    path = tmp_path / "endpoints.json"
+    path.write_text(json.dumps({"primary": STRING}))
+    endpoint = Endpoint.of(f"file:{path}#primary")
+    assert endpoint.host == "orders.example.net"
+    path.write_text(json.dumps({"primary": STRING.replace("orders.", "moved.")}))
+    assert endpoint.client().fully_qualified_namespace == "moved.example.net"
+    monkeypatch.setenv("SENDER_ENDPOINT", STRING)
+    assert Endpoint.of("env:SENDER_ENDPOINT").host == "orders.example.net"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("orders.example.net", "no connection string"),
+        (("orders.example.net", "key"), "not (host, credential)"),
+        (7, "is no endpoint"),
+    ],
+)
+def test_what_is_no_endpoint_is_refused_at_once(given: Any, told: str) -> None:
+    with pytest.raises(EndpointError) as raised:
+        Endpoint.of(given)
+    assert told in str(raised.value)
+
+
+def test_an_error_shows_no_key(tmp_path: Path) -> None:
+    """I2."""
+    with pytest.raises(EndpointError) as raised:
+        Endpoint.of("SharedAccessKeyName=send;SharedAccessKey=c2VjcmV0")
+    assert "c2VjcmV0" not in str(raised.value)
+    with pytest.raises(EndpointError, match="cannot be read"):
+        Endpoint.of(f"file:{tmp_path}/none").client()
+    with pytest.raises(EndpointError, match="not set"):
+        Endpoint.of("env:NO_SUCH_NAME_HERE").client()
