@@ -1,0 +1,533 @@
+"""A receiver of several namespaces: their branches, the list of seen messages, and the machine between them.
+
+What it is: the thin shell that `ReplicatedReceiver` and `FailoverReceiver` share, for threads and for asyncio: it carries events into
+`Merge` under one lock, and effects out to branches and list. What it is not: decisions.
+
+Order of one message: claimed in the list; handed over; handled by the application; marked as handled, durably; settled at its
+namespace, and its copy at the other. A kill between any two of these repeats at most what comes before the mark.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from isthmus.client.endpoint import Endpoint
+from isthmus.client.failure import Failure
+from isthmus.client.receive.branch import Branch, BranchState, Source
+from isthmus.client.receive.merge import Action, Ask, Counts, Delivery, Effect, Merge, Release, Renew, Settle
+from isthmus.client.receive.message_key import arrived, keys_of
+from isthmus.client.seen.store import Keys, SeenStore, SeenStoreError
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusReceivedMessage
+
+__all__ = ["Engine", "EngineState"]
+
+_LOGGER = logging.getLogger(__name__)
+_LEAST_RENEW_SECONDS = 0.3
+_SWEEP_SECONDS = 10.0
+_STOP_SECONDS = 5.0
+SETTLE_SECONDS = 30.0
+_REFUSALS = (Failure.MISSING, Failure.FORBIDDEN, Failure.REFUSED, Failure.MISUSE)
+Skip = Callable[["ServiceBusReceivedMessage", str], bool]
+
+
+@dataclass(slots=True)
+class _Handed:
+    """A message that the application has or had."""
+
+    number: int
+    side: str
+    keys: Keys
+    is_settled: bool = False
+    is_deferred: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """What a receiver has done: see `Counts`, and:
+
+    Attributes:
+        counts: of messages.
+        waiting: messages that could be handed over now.
+        unsettled: deliveries that are not settled.
+        held_by_others: deliveries whose message another receiver has, or about which the list has not answered.
+        skipped: deliveries that were settled since they are older than the watermark.
+        handled_twice: messages that were handled though the list said meanwhile that they were handled by another receiver: their
+            handler took longer than the lock or the lease.
+        forgotten_early: ids that the list forgot within its window, since there were too many.
+        seen_errors: how often the list failed.
+        namespaces: each namespace.
+    """
+
+    counts: Counts
+    waiting: int
+    unsettled: int
+    held_by_others: int
+    skipped: int
+    handled_twice: int
+    forgotten_early: int
+    seen_errors: int
+    namespaces: Mapping[str, BranchState]
+
+
+class Engine:
+    """Branches, list and machine.
+
+    Args:
+        endpoints: the namespaces by name; the first leads.
+        source: what is read at each.
+        seen: the list; it is closed with the engine.
+        prefetch: see `Merge`.
+        max_renewal_seconds: see `Merge`.
+        order_wait_seconds: see `Merge`.
+        skip: says of a message that it was handled before, though the list does not know it.
+        on_lost: is told of a failure of a namespace.
+        on_open: is told that a namespace is connected.
+    """
+
+    def __init__(
+        self,
+        endpoints: Mapping[str, Endpoint],
+        source: Source,
+        seen: SeenStore,
+        *,
+        prefetch: int = 20,
+        max_renewal_seconds: float = 300.0,
+        order_wait_seconds: float = 1.0,
+        connect_seconds: float = 15.0,
+        skip: Skip | None = None,
+        on_lost: Callable[[str, Failure], None] = lambda side, failure: None,
+        on_open: Callable[[str], None] = lambda side: None,
+    ) -> None:
+        self.owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self.seen = seen
+        self._endpoints = dict(endpoints)
+        self._source = replace(source, prefetch=prefetch)
+        self._connect_seconds = connect_seconds
+        self._skip = skip
+        self._on_lost = on_lost
+        self._on_open = on_open
+        self._merge = Merge(
+            tuple(endpoints),
+            prefetch=prefetch,
+            keeps_order=source.session_id is not None,
+            order_wait_seconds=order_wait_seconds,
+            max_renewal_seconds=max_renewal_seconds,
+        )
+        self._changed = threading.Condition()
+        self._branches: dict[str, Branch] = {}
+        self._past: dict[str, BranchState] = {}
+        self._identities: dict[str, str] = {}
+        self._refusals: dict[str, BaseException] = {}
+        self._messages: dict[int, ServiceBusReceivedMessage] = {}
+        self._claiming: set[int] = set()
+        self._handed: weakref.WeakKeyDictionary[Any, _Handed] = weakref.WeakKeyDictionary()
+        self._listeners: list[Callable[[], None]] = []
+        self._number = self._wanted = 0
+        self._skipped = self._handled_twice = self._forgotten_early = self._seen_errors = 0
+        self._stopping = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="isthmus-seen", daemon=True)
+
+    # ---- life
+
+    def start(self, sides: Iterable[str] | None = None) -> None:
+        """Begin with these namespaces, by default all."""
+        self._keeper.start()
+        for side in self._endpoints if sides is None else sides:
+            self.open_side(side)
+
+    def open_side(self, side: str) -> None:
+        """Read at a namespace; nothing happens where it is read."""
+        with self._changed:
+            if side in self._branches:
+                return
+            branch = self._branches[side] = Branch(
+                side, self._endpoints[side], self._source, self, connect_seconds=self._connect_seconds
+            )
+        branch.start()
+
+    def wait_open(self, seconds: float) -> None:
+        """Block until a namespace is connected, or so long.
+
+        Raises:
+            Exception: what every namespace answered: that the entity is missing, that it is not permitted, or that the call is wrong.
+        """
+
+        def is_decided() -> bool:
+            return bool(self._identities) or len(self._refusals) == len(self._branches)
+
+        with self._changed:
+            self._changed.wait_for(is_decided, seconds)
+            refused = list(self._refusals.values()) if not self._identities and is_decided() else []
+        if refused:
+            self.close()
+            raise refused[0]
+
+    def close_side(self, side: str, seconds: float = _STOP_SECONDS) -> None:
+        """Read no more at a namespace; what is not with the application goes back to it. Blocks so long at most."""
+        branch = self._leave(side)
+        if branch is not None:
+            branch.stop(seconds)
+            self._past[side] = branch.state()
+
+    def close(self) -> None:
+        """End; what the application has not settled comes again. Blocks for some seconds at most."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        branches = [branch for side in list(self._branches) if (branch := self._leave(side)) is not None]
+        for branch in branches:
+            branch.stop(0.0)
+        limit = time.monotonic() + _STOP_SECONDS
+        for branch in branches:
+            branch.stop(max(0.0, limit - time.monotonic()))
+            self._past[branch.side] = branch.state()
+        self._keeper.join(_STOP_SECONDS)
+        self._notify()
+        try:
+            self.seen.retire(self.owner)
+            self.seen.close()
+        except SeenStoreError as error:
+            _LOGGER.warning("%s", error)
+
+    def _leave(self, side: str) -> Branch | None:
+        with self._changed:
+            branch = self._branches.get(side)
+            if branch is None:
+                return None
+            effects = self._merge.closed(side, time.monotonic())
+            del self._branches[side]
+            for effect in effects:
+                message = self._messages.get(effect.number) if isinstance(effect, Settle) else None
+                if isinstance(effect, Settle) and message is not None:
+                    branch.settle(message, effect.action)
+        self._carry_out([each for each in effects if isinstance(each, Release)])
+        return branch
+
+    # ---- what the application does
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call this, from any thread, when messages are ready or the engine has ended."""
+        self._listeners.append(listener)
+
+    def take(self, limit: int) -> list[ServiceBusReceivedMessage]:
+        """Messages that are ready now; never blocks on a namespace."""
+        with self._changed:
+            self._wanted = 0
+            numbers = self._merge.take(limit, time.monotonic())
+            return [self._messages[number] for number in numbers]
+
+    def want(self, count: int) -> None:
+        """The application waits for so many messages at once."""
+        with self._changed:
+            self._wanted = count
+
+    def wait_ready(self, seconds: float) -> bool:
+        """Block until messages are ready; False if none were in that time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._merge.ready > 0 or self._stopping.is_set(), seconds)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended."""
+        return self._stopping.is_set()
+
+    def complete(self, message: ServiceBusReceivedMessage) -> None:
+        """Mark as handled, durably; the namespaces are told later. Blocks on the list alone.
+
+        Raises:
+            SeenStoreError: the list does not answer; the call may be repeated.
+            MessageAlreadySettled: it is settled.
+            ValueError: it was not received here.
+        """
+        handed = self._handed_of(message, "complete")
+        self._mark(handed)
+        handed.is_settled = True
+        with self._changed:
+            effects = self._merge.handled(handed.number)
+        self._carry_out(effects)
+
+    def abandon(self, message: ServiceBusReceivedMessage) -> None:
+        """The handler failed: the message is handed over again.
+
+        Raises:
+            MessageAlreadySettled: it is settled.
+            ValueError: it was not received here.
+        """
+        handed = self._handed_of(message, "abandon")
+        handed.is_settled = True
+        with self._changed:
+            effects = self._merge.failed(handed.number, time.monotonic())
+        self._carry_out(effects)
+
+    def settle(self, message: ServiceBusReceivedMessage, what: str, *arguments: Any, **options: Any) -> None:
+        """Dead-letter or defer at the namespace, and then mark as handled; blocks until both are done.
+
+        Args:
+            message: what was handed over.
+            what: the name of the SDK receiver's method.
+            arguments: of that method, after the message.
+            options: of that method.
+
+        Raises:
+            TimeoutError: its namespace did not answer; the message comes again.
+            ServiceBusError: its namespace refused.
+            SeenStoreError: the list does not answer; the call may not be repeated, and a copy may be handled again.
+        """
+        handed = self._handed_of(message, what.partition("_message")[0])
+        with self._changed:
+            found = self._merge.deliveries_of(handed.number)
+            chosen = next((each for each in found if each.side in self._branches), None)
+            target = None if chosen is None else self._messages.get(chosen.number)
+            branch = None if chosen is None else self._branches[chosen.side]
+        if chosen is None or target is None or branch is None:
+            self.abandon(message)
+            raise ConnectionError(f"the namespace {handed.side} of the message is away; it comes again")
+        future = branch.call(lambda receiver: getattr(receiver, what)(target, *arguments, **options))
+        try:
+            future.result(SETTLE_SECONDS)
+        except Exception:
+            self.abandon(message)
+            raise
+        handed.is_settled = True
+        self._mark(handed)
+        with self._changed:
+            effects = self._merge.handled(handed.number, settled=chosen.number)
+        self._carry_out(effects)
+
+    def renew(self, message: ServiceBusReceivedMessage) -> datetime:
+        """Renew the lock now, though it is renewed anyway.
+
+        Raises:
+            MessageLockLostError: it is gone.
+            TimeoutError: the namespace did not answer.
+        """
+        from azure.servicebus.exceptions import MessageLockLostError
+
+        handed = self._handed_of(message, "renew")
+        branch = self._branches.get(handed.side)
+        if branch is None or handed.number not in self._merge:
+            raise MessageLockLostError
+        renewed: datetime = branch.call(lambda receiver: receiver.renew_message_lock(message)).result(SETTLE_SECONDS)
+        return renewed
+
+    def side_of(self, message: ServiceBusReceivedMessage) -> str:
+        """Which namespace delivered a message.
+
+        Raises:
+            ValueError: it was not received here.
+        """
+        handed = self._handed.get(message)
+        if handed is None:
+            raise ValueError("the message was not received by this receiver")
+        return handed.side
+
+    def receive_deferred(self, side: str, sequence_numbers: int | list[int]) -> list[ServiceBusReceivedMessage]:
+        """Messages that were deferred at a namespace.
+
+        Raises:
+            ConnectionError: it is not read.
+            TimeoutError: it did not answer.
+        """
+        found: list[ServiceBusReceivedMessage] = self.call(
+            side, lambda receiver: receiver.receive_deferred_messages(sequence_numbers)
+        )
+        with self._changed:
+            for message in found:
+                self._number += 1
+                keys = keys_of(arrived(message), self._identities[side], self._source.entity)
+                self._messages[self._number] = message
+                self._handed[message] = _Handed(self._number, side, keys, is_deferred=True)
+                self._merge.fetched(Delivery(self._number, side, keys, self._renew_seconds(message)), time.monotonic())
+        return found
+
+    def call(self, side: str, what: Callable[[Any], Any]) -> Any:
+        """Do something with the SDK's receiver at a namespace, and give its result.
+
+        Raises:
+            ConnectionError: it is not read.
+            TimeoutError: it did not answer.
+        """
+        branch = self._branches.get(side)
+        if branch is None:
+            raise ConnectionError(f"{side} is not read at the moment")
+        return branch.call(what).result(SETTLE_SECONDS)
+
+    def state(self) -> EngineState:
+        """What was done so far."""
+        with self._changed:
+            namespaces = {**self._past, **{side: branch.state() for side, branch in self._branches.items()}}
+            return EngineState(
+                replace(self._merge.counts),
+                self._merge.ready,
+                len(self._merge),
+                self._merge.asking,
+                self._skipped,
+                self._handled_twice,
+                self._forgotten_early,
+                self._seen_errors,
+                namespaces,
+            )
+
+    def is_idle(self, side: str) -> bool:
+        """Whether no delivery of a namespace is unsettled."""
+        with self._changed:
+            return not self._merge.unsettled_of(side)
+
+    # ---- what the branches tell
+
+    def on_open(self, side: str, identity: str) -> None:
+        with self._changed:
+            self._identities[side] = identity
+            self._merge.opened(side)
+            self._changed.notify_all()
+        self._on_open(side)
+
+    def on_lost(self, side: str, failure: Failure, error: BaseException) -> None:
+        _LOGGER.info("receiver of %s at %s: %s: %s", self._source.entity, side, failure.value, error)
+        with self._changed:
+            effects = self._merge.lost(side, time.monotonic())
+            if failure in _REFUSALS:
+                self._refusals[side] = error
+                self._changed.notify_all()
+        self._carry_out(effects)
+        self._on_lost(side, failure)
+
+    def on_turn(self, side: str) -> int:
+        with self._changed:
+            effects = self._merge.tick(time.monotonic())
+            if len(self._messages) > 2 * len(self._merge) + 100:
+                self._messages = {
+                    number: each
+                    for number, each in self._messages.items()
+                    if number in self._merge or number in self._claiming
+                }
+            room = self._merge.demand(side, self._wanted)
+        self._carry_out(effects)
+        return room
+
+    def on_messages(self, side: str, messages: list[ServiceBusReceivedMessage]) -> None:
+        deliveries = []
+        with self._changed:
+            for message in messages:
+                if self._skip is not None and self._skip(message, side):
+                    self._skipped += 1
+                    if side in self._branches:
+                        self._branches[side].settle(message, Action.COMPLETE)
+                    continue
+                self._number += 1
+                keys = keys_of(arrived(message), self._identities[side], self._source.entity)
+                self._messages[self._number] = message
+                self._claiming.add(self._number)
+                self._handed[message] = _Handed(self._number, side, keys)
+                deliveries.append(Delivery(self._number, side, keys, self._renew_seconds(message)))
+        verdicts = self._claim([each.keys for each in deliveries])
+        effects: list[Effect] = []
+        with self._changed:
+            now = time.monotonic()
+            for delivery, verdict in zip(deliveries, verdicts, strict=True):
+                self._claiming.discard(delivery.number)
+                effects += self._merge.received(delivery, verdict, now)
+        self._carry_out(effects)
+
+    # ---- within
+
+    def _renew_seconds(self, message: ServiceBusReceivedMessage) -> float:
+        if self._source.session_id is not None:
+            return math.inf
+        until = message.locked_until_utc
+        if until is None:
+            return math.inf
+        return max(_LEAST_RENEW_SECONDS, (until - datetime.now(UTC)).total_seconds() / 2)
+
+    def _claim(self, messages: Sequence[Keys]) -> Sequence[Any]:
+        if not messages:
+            return []
+        try:
+            return self.seen.claim(messages, self.owner)
+        except SeenStoreError as error:
+            self._seen_failed(error)
+            return [None] * len(messages)
+
+    def _mark(self, handed: _Handed) -> None:
+        try:
+            (is_first,) = self.seen.handle([handed.keys], self.owner)
+        except SeenStoreError as error:
+            self._seen_failed(error)
+            raise
+        self._handled_twice += not is_first and not handed.is_deferred
+
+    def _handed_of(self, message: ServiceBusReceivedMessage, action: str) -> _Handed:
+        from azure.servicebus.exceptions import MessageAlreadySettled
+
+        handed = self._handed.get(message)
+        if handed is None:
+            raise ValueError("the message was not received by this receiver")
+        if handed.is_settled:
+            raise MessageAlreadySettled(action=action)
+        return handed
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        asks: list[Ask] = []
+        for effect in effects:
+            if isinstance(effect, Ask):
+                asks.append(effect)
+            elif isinstance(effect, Release):
+                self._release(effect.keys)
+            else:
+                branch, message = self._branches.get(effect.side), self._messages.get(effect.number)
+                if branch is None or message is None:
+                    continue
+                if isinstance(effect, Renew):
+                    branch.renew(message)
+                else:
+                    branch.settle(message, effect.action)
+        if asks:
+            verdicts = self._claim([each.keys for each in asks])
+            further: list[Effect] = []
+            with self._changed:
+                for ask, verdict in zip(asks, verdicts, strict=True):
+                    further += self._merge.answered(ask, verdict, time.monotonic())
+            self._carry_out(further)
+        if self._merge.ready:
+            self._notify()
+
+    def _release(self, keys: Keys) -> None:
+        try:
+            self.seen.release([keys], self.owner)
+        except SeenStoreError as error:  # it ends with the lease of this owner, or when it is asked for again
+            self._seen_failed(error)
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+        for listener in self._listeners:
+            listener()
+
+    def _seen_failed(self, error: SeenStoreError) -> None:
+        self._seen_errors += 1
+        _LOGGER.warning("%s", error)
+
+    def _keep(self) -> None:
+        """Renews this owner's claims, and keeps the list within its bounds."""
+        lease = self.seen.bounds.lease.total_seconds() / 3
+        sweep_at = time.monotonic()
+        while not self._stopping.wait(min(lease, _SWEEP_SECONDS)):
+            try:
+                self.seen.renew(self.owner)
+                if time.monotonic() >= sweep_at:
+                    sweep_at = time.monotonic() + _SWEEP_SECONDS
+                    self._forgotten_early += self.seen.sweep().by_count
+            except SeenStoreError as error:
+                self._seen_failed(error)
