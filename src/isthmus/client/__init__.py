@@ -17,12 +17,25 @@ from isthmus.extra import require
 if TYPE_CHECKING:
     from isthmus.client.circuit import Circuit
     from isthmus.client.endpoint import Endpoint
+    from isthmus.client.failover_receiver import FailoverReceiver
     from isthmus.client.failure import Failure, classify
     from isthmus.client.identity import republish, unique_message_id
+    from isthmus.client.replicated_receiver import ReplicatedReceiver
 
-__all__ = ["Circuit", "Endpoint", "Failure", "classify", "republish", "unique_message_id"]
+__all__ = [
+    "FailoverReceiver",
+    "ReplicatedReceiver",
+    "Circuit",
+    "Endpoint",
+    "Failure",
+    "classify",
+    "republish",
+    "unique_message_id",
+]
 
 _MODULES = {
+    "FailoverReceiver": "isthmus.client.failover_receiver",
+    "ReplicatedReceiver": "isthmus.client.replicated_receiver",
     "Circuit": "isthmus.client.circuit",
     "Endpoint": "isthmus.client.endpoint",
     "Failure": "isthmus.client.failure",

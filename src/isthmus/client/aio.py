@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 from isthmus.extra import require
 
 if TYPE_CHECKING:
+    from isthmus.client.failover_receiver_async import FailoverReceiver
     from isthmus.client.identity import republish, unique_message_id
+    from isthmus.client.replicated_receiver_async import ReplicatedReceiver
 
-__all__ = ["republish", "unique_message_id"]
+__all__ = ["FailoverReceiver", "ReplicatedReceiver", "republish", "unique_message_id"]
 
 _MODULES = {
+    "FailoverReceiver": "isthmus.client.failover_receiver_async",
+    "ReplicatedReceiver": "isthmus.client.replicated_receiver_async",
     "republish": "isthmus.client.identity",
     "unique_message_id": "isthmus.client.identity",
 }

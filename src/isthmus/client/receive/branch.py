@@ -65,10 +65,17 @@ class Source:
     def receiver(self, client: ServiceBusClient) -> ServiceBusReceiver:
         """A receiver of the SDK; not open yet."""
         chosen: dict[str, Any] = {"prefetch_count": self.prefetch, **dict(self.options)}
-        if self.sub_queue:
-            chosen["sub_queue"] = self.sub_queue
         if self.session_id is not None:
             chosen["session_id"] = self.session_id
+        return self._of(client, chosen)
+
+    def browser(self, client: ServiceBusClient) -> ServiceBusReceiver:
+        """A receiver for a peek: it takes no session, and no message."""
+        return self._of(client, dict(self.options))
+
+    def _of(self, client: ServiceBusClient, chosen: dict[str, Any]) -> ServiceBusReceiver:
+        if self.sub_queue:
+            chosen["sub_queue"] = self.sub_queue
         if self.subscription:
             return client.get_subscription_receiver(self.entity, self.subscription, **chosen)
         return client.get_queue_receiver(self.entity, **chosen)
@@ -224,6 +231,8 @@ class Branch:
         self._receiver = receiver
         self._renew_at = 0.0
         self._circuit.succeeded()
+        if self._stopping.is_set():
+            return None
         self._owner.on_open(self.side, _identity(receiver, self._endpoint))
         return receiver
 
@@ -259,7 +268,8 @@ class Branch:
         self._circuit.failed(time.monotonic())
         self._drop_commands(error)
         self._close()
-        self._owner.on_lost(self.side, classify(error), error)
+        if not self._stopping.is_set():  # another branch may be open in its place by then
+            self._owner.on_lost(self.side, classify(error), error)
 
     def _drop_commands(self, error: BaseException) -> None:
         while self._commands:
@@ -290,7 +300,7 @@ class Branch:
                     receiver.complete_message(message)
                 elif action is Action.ABANDON or not _give_back(receiver, message):
                     receiver.abandon_message(message)
-        except Exception as error:  # noqa: BLE001 - judged by its class
+        except Exception as error:
             self._settle_failures += 1
             if classify(error).region_may_be_gone:
                 raise
@@ -302,7 +312,7 @@ class Branch:
     def _renew(self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
         try:
             receiver.renew_message_lock(message, timeout=_RENEW_TIMEOUT_SECONDS)
-        except Exception as error:  # noqa: BLE001 - judged by its class
+        except Exception as error:
             if classify(error).region_may_be_gone:
                 raise
 

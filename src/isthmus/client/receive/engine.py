@@ -17,6 +17,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from isthmus.client.endpoint import Endpoint
 from isthmus.client.failure import Failure
 from isthmus.client.receive.branch import Branch, BranchState, Source
 from isthmus.client.receive.merge import Action, Ask, Counts, Delivery, Effect, Merge, Release, Renew, Settle
-from isthmus.client.receive.message_key import arrived, keys_of
+from isthmus.client.receive.message_key import Arrived, arrived, keys_of
 from isthmus.client.seen.store import Keys, SeenStore, SeenStoreError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _SWEEP_SECONDS = 10.0
 _STOP_SECONDS = 5.0
 SETTLE_SECONDS = 30.0
 _REFUSALS = (Failure.MISSING, Failure.FORBIDDEN, Failure.REFUSED, Failure.MISUSE)
-Skip = Callable[["ServiceBusReceivedMessage", str], bool]
+Skip = Callable[["ServiceBusReceivedMessage", Arrived, str], bool]
 
 
 @dataclass(slots=True)
@@ -94,6 +95,7 @@ class Engine:
         skip: says of a message that it was handled before, though the list does not know it.
         on_lost: is told of a failure of a namespace.
         on_open: is told that a namespace is connected.
+        on_settled: is told of each message that the application handled, or abandoned.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class Engine:
         skip: Skip | None = None,
         on_lost: Callable[[str, Failure], None] = lambda side, failure: None,
         on_open: Callable[[str], None] = lambda side: None,
+        on_settled: Callable[[ServiceBusReceivedMessage, bool], None] = lambda message, is_handled: None,
     ) -> None:
         self.owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self.seen = seen
@@ -118,6 +121,7 @@ class Engine:
         self._skip = skip
         self._on_lost = on_lost
         self._on_open = on_open
+        self._on_settled = on_settled
         self._merge = Merge(
             tuple(endpoints),
             prefetch=prefetch,
@@ -174,12 +178,12 @@ class Engine:
             self.close()
             raise refused[0]
 
-    def close_side(self, side: str, seconds: float = _STOP_SECONDS) -> None:
-        """Read no more at a namespace; what is not with the application goes back to it. Blocks so long at most."""
+    def leave_side(self, side: str) -> None:
+        """Read no more at a namespace; what is not with the application goes back to it. Does not wait for the namespace."""
         branch = self._leave(side)
         if branch is not None:
-            branch.stop(seconds)
             self._past[side] = branch.state()
+            branch.stop(0.0)
 
     def close(self) -> None:
         """End; what the application has not settled comes again. Blocks for some seconds at most."""
@@ -256,6 +260,7 @@ class Engine:
         handed.is_settled = True
         with self._changed:
             effects = self._merge.handled(handed.number)
+        self._on_settled(message, True)
         self._carry_out(effects)
 
     def abandon(self, message: ServiceBusReceivedMessage) -> None:
@@ -269,6 +274,7 @@ class Engine:
         handed.is_settled = True
         with self._changed:
             effects = self._merge.failed(handed.number, time.monotonic())
+        self._on_settled(message, False)
         self._carry_out(effects)
 
     def settle(self, message: ServiceBusReceivedMessage, what: str, *arguments: Any, **options: Any) -> None:
@@ -304,6 +310,7 @@ class Engine:
         self._mark(handed)
         with self._changed:
             effects = self._merge.handled(handed.number, settled=chosen.number)
+        self._on_settled(message, True)
         self._carry_out(effects)
 
     def renew(self, message: ServiceBusReceivedMessage) -> datetime:
@@ -352,6 +359,11 @@ class Engine:
                 self._merge.fetched(Delivery(self._number, side, keys, self._renew_seconds(message)), time.monotonic())
         return found
 
+    def begin(self, side: str, what: Callable[[Any], Any]) -> Future[Any] | None:
+        """Do something with the SDK's receiver at a namespace; None where that is not read."""
+        branch = self._branches.get(side)
+        return None if branch is None else branch.call(what)
+
     def call(self, side: str, what: Callable[[Any], Any]) -> Any:
         """Do something with the SDK's receiver at a namespace, and give its result.
 
@@ -359,10 +371,10 @@ class Engine:
             ConnectionError: it is not read.
             TimeoutError: it did not answer.
         """
-        branch = self._branches.get(side)
-        if branch is None:
+        future = self.begin(side, what)
+        if future is None:
             raise ConnectionError(f"{side} is not read at the moment")
-        return branch.call(what).result(SETTLE_SECONDS)
+        return future.result(SETTLE_SECONDS)
 
     def state(self) -> EngineState:
         """What was done so far."""
@@ -419,19 +431,21 @@ class Engine:
 
     def on_messages(self, side: str, messages: list[ServiceBusReceivedMessage]) -> None:
         deliveries = []
-        with self._changed:
-            for message in messages:
-                if self._skip is not None and self._skip(message, side):
-                    self._skipped += 1
-                    if side in self._branches:
-                        self._branches[side].settle(message, Action.COMPLETE)
-                    continue
-                self._number += 1
-                keys = keys_of(arrived(message), self._identities[side], self._source.entity)
-                self._messages[self._number] = message
-                self._claiming.add(self._number)
-                self._handed[message] = _Handed(self._number, side, keys)
-                deliveries.append(Delivery(self._number, side, keys, self._renew_seconds(message)))
+        for message in messages:
+            told = arrived(message)
+            if self._skip is not None and self._skip(message, told, side):  # not under the lock: it has one of its own
+                self._skipped += 1
+                branch = self._branches.get(side)
+                if branch is not None:
+                    branch.settle(message, Action.COMPLETE)
+                continue
+            keys = keys_of(told, self._identities[side], self._source.entity)
+            with self._changed:
+                number = self._number = self._number + 1
+                self._messages[number] = message
+                self._claiming.add(number)
+                self._handed[message] = _Handed(number, side, keys)
+            deliveries.append(Delivery(number, side, keys, self._renew_seconds(message)))
         verdicts = self._claim([each.keys for each in deliveries])
         effects: list[Effect] = []
         with self._changed:

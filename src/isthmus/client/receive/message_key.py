@@ -25,7 +25,7 @@ from isthmus.message.provenance import OFFSET_DIGITS, Provenance, digest, iso
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage
 
-__all__ = ["Arrived", "arrived", "enqueued_ms", "entered_ms", "keys_of"]
+__all__ = ["Arrived", "arrived", "enqueued_ms", "entered_ms", "is_proven_copy", "keys_of"]
 
 _KEY_BYTES = 16
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -72,6 +72,13 @@ def keys_of(message: Arrived, namespace: str, entity: str) -> Keys:
     if not message.message_id:
         return (place,)
     return (place, _key("id", message.message_id, proof))
+
+
+def is_proven_copy(message: Arrived) -> bool:
+    """Whether a route made the message: it bears provenance that fits it."""
+    return message.is_data and (
+        Provenance.read(message.properties, message.message_id.encode(), message.body) is not None
+    )
 
 
 def entered_ms(message: Arrived) -> int:
