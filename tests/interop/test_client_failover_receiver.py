@@ -124,7 +124,7 @@ def test_over_and_back_by_hand_in_the_order_of_the_guide(opening: Opening, pair:
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 def test_over_by_itself_when_the_primary_is_away_and_back_when_it_answers(
-    opening: Opening, pair: Pair, how: str
+    opening: Opening, pair: Pair, queue: str, how: str
 ) -> None:
     a, b = pair
     with opening(fail_over_after=2 * SECOND, fail_back_after=2 * SECOND) as receiver:

@@ -139,6 +139,7 @@ class Engine:
         self._handed: weakref.WeakKeyDictionary[Any, _Handed] = weakref.WeakKeyDictionary()
         self._listeners: list[Callable[[], None]] = []
         self._number = self._wanted = 0
+        self._claimed_until = -math.inf
         self._skipped = self._handled_twice = self._forgotten_early = self._seen_errors = 0
         self._stopping = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="isthmus-seen", daemon=True)
@@ -229,7 +230,10 @@ class Engine:
         """Messages that are ready now; never blocks on a namespace."""
         with self._changed:
             self._wanted = 0
-            numbers = self._merge.take(limit, time.monotonic())
+            now = time.monotonic()
+            if self._merge.ready and now >= self._claimed_until:
+                self._merge.doubted(now)
+            numbers = self._merge.take(limit, now)
             return [self._messages[number] for number in numbers]
 
     def want(self, count: int) -> None:
@@ -468,11 +472,17 @@ class Engine:
     def _claim(self, messages: Sequence[Keys]) -> Sequence[Any]:
         if not messages:
             return []
+        asked_at = time.monotonic()
         try:
-            return self.seen.claim(messages, self.owner)
+            verdicts = self.seen.claim(messages, self.owner)
+            self._claimed(asked_at)
+            return verdicts
         except SeenStoreError as error:
             self._seen_failed(error)
             return [None] * len(messages)
+
+    def _claimed(self, asked_at: float) -> None:
+        self._claimed_until = asked_at + self.seen.bounds.lease.total_seconds()
 
     def _mark(self, handed: _Handed) -> None:
         try:
@@ -539,7 +549,9 @@ class Engine:
         sweep_at = time.monotonic()
         while not self._stopping.wait(min(lease, _SWEEP_SECONDS)):
             try:
+                asked_at = time.monotonic()
                 self.seen.renew(self.owner)
+                self._claimed(asked_at)
                 if time.monotonic() >= sweep_at:
                     sweep_at = time.monotonic() + _SWEEP_SECONDS
                     self._forgotten_early += self.seen.sweep().by_count

@@ -269,6 +269,15 @@ class Merge:
         is_unused = verdict in (Verdict.NEW, Verdict.MINE) and not any(key in self._entries for key in ask.keys)
         return [Release(ask.keys)] if is_unused else []
 
+    def doubted(self, now: float) -> None:
+        """The claims may have run out, since this process stood still: nothing is handed over before the list is asked again."""
+        for entry in [*self._ready, *self._waiting]:
+            for held in (entry.current, *entry.copies):
+                held.entry = None
+                held.ask_at = now
+            entry.copies.clear()
+            self._remove(entry)
+
     def take(self, limit: int, now: float) -> list[int]:
         """Hands messages over to the application: the numbers of their deliveries."""
         taken = []

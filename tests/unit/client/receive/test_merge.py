@@ -190,6 +190,21 @@ def test_a_message_that_nobody_takes_goes_back_in_time(merge: Merge) -> None:
     assert merge.take(1, 300) == []
 
 
+def test_after_standing_still_the_list_is_asked_before_anything_is_handed_over(merge: Merge) -> None:
+    """M1: another receiver may have handled it when this one's lease was over."""
+    merge.received(delivery(1, A, "m"), NEW, 0)
+    merge.received(delivery(2, B, "m"), MINE, 0)
+    merge.received(delivery(3, A, "n"), NEW, 0)
+    merge.doubted(60)
+    assert merge.take(10, 60) == []
+    asks = merge.tick(60)
+    assert [ask.number for ask in asks if isinstance(ask, Ask)] == [1, 2, 3]
+    verdicts = {1: HANDLED, 2: HANDLED, 3: MINE}
+    effects = [each for ask in asks if isinstance(ask, Ask) for each in merge.answered(ask, verdicts[ask.number], 60)]
+    assert effects == [Settle(1, A, Action.COMPLETE), Settle(2, B, Action.COMPLETE)]
+    assert merge.take(10, 60) == [3]
+
+
 def test_demand_is_what_fits_and_what_the_application_asks_for() -> None:
     merge = Merge((A, B), prefetch=3)
     merge.opened(A)
@@ -350,6 +365,8 @@ class _Run:
                 receiver["names"][self.number] = name  # type: ignore[index]
                 [verdict] = self.window.claim([key(name)], receiver["owner"], self.ms())  # type: ignore[list-item, arg-type]
                 self.carry_out(receiver, merge.received(delivery(self.number, side, name, 2.0), verdict, self.now))
+        elif not self.is_calm and what < 0.42:
+            merge.doubted(self.now)
         elif what < 0.7:
             for number in merge.take(2, self.now):
                 name = receiver["names"][number]  # type: ignore[index]
