@@ -27,6 +27,8 @@ class FailoverReceiver(AsyncTwoRegionReceiver):
         options: its further arguments.
     """
 
+    _receiver: failover_receiver.FailoverReceiver
+
     def __init__(
         self,
         primary: EndpointLike,

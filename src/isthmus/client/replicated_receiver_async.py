@@ -60,6 +60,8 @@ class ReplicatedReceiver(AsyncTwoRegionReceiver):
         options: its further arguments.
     """
 
+    _receiver: replicated_receiver.ReplicatedReceiver
+
     def __init__(
         self,
         primary: EndpointLike,

@@ -280,7 +280,7 @@ class Merge:
 
     def take(self, limit: int, now: float) -> list[int]:
         """Hands messages over to the application: the numbers of their deliveries."""
-        taken = []
+        taken: list[int] = []
         while self._ready and len(taken) < limit:
             entry = self._ready.popleft()
             entry.phase, entry.since = _Phase.HANDED, now
