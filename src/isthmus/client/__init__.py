@@ -16,18 +16,28 @@ from isthmus.extra import require
 
 if TYPE_CHECKING:
     from isthmus.client.circuit import Circuit
+    from isthmus.client.durable_sender import DurableSender, EntityForbiddenError
     from isthmus.client.endpoint import Endpoint
     from isthmus.client.failover_receiver import FailoverReceiver
     from isthmus.client.failure import Failure, classify
     from isthmus.client.identity import republish, unique_message_id
+    from isthmus.client.outbox.store import OutboxFullError
     from isthmus.client.replicated_receiver import ReplicatedReceiver
+    from isthmus.client.replicated_sender import ReplicatedSender
+    from isthmus.client.replication import RegionsUnavailableError, SendResult
 
 __all__ = [
-    "FailoverReceiver",
-    "ReplicatedReceiver",
     "Circuit",
+    "DurableSender",
     "Endpoint",
+    "EntityForbiddenError",
+    "FailoverReceiver",
     "Failure",
+    "OutboxFullError",
+    "RegionsUnavailableError",
+    "ReplicatedReceiver",
+    "ReplicatedSender",
+    "SendResult",
     "classify",
     "republish",
     "unique_message_id",
@@ -37,8 +47,14 @@ _MODULES = {
     "FailoverReceiver": "isthmus.client.failover_receiver",
     "ReplicatedReceiver": "isthmus.client.replicated_receiver",
     "Circuit": "isthmus.client.circuit",
+    "DurableSender": "isthmus.client.durable_sender",
     "Endpoint": "isthmus.client.endpoint",
+    "EntityForbiddenError": "isthmus.client.durable_sender",
     "Failure": "isthmus.client.failure",
+    "OutboxFullError": "isthmus.client.outbox.store",
+    "RegionsUnavailableError": "isthmus.client.replication",
+    "ReplicatedSender": "isthmus.client.replicated_sender",
+    "SendResult": "isthmus.client.replication",
     "classify": "isthmus.client.failure",
     "republish": "isthmus.client.identity",
     "unique_message_id": "isthmus.client.identity",

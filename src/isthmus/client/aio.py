@@ -11,17 +11,29 @@ from typing import TYPE_CHECKING, Any
 from isthmus.extra import require
 
 if TYPE_CHECKING:
+    from isthmus.client.durable_sender import AsyncDurableSender as DurableSender
     from isthmus.client.failover_receiver_async import FailoverReceiver
     from isthmus.client.identity import republish, unique_message_id
     from isthmus.client.replicated_receiver_async import ReplicatedReceiver
+    from isthmus.client.replicated_sender import AsyncReplicatedSender as ReplicatedSender
 
-__all__ = ["FailoverReceiver", "ReplicatedReceiver", "republish", "unique_message_id"]
+__all__ = [
+    "DurableSender",
+    "FailoverReceiver",
+    "ReplicatedReceiver",
+    "ReplicatedSender",
+    "republish",
+    "unique_message_id",
+]
 
+# Name here → module, and the name there.
 _MODULES = {
-    "FailoverReceiver": "isthmus.client.failover_receiver_async",
-    "ReplicatedReceiver": "isthmus.client.replicated_receiver_async",
-    "republish": "isthmus.client.identity",
-    "unique_message_id": "isthmus.client.identity",
+    "DurableSender": ("isthmus.client.durable_sender", "AsyncDurableSender"),
+    "FailoverReceiver": ("isthmus.client.failover_receiver_async", "FailoverReceiver"),
+    "ReplicatedReceiver": ("isthmus.client.replicated_receiver_async", "ReplicatedReceiver"),
+    "ReplicatedSender": ("isthmus.client.replicated_sender", "AsyncReplicatedSender"),
+    "republish": ("isthmus.client.identity", "republish"),
+    "unique_message_id": ("isthmus.client.identity", "unique_message_id"),
 }
 
 
@@ -29,7 +41,8 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require("", f"isthmus.client.aio.{name}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    module, there = _MODULES[name]
+    return getattr(importlib.import_module(module), there)
 
 
 def __dir__() -> list[str]:

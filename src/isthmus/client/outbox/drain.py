@@ -1,0 +1,227 @@
+"""Delivering what waits in an outbox.
+
+What it is: one thread that takes batches from a source, sends them by a lane, and notes progress after the acknowledgement;
+and the decision what follows from an outcome. What it is not: the reading of files or tables (`backlog`, `table`).
+
+Invariants:
+    I1. Messages of a stream are sent in order: after a failure nothing later is sent before what failed has its outcome.
+    I2. A message leaves the outbox only when the namespace took it, or refused it for itself; the latter are kept aside.
+    I3. Only one process delivers at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from isthmus.client.circuit import Circuit
+from isthmus.client.failure import Failure
+from isthmus.client.lane import Attempt, Lane
+from isthmus.client.outbox.backlog import Batch
+from isthmus.client.parcel import Parcel
+from isthmus.errors import IsthmusError
+
+__all__ = ["Drain", "DrainState", "Source", "Step", "decide"]
+
+_log = logging.getLogger(__name__)
+
+BATCH_COUNT = 1000
+BATCH_BYTES = 512 << 10
+_UNKNOWN_LIMIT_BYTES = 200 << 10  # until the link has told its own; the smallest tier takes 256 KiB
+_ENVELOPE_BYTES = 4 << 10
+_POLL_SECONDS = 0.2
+_LEADER_POLL_SECONDS = 0.5
+
+
+class Source(Protocol):
+    """What a drain delivers from; one thread uses it."""
+
+    def acquire(self) -> bool:
+        """Become the one that delivers; False if another process is."""
+
+    def release(self) -> None:
+        """Let another process deliver."""
+
+    def next_batch(self, limit_bytes: int, limit_count: int) -> Batch | None:
+        """What is next; None where nothing waits."""
+
+    def done(self, batch: Batch) -> None:
+        """The namespace took it."""
+
+    def set_aside(self, batch: Batch, reason: str) -> None:
+        """The namespace refused its one message for itself."""
+
+
+class Step(Enum):
+    """What follows from an attempt."""
+
+    GO_ON = "go on"
+    SPLIT = "split"
+    SET_ASIDE = "set aside"
+    WAIT = "wait"
+
+
+def decide(attempt: Attempt, count: int) -> Step:
+    """What follows from an attempt to send a batch of so many messages."""
+    if attempt.failure is None:
+        return Step.GO_ON
+    if attempt.failure is Failure.REFUSED and attempt.was_sent:
+        return Step.SPLIT if count > 1 else Step.SET_ASIDE
+    return Step.WAIT
+
+
+@dataclass(frozen=True, slots=True)
+class DrainState:
+    """What a drain is at.
+
+    Attributes:
+        delivered: messages that the namespace took from this process.
+        refused: messages that it refused for themselves.
+        retries: attempts that failed.
+        is_leader: whether this process delivers.
+        failure: what the last attempt failed on; empty after a success.
+        error: its text.
+        oldest_ms: wall time at which the oldest message that waits was written; 0 where none waits.
+    """
+
+    delivered: int = 0
+    refused: int = 0
+    retries: int = 0
+    is_leader: bool = False
+    failure: str = ""
+    error: str = ""
+    oldest_ms: int = 0
+
+
+class Drain:
+    """A thread that delivers until it is closed.
+
+    Args:
+        source: what waits.
+        lane: where it is sent.
+        attempt_timeout: seconds that the namespace may take to answer.
+        on_limits: called with the largest message in bytes when the link has told it.
+        retry_limit: the longest wait between two attempts, in seconds.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        lane: Lane,
+        *,
+        attempt_timeout: float = 10.0,
+        on_limits: Callable[[int], None] = lambda _: None,
+        retry_limit: float = 30.0,
+    ) -> None:
+        self._source = source
+        self._lane = lane
+        self._attempt_timeout = attempt_timeout
+        self._on_limits = on_limits
+        self._circuit = Circuit(0.2, retry_limit)
+        self._limit_count = BATCH_COUNT
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._idle = threading.Event()
+        self._delivered = self._refused = self._retries = self._oldest_ms = 0
+        self._failure: Failure | None = None
+        self._error = ""
+        self._is_leader = False
+        self._thread = threading.Thread(target=self._run, name=f"isthmus-outbox-{lane.entity}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to deliver."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Something was added."""
+        self._wake.set()
+
+    def state(self) -> DrainState:
+        """What it is at."""
+        return DrainState(
+            self._delivered, self._refused, self._retries, self._is_leader,
+            "" if self._failure is None else self._failure.value, self._error, self._oldest_ms,
+        )  # fmt: skip
+
+    @property
+    def failure(self) -> Failure | None:
+        """What the last attempt failed on; None after a success."""
+        return self._failure
+
+    def close(self, timeout: float = 15.0) -> None:
+        """Stop delivering; an attempt under way is waited for."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set():
+                try:
+                    if not self._source.acquire():
+                        self._closing.wait(_LEADER_POLL_SECONDS)
+                        continue
+                    self._is_leader = True
+                    self._deliver()
+                except (OSError, IsthmusError) as error:
+                    self._error = str(error)
+                    _log.error("the outbox cannot be delivered: %s", error)
+                    self._closing.wait(1.0)
+                finally:
+                    self._is_leader = False
+                    self._source.release()
+        finally:
+            self._lane.close()
+
+    def _deliver(self) -> None:
+        while not self._closing.is_set():
+            self._wake.clear()
+            batch = self._source.next_batch(self._limit_bytes(), self._limit_count)
+            if batch is None:
+                self._oldest_ms = 0
+                self._wake.wait(_POLL_SECONDS)
+                continue
+            self._oldest_ms = batch.oldest_ms
+            attempt = self._lane.send(Parcel.of_payloads(batch.payloads), self._attempt_timeout)
+            if self._lane.max_message_bytes:
+                self._on_limits(self._message_limit())
+            self._follow(batch, attempt)
+
+    def _follow(self, batch: Batch, attempt: Attempt) -> None:
+        step = decide(attempt, len(batch.payloads))
+        if step is Step.GO_ON:
+            self._source.done(batch)
+            self._delivered += len(batch.payloads)
+            self._limit_count = min(BATCH_COUNT, self._limit_count * 2)
+            self._circuit.succeeded()
+            self._failure, self._error = None, ""
+            return
+        self._error = f"{type(attempt.error).__name__}: {attempt.error}"
+        if step is Step.SPLIT:
+            self._limit_count = max(1, len(batch.payloads) // 2)
+        elif step is Step.SET_ASIDE:
+            self._source.set_aside(batch, self._error)
+            self._refused += 1
+            _log.error(
+                "a message is refused for itself and set aside: entity=%s error=%s", self._lane.entity, self._error
+            )
+        else:
+            self._failure = attempt.failure
+            self._retries += 1
+            self._circuit.failed(time.monotonic())
+            self._closing.wait(self._circuit.retry_in(time.monotonic()))
+
+    def _limit_bytes(self) -> int:
+        return min(BATCH_BYTES, (self._lane.max_batch_bytes or _UNKNOWN_LIMIT_BYTES) - _ENVELOPE_BYTES)
+
+    def _message_limit(self) -> int:
+        """The largest message that can be delivered: it travels in a batch."""
+        return min(self._lane.max_message_bytes, self._lane.max_batch_bytes) - _ENVELOPE_BYTES

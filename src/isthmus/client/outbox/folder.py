@@ -1,0 +1,217 @@
+"""The folder of an outbox: whose files are in it, and in which order they are read.
+
+What it is: names, locks and the order of streams. What it is not: records (`frame`).
+
+    drain.lock                 locked by the process that delivers
+    folder.lock                locked for a moment by who opens a stream
+    STREAM.lock                locked by the process that writes the stream, as long as it lives
+    STREAM-NUMBER.log          records; the number grows when a file is full
+    STREAM-NUMBER.done         how far they have been delivered
+    refused.log                messages that the namespace will never take, with the reason
+    quarantine/                damaged bytes, as they were found
+
+A stream is what one `DurableSender` of one process writes. Its name begins with the time at which it was opened.
+
+Invariants:
+    I1. A stream that was opened after another one ended comes after it: its first record names the streams that had ended
+        and were not delivered, and these go first. Streams that live at the same time have no order among them.
+    I2. A stream has ended when its lock can be had: its process has closed it or is dead.
+    I3. Files are for this user alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from isthmus.errors import StoreError
+
+__all__ = ["Folder", "Lock", "Segment"]
+
+_DIGITS = 8
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Segment:
+    """One file of records.
+
+    Attributes:
+        stream: whose.
+        number: its place in the stream, from 1.
+        path: the file.
+    """
+
+    stream: str
+    number: int
+    path: Path
+
+    @property
+    def done_path(self) -> Path:
+        """The file that says how far it has been delivered."""
+        return self.path.with_suffix(".done")
+
+
+class Lock:
+    """A lock on a file, held by this process until it is released or the process ends; a forked child does not have it."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        _HELD.add(self)
+
+    @classmethod
+    def take(cls, path: Path, *, wait: bool = False) -> Lock | None:
+        """Take the lock; None if another has it and `wait` is not set."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:
+            os.close(descriptor)
+            return None
+        return cls(path, descriptor)
+
+    def release(self) -> None:
+        """Give it back; no error if it was."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+_HELD: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def _release_in_child() -> None:
+    for lock in list(_HELD):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_release_in_child)
+
+
+class Folder:
+    """The folder of one outbox.
+
+    Args:
+        path: made if it is not there.
+
+    Raises:
+        StoreError: it cannot be made or used.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.path / "quarantine").mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"the outbox {self.path} cannot be made: {error.strerror}; name a folder that can"
+            ) from error
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Held by who opens a stream, so that all agree on what was there before."""
+        lock = Lock.take(self.path / "folder.lock", wait=True)
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def new_stream(self) -> tuple[str, Lock, list[str]]:
+        """A name for a stream, its lock, and the streams that come before it (I1)."""
+        with self.changing():
+            before = [stream for stream in self.streams() if self.has_ended(stream)]
+            stream = f"{time.time_ns():020d}-{os.getpid()}-{os.urandom(3).hex()}"
+            lock = Lock.take(self.path / f"{stream}.lock")
+            assert lock is not None, "nobody else knows this name"
+            return stream, lock, before
+
+    def has_ended(self, stream: str) -> bool:
+        """Whether nobody writes it any more (I2)."""
+        return _is_free(self.path / f"{stream}.lock")
+
+    def is_draining(self) -> bool:
+        """Whether a process delivers."""
+        return not _is_free(self.path / "drain.lock")
+
+    def sweep(self) -> None:
+        """Remove the locks of streams that ended before they had a record."""
+        with self.changing():
+            streams = set(self.streams())
+            for path in self.path.glob("*.lock"):
+                if (
+                    path.name not in ("drain.lock", "folder.lock")
+                    and path.stem not in streams
+                    and self.has_ended(path.stem)
+                ):
+                    path.unlink(missing_ok=True)
+            for path in self.path.glob("*.done"):
+                if not path.with_suffix(".log").exists():
+                    path.unlink(missing_ok=True)
+
+    def streams(self) -> list[str]:
+        """The streams that have files, in the order in which they were opened."""
+        return sorted({segment.stream for segment in self.segments()})
+
+    def segments(self) -> list[Segment]:
+        """All files of records, in order."""
+        found = []
+        for path in self.path.glob("*.log"):
+            stream, _, number = path.stem.rpartition("-")
+            if stream and number.isdigit():
+                found.append(Segment(stream, int(number), path))
+        return sorted(found)
+
+    def segment(self, stream: str, number: int) -> Segment:
+        """A file of records, which may not be there yet."""
+        return Segment(stream, number, self.path / f"{stream}-{number:0{_DIGITS}d}.log")
+
+    @property
+    def refused_path(self) -> Path:
+        """Where messages are kept that the namespace will never take."""
+        return self.path / "refused.log"
+
+    @property
+    def quarantine_path(self) -> Path:
+        """Where damaged bytes are kept."""
+        return self.path / "quarantine"
+
+    def forget(self, segment: Segment) -> None:
+        """Remove a file that has been delivered."""
+        segment.path.unlink(missing_ok=True)
+        segment.done_path.unlink(missing_ok=True)
+
+    def forget_stream(self, stream: str) -> None:
+        """Remove what is left of a stream that has ended and been delivered."""
+        (self.path / f"{stream}.lock").unlink(missing_ok=True)
+
+    def sync(self) -> None:
+        """Wait until the disk has the folder's names."""
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _is_free(path: Path) -> bool:
+    """Whether nobody has a lock."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        # Shared: two that ask at the same time must not take each other for its owner.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

@@ -1,0 +1,220 @@
+"""Writing to an outbox: many threads, one sync of the disk for all that wait.
+
+What it is: one stream of one process. A call returns when the disk has its record; calls that come while the disk syncs share
+the next sync. What it is not: delivery (`drain`).
+
+Invariants:
+    I1. `append` returns only after the record is on disk; if it raises, the record is not read later, unless the error says so.
+    I2. Records are in the file in the order in which `append` took them: those of one thread in the order of its calls.
+    I3. A write that failed leaves nothing behind: the file is cut to what was good, or a new one is begun.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+
+from isthmus.client.outbox.folder import Folder, Lock, Segment
+from isthmus.client.outbox.frame import encode_note, encode_record
+from isthmus.errors import OutcomeUnknownError, StoreError
+
+__all__ = ["Journal"]
+
+SEGMENT_BYTES = 64 << 20
+
+
+class _Call:
+    """One call of `append`; its thread sleeps on the lock until its record is committed or it is to commit itself."""
+
+    __slots__ = ("error", "is_done", "lock", "record")
+
+    def __init__(self, record: bytes) -> None:
+        self.record = record
+        self.is_done = False
+        self.error: Exception | None = None
+        self.lock = threading.Lock()
+        self.lock.acquire()
+
+
+class Journal:
+    """One stream of records. Its methods may be called from any thread.
+
+    Args:
+        folder: the outbox.
+        check: called with the number of bytes before each write; raises where they must not be written.
+        segment_bytes: a file that is as large is not continued.
+        sync: makes a file durable; replaced in tests.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        check: Callable[[int], None] = lambda _: None,
+        segment_bytes: int = SEGMENT_BYTES,
+        sync: Callable[[int], None] = os.fdatasync,
+    ) -> None:
+        self._folder = folder
+        self._check = check
+        self._segment_bytes = segment_bytes
+        self._sync = sync
+        self._taking = threading.Lock()
+        self._waiting: list[_Call] = []
+        self._has_leader = False
+        self._descriptor = -1
+        self._is_closed = False
+        self.segment: Segment | None = None
+        self.offset = 0
+        self.records = 0
+        self.syncs = 0
+        self.stream, self._lock, self.before = self._begin()
+        _JOURNALS.add(self)
+
+    def _begin(self) -> tuple[str, Lock, list[str]]:
+        self._pid = os.getpid()
+        return self._folder.new_stream()
+
+    def _after_fork(self) -> None:
+        """A child shares neither the lock nor the file: it begins a stream of its own with its first record."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self.segment, self.offset = -1, None, 0
+        self._taking, self._waiting, self._has_leader = threading.Lock(), [], False
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        """Commit messages, all or none.
+
+        Raises:
+            StoreError: the disk refused; nothing was kept.
+            OutcomeUnknownError: the disk failed while it synced; they may be delivered or not.
+        """
+        call = _Call(encode_record(payloads, time.time_ns() // 1_000_000))
+        if self._join(call):
+            call.lock.acquire()
+        if not call.is_done:
+            self._lead(call)
+        if call.error is not None:
+            raise call.error
+
+    def _join(self, call: _Call) -> bool:
+        """Add a call to those that are committed next; whether another thread commits them."""
+        with self._taking:
+            self._waiting.append(call)
+            had_leader, self._has_leader = self._has_leader, True
+            return had_leader
+
+    def _lead(self, own: _Call) -> None:
+        """Commit all that wait, and let one of those that came meanwhile commit the next."""
+        with self._taking:
+            group, self._waiting = self._waiting, []
+        error = self._commit([call.record for call in group])
+        with self._taking:
+            following = self._waiting[0] if self._waiting else None
+            self._has_leader = following is not None
+        if following is not None:
+            following.lock.release()
+        for call in group:
+            call.error, call.is_done = error, True
+            if call is not own:
+                call.lock.release()
+
+    def close(self) -> None:
+        """End the stream; what it holds is delivered by whoever opens the outbox next."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        call = _Call(b"")  # behind every call that did not see it closed
+        if self._join(call):
+            call.lock.acquire()
+        if not call.is_done:
+            self._lead(call)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        if self.segment is None:
+            self._folder.forget_stream(self.stream)
+        self._lock.release()
+
+    # ---- one thread at a time
+
+    def _commit(self, records: list[bytes]) -> Exception | None:
+        try:
+            if self._is_closed:
+                raise StoreError("the outbox is closed; make a new sender")
+            if os.getpid() != self._pid:
+                self.stream, self._lock, self.before = self._begin()
+            self._write(b"".join(records))
+            self.records += len(records)
+        except (StoreError, OutcomeUnknownError) as error:
+            return error
+        except OSError as error:
+            return StoreError(
+                f"the outbox {self._folder.path} cannot be written: {error.strerror}; nothing was kept of this call; "
+                "free the disk or name another folder"
+            )
+        return None
+
+    def _write(self, data: bytes) -> None:
+        self._check(len(data))
+        if self._descriptor < 0 or self.offset >= self._segment_bytes:
+            self._next_segment()
+        start = self.offset
+        try:
+            written = 0
+            view = memoryview(data)
+            while written < len(data):
+                written += os.pwrite(self._descriptor, view[written:], start + written)
+        except OSError:
+            self._cut(start)
+            raise
+        try:
+            self._sync(self._descriptor)
+        except OSError as error:
+            # After a failed sync nobody knows what the disk has, and a second one may report success for lost pages.
+            self._abandon_segment()
+            raise OutcomeUnknownError(
+                f"the disk of the outbox {self._folder.path} failed while it synced ({error.strerror}): the messages of this "
+                "call may be delivered or not; send them again with the same MessageIds"
+            ) from error
+        self.syncs += 1
+        self.offset = start + len(data)
+
+    def _next_segment(self) -> None:
+        number = self.segment.number + 1 if self.segment is not None else 1
+        segment = self._folder.segment(self.stream, number)
+        note = encode_note({"stream": self.stream, "after": self.before}, time.time_ns() // 1_000_000)
+        descriptor = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(descriptor, note, 0)
+            self._sync(descriptor)
+            self._folder.sync()
+        except OSError:
+            os.close(descriptor)
+            segment.path.unlink(missing_ok=True)
+            raise
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self.segment, self.offset = descriptor, segment, len(note)
+
+    def _cut(self, start: int) -> None:
+        try:
+            os.ftruncate(self._descriptor, start)
+        except OSError:
+            self._abandon_segment()
+
+    def _abandon_segment(self) -> None:
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+
+_JOURNALS: weakref.WeakSet[Journal] = weakref.WeakSet()
+
+
+def _begin_again_in_child() -> None:
+    for journal in list(_JOURNALS):
+        journal._after_fork()
+
+
+os.register_at_fork(after_in_child=_begin_again_in_child)

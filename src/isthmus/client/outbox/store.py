@@ -1,0 +1,286 @@
+"""An outbox in a folder: what senders append, what the drain delivers, what an operator looks at.
+
+What it is: `folder`, `journal` and `backlog` put together, with the limits. See docs/how-to/send-durably.md.
+
+Invariants:
+    I1. Nothing is appended beyond the limits of size and age, nor when the disk has less than `min_free_bytes`; the error says
+        which, and what was appended before stays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from isthmus.client.outbox.backlog import Backlog, Batch, read_progress, waiting
+from isthmus.client.outbox.folder import Folder, Lock
+from isthmus.client.outbox.frame import Record, encode_record, find_record, read_record
+from isthmus.client.outbox.journal import Journal
+from isthmus.errors import StoreError
+
+__all__ = ["FolderSource", "Limits", "OutboxFullError", "OutboxStatus", "Store", "status"]
+
+_LOOK_SECONDS = 0.25
+_AGE_LOOK_SECONDS = 1.0
+_DISK_LOOK_SECONDS = 0.02
+_DISK_LOOK_BYTES = 1 << 20
+
+
+class OutboxFullError(StoreError):
+    """The outbox takes nothing more for now.
+
+    Attributes:
+        path: its folder.
+        reason: which limit it is at.
+    """
+
+    code = "outbox-full"
+    retryable = True
+
+    def __init__(self, path: str = "", reason: str = "") -> None:
+        super().__init__("", path=path, reason=reason)
+
+    def text(self) -> str:
+        a = self.attributes
+        return f"the outbox {a.get('path')} takes nothing more: {a.get('reason')}; deliver it (isthmus outbox drain) or raise the limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much an outbox may hold.
+
+    Attributes:
+        max_bytes: of what waits.
+        max_age_seconds: of the oldest message that waits; None for no limit.
+        min_free_bytes: that the disk must have left.
+    """
+
+    max_bytes: int = 1 << 30
+    max_age_seconds: float | None = None
+    min_free_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxStatus:
+    """What an operator sees of an outbox.
+
+    Attributes:
+        path: its folder.
+        messages: that wait.
+        bytes: of their records.
+        oldest_seconds: how long the oldest has waited.
+        streams: senders' streams that have files.
+        live: of these, those that a process writes now.
+        is_draining: whether a process delivers.
+        refused: messages that the namespace refused for themselves.
+        damaged: files in the quarantine that held more than a write that was broken off.
+    """
+
+    path: str
+    messages: int
+    bytes: int
+    oldest_seconds: float
+    streams: int
+    live: int
+    is_draining: bool
+    refused: int
+    damaged: int
+
+
+class Store:
+    """An outbox, as its senders have it. Threads may share one.
+
+    Args:
+        path: its folder.
+        limits: how much it may hold.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], limits: Limits | None = None) -> None:
+        self.folder = Folder(path)
+        self.limits = limits or Limits()
+        self._used = 0
+        self._looked = self._age_looked = -_AGE_LOOK_SECONDS
+        self._looked_at_disk = -_DISK_LOOK_SECONDS
+        self._free = 0
+        self._oldest_ms = 0
+        self._version = 0
+        self._empty_version = -1 if self.folder.segments() else 0
+        self._counting = threading.Lock()
+        self.appended = 0
+        self.journal = Journal(self.folder, self._check)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that was there when it was opened, and all that was appended, has been delivered."""
+        version = self._version
+        if self._empty_version != version and not any(
+            segment.stream <= self.journal.stream and _left(segment.path, segment.done_path) > 0
+            for segment in self.folder.segments()
+        ):
+            self._empty_version = version
+        return self._empty_version == self._version
+
+    def append(self, payloads: tuple[bytes, ...]) -> None:
+        """Commit encoded messages, all or none; see `Journal.append`.
+
+        Raises:
+            OutboxFullError: it is at a limit.
+        """
+        with self._counting:
+            self._version += 1
+        self.journal.append(payloads)
+        with self._counting:
+            self._version += 1  # who looked in between may not have seen it
+            self.appended += len(payloads)
+
+    def close(self) -> None:
+        """End this process's stream."""
+        self.journal.close()
+
+    def _check(self, size: int) -> None:
+        now = time.monotonic()
+        if now - self._looked >= _LOOK_SECONDS:
+            self._looked = now
+            self._used = used_bytes(self.folder)
+            if self.limits.max_age_seconds is not None and now - self._age_looked >= _AGE_LOOK_SECONDS:
+                self._age_looked = now
+                self._oldest_ms = next((record.written_ms for _, record, _ in waiting(self.folder)), 0)
+        self._used += size
+        if self._used > self.limits.max_bytes:
+            self._looked = -_LOOK_SECONDS
+            self._full(f"{self._used} bytes would wait, and max_bytes is {self.limits.max_bytes}")
+        if self._oldest_ms and self.limits.max_age_seconds is not None:
+            age = time.time() - self._oldest_ms / 1000
+            if age > self.limits.max_age_seconds:
+                self._full(
+                    f"the oldest message has waited {age:.0f} s, and max_age is {self.limits.max_age_seconds:g} s"
+                )
+        if now - self._looked_at_disk >= _DISK_LOOK_SECONDS or size > _DISK_LOOK_BYTES:
+            self._looked_at_disk = now
+            stat = os.statvfs(self.folder.path)
+            self._free = stat.f_bavail * stat.f_frsize
+        self._free -= size
+        free = self._free
+        if free < self.limits.min_free_bytes:
+            self._looked_at_disk = -_DISK_LOOK_SECONDS
+            self._full(f"the disk has {free} bytes free, and min_free_bytes is {self.limits.min_free_bytes}")
+
+    def _full(self, reason: str) -> None:
+        raise OutboxFullError(str(self.folder.path), reason)
+
+
+class FolderSource:
+    """What waits in a folder, for the drain."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._lock: Lock | None = None
+        self._backlog: Backlog | None = None
+
+    def acquire(self) -> bool:
+        self._lock = Lock.take(self._folder.path / "drain.lock")
+        if self._lock is None:
+            return False
+        self._folder.sweep()
+        self._backlog = Backlog(self._folder)
+        return True
+
+    def release(self) -> None:
+        if self._backlog is not None:
+            self._backlog.close()
+            self._backlog = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def next_batch(self, limit_bytes: int, limit_count: int) -> Batch | None:
+        assert self._backlog is not None
+        return self._backlog.next_batch(limit_bytes, limit_count)
+
+    def done(self, batch: Batch) -> None:
+        assert self._backlog is not None
+        self._backlog.done(batch.ends[-1])
+
+    def set_aside(self, batch: Batch, reason: str) -> None:
+        told = json.dumps({"reason": reason, "set_aside_ms": time.time_ns() // 1_000_000}).encode()
+        record = encode_record([told, *batch.payloads], time.time_ns() // 1_000_000)
+        descriptor = os.open(self._folder.refused_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, record)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        self.done(batch)
+
+
+def used_bytes(folder: Folder) -> int:
+    """Bytes of records that wait."""
+    return sum(max(0, _left(segment.path, segment.done_path)) for segment in folder.segments())
+
+
+def _left(path: Path, done_path: Path) -> int:
+    """Bytes of a file behind what has been delivered; a file's note does not count."""
+    offset = 0
+    with suppress(FileNotFoundError), done_path.open("rb") as file:
+        _, offset, _ = read_progress(file.fileno())
+    try:
+        size = path.stat().st_size
+        if not offset:
+            with path.open("rb") as file:
+                note = read_record(file.read(1 << 16))
+            if isinstance(note, Record) and note.note is not None:
+                offset = note.end
+        return size - offset
+    except FileNotFoundError:
+        return 0
+
+
+def refused(folder: Folder) -> list[tuple[str, bytes]]:
+    """The messages that were set aside, each with its reason."""
+    try:
+        data = folder.refused_path.read_bytes()
+    except FileNotFoundError:
+        return []
+    found = []
+    at = find_record(data, 0)
+    while at >= 0:
+        record = read_record(data, at)
+        assert isinstance(record, Record)
+        told = json.loads(record.payloads[0])
+        found += [(str(told.get("reason", "")), payload) for payload in record.payloads[1:]]
+        at = find_record(data, record.end)
+    return found
+
+
+def status(path: str | os.PathLike[str]) -> OutboxStatus:
+    """What waits in an outbox, without changing anything.
+
+    Raises:
+        StoreError: there is no such folder.
+    """
+    if not Path(path).is_dir():
+        raise StoreError(f"there is no outbox at {path}; name the folder that a DurableSender was given")
+    folder = Folder(path)
+    messages = size = 0
+    oldest_ms = 0
+    for _, record, index in waiting(folder):
+        messages += len(record.payloads) - index
+        size += record.end - record.start
+        oldest_ms = min(oldest_ms or record.written_ms, record.written_ms)
+    streams = folder.streams()
+    return OutboxStatus(
+        path=str(path),
+        messages=messages,
+        bytes=size,
+        oldest_seconds=max(0.0, time.time() - oldest_ms / 1000) if oldest_ms else 0.0,
+        streams=len(streams),
+        live=sum(not folder.has_ended(stream) for stream in streams),
+        is_draining=folder.is_draining(),
+        refused=len(refused(folder)),
+        damaged=sum(1 for _ in folder.quarantine_path.glob("*.damaged")),
+    )

@@ -1,0 +1,66 @@
+"""Which namespace is the active one, kept over restarts.
+
+What it is: one small file, replaced as a whole. What it is not: an agreement between processes; each has its own file, or
+shares one in which the last swap counts.
+
+Invariants:
+    I1. After a crash at any instant the file holds the state before or the state after, never a part.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+from isthmus.client.replication import Side
+from isthmus.errors import StoreError
+
+__all__ = ["RoleState"]
+
+_log = logging.getLogger(__name__)
+
+
+class RoleState:
+    """The file of one sender's or receiver's roles.
+
+    Args:
+        path: the file; its folder must exist.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+
+    def load(self) -> Side:
+        """The active side; the primary where the file is missing or cannot be understood, which is logged."""
+        try:
+            return Side(json.loads(self._path.read_text(encoding="utf-8"))["active"])
+        except FileNotFoundError:
+            return Side.PRIMARY
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _log.warning("roles cannot be read, the primary is taken as active: file=%s error=%s", self._path, error)
+            return Side.PRIMARY
+
+    def save(self, active: Side) -> None:
+        """Replace the file, and wait until the disk has it.
+
+        Raises:
+            StoreError: the disk refused.
+        """
+        fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
+        try:
+            with fresh.open("w", encoding="utf-8") as file:
+                json.dump({"active": active.value}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self._path)
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise StoreError(
+                f"the roles cannot be written to {self._path}: {error.strerror}; free or mend the disk"
+            ) from error

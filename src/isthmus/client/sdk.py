@@ -1,0 +1,119 @@
+"""What this package uses of azure-servicebus beyond its documented interface.
+
+What it is: the one module that touches the SDK's private names, each for a stated reason. What it is not: a fork; where a
+later version of the SDK lacks a name, `tests/unit/client/test_sdk.py` fails.
+
+Why at all: the SDK sends a batch only of messages that it encodes itself, once for each namespace; it has no way to end an
+operation that waits for a connection which stopped answering; and it does not tell how large a message may be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus._pyamqp._encode import encode_payload
+from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
+
+__all__ = ["batch_of", "data_body", "encode", "limits", "message_list", "schedule_annotations", "sever"]
+
+
+def message_list(messages: Any) -> list[AmqpAnnotatedMessage]:
+    """What an application passed to `send_messages`, as the SDK's annotated messages.
+
+    Raises:
+        TypeError: something in it is no message.
+    """
+    if isinstance(messages, ServiceBusMessageBatch):
+        return [each.raw_amqp_message for each in messages._messages]
+    if isinstance(messages, Iterable) and not isinstance(messages, (Mapping, str, bytes)):
+        return [_annotated(each) for each in messages]
+    return [_annotated(messages)]
+
+
+def _annotated(message: Any) -> AmqpAnnotatedMessage:
+    if isinstance(message, AmqpAnnotatedMessage):
+        return message
+    if isinstance(message, Mapping):
+        message = ServiceBusMessage(**message)
+    if not isinstance(message, ServiceBusMessage):
+        raise TypeError(
+            "only ServiceBusMessage, AmqpAnnotatedMessage or mappings that stand for messages can be sent; this is "
+            f"{type(message).__name__}"
+        )
+    return message.raw_amqp_message
+
+
+def data_body(message: AmqpAnnotatedMessage) -> bytes | None:
+    """The contents of a body of one data section; None for any other body."""
+    if message.body_type is not AmqpMessageBodyType.DATA:
+        return None
+    parts = message._data_body
+    if isinstance(parts, bytes):
+        return parts
+    if not isinstance(parts, list) or len(parts) != 1 or not isinstance(parts[0], bytes):
+        return None
+    return parts[0]
+
+
+def encode(message: AmqpAnnotatedMessage, message_id: Any) -> bytes:
+    """The message as the SDK would send it, with this MessageId."""
+    if message.application_properties:  # the SDK decodes binary values in place
+        kept = message.application_properties
+        message.application_properties = dict(kept)
+        try:
+            outgoing = PyamqpTransport.to_outgoing_amqp_message(message)
+        finally:
+            message.application_properties = kept
+    else:
+        outgoing = PyamqpTransport.to_outgoing_amqp_message(message)
+    if outgoing.properties is None:
+        from azure.servicebus._pyamqp.message import Properties
+
+        outgoing = outgoing._replace(properties=Properties(message_id=message_id))
+    else:
+        outgoing = outgoing._replace(properties=outgoing.properties._replace(message_id=message_id))
+    return bytes(encode_payload(bytearray(), outgoing))
+
+
+def batch_of(
+    sender: Any, payloads: Sequence[bytes], message_id: str | None, session_id: str | None, partition_key: str | None
+) -> ServiceBusMessageBatch:
+    """A batch of encoded messages, for `sender.send_messages`."""
+    batch: Any = sender.create_message_batch()
+    batch._message[5].extend(payloads)
+    batch._count = len(payloads)
+    batch._amqp_transport.set_batch_envelope_properties(batch._message, message_id, session_id, partition_key)
+    return batch  # type: ignore[no-any-return]
+
+
+def limits(sender: Any) -> tuple[int, int]:
+    """The largest message and the largest batch that an open sender's link takes, in bytes; 0 where it is not known."""
+    return int(getattr(sender, "_max_message_size_on_link", 0)), int(getattr(sender, "_max_batch_size_on_link", 0))
+
+
+def schedule_annotations(when: datetime) -> dict[str | bytes, Any]:
+    """The annotations with which the SDK schedules a message."""
+    return dict(ServiceBusMessage(None, scheduled_enqueue_time_utc=when).raw_amqp_message.annotations or {})
+
+
+def sever(handler: Any) -> None:
+    """Shut the socket of a sender or receiver down, from any thread, so that a call that waits for it ends.
+
+    The SDK's own `close` waits for the peer, and an open that waits for a peer which stopped answering never ends.
+    """
+    found = handler
+    for name in ("_handler", "_connection", "_transport"):
+        found = getattr(found, name, None)
+        if found is None:
+            return
+    sock = getattr(found, "sock", None)
+    if sock is not None:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            # A TLS socket must not be unwrapped here: another thread reads from it.
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)

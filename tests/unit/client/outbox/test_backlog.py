@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isthmus.client.outbox.backlog import Backlog, waiting
+from isthmus.client.outbox.folder import Folder
+from isthmus.client.outbox.journal import Journal
+from isthmus.errors import OutcomeUnknownError, StoreError
+
+
+def journal(folder: Folder, **options: Any) -> Journal:
+    return Journal(folder, sync=lambda _: None, **options)
+
+
+def drained(folder: Folder, limit_bytes: int = 1000, limit_count: int = 3) -> list[bytes]:
+    """Everything that waits, delivered batch by batch."""
+    backlog = Backlog(folder)
+    found: list[bytes] = []
+    while (batch := backlog.next_batch(limit_bytes, limit_count)) is not None:
+        found += batch.payloads
+        backlog.done(batch.ends[-1])
+    backlog.next_batch(limit_bytes, limit_count)
+    backlog.close()
+    return found
+
+
+def numbers(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last)]
+
+
+def test_what_was_appended_is_read_in_order_over_many_files(tmp_path: Path) -> None:
+    """I1."""
+    folder = Folder(tmp_path)
+    writer = journal(folder, segment_bytes=300)
+    for number in range(100):
+        writer.append([b"%d" % number, b"%d b" % number])
+    writer.close()
+    assert len(folder.segments()) > 5
+    assert drained(folder) == [text for number in range(100) for text in (b"%d" % number, b"%d b" % number)]
+    assert [path.name for path in tmp_path.iterdir() if path.suffix in (".log", ".done")] == []
+
+
+def test_a_record_larger_than_a_batch_is_delivered_in_parts_and_each_part_once(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    writer = journal(folder)
+    writer.append(numbers(0, 10))
+    writer.close()
+    backlog = Backlog(folder)
+    batch = backlog.next_batch(1000, 4)
+    assert batch is not None
+    assert batch.payloads == numbers(0, 4)
+    backlog.done(batch.ends[1])  # two of the four were taken
+    backlog.close()
+    assert drained(folder, limit_count=4) == numbers(2, 10)
+
+
+def test_what_was_not_acknowledged_is_read_again(tmp_path: Path) -> None:
+    """I2."""
+    folder = Folder(tmp_path)
+    writer = journal(folder)
+    for number in numbers(0, 6):
+        writer.append([number])
+    backlog = Backlog(folder)
+    first = backlog.next_batch(1000, 2)
+    assert first is not None
+    backlog.done(first.ends[-1])
+    assert backlog.next_batch(1000, 2) is not None  # and then the process is killed
+    backlog.close()
+    assert drained(folder) == numbers(2, 6)
+
+
+def test_a_file_of_a_living_writer_is_kept(tmp_path: Path) -> None:
+    """I3."""
+    folder = Folder(tmp_path)
+    writer = journal(folder)
+    writer.append([b"a"])
+    assert drained(folder) == [b"a"]
+    assert len(folder.segments()) == 1
+    writer.append([b"b"])
+    assert drained(folder) == [b"b"]
+    writer.close()
+    assert drained(folder) == []
+    assert folder.segments() == []
+
+
+def test_a_stream_waits_for_those_that_had_ended_before_it_began(tmp_path: Path) -> None:
+    """I1, and I1 of `folder`."""
+    folder = Folder(tmp_path)
+    for first in (0, 10, 20):
+        writer = journal(folder)
+        for number in numbers(first, first + 10):
+            writer.append([number])
+        writer.close()
+    assert drained(folder) == numbers(0, 30)
+
+
+def test_streams_that_live_at_the_same_time_take_turns(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    one, other = journal(folder), journal(folder)
+    for number in range(6):
+        one.append([b"one %d" % number])
+        other.append([b"other %d" % number])
+    found = drained(folder, limit_count=2)
+    assert [text for text in found if text.startswith(b"one")] == [b"one %d" % number for number in range(6)]
+    assert {text[:3] for text in found[:4]} == {b"one", b"oth"}
+
+
+@pytest.mark.parametrize("cut", [1, 20, 40])
+def test_a_write_that_was_broken_off_is_passed_over(tmp_path: Path, cut: int) -> None:
+    folder = Folder(tmp_path)
+    writer = journal(folder)
+    writer.append([b"whole"])
+    writer.append([b"broken off" * 10])
+    writer.close()
+    [segment] = folder.segments()
+    with segment.path.open("rb+") as file:
+        file.truncate(segment.path.stat().st_size - cut)
+    assert drained(folder) == [b"whole"]
+    assert [path.suffix for path in folder.quarantine_path.iterdir()] == [".torn"]
+
+
+def test_damaged_bytes_are_quarantined_and_the_rest_is_delivered(tmp_path: Path) -> None:
+    """I4."""
+    folder = Folder(tmp_path)
+    writer = journal(folder)
+    for number in numbers(0, 50):
+        writer.append([number * 20])
+    writer.close()
+    [segment] = folder.segments()
+    size = segment.path.stat().st_size
+    with segment.path.open("rb+") as file:
+        file.seek(size // 2)
+        file.write(b"\0" * 64)
+    found = drained(folder)
+    lost = [number for number in numbers(0, 50) if number * 20 not in found]
+    assert 1 <= len(lost) <= 4
+    assert found == [number * 20 for number in numbers(0, 50) if number not in lost]
+    [kept] = folder.quarantine_path.glob("*.damaged")
+    assert kept.stat().st_size >= 64
+
+
+def test_a_record_that_a_living_writer_is_at_is_waited_for(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    writer = journal(folder)
+    writer.append([b"first"])
+    [segment] = folder.segments()
+    at = segment.path.stat().st_size
+    writer.append([b"second"])
+    whole = segment.path.read_bytes()
+    os.truncate(segment.path, at + 10)
+    assert drained(folder) == [b"first"]
+    assert not list(folder.quarantine_path.iterdir())
+    segment.path.write_bytes(whole)
+    assert drained(folder) == [b"second"]
+
+
+def test_without_sound_progress_everything_is_delivered_again(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    writer = journal(folder)
+    for number in numbers(0, 4):
+        writer.append([number])
+    backlog = Backlog(folder)
+    batch = backlog.next_batch(1000, 2)
+    assert batch is not None
+    backlog.done(batch.ends[-1])
+    backlog.close()
+    [segment] = folder.segments()
+    segment.done_path.write_bytes(os.urandom(48))
+    assert drained(folder) == numbers(0, 4)
+
+
+def test_what_waits_can_be_looked_at(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    writer = journal(folder)
+    writer.append(numbers(0, 3))
+    writer.append(numbers(3, 5))
+    backlog = Backlog(folder)
+    batch = backlog.next_batch(1000, 2)
+    assert batch is not None
+    backlog.done(batch.ends[-1])
+    assert [payload for _, record, index in waiting(folder) for payload in record.payloads[index:]] == numbers(2, 5)
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I3 of `journal`."""
+    folder = Folder(tmp_path)
+    writer = journal(folder)
+    writer.append([b"a"])
+    real = os.pwrite
+
+    def half(descriptor: int, data: bytes, offset: int) -> int:
+        if len(data) > 200:
+            return real(descriptor, bytes(data[:100]), offset)
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", half)
+        with pytest.raises(StoreError, match="No space left"):
+            writer.append([b"b" * 250])
+    writer.append([b"c"])
+    writer.close()
+    assert drained(folder) == [b"a", b"c"]
+    assert not list(folder.quarantine_path.iterdir())
+
+
+def test_a_failed_sync_is_told_as_unknown_and_the_file_is_not_used_again(tmp_path: Path) -> None:
+    """I1 of `journal`."""
+    folder = Folder(tmp_path)
+    fails: list[bool] = []
+
+    def sync(_: int) -> None:
+        if fails and fails.pop():
+            raise OSError(5, "Input/output error")
+
+    writer = Journal(folder, sync=sync)
+    writer.append([b"a"])
+    fails.append(True)
+    with pytest.raises(OutcomeUnknownError, match="may be delivered or not"):
+        writer.append([b"b"])
+    writer.append([b"c"])
+    assert len(folder.segments()) == 2
+    writer.close()
+    assert drained(folder) == [b"a", b"b", b"c"]
