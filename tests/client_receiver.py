@@ -156,10 +156,11 @@ def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:
         time.sleep(0.05)
 
 
-def copied(source: NamespaceProcess, target: NamespaceProcess, queue: str) -> int:
-    """Copies of all messages of a queue, as a route makes them; the originals stay."""
-    with connected(source, queue) as client:
-        payloads = Management(client, queue).peek(0, 1000)
+def copied(source: NamespaceProcess, target: NamespaceProcess, queue: str, subscription: str = "") -> int:
+    """Copies of all messages of a queue or subscription, as a route makes them; the originals stay."""
+    path = f"{queue}/Subscriptions/{subscription}" if subscription else queue
+    with connected(source, path) as client:
+        payloads = Management(client, path).peek(0, 1000)
         rewriter = MessageRewriter(f"ewr/{queue}", "jfk", origin_namespace=client.namespace_id)
     offsets = [0]
     for payload in payloads:

@@ -179,11 +179,11 @@ def test_two_receivers_while_namespaces_are_killed_frozen_and_cut_off(
     counted: Callable[[str, str], None],
     request: pytest.FixtureRequest,
 ) -> None:
-    """The soak: 200,000 messages with troubles by seed; 2,000 of them without `--soak`."""
+    """The soak: 200,000 messages with troubles by seed; 1,000 of them without `--soak`."""
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    count = MESSAGES if request.config.getoption("--soak") else 2_000
+    count = MESSAGES if request.config.getoption("--soak") else 1_000
     long_count(MESSAGES)
     troubles = 0
     most = 0

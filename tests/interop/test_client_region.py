@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
@@ -12,6 +15,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from isthmus.testing.region import Region, RegionLostError, region
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 
@@ -77,3 +81,23 @@ def test_a_lost_region_does_not_come_back() -> None:
         with pytest.raises(RegionLostError), gone.frozen():
             pass
         assert not gone.namespace.data.exists()
+
+
+def test_the_example_of_the_page_is_a_test_that_passes(tmp_path: Path) -> None:
+    page = (ROOT / "docs/how-to/test-your-application-against-an-outage.md").read_text(encoding="utf-8")
+    example = page.split("```python\n")[1].split("```")[0]
+    (tmp_path / "test_example.py").write_text(example, encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert "1 passed" in done.stdout

@@ -32,6 +32,7 @@ from client_receiver import (
     send,
     wait_until,
 )
+from isthmus.client import ReplicatedSender
 from isthmus.client.seen import Bounds, MemorySeen, SeenStoreError
 from isthmus.testing.namespace import NamespaceProcess, namespace
 
@@ -40,6 +41,8 @@ CONFIG = (
     "limits: {min_lock_duration: 1s}\nqueues:\n"
     + "".join(f"  {name}: {{lock_duration: 3s, max_delivery_count: 50}}\n" for name in QUEUES)
     + "".join(f"  s{number}: {{lock_duration: 5s, requires_session: true}}\n" for number in range(8))
+    + "topics:\n"
+    + "".join(f"  topic{number}: {{subscriptions: {{before: {{}}, read: {{}}, route: {{}}}}}}\n" for number in range(2))
 )
 _numbers = count()
 _sessions = count()
@@ -184,6 +187,41 @@ def test_a_copy_that_a_route_made_is_known_by_its_origin(
             receiver.complete_message(message)
         assert receiver.statistics().suppressed == copies
     assert sorted(found) == ["1", "of another publisher", "without id"]
+    assert [left(ns, queue) for ns in pair] == [[], []]
+
+
+def test_a_copy_of_a_subscriptions_message_is_known_in_another_subscription(
+    opening: Opening, pair: tuple[NamespaceProcess, NamespaceProcess], kind: str
+) -> None:
+    """Routes read a subscription of their own; the number and the time that they tell are the topic's."""
+    a, b = pair
+    topic = f"topic{KINDS.index(kind)}"
+    send(a, topic, [make_message("m1"), ServiceBusMessage(b"m2")])
+    assert copied(a, b, topic, "route") == 2
+    found = []
+    with opening(topic, subscription="read") as receiver:
+        for message in receiver:
+            found.append(str(message))
+            receiver.complete_message(message)
+        assert receiver.statistics().suppressed == 2
+    assert sorted(found) == ["m1", "m2"]
+
+
+def test_what_a_replicated_sender_sends_is_handled_once(
+    opening: Opening, pair: tuple[NamespaceProcess, NamespaceProcess], queue: str
+) -> None:
+    a, b = pair
+    with ReplicatedSender(
+        a.connection_string, b.connection_string, queue, attempt_timeout=20, connect_timeout=20
+    ) as sender:
+        sender.send_messages([ServiceBusMessage(b"%d" % number) for number in range(20)])
+    with opening(queue) as receiver:
+        found = []
+        for message in receiver:
+            found.append(int(str(message)))
+            receiver.complete_message(message)
+        assert receiver.statistics().suppressed == 20
+    assert sorted(found) == list(range(20))
     assert [left(ns, queue) for ns in pair] == [[], []]
 
 
@@ -342,21 +380,15 @@ def test_bad_arguments_are_refused(opening: Opening, queue: str) -> None:
 
 
 class TestRegionAway:
-    """With namespaces of their own, which are killed and started again."""
-
-    @pytest.fixture(scope="class")
-    def both(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NamespaceProcess, NamespaceProcess]]:
-        folder = tmp_path_factory.mktemp("regions")
-        with namespace(folder / "a", config=CONFIG) as a, namespace(folder / "b", config=CONFIG) as b:
-            yield a, b
+    """The namespaces are killed here, and started again after each test."""
 
     @pytest.fixture
     def regions(
-        self, both: tuple[NamespaceProcess, NamespaceProcess], queue: str
+        self, pair: tuple[NamespaceProcess, NamespaceProcess], queue: str
     ) -> Iterator[tuple[NamespaceProcess, NamespaceProcess]]:
         self.queue = queue
-        yield both
-        running(*both)
+        yield pair
+        running(*pair)
 
     def open_it(
         self, kind: str, regions: tuple[NamespaceProcess, NamespaceProcess], tmp_path: Path

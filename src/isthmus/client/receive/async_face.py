@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -40,7 +41,7 @@ class AsyncTwoRegionReceiver:
         self._ready = asyncio.Event()
 
         def tell() -> None:
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
                 loop.call_soon_threadsafe(self._ready.set)
 
         self._engine.subscribe(tell)

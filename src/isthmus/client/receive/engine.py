@@ -198,7 +198,8 @@ class Engine:
         for branch in branches:
             branch.stop(max(0.0, limit - time.monotonic()))
             self._past[branch.side] = branch.state()
-        self._keeper.join(_STOP_SECONDS)
+        if self._keeper.ident is not None:
+            self._keeper.join(_STOP_SECONDS)
         self._notify()
         try:
             self.seen.retire(self.owner)

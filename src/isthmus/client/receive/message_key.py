@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from isthmus.client.seen.store import Keys
+from isthmus.message.name import OFFSET, TIME
 from isthmus.message.provenance import OFFSET_DIGITS, Provenance, digest, iso
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ __all__ = ["Arrived", "arrived", "enqueued_ms", "entered_ms", "is_proven_copy", 
 
 _KEY_BYTES = 16
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ def keys_of(message: Arrived, namespace: str, entity: str) -> Keys:
     )
     if provenance is not None:
         first = provenance.hops[0]
-        digits = provenance.values["repl-offset"].split(";")[0].partition("-")[2]
+        digits = provenance.values[OFFSET].split(";")[0].partition("-")[2]
         return (_place(first.namespace, first.entity, first.sequence, digits, first.enqueued),)
     place = _place(namespace, entity, message.sequence, proof[:OFFSET_DIGITS], iso(message.enqueued_ms))
     if not message.message_id:
@@ -83,7 +85,7 @@ def is_proven_copy(message: Arrived) -> bool:
 
 def entered_ms(message: Arrived) -> int:
     """When the message entered the federation: for a copy the first time of its provenance, else its own enqueued time."""
-    times = message.properties.get("repl-enqueued-time")
+    times = message.properties.get(TIME)
     if isinstance(times, str):
         try:
             return (datetime.fromisoformat(times.split(";")[0]) - _EPOCH) // _MILLISECOND
@@ -98,7 +100,12 @@ def arrived(message: ServiceBusReceivedMessage) -> Arrived:
 
     received = message.raw_amqp_message
     is_data = received.body_type is AmqpMessageBodyType.DATA
-    parts = [bytes(part) for part in received.body] if is_data else [repr(received.body).encode()]
+    is_value = received.body_type is AmqpMessageBodyType.VALUE
+    parts = (
+        [bytes(part) for part in received.body]
+        if is_data
+        else [repr(received.body if is_value else list(received.body)).encode()]
+    )
     properties = received.application_properties or {}
     return Arrived(
         message_id=str(message.message_id or ""),
@@ -114,9 +121,6 @@ def enqueued_ms(message: ServiceBusReceivedMessage) -> int:
     """When the message was enqueued where it stands, in milliseconds since the epoch; 0 where it does not say."""
     at = message.enqueued_time_utc
     return 0 if at is None else round(at.timestamp() * 1000)
-
-
-_MILLISECOND = datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC) - _EPOCH
 
 
 def _place(namespace: str, entity: str, sequence: int, digits: str, enqueued: str) -> bytes:
