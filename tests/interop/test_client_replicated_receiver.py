@@ -33,8 +33,10 @@ from client_receiver import (
     wait_until,
 )
 from isthmus.client import ReplicatedSender
+from isthmus.client.receive import branch
 from isthmus.client.seen import Bounds, MemorySeen, SeenStoreError
 from isthmus.testing.namespace import NamespaceProcess, namespace
+from isthmus.testing.proxy import Weather, proxy
 
 QUEUES = [f"q{number}" for number in range(40)]
 CONFIG = (
@@ -504,3 +506,58 @@ def test_a_call_that_is_cancelled_takes_no_message_along(
         return found
 
     assert sorted(asyncio.run(run())) == sorted(f"m{number}" for number in range(20))
+
+
+def test_a_namespace_that_accepts_and_says_nothing_is_connected_when_it_says_something(
+    pair: tuple[NamespaceProcess, NamespaceProcess], queue: str, kind: str, tmp_path: Path
+) -> None:
+    """The SDK's opening of a receiver would wait without end for a peer that never answers."""
+    a, b = pair
+    with proxy(a.ports["amqp"]) as between:
+        between.set_weather(Weather(is_stalled=True))
+        by_proxy = a.connection_string.replace(f":{a.ports['amqp']}", f":{between.port}", 1)
+        with open_receiver(
+            kind,
+            "ReplicatedReceiver",
+            by_proxy,
+            b.connection_string,
+            queue,
+            seen=tmp_path / "s.db",
+            connect_timeout=1.0,
+        ) as receiver:
+            send(b, queue, [make_message("m1")])
+            [message] = receiver.receive_messages(1)
+            receiver.complete_message(message)
+            wait_until(lambda: receiver.statistics().namespaces["primary"].failures > 0)
+            between.cut()  # what stalled is gone, as after a restart of the machine
+            between.set_weather(Weather())
+            send(a, queue, [make_message("m2")])
+            [message] = receiver.receive_messages(1)
+            receiver.complete_message(message)
+
+
+def test_a_connection_that_silently_carries_nothing_is_made_anew(
+    pair: tuple[NamespaceProcess, NamespaceProcess], queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(branch, "QUIET_SECONDS", 0.5)
+    monkeypatch.setattr(branch, "PEEK_SECONDS", 1.0)
+    a, b = pair
+    with proxy(a.ports["amqp"]) as between:
+        by_proxy = a.connection_string.replace(f":{a.ports['amqp']}", f":{between.port}", 1)
+        with open_receiver(
+            "threads",
+            "ReplicatedReceiver",
+            by_proxy,
+            b.connection_string,
+            queue,
+            seen=tmp_path / "s.db",
+            connect_timeout=5.0,
+        ) as receiver:
+            wait_until(lambda: receiver.statistics().namespaces["primary"].is_open)
+            between.set_weather(Weather(is_stalled=True))
+            wait_until(lambda: receiver.statistics().namespaces["primary"].failures > 0)
+            between.cut()
+            between.set_weather(Weather())
+            send(a, queue, [make_message("m1")])
+            [message] = receiver.receive_messages(1)
+            receiver.complete_message(message)

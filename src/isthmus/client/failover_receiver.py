@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from isthmus.client.endpoint import Endpoint, EndpointLike
 from isthmus.client.failure import Failure, classify
+from isthmus.client.receive.branch import break_connection
 from isthmus.client.receive.engine import Engine
 from isthmus.client.receive.face import ReceiverStatistics, TwoRegionReceiver, checked_source
 from isthmus.client.receive.failover import (
@@ -195,6 +196,7 @@ class FailoverReceiver(TwoRegionReceiver):
         self._latest_ms = self._switched_ms = 0
         self._probe: Future[Any] | None = None
         self._prober: threading.Thread | None = None
+        self._probing: Any = None
         self._telling = ""
         self._tried_primary_at = 0.0
         path = f"{entity}/{subscription}" if subscription else entity
@@ -381,7 +383,11 @@ class FailoverReceiver(TwoRegionReceiver):
         is_on_the_way = self._machine.state in (FailoverState.PUBLISHERS, FailoverState.DRAINING)
         if self._machine.state is FailoverState.PRIMARY or not (self._probes_primary or is_on_the_way):
             return
-        if self._prober is not None and (self._prober.is_alive() or now - self._tried_primary_at < self._probe_seconds):
+        if self._prober is not None and self._prober.is_alive():
+            if now - self._tried_primary_at > 2 * self._probe_timeout + _AGAIN_SECONDS:
+                break_connection(self._probing)
+            return
+        if now - self._tried_primary_at < self._probe_seconds:
             return
         self._tried_primary_at = now
         self._prober = threading.Thread(target=self._look_at_primary, name="isthmus-failover-probe", daemon=True)
@@ -389,11 +395,10 @@ class FailoverReceiver(TwoRegionReceiver):
 
     def _look_at_primary(self) -> None:
         try:
-            with (
-                self._endpoints[PRIMARY].client(retry_total=0, try_timeout=self._probe_timeout) as client,
-                self._source.browser(client) as receiver,
-            ):
-                receiver.peek_messages(1, timeout=self._probe_timeout)
+            with self._endpoints[PRIMARY].client(retry_total=0, try_timeout=self._probe_timeout) as client:
+                self._probing = self._source.browser(client)
+                with self._probing as receiver:
+                    receiver.peek_messages(1, timeout=self._probe_timeout)
         except Exception as error:  # noqa: BLE001 - judged by its class
             if classify(error).region_may_be_gone:
                 self._failed(PRIMARY)

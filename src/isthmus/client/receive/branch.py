@@ -7,12 +7,15 @@ holds up this thread and nobody else.
 Invariants:
     B1. Every call to the SDK's receiver is made by this thread.
     B2. After a failure the receiver is discarded, and its owner is told before the next is opened.
-    B3. `stop` returns within its time, whatever the namespace does.
+    B3. A call that does not come back for far longer than its time is ended by shutting its socket down: some calls of the SDK wait without
+        end for a peer that accepts a connection and says nothing.
+    B4. `stop` returns within its time, whatever the namespace does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections import deque
@@ -31,14 +34,21 @@ from isthmus.message.name import NAMESPACE_ID
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver
 
-__all__ = ["Branch", "BranchOwner", "BranchState", "Source"]
+__all__ = ["Branch", "BranchOwner", "BranchState", "Source", "break_connection"]
 
 POLL_SECONDS = 0.2
+# A connection on which nothing arrives is asked whether it is one: the SDK itself notices a peer that is silently gone when TCP does, after
+# a quarter of an hour. A peek is billed as one operation.
+QUIET_SECONDS = 60.0
+PEEK_SECONDS = 10.0
 # Nothing is read from the socket: `receive_messages` gives what has arrived already.
 _AT_ONCE = 1e-9
 _TAKEN_AT_ONCE = 200
 _RENEW_TIMEOUT_SECONDS = 10.0
 _FLUSH_SECONDS = 5.0
+# Beyond every time-out that is given to a call.
+_OPEN_GRACE_SECONDS = 2.0
+_TURN_SECONDS = 60.0
 _USUAL_PORTS = (":5671", ":5672", ":443")
 
 
@@ -156,6 +166,8 @@ class Branch:
         self._received = self._failures = self._settle_failures = 0
         self._last_error = ""
         self._renew_at = 0.0
+        self._heard_at = 0.0
+        self._at_work: tuple[float, Any] | None = None
         self._thread = threading.Thread(target=self._run, name=f"isthmus-receiver-{side}", daemon=True)
 
     # ---- called by others
@@ -169,6 +181,13 @@ class Branch:
         return BranchState(
             self._receiver is not None, self._received, self._failures, self._settle_failures, self._last_error
         )
+
+    def check(self, now: float) -> None:
+        """Ends a call that hangs (B3); to be called every second or so."""
+        at_work = self._at_work
+        if at_work is not None and now > at_work[0]:
+            self._at_work = None
+            break_connection(at_work[1])
 
     def settle(self, message: ServiceBusReceivedMessage, action: Action) -> None:
         """Settle a message, soon; a failure is counted."""
@@ -214,9 +233,12 @@ class Branch:
             try:
                 receiver = self._receiver or self._open()
                 if receiver is not None:
+                    self._at_work = (time.monotonic() + _TURN_SECONDS, receiver)
                     self._turn(receiver)
             except Exception as error:  # noqa: BLE001 - whatever the SDK raises ends its receiver, never this thread
                 self._lose(error)
+            finally:
+                self._at_work = None
         self._finish()
 
     def _open(self) -> ServiceBusReceiver | None:
@@ -227,9 +249,11 @@ class Branch:
             return None
         self._client = self._endpoint.client(retry_total=0, try_timeout=self._connect_seconds)
         receiver = self._source.receiver(self._client)
+        self._at_work = (time.monotonic() + self._connect_seconds + _OPEN_GRACE_SECONDS, receiver)
         receiver.__enter__()
         self._receiver = receiver
         self._renew_at = 0.0
+        self._heard_at = time.monotonic()
         self._circuit.succeeded()
         if self._stopping.is_set():
             return None
@@ -255,8 +279,12 @@ class Branch:
             for message in messages:
                 self._settle(receiver, message, Action.GIVE_BACK)
         elif messages:
+            self._heard_at = time.monotonic()
             self._received += len(messages)
             self._owner.on_messages(self.side, messages)
+        elif time.monotonic() - self._heard_at > QUIET_SECONDS:
+            receiver.peek_messages(1, timeout=PEEK_SECONDS)
+            self._heard_at = time.monotonic()
 
     def _do_commands(self, receiver: ServiceBusReceiver) -> None:
         while self._commands:
@@ -315,6 +343,15 @@ class Branch:
         except Exception as error:
             if classify(error).region_may_be_gone:
                 raise
+
+
+def break_connection(receiver: Any) -> None:
+    """Shuts down the socket of a receiver whose call does not come back: the call then ends with an error."""
+    connection = getattr(getattr(receiver, "_handler", None), "_connection", None)
+    sock = getattr(getattr(connection, "_transport", None), "sock", None)
+    if sock is not None:
+        with contextlib.suppress(OSError, AttributeError):
+            sock.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager

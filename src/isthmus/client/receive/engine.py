@@ -37,6 +37,7 @@ __all__ = ["Engine", "EngineState"]
 _LOGGER = logging.getLogger(__name__)
 _LEAST_RENEW_SECONDS = 0.3
 _SWEEP_SECONDS = 10.0
+_KEEP_SECONDS = 1.0
 _STOP_SECONDS = 5.0
 SETTLE_SECONDS = 30.0
 _REFUSALS = (Failure.MISSING, Failure.FORBIDDEN, Failure.REFUSED, Failure.MISUSE)
@@ -545,16 +546,20 @@ class Engine:
         _LOGGER.warning("%s", error)
 
     def _keep(self) -> None:
-        """Renews this owner's claims, and keeps the list within its bounds."""
+        """Renews this owner's claims, keeps the list within its bounds, and ends calls that hang."""
         lease = self.seen.bounds.lease.total_seconds() / 3
-        sweep_at = time.monotonic()
-        while not self._stopping.wait(min(lease, _SWEEP_SECONDS)):
+        renew_at = sweep_at = time.monotonic()
+        while not self._stopping.wait(min(lease, _KEEP_SECONDS)):
+            now = time.monotonic()
+            for branch in list(self._branches.values()):
+                branch.check(now)
             try:
-                asked_at = time.monotonic()
-                self.seen.renew(self.owner)
-                self._claimed(asked_at)
-                if time.monotonic() >= sweep_at:
-                    sweep_at = time.monotonic() + _SWEEP_SECONDS
+                if now >= renew_at:
+                    self.seen.renew(self.owner)
+                    self._claimed(now)
+                    renew_at = now + lease
+                if now >= sweep_at:
                     self._forgotten_early += self.seen.sweep().by_count
+                    sweep_at = now + _SWEEP_SECONDS
             except SeenStoreError as error:
                 self._seen_failed(error)
