@@ -207,6 +207,8 @@ def test_a_copy_of_a_subscriptions_message_is_known_in_another_subscription(
             receiver.complete_message(message)
         assert receiver.statistics().suppressed == 2
     assert sorted(found) == ["m1", "m2"]
+    with opening(topic, subscription="before") as receiver:  # the same list serves another subscription
+        assert sum(1 for message in receiver if receiver.complete_message(message) is None) == 2
 
 
 def test_what_a_replicated_sender_sends_is_handled_once(
@@ -247,6 +249,9 @@ def test_dead_lettered_and_deferred_messages_are_handled_and_their_copies_comple
     assert [left(ns, queue) for ns in pair] == [[], []]
     dead = [left(ns, queue, 0, sub_queue="deadletter") for ns in pair]
     assert sorted(dead) == [[], ["dead"]]
+    with opening(queue, sub_queue="deadletter") as receiver:  # with the same list
+        [message] = receiver.receive_messages(1)
+        receiver.complete_message(message)
 
 
 def test_locks_are_renewed_and_a_slow_handler_handles_once(

@@ -199,11 +199,10 @@ class FailoverReceiver(TwoRegionReceiver):
         self._probing: Any = None
         self._telling = ""
         self._tried_primary_at = 0.0
-        path = f"{entity}/{subscription}" if subscription else entity
         self._engine = Engine(
             self._endpoints,
             self._source,
-            open_seen(seen, path, bounds),
+            open_seen(seen, self._source.path, bounds),
             prefetch=prefetch_count,
             max_renewal_seconds=max_lock_renewal.total_seconds(),
             connect_seconds=connect_timeout,

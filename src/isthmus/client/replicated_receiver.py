@@ -128,11 +128,10 @@ class ReplicatedReceiver(TwoRegionReceiver):
         self._source = checked_source(entity, subscription, sub_queue, session_id, prefetch_count, receiver_options)
         self._max_wait_time = max_wait_time
         self._connect_timeout = connect_timeout
-        path = f"{entity}/{subscription}" if subscription else entity
         self._engine = Engine(
             self._endpoints,
             self._source,
-            open_seen(seen, path, bounds),
+            open_seen(seen, self._source.path, bounds),
             prefetch=prefetch_count,
             max_renewal_seconds=max_lock_renewal.total_seconds(),
             order_wait_seconds=order_wait.total_seconds(),

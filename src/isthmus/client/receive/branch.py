@@ -72,6 +72,12 @@ class Source:
     prefetch: int = 20
     options: tuple[tuple[str, Any], ...] = ()
 
+    @property
+    def path(self) -> str:
+        """The path of what is read, the same for all receivers of it."""
+        parts = [self.entity, *(("subscriptions", self.subscription) if self.subscription else ()), self.sub_queue]
+        return "/".join(part for part in parts if part)
+
     def receiver(self, client: ServiceBusClient) -> ServiceBusReceiver:
         """A receiver of the SDK; not open yet."""
         chosen: dict[str, Any] = {"prefetch_count": self.prefetch, **dict(self.options)}

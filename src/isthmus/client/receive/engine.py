@@ -359,7 +359,7 @@ class Engine:
         with self._changed:
             for message in found:
                 self._number += 1
-                keys = keys_of(arrived(message), self._identities[side], self._source.entity)
+                keys = keys_of(arrived(message), self._identities[side], self._source.entity, self._source.path)
                 self._messages[self._number] = message
                 self._handed[message] = _Handed(self._number, side, keys, is_deferred=True)
                 self._merge.fetched(Delivery(self._number, side, keys, self._renew_seconds(message)), time.monotonic())
@@ -445,7 +445,7 @@ class Engine:
                 if branch is not None:
                     branch.settle(message, Action.COMPLETE)
                 continue
-            keys = keys_of(told, self._identities[side], self._source.entity)
+            keys = keys_of(told, self._identities[side], self._source.entity, self._source.path)
             with self._changed:
                 number = self._number = self._number + 1
                 self._messages[number] = message

@@ -8,7 +8,8 @@ Invariants:
     I1. A message and its copies share a key, whichever of them is received first.
     I2. Messages that were sent to two namespaces under one MessageId with one body share a key (active replication).
     I3. Equal MessageIds with different bodies share none; nor do a copy and a message that entered elsewhere, whatever their MessageIds.
-    I4. A message without MessageId and without provenance is known by its place alone.
+    I4. What is read is part of each key: one list may serve several queues, subscriptions and dead-letter queues.
+    I5. A message without MessageId and without provenance is known by its place alone.
 """
 
 from __future__ import annotations
@@ -54,13 +55,14 @@ class Arrived:
     enqueued_ms: int
 
 
-def keys_of(message: Arrived, namespace: str, entity: str) -> Keys:
+def keys_of(message: Arrived, namespace: str, entity: str, scope: str = "") -> Keys:
     """The keys of a message.
 
     Args:
         message: what was received.
         namespace: identity of the namespace that it was received from: what that says itself, or its host's name.
         entity: the queue or topic there.
+        scope: what is read: queue, subscription or dead-letter queue. What was handled in one is not handled in another.
     """
     proof = digest(message.message_id.encode(), message.body)
     provenance = (
@@ -69,11 +71,11 @@ def keys_of(message: Arrived, namespace: str, entity: str) -> Keys:
     if provenance is not None:
         first = provenance.hops[0]
         digits = provenance.values[OFFSET].split(";")[0].partition("-")[2]
-        return (_place(first.namespace, first.entity, first.sequence, digits, first.enqueued),)
-    place = _place(namespace, entity, message.sequence, proof[:OFFSET_DIGITS], iso(message.enqueued_ms))
+        return (_place(scope, first.namespace, first.entity, first.sequence, digits, first.enqueued),)
+    place = _place(scope, namespace, entity, message.sequence, proof[:OFFSET_DIGITS], iso(message.enqueued_ms))
     if not message.message_id:
         return (place,)
-    return (place, _key("id", message.message_id, proof))
+    return (place, _key("id", scope.lower(), message.message_id, proof))
 
 
 def is_proven_copy(message: Arrived) -> bool:
@@ -123,8 +125,8 @@ def enqueued_ms(message: ServiceBusReceivedMessage) -> int:
     return 0 if at is None else round(at.timestamp() * 1000)
 
 
-def _place(namespace: str, entity: str, sequence: int, digits: str, enqueued: str) -> bytes:
-    return _key("place", namespace.lower(), entity.lower(), str(sequence), digits, enqueued)
+def _place(scope: str, namespace: str, entity: str, sequence: int, digits: str, enqueued: str) -> bytes:
+    return _key("place", scope.lower(), namespace.lower(), entity.lower(), str(sequence), digits, enqueued)
 
 
 def _key(*parts: str) -> bytes:

@@ -78,7 +78,7 @@ def test_a_message_that_bears_a_copys_properties_is_a_new_one() -> None:
 
 
 def test_a_message_without_id_is_known_by_its_place_and_its_copy_by_the_same() -> None:
-    """I4."""
+    """I5."""
     original = encoded(message_id="")
     [key] = keys_of(told(original), "NS-A", "orders")
     assert keys_of(told(copy_of(original)), "NS-B", "orders") == (key,)
@@ -95,3 +95,11 @@ def test_values_and_sequences_are_compared_by_their_contents() -> None:
         one, two = (keys_of(told(each), "NS-A", "orders") for each in payloads)
         assert one[-1] == two[-1]
         assert len(one) == 2
+
+
+def test_what_was_handled_in_one_subscription_or_before_it_was_dead_lettered_is_another_message() -> None:
+    """I4."""
+    scopes = ("orders/subscriptions/a", "orders/subscriptions/b", "orders/subscriptions/a/deadletter", "orders", "")
+    for payload in (encoded(), copy_of(encoded()), encoded(message_id="")):
+        keys = [set(keys_of(told(payload), "NS-A", "orders", scope)) for scope in scopes]
+        assert len(set().union(*keys)) == sum(map(len, keys))
