@@ -53,6 +53,7 @@ class _Handed:
     keys: Keys
     is_settled: bool = False
     is_deferred: bool = False
+    marked: frozenset[bytes] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,10 +265,7 @@ class Engine:
         handed = self._handed_of(message, "complete")
         self._mark(handed)
         handed.is_settled = True
-        with self._changed:
-            effects = self._merge.handled(handed.number)
-        self._on_settled(message, True)
-        self._carry_out(effects)
+        self._finish(message, handed)
 
     def abandon(self, message: ServiceBusReceivedMessage) -> None:
         """The handler failed: the message is handed over again.
@@ -314,10 +312,7 @@ class Engine:
             raise
         handed.is_settled = True
         self._mark(handed)
-        with self._changed:
-            effects = self._merge.handled(handed.number, settled=chosen.number)
-        self._on_settled(message, True)
-        self._carry_out(effects)
+        self._finish(message, handed, chosen.number)
 
     def renew(self, message: ServiceBusReceivedMessage) -> datetime:
         """Renew the lock now, though it is renewed anyway.
@@ -451,7 +446,7 @@ class Engine:
                 self._messages[number] = message
                 self._claiming.add(number)
                 self._handed[message] = _Handed(number, side, keys)
-            deliveries.append(Delivery(number, side, keys, self._renew_seconds(message)))
+            deliveries.append(Delivery(number, side, keys, self._renew_seconds(message), message.sequence_number or 0))
         verdicts = self._claim([each.keys for each in deliveries])
         effects: list[Effect] = []
         with self._changed:
@@ -484,15 +479,34 @@ class Engine:
             return [None] * len(messages)
 
     def _claimed(self, asked_at: float) -> None:
-        self._claimed_until = asked_at + self.seen.bounds.lease.total_seconds()
+        """The list has renewed this owner's lease. Where that had run out before, others may have had what is ready here."""
+        now = time.monotonic()
+        with self._changed:
+            if now >= self._claimed_until:
+                self._merge.doubted(now)
+            self._claimed_until = asked_at + self.seen.bounds.lease.total_seconds()
 
     def _mark(self, handed: _Handed) -> None:
+        """Durably, with the keys of the copies: what one of those shares a key with is the same message."""
+        handed.marked = frozenset(handed.keys) | self._merge.keys_of(handed.number)
         try:
-            (is_first,) = self.seen.handle([handed.keys], self.owner)
+            (is_first,) = self.seen.handle([tuple(handed.marked)], self.owner)
         except SeenStoreError as error:
             self._seen_failed(error)
             raise
         self._handled_twice += not is_first and not handed.is_deferred
+
+    def _finish(self, message: ServiceBusReceivedMessage, handed: _Handed, settled: int | None = None) -> None:
+        with self._changed:
+            later = self._merge.keys_of(handed.number) - handed.marked
+            effects = self._merge.handled(handed.number, settled)
+        if later:  # of a copy that arrived meanwhile
+            try:
+                self.seen.handle([tuple(later | handed.marked)], self.owner)
+            except SeenStoreError as error:
+                self._seen_failed(error)
+        self._on_settled(message, True)
+        self._carry_out(effects)
 
     def _handed_of(self, message: ServiceBusReceivedMessage, action: str) -> _Handed:
         from azure.servicebus.exceptions import MessageAlreadySettled

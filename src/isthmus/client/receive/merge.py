@@ -44,12 +44,18 @@ class Delivery:
         side: the namespace.
         keys: of its message.
         renew_seconds: how often its lock is to be renewed; infinite where it has none of its own (sessions).
+        sequence: its number in the entity there: what comes again has the same; a copy that stands there as well has another.
     """
 
     number: int
     side: str
     keys: Keys
     renew_seconds: float = math.inf
+    sequence: int = 0
+
+    def is_again(self, earlier: Delivery) -> bool:
+        """Whether it is what stood behind an earlier delivery, whose lock is gone then."""
+        return self.side == earlier.side and self.sequence == earlier.sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +300,11 @@ class Merge:
         held.entry = _Entry(held, _Phase.HANDED, now)
         self.counts.handed_over += 1
 
+    def keys_of(self, number: int) -> frozenset[bytes]:
+        """All keys of the message of a delivery, those of its copies included; empty where it is settled."""
+        held = self._held.get(number)
+        return frozenset() if held is None or held.entry is None else frozenset(held.entry.keys)
+
     def deliveries_of(self, number: int) -> list[Delivery]:
         """The deliveries of a message that can still be settled, that of the application first."""
         held = self._held.get(number)
@@ -392,20 +403,19 @@ class Merge:
         held.ask_at = math.inf
         entry.keys.update(held.delivery.keys)
         self._entries.update(dict.fromkeys(held.delivery.keys, entry))
-        side = held.delivery.side
-        # A namespace delivers a message again when the lock of the earlier delivery is gone.
-        for each in [each for each in entry.copies if each.delivery.side == side]:
+        delivery = held.delivery
+        for each in [each for each in entry.copies if delivery.is_again(each.delivery)]:
             entry.copies.remove(each)
             self._forget(each)
         current = entry.current
-        if current.delivery.side == side and entry.phase is not _Phase.HANDED:
-            entry.current = held
-            self._forget(current)
-            return []
-        if current.delivery.side == side:
+        if delivery.is_again(current.delivery):
+            if entry.phase is not _Phase.HANDED:
+                entry.current = held
+                self._forget(current)
+                return []
             current.is_lost, current.renew_at = True, math.inf
         entry.copies.append(held)
-        if entry.phase is _Phase.WAITING and side == self._leader:
+        if entry.phase is _Phase.WAITING and delivery.side == self._leader:
             entry.copies.remove(held)
             entry.copies.append(current)
             entry.current = held
