@@ -157,6 +157,8 @@ def test_by_a_script(opening: Opening, pair: Pair, queue: str) -> None:
 
     def trigger(view: FailoverView) -> str | None:
         views.append(view)
+        if len(views) == 1:
+            raise RuntimeError("a script that fails is called again")
         return wishes.pop(0) if wishes else None
 
     with opening(trigger=trigger) as receiver:

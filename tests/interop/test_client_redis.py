@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from client_receiver import InThread, left, make_message, send
+from isthmus.client import ReplicatedReceiver
 from isthmus.client.seen import Bounds, RedisSeen, SeenStore, SeenStoreError, Verdict, open_seen
+from isthmus.testing.namespace import namespace
 from isthmus.testing.seen_conformance import MakeSeen, SeenConformance
 from redis_server import redis_server
 
@@ -54,3 +57,27 @@ def test_a_server_that_is_gone_is_an_error_without_its_password(tmp_path: Path) 
             seen.handle([(b"a" * 16,)], "one")
         assert "secret" not in str(raised.value)
         seen.close()
+
+
+def test_receivers_with_one_list_in_redis_handle_each_message_once(server: Server, tmp_path: Path) -> None:
+    names = {f"m{number}" for number in range(40)}
+    found: list[str] = []
+    with (
+        namespace(tmp_path / "a", config="queues: {orders: {}}") as a,
+        namespace(tmp_path / "b", config="queues: {orders: {}}") as b,
+    ):
+        for ns in (a, b):
+            send(ns, "orders", [make_message(name) for name in names])
+
+        def read() -> None:
+            with ReplicatedReceiver(
+                a.connection_string, b.connection_string, "orders", seen=server[0], max_wait_time=2
+            ) as receiver:
+                for message in receiver:
+                    found.append(str(message))
+                    receiver.complete_message(message)
+
+        with InThread(read):
+            read()
+        assert sorted(found) == sorted(names)
+        assert [left(ns, "orders") for ns in (a, b)] == [[], []]

@@ -24,14 +24,15 @@ from typing import Any, Self
 
 from azure.servicebus.exceptions import MessageSizeExceededError
 
+from isthmus.client.credential import blocking
 from isthmus.client.endpoint import Endpoint, EndpointLike
 from isthmus.client.failure import Failure
 from isthmus.client.lane import Lane
 from isthmus.client.outbox.drain import Drain, DrainState
-from isthmus.client.outbox.store import FolderSource, Limits, Store
+from isthmus.client.outbox.store import FolderSource, Limits, Store, claim
 from isthmus.client.parcel import Parcel
 from isthmus.client.schedule import scheduled
-from isthmus.errors import InvalidArgumentError, IsthmusError
+from isthmus.errors import IsthmusError
 
 __all__ = ["AsyncDurableSender", "DurableResult", "DurableSender", "DurableStatistics", "EntityForbiddenError"]
 
@@ -137,7 +138,7 @@ class DurableSender:
         self._drains = drain
         self._starting = threading.Lock()
         self._store = Store(path, Limits(max_bytes, max_age, min_free_bytes))
-        _claim(self._store.folder.path, entity)
+        claim(self._store.folder.path, entity)
         self._limit = max_message_bytes or _read_limit(self._store.folder.path)
         self._start()
 
@@ -148,7 +149,8 @@ class DurableSender:
             FolderSource(self._store.folder), lane, attempt_timeout=self._attempt_timeout, on_limits=self._learn
         )
         if self._drains:
-            lane.open_soon()
+            if self._given_limit is None:
+                lane.open_soon()  # to learn how large a message may be
             self._drain.start()
 
     def __enter__(self) -> Self:
@@ -257,7 +259,7 @@ class AsyncDurableSender:
     """`DurableSender` for asyncio: the disk is waited for in threads. Arguments as there."""
 
     def __init__(self, namespace: EndpointLike, entity: str, path: str | os.PathLike[str], **options: Any) -> None:
-        self._sender = DurableSender(namespace, entity, path, **options)
+        self._sender = DurableSender(blocking(namespace), entity, path, **options)
 
     async def __aenter__(self) -> Self:
         return self
@@ -286,20 +288,6 @@ class AsyncDurableSender:
     async def close(self, timeout: float = 0.0) -> None:  # noqa: ASYNC109  # as the method that it mirrors
         """As `DurableSender.close`."""
         await asyncio.to_thread(self._sender.close, timeout)
-
-
-def _claim(path: Path, entity: str) -> None:
-    """Remember whose outbox a folder is."""
-    file = path / "entity"
-    try:
-        with file.open("x", encoding="utf-8") as made:
-            made.write(entity)
-    except FileExistsError:
-        known = file.read_text(encoding="utf-8").strip()
-        if known and known != entity:
-            raise InvalidArgumentError(
-                f"the outbox {path} is for {known!r}, not for {entity!r}; name another folder for each entity"
-            ) from None
 
 
 def _read_limit(path: Path) -> int:

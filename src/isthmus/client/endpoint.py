@@ -9,31 +9,41 @@ An endpoint is given as one of:
     "env:NAME"                     an environment variable that holds a connection string
     "file:/path" or "file:/path#key"
                                    a file with a connection string, or a JSON object or KEY=value lines that have it at key
+    "https://host/path#key"        the same in a document that is fetched; while it cannot be, the one before counts
     an `Endpoint`
 
 Invariants:
-    I1. References (`env:`, `file:`) are resolved for each new client, so that a changed key or a moved namespace counts from
+    I1. References (`env:`, `file:`, `https:`) are resolved for each new client, so that a changed key or a moved namespace counts from
         the next connection on.
-    I2. No repr, error or statistic holds a key or a token.
+    I2. A document that cannot be fetched is a region that may be away, not a mistake of the program.
+    I3. No repr, error or statistic holds a key or a token.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isthmus.errors import InvalidArgumentError
+from isthmus.errors import InvalidArgumentError, IsthmusError
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient
     from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 
-__all__ = ["Endpoint", "EndpointError", "EndpointLike"]
+__all__ = ["Endpoint", "EndpointError", "EndpointLike", "EndpointUnavailableError"]
+
+_log = logging.getLogger(__name__)
+
+_FETCH_SECONDS = 5.0
+_LARGEST_DOCUMENT_BYTES = 1 << 20
 
 Connection = str | tuple[str, Any]
 """A connection string, or a host and a credential."""
@@ -50,6 +60,25 @@ class EndpointError(InvalidArgumentError):
     def text(self) -> str:
         a = self.attributes
         return f"endpoint {a.get('given')}: {a.get('reason')}; {a.get('hint')}"
+
+
+class EndpointUnavailableError(IsthmusError):
+    """A document that tells where a namespace is cannot be fetched now.
+
+    Attributes:
+        url: of the document.
+        reason: why.
+    """
+
+    code = "endpoint-unavailable"
+    retryable = True
+
+    def __init__(self, url: str = "", reason: str = "") -> None:
+        super().__init__("", url=url, reason=reason)
+
+    def text(self) -> str:
+        a = self.attributes
+        return f"{a.get('url')} cannot be fetched: {a.get('reason')}; it is tried again at the next connection"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +114,8 @@ class Endpoint:
             raise EndpointError(
                 type(value).__name__, "is no endpoint", "pass a connection string or (host, credential)"
             )
+        if value.startswith("https://"):
+            return cls(value, options, _Document(value).read)
         for scheme, read in (("env:", _from_environment), ("file:", _from_file)):
             if value.startswith(scheme):
                 return cls(value, options, partial(_resolved, value, read))
@@ -151,6 +182,27 @@ def _checked(given: str, text: str) -> str:
             given, "is no connection string", 'it begins with "Endpoint=sb://…"; a bare host needs (host, credential)'
         )
     return text.strip()
+
+
+class _Document:
+    """A document that is fetched for each new connection."""
+
+    def __init__(self, url: str) -> None:
+        self._url, _, self._key = url.partition("#")
+        self._given = url
+        self._last = ""
+
+    def read(self) -> str:
+        try:
+            with urllib.request.urlopen(self._url, timeout=_FETCH_SECONDS) as answer:  # noqa: S310  # always https
+                text = answer.read(_LARGEST_DOCUMENT_BYTES).decode().strip()
+        except (OSError, ValueError, HTTPException) as error:
+            if not self._last:
+                raise EndpointUnavailableError(self._given, str(error)) from error
+            _log.warning("the document cannot be fetched, the one before counts: url=%s error=%s", self._url, error)
+            return self._last
+        self._last = _checked(self._given, value_at(self._given, text, self._key) if self._key else text)
+        return self._last
 
 
 def _resolved(reference: str, read: Callable[[str], str]) -> str:

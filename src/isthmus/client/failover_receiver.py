@@ -326,30 +326,34 @@ class FailoverReceiver(TwoRegionReceiver):
             self._wake.wait(_TICK_SECONDS)
             self._wake.clear()
             now = time.monotonic()
-            self._probe_read(now)
-            self._probe_primary(now)
-            if self._trigger is not None and now - asked_at >= _AGAIN_SECONDS:
-                asked_at = now
-                self._ask_trigger(self._trigger)
-            with self._lock:
-                self._carry_out(
-                    self._machine.tick(now, local_unsettled=len(self._local), is_caught_up=self._is_caught_up(now))
-                )
-            if now - saved_at >= _SAVE_SECONDS:
-                saved_at = now
-                self._save()
+            try:
+                self._turn(now)
+                if now - asked_at >= _AGAIN_SECONDS:
+                    asked_at = now
+                    self._ask_trigger()
+                if now - saved_at >= _SAVE_SECONDS:
+                    saved_at = now
+                    self._save()
+            except Exception:  # what is wrong with one turn keeps nobody from failing over in the next
+                _LOGGER.exception("failover receiver of %s", self._source.entity)
+
+    def _turn(self, now: float) -> None:
+        self._probe_read(now)
+        self._probe_primary(now)
+        with self._lock:
+            self._carry_out(
+                self._machine.tick(now, local_unsettled=len(self._local), is_caught_up=self._is_caught_up(now))
+            )
 
     def _is_caught_up(self, now: float) -> bool:
         """Messages arrive in the order in which they were enqueued: one from after the switch, or none for a while, says that all did."""
         is_quiet = now - self._arrived_at >= max(_AGAIN_SECONDS, self._probe_seconds)
         return is_quiet or self._latest_ms >= self._switched_ms + _CAUGHT_UP_MS
 
-    def _ask_trigger(self, trigger: Callable[[FailoverView], str | None]) -> None:
-        try:
-            wish = trigger(self._machine.view(time.monotonic()))
-        except Exception:
-            _LOGGER.exception("the trigger of the failover receiver failed")
+    def _ask_trigger(self) -> None:
+        if self._trigger is None:
             return
+        wish = self._trigger(self._machine.view(time.monotonic()))
         if wish == SECONDARY:
             self.fail_over()
         elif wish == PRIMARY:

@@ -123,7 +123,13 @@ class Lane:
         """As `begin`, for callers that wait in another way."""
         return Sending(self, *self._give(parcel, timeout), timeout)
 
-    def close(self, timeout: float = 5.0) -> None:
+    def abandon(self) -> None:
+        """Give the attempt under way up, with its connection; whoever waits for it learns it at once."""
+        worker = self._worker
+        if worker is not None:
+            worker.abandon()
+
+    def close(self, timeout: float = 2.0) -> None:
         """Close the connection; waits for it no longer than `timeout` seconds."""
         with self._lock:
             self._is_closed = True
@@ -191,6 +197,8 @@ class _Worker:
         self._lock = threading.Lock()
         self._client: Any = None
         self._sender: Any = None
+        self._handler: Any = None
+        self._socket: Any = None
         self._thread = threading.Thread(target=self._run, name=f"isthmus-lane-{lane.entity}", daemon=True)
         self._thread.start()
 
@@ -207,9 +215,7 @@ class _Worker:
         with self._lock:
             self.has_ended = True
         self._tasks.put(None)
-        sender = self._sender
-        if sender is not None:
-            sdk.sever(sender)
+        sdk.sever(self._socket or sdk.socket_of(self._handler))
 
     def finish(self, timeout: float) -> None:
         """Do what was given, and close."""
@@ -274,12 +280,17 @@ class _Worker:
         seconds = max(0.1, deadline - time.monotonic())
         self._client = self._lane.endpoint.client(retry_total=0, try_timeout=seconds)
         self._sender = self._client.get_queue_sender(self._lane.entity)
+        sdk.watch_handler(self._sender, self._note_handler)
         if self.has_ended:
             raise TimeoutError("the attempt was abandoned")
         self._sender.__enter__()
         self._sender._config.try_timeout = None  # of the opening only; each send has its own
         self._lane.max_message_bytes, self._lane.max_batch_bytes = sdk.limits(self._sender)
+        self._socket = sdk.socket_of(self._handler)
         self.is_open = self._lane.has_been_open = True
+
+    def _note_handler(self, handler: Any) -> None:
+        self._handler = handler
 
     def _batch(self, parcel: Parcel) -> Any:
         first = parcel.message_ids[0] if parcel.message_ids else None
@@ -302,8 +313,8 @@ class _Worker:
                 task.done.set_result(Attempt(error, Failure.GONE))
 
     def _close(self) -> None:
-        client, sender = self._client, self._sender
-        self._client = self._sender = None
+        client, sender, sock = self._client, self._sender, self._socket or sdk.socket_of(self._handler)
+        self._client = self._sender = self._handler = self._socket = None
         self.is_open = False
         for each in (sender, client):
             if each is not None:
@@ -311,6 +322,7 @@ class _Worker:
                     each.close()
                 except Exception as error:  # noqa: BLE001  # a connection that is given up may fail in any way
                     _log.debug("closing a connection failed: %s", error)
+        sdk.release(sock)
 
 
 def _ends_connection(failure: Failure) -> bool:

@@ -1,8 +1,8 @@
 """Messages of azure-servicebus, encoded once for all namespaces and for the disk.
 
 What it is: the AMQP encoding of what an application passes to `send_messages`, with a MessageId made where one is missing.
-What it is not: a change to the application's objects, which stay as they were: a message object that is sent twice without a
-MessageId is two messages.
+What it is not: a change to the application's objects, which stay as they were: an object without a MessageId that is sent
+twice is two messages. (The SDK gives a `ServiceBusMessage` a MessageId when it is made, an `AmqpAnnotatedMessage` none.)
 Specification: OASIS AMQP 1.0, 3.2 (message format); Microsoft Learn, "AMQP 1.0 in Azure Service Bus and Event Hubs protocol
 guide" (batches).
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from isthmus.client.credential import blocking
 from isthmus.client.durable_sender import DurableSender
 from isthmus.client.endpoint import Endpoint, EndpointLike
 from isthmus.client.failure import Failure
@@ -32,12 +33,13 @@ from isthmus.client.parcel import Parcel
 from isthmus.client.replication import ACTIVE, PASSIVE, Keep, Mode, Replication, Save, SendResult, Side, Try
 from isthmus.client.role_state import RoleState
 from isthmus.client.schedule import scheduled
-from isthmus.errors import InvalidArgumentError, StoreError
+from isthmus.errors import InvalidArgumentError, OutcomeUnknownError, StoreError
 
 __all__ = ["AsyncReplicatedSender", "ReplicatedSender", "SenderStatistics"]
 
 _log = logging.getLogger(__name__)
 
+_ANY_SIZE_BYTES = 1 << 30  # what one namespace took is kept for the other, whatever its size
 FAIL_OVER_ON = frozenset({Failure.GONE, Failure.UNKNOWN})
 
 
@@ -132,7 +134,9 @@ class _Base:
         made: dict[Side, DurableSender] = {}
         if outbox is not None:
             for side, endpoint in endpoints.items():
-                made[side] = DurableSender(endpoint, self._entity, Path(outbox) / side.value)
+                made[side] = DurableSender(
+                    endpoint, self._entity, Path(outbox) / side.value, max_message_bytes=_ANY_SIZE_BYTES
+                )
         return made
 
     @property
@@ -182,7 +186,10 @@ class _Base:
         if lane.is_open or is_warming or not self._replication.wants_link(standby, now):
             return
         self._warming_until = now + self._connect_timeout
-        self._warming = lane.open_soon(self._connect_timeout)
+        try:
+            self._warming = lane.open_soon(self._connect_timeout)
+        except ValueError:  # closed meanwhile
+            return
 
         def note(opened: Future[Attempt]) -> None:
             with self._lock:
@@ -202,6 +209,14 @@ class _Base:
     def _count_failed(self, parcel: Parcel) -> None:
         with self._lock:
             self._failed += len(parcel)
+
+    def _keep(self, side: Side, parcel: Parcel) -> dict[Side, Attempt] | None:
+        try:
+            self._outboxes[side].keep(parcel)
+        except (StoreError, OutcomeUnknownError) as error:
+            _log.error("%s does not get %d messages: %s", side.value, len(parcel), error)
+            return {side: Attempt(error, Failure.FULL)}
+        return None
 
     def _save(self, active: Side) -> None:
         _log.warning("roles swapped: entity=%s active=%s", self._entity, active.value)
@@ -272,7 +287,7 @@ class ReplicatedSender(_Base):
                     started = self._start(effect, parcel)
                     answer = {side: sending.wait() for side, sending in started.items()}
                 elif isinstance(effect, Keep):
-                    self._outboxes[effect.side].keep(parcel)
+                    answer = self._keep(effect.side, parcel)
                 elif isinstance(effect, Save):
                     self._save(effect.active)
         except StopIteration as stop:
@@ -299,7 +314,15 @@ class ReplicatedSender(_Base):
 
 
 class AsyncReplicatedSender(_Base):
-    """`ReplicatedSender` for asyncio; its connections live in threads, so that none of them can block the loop."""
+    """`ReplicatedSender` for asyncio; its connections live in threads, so that none of them can block the loop.
+
+    It is made where a loop runs if a credential is one for asyncio.
+    """
+
+    def __init__(
+        self, primary: EndpointLike, secondary: EndpointLike, entity: str, mode: Mode = ACTIVE, **options: Any
+    ) -> None:
+        super().__init__(blocking(primary), blocking(secondary), entity, mode, **options)
 
     async def __aenter__(self) -> Self:
         return self
@@ -324,7 +347,7 @@ class AsyncReplicatedSender(_Base):
                     attempts = await asyncio.gather(*(_wait(sending) for sending in started.values()))
                     answer = dict(zip(started, attempts, strict=True))
                 elif isinstance(effect, Keep):
-                    await asyncio.to_thread(self._outboxes[effect.side].keep, parcel)
+                    answer = await asyncio.to_thread(self._keep, effect.side, parcel)
                 elif isinstance(effect, Save):
                     await asyncio.to_thread(self._save, effect.active)
         except StopIteration as stop:

@@ -12,7 +12,8 @@ Invariants:
     I2. Active: a send succeeds if one namespace took it; a namespace that may not have taken it is repaired from the outbox,
         if there is one.
     I3. An unknown outcome is treated as not taken: it can lead to a duplicate under one MessageId, never to a loss.
-    I4. An error of the message itself is raised as it is, and says nothing about a namespace.
+    I4. An outbox that is full or whose disk fails takes nothing from the success of a send: what was missed is told.
+    I5. An error of the message itself is raised as it is, and says nothing about a namespace.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ Mode = Literal["active", "passive"]
 ACTIVE: Mode = "active"
 PASSIVE: Mode = "passive"
 
+_TRIAL_SECONDS = 10.0  # of an operation that was cancelled and says nothing
 _RETRY_SHARE = 0.25  # of an attempt's time that has to be left for a second one on a new connection
 
 
@@ -128,7 +130,7 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Put the messages into the outbox of a side."""
+    """Put the messages into the outbox of a side; the answer has an attempt of that side if its disk refused."""
 
     side: Side
 
@@ -192,7 +194,7 @@ class Replication:
 
     def wants_link(self, side: Side, now: float) -> bool:
         """Whether the link of a side that nothing is sent to should be opened, so that it is ready when it is needed."""
-        return self.mode == PASSIVE and side is not self.active and self.circuits[side].allows(now)
+        return self.mode == PASSIVE and side is not self.active and self.circuits[side].allows(now, _TRIAL_SECONDS)
 
     def opened(self, side: Side, attempt: Attempt, now: float) -> None:
         """What came of that."""
@@ -205,7 +207,7 @@ class Replication:
         first = self.active
         for side in (first, first.other):
             outcome = outcomes[side] = _Outcome()
-            if not self.circuits[side].allows(now()):
+            if not self.circuits[side].allows(now(), _TRIAL_SECONDS):
                 continue
             yield from self._try_one(side, outcome, now)
             if outcome.attempt is None:
@@ -238,7 +240,7 @@ class Replication:
 
     def _send_active(self, now: Callable[[], float], behind: Callable[[Side], bool]) -> Steps:
         outcomes = {side: _Outcome() for side in Side}
-        ready = tuple(side for side in Side if not behind(side) and self.circuits[side].allows(now()))
+        ready = tuple(side for side in Side if not behind(side) and self.circuits[side].allows(now(), _TRIAL_SECONDS))
         # With nothing better to try, a side whose outbox is not empty gets the message at once as well.
         for sides in (ready, tuple(side for side in Side if side not in ready)):
             if not sides:
@@ -254,14 +256,15 @@ class Replication:
         taken = tuple(side for side, outcome in outcomes.items() if _took(outcome))
         if not taken:
             raise self._error(outcomes)
-        pending, missed = [], []
+        pending: list[Side] = []
+        missed: list[Side] = []
         for side, outcome in outcomes.items():
             if _took(outcome):
                 continue
             refused = outcome.failure is not None and outcome.failure.is_for_the_message
             if self.has_outbox and not refused:
-                pending.append(side)
-                yield Keep(side)
+                refusal = yield Keep(side)
+                (missed if refusal else pending).append(side)
             else:
                 missed.append(side)
         return self._result(taken, tuple(pending), tuple(missed), outcomes)

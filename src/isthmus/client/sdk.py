@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -20,7 +20,18 @@ from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 
-__all__ = ["batch_of", "data_body", "encode", "limits", "message_list", "schedule_annotations", "sever"]
+__all__ = [
+    "batch_of",
+    "data_body",
+    "encode",
+    "limits",
+    "message_list",
+    "release",
+    "schedule_annotations",
+    "sever",
+    "socket_of",
+    "watch_handler",
+]
 
 
 def message_list(messages: Any) -> list[AmqpAnnotatedMessage]:
@@ -102,18 +113,38 @@ def schedule_annotations(when: datetime) -> dict[str | bytes, Any]:
     return dict(ServiceBusMessage(None, scheduled_enqueue_time_utc=when).raw_amqp_message.annotations or {})
 
 
-def sever(handler: Any) -> None:
-    """Shut the socket of a sender or receiver down, from any thread, so that a call that waits for it ends.
+def watch_handler(sender: Any, seen: Callable[[Any], None]) -> None:
+    """Tell each protocol client that a sender makes, while it opens: its socket is to be closed if the opening fails."""
+    create = sender._create_handler
+
+    def created(auth: Any) -> None:
+        create(auth)
+        seen(sender._handler)
+
+    sender._create_handler = created
+
+
+def socket_of(handler: Any) -> Any:
+    """The socket below a protocol client; None where there is none, or not yet."""
+    found = handler
+    for name in ("_connection", "_transport", "sock"):
+        found = getattr(found, name, None)
+    return found
+
+
+def sever(sock: Any) -> None:
+    """Shut a socket down, from any thread, so that a call that waits for it ends.
 
     The SDK's own `close` waits for the peer, and an open that waits for a peer which stopped answering never ends.
     """
-    found = handler
-    for name in ("_handler", "_connection", "_transport"):
-        found = getattr(found, name, None)
-        if found is None:
-            return
-    sock = getattr(found, "sock", None)
-    if sock is not None:
-        with contextlib.suppress(OSError, ValueError, AttributeError):
+    if isinstance(sock, socket.socket):
+        with contextlib.suppress(OSError, ValueError):
             # A TLS socket must not be unwrapped here: another thread reads from it.
             socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def release(sock: Any) -> None:
+    """Close a socket that the SDK leaves open after its connection was lost."""
+    if isinstance(sock, socket.socket):
+        with contextlib.suppress(OSError):
+            sock.close()

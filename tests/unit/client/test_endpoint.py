@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from isthmus.client.endpoint import Endpoint, EndpointError
+from isthmus.client.endpoint import Endpoint, EndpointError, EndpointUnavailableError
+from isthmus.client.failure import classify
 
 STRING = "Endpoint=sb://orders.example.net/;SharedAccessKeyName=send;SharedAccessKey=c2VjcmV0"
 
@@ -44,6 +46,30 @@ def test_references_are_read_again_for_each_client(tmp_path: Path, monkeypatch: 
     assert Endpoint.of("env:SENDER_ENDPOINT").host == "orders.example.net"
 
 
+def test_a_document_is_fetched_again_and_the_last_one_counts_while_it_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1, I2."""
+    answers: list[bytes | OSError] = [OSError("away"), b"moved nowhere", OSError("away")]
+
+    def fetched(url: str, timeout: float) -> io.BytesIO:
+        assert url == "https://config.example.net/endpoints"
+        assert timeout > 0
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return io.BytesIO(answer)
+
+    monkeypatch.setattr("urllib.request.urlopen", fetched)
+    endpoint = Endpoint.of("https://config.example.net/endpoints#primary")
+    with pytest.raises(EndpointUnavailableError, match="away") as raised:
+        endpoint.resolve()
+    assert classify(raised.value).region_may_be_gone
+    with pytest.raises(EndpointError, match="has no text"):
+        endpoint.resolve()
+    answers[:] = [json.dumps({"primary": STRING}).encode(), OSError("away")]
+    assert endpoint.resolve() == STRING
+    assert endpoint.resolve() == STRING
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -59,7 +85,7 @@ def test_what_is_no_endpoint_is_refused_at_once(given: Any, told: str) -> None:
 
 
 def test_an_error_shows_no_key(tmp_path: Path) -> None:
-    """I2."""
+    """I3."""
     with pytest.raises(EndpointError) as raised:
         Endpoint.of("SharedAccessKeyName=send;SharedAccessKey=c2VjcmV0")
     assert "c2VjcmV0" not in str(raised.value)

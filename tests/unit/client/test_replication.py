@@ -28,6 +28,7 @@ class Script:
         self.now = 100.0
         self.asked: list[Any] = []
         self.behind: set[Side] = set()
+        self.disk_is_full = False
 
     def send(self, **answers: Attempt | list[Attempt]) -> SendResult:
         left = {Side(name): list(each) if isinstance(each, list) else [each] for name, each in answers.items()}
@@ -42,6 +43,8 @@ class Script:
                 return result
             self.asked.append(effect)
             answer = {side: left[side].pop(0) for side in effect.sides} if isinstance(effect, Try) else None
+            if isinstance(effect, Keep) and self.disk_is_full:
+                answer = {effect.side: Attempt(OSError("full"), Failure.FULL)}
 
 
 def passive(**options: Any) -> Script:
@@ -99,7 +102,7 @@ def test_the_error_is_one_of_the_sdks_and_survives_pickling() -> None:
 
 
 def test_an_error_of_the_message_is_raised_as_it_is_and_nothing_is_swapped() -> None:
-    """I4."""
+    """I5."""
     script = passive()
     with pytest.raises(MessageSizeExceededError):
         script.send(primary=LARGE)
@@ -174,6 +177,16 @@ def test_active_succeeds_with_one_and_keeps_the_message_for_the_other(failure: A
 
 def test_without_an_outbox_the_other_one_is_told_as_missed() -> None:
     result = active().send(primary=OK, secondary=GONE)
+    assert result.missed == ("secondary",)
+    assert result.pending == ()
+
+
+def test_an_outbox_that_is_full_does_not_fail_a_send_that_one_side_took() -> None:
+    """I4."""
+    script = active(has_outbox=True)
+    script.disk_is_full = True
+    result = script.send(primary=OK, secondary=GONE)
+    assert result.taken == ("primary",)
     assert result.missed == ("secondary",)
     assert result.pending == ()
 

@@ -1,5 +1,30 @@
 """The outbox: messages on local disk until their namespace took them.
 
-What it is: the folder of a `DurableSender` (`store`), and a table in the application's own database (`table`). See
-docs/how-to/send-durably.md.
+What it is: the folder of a `DurableSender` (`store`), and a table in the application's own database (`table`), which is added
+to within the application's transaction. See docs/how-to/send-durably.md.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from isthmus.client.outbox.store import OutboxStatus, status
+    from isthmus.client.outbox.table import SqliteDelivery, SqliteOutbox, sqlite
+
+__all__ = ["OutboxStatus", "SqliteDelivery", "SqliteOutbox", "sqlite", "status"]
+
+_MODULES = {
+    "OutboxStatus": "isthmus.client.outbox.store",
+    "SqliteDelivery": "isthmus.client.outbox.table",
+    "SqliteOutbox": "isthmus.client.outbox.table",
+    "sqlite": "isthmus.client.outbox.table",
+    "status": "isthmus.client.outbox.store",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -52,12 +52,14 @@ class Batch:
     Attributes:
         payloads: encoded messages.
         ends: the position behind each of them.
+        last_number: of the last one, where they come from a table.
         oldest_ms: wall time at which the first was written.
     """
 
     payloads: list[bytes] = field(default_factory=list)
     ends: list[Position] = field(default_factory=list)
     oldest_ms: int = 0
+    last_number: int = 0
 
 
 @dataclass(slots=True)

@@ -153,11 +153,14 @@ class Drain:
         """What the last attempt failed on; None after a success."""
         return self._failure
 
-    def close(self, timeout: float = 15.0) -> None:
-        """Stop delivering; an attempt under way is waited for."""
+    def close(self, timeout: float = 2.0) -> None:
+        """Stop delivering; an attempt under way is waited for, `timeout` seconds at most."""
         self._closing.set()
         self._wake.set()
         if self._thread.is_alive():
+            self._thread.join(timeout)
+        if self._thread.is_alive():
+            self._lane.abandon()
             self._thread.join(timeout)
 
     # ---- the thread

@@ -67,13 +67,23 @@ class Lock:
 
     @classmethod
     def take(cls, path: Path, *, wait: bool = False) -> Lock | None:
-        """Take the lock; None if another has it and `wait` is not set."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Take the lock; None if another has it and `wait` is not set.
+
+        Raises:
+            StoreError: the disk takes no file, or its file system no locks.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreError(f"the outbox cannot be locked, {path}: {error.strerror}; free or mend the disk") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError:
+        except BlockingIOError:
             os.close(descriptor)
             return None
+        except OSError as error:
+            os.close(descriptor)
+            raise StoreError(f"the outbox cannot be locked, {path}: {error.strerror}; use a local disk") from error
         return cls(path, descriptor)
 
     def release(self) -> None:
@@ -109,6 +119,7 @@ class Folder:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.path / "quarantine").mkdir(mode=0o700, exist_ok=True)
+            _sync(self.path.parent)  # the folder's own name
         except OSError as error:
             raise StoreError(
                 f"the outbox {self.path} cannot be made: {error.strerror}; name a folder that can"
@@ -194,11 +205,15 @@ class Folder:
 
     def sync(self) -> None:
         """Wait until the disk has the folder's names."""
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(self.path)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _is_free(path: Path) -> bool:
@@ -210,7 +225,7 @@ def _is_free(path: Path) -> bool:
     try:
         # Shared: two that ask at the same time must not take each other for its owner.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
     finally:
         os.close(descriptor)

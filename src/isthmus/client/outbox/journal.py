@@ -6,7 +6,7 @@ the next sync. What it is not: delivery (`drain`).
 Invariants:
     I1. `append` returns only after the record is on disk; if it raises, the record is not read later, unless the error says so.
     I2. Records are in the file in the order in which `append` took them: those of one thread in the order of its calls.
-    I3. A write that failed leaves nothing behind: the file is cut to what was good, or a new one is begun.
+    I3. A write that failed leaves nothing behind: the file is cut to what was good, and a new one is begun.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from isthmus.client.outbox.folder import Folder, Lock, Segment
 from isthmus.client.outbox.frame import encode_note, encode_record
@@ -167,13 +168,13 @@ class Journal:
             while written < len(data):
                 written += os.pwrite(self._descriptor, view[written:], start + written)
         except OSError:
-            self._cut(start)
+            self._give_up_segment(start)
             raise
         try:
             self._sync(self._descriptor)
         except OSError as error:
             # After a failed sync nobody knows what the disk has, and a second one may report success for lost pages.
-            self._abandon_segment()
+            self._close_segment()
             raise OutcomeUnknownError(
                 f"the disk of the outbox {self._folder.path} failed while it synced ({error.strerror}): the messages of this "
                 "call may be delivered or not; send them again with the same MessageIds"
@@ -198,13 +199,16 @@ class Journal:
             os.close(self._descriptor)
         self._descriptor, self.segment, self.offset = descriptor, segment, len(note)
 
-    def _cut(self, start: int) -> None:
-        try:
-            os.ftruncate(self._descriptor, start)
-        except OSError:
-            self._abandon_segment()
+    def _give_up_segment(self, start: int) -> None:
+        """Cut what a failed write left, and write no more to this file.
 
-    def _abandon_segment(self) -> None:
+        The drain may have read sound records of it, of a group whose end is missing. It would pass over new ones in their place.
+        """
+        with suppress(OSError):
+            os.ftruncate(self._descriptor, start)
+        self._close_segment()
+
+    def _close_segment(self) -> None:
         os.close(self._descriptor)
         self._descriptor = -1
 

@@ -21,9 +21,21 @@ from isthmus.client.outbox.backlog import Backlog, Batch, read_progress, waiting
 from isthmus.client.outbox.folder import Folder, Lock
 from isthmus.client.outbox.frame import Record, encode_record, find_record, read_record
 from isthmus.client.outbox.journal import Journal
-from isthmus.errors import StoreError
+from isthmus.errors import InvalidArgumentError, StoreError
 
-__all__ = ["FolderSource", "Limits", "OutboxFullError", "OutboxStatus", "Store", "status"]
+__all__ = [
+    "FolderSource",
+    "Limits",
+    "OutboxFullError",
+    "OutboxStatus",
+    "Store",
+    "claim",
+    "entity_of",
+    "refused",
+    "status",
+]
+
+ENTITY_FILE = "entity"
 
 _LOOK_SECONDS = 0.25
 _AGE_LOOK_SECONDS = 1.0
@@ -216,6 +228,37 @@ class FolderSource:
         finally:
             os.close(descriptor)
         self.done(batch)
+
+
+def entity_of(path: str | os.PathLike[str]) -> str:
+    """The queue or topic that an outbox is for; empty where there is no outbox."""
+    try:
+        return (Path(path) / ENTITY_FILE).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def claim(path: Path, entity: str) -> None:
+    """Remember what an outbox is for.
+
+    Raises:
+        InvalidArgumentError: it is for another entity.
+        StoreError: the disk refused.
+    """
+    known = entity_of(path)
+    if not known:
+        fresh = path / f"{ENTITY_FILE}.{os.getpid()}"
+        try:
+            fresh.write_text(entity, encoding="utf-8")
+            fresh.replace(path / ENTITY_FILE)
+        except OSError as error:
+            raise StoreError(
+                f"the outbox {path} cannot be written: {error.strerror}; free the disk or name another folder"
+            ) from error
+    elif known != entity:
+        raise InvalidArgumentError(
+            f"the outbox {path} is for {known!r}, not for {entity!r}; name another folder for each entity"
+        )
 
 
 def used_bytes(folder: Folder) -> int:

@@ -207,6 +207,43 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytes
     assert not list(folder.quarantine_path.iterdir())
 
 
+def test_what_the_drain_read_of_a_group_whose_write_failed_costs_no_later_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3 of `journal`: the drain is ahead of where the file was cut."""
+    folder = Folder(tmp_path)
+    writer = journal(folder)
+    writer.append([b"a"])
+    backlog = Backlog(folder)
+    real = os.pwrite
+    read: list[bytes] = []
+
+    def breaks_off(descriptor: int, data: bytes, offset: int) -> int:
+        if descriptor != writer._descriptor:
+            return real(descriptor, data, offset)
+        if read:
+            raise OSError(28, "No space left on device")
+        written = real(descriptor, data, offset)
+        while (batch := backlog.next_batch(1000, 10)) is not None:
+            read.extend(batch.payloads)
+            backlog.done(batch.ends[-1])
+        return written - 1
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", breaks_off)
+        with pytest.raises(StoreError):
+            writer.append([b"b" * 100])
+    assert read == [b"a", b"b" * 100]
+    for number in numbers(0, 5):
+        writer.append([number])
+    found = []
+    while (batch := backlog.next_batch(1000, 10)) is not None:
+        found += batch.payloads
+        backlog.done(batch.ends[-1])
+    backlog.close()
+    assert found == numbers(0, 5)
+
+
 def test_a_failed_sync_is_told_as_unknown_and_the_file_is_not_used_again(tmp_path: Path) -> None:
     """I1 of `journal`."""
     folder = Folder(tmp_path)

@@ -1,0 +1,164 @@
+"""`isthmus outbox status|peek|drain|export`: the folder of a `DurableSender`.
+
+What it is: options and output. What it is not: the outbox (`isthmus.client.outbox`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from isthmus.errors import InvalidArgumentError, OperationTimeoutError
+
+__all__ = ["register"]
+
+_PATH = typer.Argument(help="The folder that the DurableSender was given.")
+_JSON = typer.Option("--json", help="Print one JSON object.")
+_CONNECTION = typer.Option("--connection", help="Where the connection string is: env:NAME or file:/path#key.")
+_ACTIVE = 0
+
+
+def register(app: typer.Typer) -> None:
+    """Adds `outbox` and its verbs to the command line."""
+    outbox = typer.Typer(no_args_is_help=True, help="Look at the outbox of a DurableSender, deliver it, export it.")
+    for name, run in (("status", _status), ("peek", _peek), ("drain", _drain), ("export", _export)):
+        outbox.command(name)(run)
+    app.add_typer(outbox, name="outbox")
+
+
+def _status(path: Annotated[Path, _PATH], as_json: Annotated[bool, _JSON] = False) -> None:
+    """Show how much waits, how long, whether a process delivers it, and what was refused or damaged."""
+    from isthmus.client.outbox.store import status
+
+    found = status(path)
+    if as_json:
+        print(json.dumps(asdict(found)))
+        return
+    print(f"waiting      {found.messages} messages, {found.bytes} bytes")
+    print(f"oldest       {found.oldest_seconds:.0f} s")
+    print(f"delivering   {'yes' if found.is_draining else 'no'}")
+    print(f"streams      {found.streams}, of which {found.live} are being written")
+    print(f"refused      {found.refused} messages")
+    print(f"damaged      {found.damaged} files in {path / 'quarantine'}")
+
+
+def _peek(
+    path: Annotated[Path, _PATH],
+    most: Annotated[int, typer.Option("--max", help="At most so many; 0: all.", min=0)] = 20,
+    refused: Annotated[
+        bool, typer.Option("--refused", help="Those that the namespace refused for themselves.")
+    ] = False,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Show messages without taking them out."""
+    rows = list(islice(_rows(path, refused), most or None))
+    if as_json:
+        print(json.dumps({"messages": rows}, ensure_ascii=False))
+        return
+    for row in rows:
+        told = f"  {row['reason']}" if "reason" in row else f"  since {row['written_at']}"
+        print(f"{row['message_id']}  {row['bytes']} bytes{told}")
+
+
+def _drain(
+    path: Annotated[Path, _PATH],
+    connection: Annotated[str, _CONNECTION] = "env:ISTHMUS_CONNECTION",
+    timeout: Annotated[
+        float, typer.Option(help="Seconds; after them the rest stays, with exit code 1.", min=0.1)
+    ] = 60.0,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Deliver what waits, to the entity that the outbox is for.
+
+    Where another process delivers it already, this waits until nothing is left.
+    """
+    from isthmus.client.durable_sender import DurableSender
+    from isthmus.client.outbox.store import status
+
+    entity = _entity(path)
+    before = status(path)
+    with DurableSender(connection, entity, path) as sender:
+        deadline = time.monotonic() + timeout
+        sender.flush(timeout)
+        while (found := status(path)).messages and time.monotonic() < deadline:
+            time.sleep(0.2)
+        state = sender.statistics().drain
+    told = {"waited": before.messages, "left": found.messages, "delivered": state.delivered, "refused": state.refused}
+    print(
+        json.dumps(told)
+        if as_json
+        else f"{told['delivered']} messages delivered, {told['refused']} refused, {told['left']} left"
+    )
+    if found.messages:
+        why = f"the last attempt failed: {state.error}" if state.error else "give it more time with --timeout"
+        raise OperationTimeoutError(f"{found.messages} messages still wait in {path}; {why}")
+
+
+def _export(
+    path: Annotated[Path, _PATH],
+    file: Annotated[Path, typer.Argument(help="File to write; must not be there yet.")],
+    refused: Annotated[
+        bool, typer.Option("--refused", help="Those that the namespace refused for themselves.")
+    ] = False,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Write messages to a file that `isthmus namespace import` reads. They stay in the outbox."""
+    from isthmus.operations.message_file import MessageWriter
+
+    with MessageWriter(file, {"namespace": "outbox", "entity": _entity(path)}) as writer:
+        for payload in _payloads(path, refused):
+            writer.write(payload, _ACTIVE)
+        writer.finish()
+        count = writer.count
+    print(json.dumps({"messages": count, "file": str(file)}) if as_json else f"{count} messages written to {file}")
+
+
+def _entity(path: Path) -> str:
+    from isthmus.client.outbox.store import entity_of
+
+    entity = entity_of(path)
+    if not entity:
+        raise InvalidArgumentError(f"{path} is no outbox; name the folder that a DurableSender was given")
+    return entity
+
+
+def _rows(path: Path, wants_refused: bool) -> Any:
+    from isthmus.amqp import section
+    from isthmus.client.outbox.backlog import waiting
+    from isthmus.client.outbox.folder import Folder
+    from isthmus.client.outbox.store import refused
+
+    _entity(path)
+    folder = Folder(path)
+    if wants_refused:
+        found: Any = (({"reason": reason}, payload) for reason, payload in refused(folder))
+    else:
+        found = (
+            ({"written_at": datetime.fromtimestamp(record.written_ms / 1000, UTC).isoformat()}, payload)
+            for _, record, index in waiting(folder)
+            for payload in record.payloads[index:]
+        )
+    for told, payload in found:
+        properties = section.decode_properties(payload, section.locate(payload).properties)
+        shown = {
+            name: str(properties[name]) for name in ("subject", "group_id", "correlation_id") if name in properties
+        }
+        yield {"message_id": str(properties.get("message_id", "")), "bytes": len(payload), **shown, **told}
+
+
+def _payloads(path: Path, wants_refused: bool) -> Any:
+    from isthmus.client.outbox.backlog import waiting
+    from isthmus.client.outbox.folder import Folder
+    from isthmus.client.outbox.store import refused
+
+    folder = Folder(path)
+    if wants_refused:
+        return (payload for _, payload in refused(folder))
+    return (payload for _, record, index in waiting(folder) for payload in record.payloads[index:])

@@ -1,0 +1,241 @@
+"""An outbox in the application's own SQLite database: a message is sent if, and only if, the application's transaction commits.
+
+What it is: a table that the application adds messages to within its own transaction, and a thread that delivers what has been
+committed. What it is not: a connection of its own for adding; that is the application's.
+
+    box = outbox.sqlite(connection, "orders")
+    with connection:
+        connection.execute("INSERT INTO bookings …")
+        box.add(ServiceBusMessage("booked"))
+
+    with outbox.SqliteDelivery(namespace, "orders", "app.db"): …
+
+Invariants:
+    I1. A message is delivered only after the transaction that added it has committed; then at least once, with one MessageId.
+    I2. Messages are delivered in the order in which their transactions took SQLite's write lock, which is that of their numbers.
+    I3. A row is deleted only after the namespace took its message. One that is refused for itself stays, with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+from isthmus.client.endpoint import Endpoint, EndpointLike
+from isthmus.client.lane import Lane
+from isthmus.client.outbox.backlog import Batch
+from isthmus.client.outbox.drain import Drain, DrainState
+from isthmus.client.outbox.folder import Lock
+from isthmus.client.parcel import Parcel
+from isthmus.errors import InvalidArgumentError, StoreError
+
+__all__ = ["SqliteDelivery", "SqliteOutbox", "sqlite"]
+
+TABLE = "isthmus_outbox"
+_BUSY_SECONDS = 30.0
+_SAFE_LIMIT_BYTES = 252 << 10  # every tier takes it
+
+
+def sqlite(
+    connection: sqlite3.Connection, entity: str, *, table: str = TABLE, max_message_bytes: int = _SAFE_LIMIT_BYTES
+) -> SqliteOutbox:
+    """The outbox of an entity in the database of a connection; its table is made if it is missing.
+
+    Args:
+        connection: the application's own. No transaction may be open.
+        entity: queue or topic that the messages are for.
+        table: its name.
+        max_message_bytes: the largest message that the namespace takes.
+
+    Raises:
+        InvalidArgumentError: the name is no plain name, or a transaction is open.
+    """
+    return SqliteOutbox(connection, entity, table, max_message_bytes)
+
+
+class SqliteOutbox:
+    """The application's side: adds messages within its transaction. It belongs to the connection's thread."""
+
+    def __init__(self, connection: sqlite3.Connection, entity: str, table: str, max_message_bytes: int) -> None:
+        if connection.in_transaction:
+            raise InvalidArgumentError("a transaction is open; make the outbox before it begins")
+        self._connection = connection
+        self._entity = entity
+        self._limit = max_message_bytes
+        self._table = _checked(table)
+        _make(connection, self._table)
+
+    def add(self, message: Any) -> tuple[str, ...]:
+        """Add a message or several to the transaction that is open; without one, SQLite's own rules say when it commits.
+
+        Args:
+            message: messages of azure-servicebus.
+
+        Returns:
+            Their MessageIds, in order.
+
+        Raises:
+            MessageSizeExceededError: one is larger than the namespace takes.
+        """
+        parcel = Parcel.of(message)
+        for payload in parcel.payloads:
+            if len(payload) > self._limit:
+                raise MessageSizeExceededError(
+                    message=f"a message for {self._entity!r} has {len(payload)} bytes; the limit is {self._limit} bytes"
+                )
+        now_ms = time.time_ns() // 1_000_000
+        self._connection.executemany(
+            f"INSERT INTO {self._table} (entity, written_ms, payload) VALUES (?, ?, ?)",  # noqa: S608  # a checked name
+            [(self._entity, now_ms, payload) for payload in parcel.payloads],
+        )
+        return parcel.message_ids
+
+
+class SqliteDelivery:
+    """Delivers what applications have committed, until it is closed. Of several for one database, one works at a time.
+
+    Args:
+        namespace: see `isthmus.client.endpoint` for its forms.
+        entity: queue or topic.
+        database: the file of the database.
+        table: as the applications have it.
+        attempt_timeout: seconds that the namespace may take to answer a batch.
+        options: further arguments of `ServiceBusClient`.
+    """
+
+    def __init__(
+        self,
+        namespace: EndpointLike,
+        entity: str,
+        database: str | os.PathLike[str],
+        *,
+        table: str = TABLE,
+        attempt_timeout: float = 10.0,
+        **options: Any,
+    ) -> None:
+        self._source = _TableSource(Path(database), entity, _checked(table))
+        lane = Lane(Endpoint.of(namespace, **options), entity)
+        self._drain = Drain(self._source, lane, attempt_timeout=attempt_timeout)
+        self._drain.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until everything that has been committed is delivered; whether it is."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._source.waiting():
+            self._drain.wake()
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def statistics(self) -> DrainState:
+        """What the delivery is at."""
+        return self._drain.state()
+
+    def close(self) -> None:
+        """Stop; what waits stays in the table."""
+        self._drain.close()
+
+
+class _TableSource:
+    """What waits in the table, for the drain."""
+
+    def __init__(self, database: Path, entity: str, table: str) -> None:
+        self._database = database
+        self._entity = entity
+        self._table = table
+        self._lock: Lock | None = None
+        self._connection: sqlite3.Connection | None = None
+
+    def acquire(self) -> bool:
+        self._lock = Lock.take(self._database.with_name(f"{self._database.name}.{self._table}.lock"))
+        if self._lock is None:
+            return False
+        self._connection = self._open()
+        return True
+
+    def release(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def next_batch(self, limit_bytes: int, limit_count: int) -> Batch | None:
+        batch, size = Batch(), 0
+        for number, written_ms, payload in self._run(
+            f"SELECT number, written_ms, payload FROM {self._table} WHERE entity = ? AND refused IS NULL "  # noqa: S608
+            "ORDER BY number LIMIT ?",
+            (self._entity, limit_count),
+        ):
+            size += len(payload) + 8
+            if batch.payloads and size > limit_bytes:
+                break
+            if not batch.payloads:
+                batch.oldest_ms = written_ms
+            batch.payloads.append(payload)
+            batch.last_number = number
+        return batch if batch.payloads else None
+
+    def done(self, batch: Batch) -> None:
+        self._run(
+            f"DELETE FROM {self._table} WHERE entity = ? AND refused IS NULL AND number <= ?",  # noqa: S608
+            (self._entity, batch.last_number),
+        )
+
+    def set_aside(self, batch: Batch, reason: str) -> None:
+        self._run(f"UPDATE {self._table} SET refused = ? WHERE number = ?", (reason, batch.last_number))  # noqa: S608
+
+    def waiting(self) -> int:
+        """How many messages have been committed and not delivered; may be called from any thread."""
+        with closing(self._open()) as connection:
+            row = connection.execute(
+                f"SELECT count(*) FROM {self._table} WHERE entity = ? AND refused IS NULL",  # noqa: S608
+                (self._entity,),
+            ).fetchone()
+        return int(row[0])
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._database, timeout=_BUSY_SECONDS, isolation_level=None)
+        _make(connection, self._table)
+        return connection
+
+    def _run(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
+        assert self._connection is not None
+        try:
+            return self._connection.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"the table {self._table} of {self._database} cannot be used: {error}") from error
+
+
+def _make(connection: sqlite3.Connection, table: str) -> None:
+    try:
+        connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {table} (number INTEGER PRIMARY KEY AUTOINCREMENT, entity TEXT NOT NULL, "
+            "written_ms INTEGER NOT NULL, payload BLOB NOT NULL, refused TEXT)"
+        )
+        connection.commit()
+    except sqlite3.Error as error:
+        raise StoreError(f"the table {table} cannot be made: {error}") from error
+
+
+def _checked(table: str) -> str:
+    if not table.isidentifier():
+        raise InvalidArgumentError(f"the table's name is {table!r}; it must be letters, digits and _")
+    return table

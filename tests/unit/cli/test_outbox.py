@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+
+from isthmus.cli.app import main
+from isthmus.client import DurableSender
+from isthmus.operations.message_file import MessageReader
+
+NOWHERE = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=a;SharedAccessKey=Yg==;UseDevelopmentEmulator=true"
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Path:
+    with DurableSender(NOWHERE, "orders", tmp_path / "box", drain=False) as sender:
+        for number in range(5):
+            sender.send_messages(ServiceBusMessage(b"body", message_id=f"m{number}", subject="s", session_id="a"))
+    return tmp_path / "box"
+
+
+def ran(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str]:
+    try:
+        main(["outbox", *map(str, words)])
+    except SystemExit as end:
+        out = capsys.readouterr()
+        return int(end.code or 0), out.out + out.err
+    return 0, capsys.readouterr().out
+
+
+def test_status_says_what_waits(box: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = ran(capsys, "status", box, "--json")
+    assert code == 0
+    told = json.loads(out)
+    assert (told["messages"], told["live"], told["is_draining"], told["refused"]) == (5, 0, False, 0)
+    code, out = ran(capsys, "status", box)
+    assert "5 messages" in out
+
+
+def test_peek_shows_messages_and_takes_none_out(box: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = ran(capsys, "peek", box, "--max", 2, "--json")
+    assert code == 0
+    rows = json.loads(out)["messages"]
+    assert [row["message_id"] for row in rows] == ["m0", "m1"]
+    assert rows[0]["subject"] == "s"
+    assert rows[0]["group_id"] == "a"
+    assert "m4" in ran(capsys, "peek", box)[1]
+    assert json.loads(ran(capsys, "peek", box, "--refused", "--json")[1]) == {"messages": []}
+
+
+def test_export_writes_what_namespace_import_reads(
+    box: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out = ran(capsys, "export", box, tmp_path / "messages", "--json")
+    assert code == 0
+    assert json.loads(out)["messages"] == 5
+    with MessageReader(tmp_path / "messages") as reader:
+        assert len(list(reader)) == 5
+    assert json.loads(ran(capsys, "status", box, "--json")[1])["messages"] == 5
+
+
+def test_drain_says_what_is_left_and_why(box: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setenv("ISTHMUS_CONNECTION", NOWHERE)
+    code, out = ran(capsys, "drain", box, "--timeout", 1)
+    assert code == 1
+    assert "5 messages still wait" in out
+    assert "refused" in out
+
+
+def test_what_is_no_outbox_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("status", "peek", "drain"):
+        code, out = ran(capsys, verb, tmp_path / "none")
+        assert code != 0
+        assert "outbox" in out
+    assert not (tmp_path / "none").exists()

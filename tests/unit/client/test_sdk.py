@@ -1,0 +1,58 @@
+"""The private names of azure-servicebus that `isthmus.client.sdk` uses are there and do what they are used for."""
+
+from __future__ import annotations
+
+import socket
+from datetime import UTC, datetime
+from typing import Any
+
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch
+
+from isthmus.client import sdk
+from isthmus.client.parcel import Parcel
+
+STRING = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=a;SharedAccessKey=Yg==;UseDevelopmentEmulator=true"
+
+
+def test_a_batch_of_encoded_messages_is_the_batch_that_the_sdk_makes() -> None:
+    messages = [ServiceBusMessage(b"1", message_id="a", session_id="s"), ServiceBusMessage(b"2", message_id="b")]
+    theirs: Any = ServiceBusMessageBatch(10_000)
+    for message in messages:
+        theirs.add_message(message)
+
+    class Sender:
+        def create_message_batch(self) -> Any:
+            return ServiceBusMessageBatch(10_000)
+
+    parcel = Parcel.of(messages)
+    ours: Any = sdk.batch_of(Sender(), parcel.payloads, "a", parcel.session_id, parcel.partition_key)
+    assert len(ours) == len(theirs) == 2
+    assert ours._message[:5] == theirs._message[:5]
+    assert len(ours._message[5]) == 2
+
+
+def test_the_messages_of_a_batch_are_found_again() -> None:
+    batch = ServiceBusMessageBatch(10_000)
+    batch.add_message(ServiceBusMessage(b"1", message_id="a"))
+    assert Parcel.of(batch).message_ids == ("a",)
+
+
+def test_a_sender_has_what_is_looked_for() -> None:
+    sender: Any = ServiceBusClient.from_connection_string(STRING).get_queue_sender("q")
+    assert sdk.limits(sender) == (0, 0)
+    assert callable(sender._create_handler)
+    assert hasattr(sender._config, "try_timeout")
+    assert sdk.socket_of(None) is None
+
+
+def test_a_severed_socket_ends_a_read() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        sdk.sever(one)
+        assert one.recv(1) == b""
+    sdk.sever(None)
+    sdk.release(one)
+
+
+def test_a_scheduled_message_has_one_annotation() -> None:
+    assert len(sdk.schedule_annotations(datetime(2040, 1, 1, tzinfo=UTC))) == 1
