@@ -10,14 +10,16 @@ Invariants:
     M3. A message whose handler failed, or whose namespace went away before, is handed over again: its copy if there is one.
     M4. Everything that is received is handed over, settled, given back, or waits for something that ends by itself.
     M5. A namespace that is away, or stands still, holds up no message of the other for longer than `order_wait_seconds`.
-    M6. With `keeps_order` messages are handed over in the order of the leading namespace, as long as both hold them in one order.
+    M6. With `keeps_order` messages are handed over in the order of the leading namespace, as long as both hold them in one order; none
+        overtakes one about which the list has yet to be asked again.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -135,7 +137,7 @@ class _Held:
 class _Entry:
     """A message that this receiver has claimed."""
 
-    __slots__ = ("copies", "current", "keys", "phase", "since")
+    __slots__ = ("copies", "current", "keys", "order", "phase", "since")
 
     def __init__(self, current: _Held, phase: _Phase, now: float) -> None:
         self.current = current
@@ -143,6 +145,7 @@ class _Entry:
         self.keys = set(current.delivery.keys)
         self.phase = phase
         self.since = now
+        self.order = current.delivery.number
 
 
 class Merge:
@@ -178,7 +181,7 @@ class Merge:
         self._held: dict[int, _Held] = {}
         self._entries: dict[bytes, _Entry] = {}
         self._ready: deque[_Entry] = deque()
-        self._waiting: deque[_Entry] = deque()
+        self._waiting: list[_Entry] = []
 
     # ---- what is seen from outside
 
@@ -389,11 +392,13 @@ class Merge:
         return self._new(held, now)
 
     def _new(self, held: _Held, now: float) -> list[Effect]:
-        waits = self._keeps_order and self._leader not in (None, held.delivery.side)
-        entry = held.entry = _Entry(held, _Phase.WAITING if waits else _Phase.READY, now)
         held.ask_at = math.inf
+        entry = held.entry = _Entry(held, _Phase.WAITING, now)
         self._entries.update(dict.fromkeys(entry.keys, entry))
-        (self._waiting if waits else self._ready).append(entry)
+        if self._may_pass(entry):
+            self._pass(entry, now)
+        else:
+            bisect.insort(self._waiting, entry, key=lambda each: each.order)
         return []
 
     def _joined(self, entry: _Entry, held: _Held, now: float) -> list[Effect]:
@@ -419,26 +424,38 @@ class Merge:
             entry.copies.remove(held)
             entry.copies.append(current)
             entry.current = held
-            entry.phase, entry.since = _Phase.READY, now
-            self._waiting.remove(entry)
-            self._ready.append(entry)
+            entry.order = delivery.number
+            self._waiting.sort(key=lambda each: each.order)
+            if self._may_pass(entry):
+                self._waiting.remove(entry)
+                self._pass(entry, now)
         return []
 
     def _let_pass(self, now: float) -> list[Effect]:
         """What has waited for the leading namespace long enough, or for one that does not lead any more, is ready."""
-        while self._waiting:
-            entry = self._waiting[0]
-            if (is_late := now - entry.since >= self._order_wait_seconds) or self._leader in (
-                None,
-                entry.current.delivery.side,
-            ):
-                self._waiting.popleft()
-                entry.phase, entry.since = _Phase.READY, now
-                self._ready.append(entry)
-                self.counts.out_of_order += is_late
-            else:
-                break
+        for entry in list(self._waiting):
+            is_late = now - entry.since >= self._order_wait_seconds
+            if self._may_pass(entry, is_late=is_late):
+                self.counts.out_of_order += self._leader not in (None, entry.current.delivery.side)
+                self._waiting.remove(entry)
+                self._pass(entry, now)
         return []
+
+    def _may_pass(self, entry: _Entry, *, is_late: bool = False) -> bool:
+        if not self._keeps_order:
+            return True
+        first = entry.current.delivery
+        if not is_late and self._leader not in (None, first.side):
+            return False
+        # A delivery that is asked about again stands before it: another receiver, perhaps a dead one, has that message.
+        return not any(
+            each.entry is None and each.delivery.side == first.side and each.delivery.number < first.number
+            for each in self._held.values()
+        )
+
+    def _pass(self, entry: _Entry, now: float) -> None:
+        entry.phase, entry.since = _Phase.READY, now
+        self._ready.append(entry)
 
     def _give_up(self, entry: _Entry) -> Iterable[Effect]:
         """Nobody has handled it for too long: it goes back, and another receiver may have it."""
@@ -460,6 +477,7 @@ class Merge:
         for key in entry.keys:
             if self._entries.get(key) is entry:
                 del self._entries[key]
-        for queue in (self._ready, self._waiting):
+        queues: tuple[MutableSequence[_Entry], ...] = (self._ready, self._waiting)
+        for queue in queues:
             if entry in queue:
                 queue.remove(entry)

@@ -265,6 +265,32 @@ class TestOrder:
         assert merge.take(10, 1.5) == [2]
         assert merge.counts.out_of_order == 2
 
+    def test_nothing_overtakes_a_message_that_a_dead_receiver_has(self, merge: Merge) -> None:
+        merge.received(delivery(1, A, "1"), OTHERS, 0)
+        merge.received(delivery(2, A, "2"), OTHERS, 0)
+        merge.received(delivery(3, A, "3"), NEW, 0)
+        merge.received(delivery(4, A, "4"), NEW, 0)
+        assert merge.take(10, 0) == []
+        one, two = merge.tick(100)
+        assert isinstance(one, Ask)
+        assert isinstance(two, Ask)
+        merge.answered(two, NEW, 100)
+        assert merge.take(10, 100) == []
+        merge.answered(one, NEW, 100)
+        merge.tick(100)
+        assert merge.take(10, 100) == [1, 2, 3, 4]
+
+    def test_what_was_doubted_keeps_its_order(self, merge: Merge) -> None:
+        for number in range(1, 5):
+            merge.received(delivery(number, A, str(number)), NEW, 0)
+        merge.doubted(60)
+        merge.received(delivery(5, A, "5"), NEW, 60)
+        for ask in merge.tick(60):
+            assert isinstance(ask, Ask)
+            merge.answered(ask, MINE, 60)
+        merge.tick(60)
+        assert merge.take(10, 60) == [1, 2, 3, 4, 5]
+
     def test_without_the_leading_one_the_other_leads_at_once(self, merge: Merge) -> None:
         merge.received(delivery(1, B, "1"), NEW, 0)
         merge.received(delivery(2, B, "2"), NEW, 0)
