@@ -4,6 +4,7 @@ R1. Every message that a namespace acknowledged is handled.
 R2. After `complete_message` returned, in any process, no handler of that message begins.
 R3. Two begins of one message without a completion in between happen only where the first one's process was killed, or stood still.
 R4. At the end nothing is left at either namespace.
+R5. In a session the first handler of each message begins in the order in which the messages were sent.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ CONFIG = """
 limits: {min_lock_duration: 1s}
 queues:
   orders: {lock_duration: 5s, max_delivery_count: 10000}
+  ordered: {lock_duration: 3s, max_delivery_count: 10000, requires_session: true}
 """
 WORKER = Path(__file__).parents[1] / "client_worker.py"
 MESSAGES = 200_000
@@ -43,11 +45,11 @@ BATCH = 100
 class Worker:
     """A receiving process, started again after each kill."""
 
-    def __init__(self, kind: str, folder: Path, primary: Region, secondary: Region) -> None:
+    def __init__(self, kind: str, folder: Path, primary: Region, secondary: Region, session: str = "") -> None:
         self.log = folder / "log.txt"
         self._command = [
-            sys.executable, str(WORKER), kind, str(folder / "seen.db"), str(self.log), "orders",
-            primary.connection_string, secondary.connection_string,
+            sys.executable, str(WORKER), kind, str(folder / "seen.db"), str(self.log), "ordered" if session else "orders",
+            primary.connection_string, secondary.connection_string, *([session] if session else []),
         ]  # fmt: skip
         self._errors = (folder / "errors.txt").open("ab")
         self.errors = folder / "errors.txt"
@@ -78,8 +80,10 @@ class Worker:
 class Publisher:
     """Sends every message to both namespaces, in batches, until both have acknowledged it."""
 
-    def __init__(self, both: tuple[Region, ...], count: int) -> None:
+    def __init__(self, both: tuple[Region, ...], count: int, session: str = "") -> None:
         self.count = count
+        self._queue = "ordered" if session else "orders"
+        self._options = {"session_id": session} if session else {}
         self.error: BaseException | None = None
         self._threads = [threading.Thread(target=self._run, args=(each,), daemon=True) for each in both]
 
@@ -103,11 +107,11 @@ class Publisher:
                     ServiceBusClient.from_connection_string(
                         region.connection_string, retry_total=0, try_timeout=5
                     ) as client,
-                    client.get_queue_sender("orders") as sender,
+                    client.get_queue_sender(self._queue) as sender,
                 ):
                     while at < self.count:
                         names = [f"m{number}" for number in range(at, min(at + BATCH, self.count))]
-                        sender.send_messages([make_message(name) for name in names], timeout=5)
+                        sender.send_messages([make_message(name, **self._options) for name in names], timeout=5)
                         at += len(names)
             except (ServiceBusError, OSError) as error:
                 if time.monotonic() > limit:
@@ -219,6 +223,36 @@ def test_two_receivers_while_namespaces_are_killed_frozen_and_cut_off(
     faults = faults_of(running[0].log, count, disturbed)
     assert not faults, (faults[:10], running[0].errors.read_text()[-2000:])
     assert most < 400 << 20
+
+
+def test_a_session_stays_in_order_though_its_receiver_is_killed(
+    both: tuple[Region, ...],
+    tmp_path: Path,
+    long_count: Callable[[int], int],
+    counted: Callable[[str, str], None],
+) -> None:
+    """R5, and R1 to R3."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    kills = long_count(60)
+    count = 80 * kills
+    kind = chance.choice(KINDS)
+    with Publisher(both, count, "s"), ExitStack() as stack:
+        worker = Worker(kind, tmp_path, *both, session="s")
+        stack.callback(worker.close)
+        for number in range(kills):
+            wait_for_lines(worker, 20 * (number + 1))
+            time.sleep(chance.uniform(0.0, 0.3))
+            worker.kill()
+            worker.start()
+        wait_for_done(worker, count, kills)
+    counted(f"{kills} kill -9 of a session's receiver", f"{count} messages, {kind}, seed {seed}")
+    faults = faults_of(worker.log, count, worker.unsettled)
+    assert not faults, (faults[:10], worker.errors.read_text()[-2000:])
+    begun = [int(line.split()[2][1:]) for line in worker.log.read_text().splitlines() if line.startswith("begin")]
+    first = list(dict.fromkeys(begun))
+    assert first == sorted(first)
 
 
 def wait_for_lines(worker: Worker, count: int, seconds: float = 120.0) -> None:
