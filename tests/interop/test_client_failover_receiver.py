@@ -105,7 +105,7 @@ def test_over_and_back_by_hand_in_the_order_of_the_guide(opening: Opening, pair:
         receiver.fail_over()
         send(b, queue, [make_message("local1")])
         assert handle(receiver, 1) == ["local1"]  # m1 and m2 are known by their origin
-        wait_until(lambda: receiver.statistics().receiver.suppressed == 2)
+        wait_until(lambda: receiver.statistics().receiver.suppressed >= 2)
         wait_until(lambda: told == ["secondary"])
 
         receiver.fail_back()

@@ -1,7 +1,8 @@
 """A receiver of several namespaces: their branches, the list of seen messages, and the machine between them.
 
 What it is: the thin shell that `ReplicatedReceiver` and `FailoverReceiver` share, for threads and for asyncio: it carries events into
-`Merge` under one lock, and effects out to branches and list. What it is not: decisions.
+`Merge` under one lock, and effects out to branches and list. What it is not: decisions. Over 400 lines, half of them the documentation of
+what the application may call.
 
 Order of one message: claimed in the list; handed over; handled by the application; marked as handled, durably; settled at its
 namespace, and its copy at the other. A kill between any two of these repeats at most what comes before the mark.
@@ -9,14 +10,13 @@ namespace, and its copy at the other. A kill between any two of these repeats at
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
-import os
 import threading
 import time
-import uuid
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from isthmus.client.endpoint import Endpoint
 from isthmus.client.failure import Failure
 from isthmus.client.receive.branch import Branch, BranchState, Source
+from isthmus.client.receive.claims import Claims
 from isthmus.client.receive.merge import Action, Ask, Counts, Delivery, Effect, Merge, Release, Renew, Settle
 from isthmus.client.receive.message_key import Arrived, arrived, keys_of
 from isthmus.client.seen.store import Keys, SeenStore, SeenStoreError
@@ -36,8 +37,6 @@ __all__ = ["Engine", "EngineState"]
 
 _LOGGER = logging.getLogger(__name__)
 _LEAST_RENEW_SECONDS = 0.3
-_SWEEP_SECONDS = 10.0
-_KEEP_SECONDS = 1.0
 _STOP_SECONDS = 5.0
 SETTLE_SECONDS = 30.0
 _REFUSALS = (Failure.MISSING, Failure.FORBIDDEN, Failure.REFUSED, Failure.MISUSE)
@@ -115,8 +114,7 @@ class Engine:
         on_open: Callable[[str], None] = lambda side: None,
         on_settled: Callable[[ServiceBusReceivedMessage, bool], None] = lambda message, is_handled: None,
     ) -> None:
-        self.owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
-        self.seen = seen
+        self._claims = Claims(seen, self._on_lapse, self._on_beat)
         self._endpoints = dict(endpoints)
         self._source = replace(source, prefetch=prefetch)
         self._connect_seconds = connect_seconds
@@ -141,16 +139,14 @@ class Engine:
         self._handed: weakref.WeakKeyDictionary[Any, _Handed] = weakref.WeakKeyDictionary()
         self._listeners: list[Callable[[], None]] = []
         self._number = self._wanted = 0
-        self._claimed_until = -math.inf
-        self._skipped = self._handled_twice = self._forgotten_early = self._seen_errors = 0
+        self._skipped = self._handled_twice = 0
         self._stopping = threading.Event()
-        self._keeper = threading.Thread(target=self._keep, name="isthmus-seen", daemon=True)
 
     # ---- life
 
     def start(self, sides: Iterable[str] | None = None) -> None:
         """Begin with these namespaces, by default all."""
-        self._keeper.start()
+        self._claims.start()
         for side in self._endpoints if sides is None else sides:
             self.open_side(side)
 
@@ -200,14 +196,8 @@ class Engine:
         for branch in branches:
             branch.stop(max(0.0, limit - time.monotonic()))
             self._past[branch.side] = branch.state()
-        if self._keeper.ident is not None:
-            self._keeper.join(_STOP_SECONDS)
+        self._claims.close(_STOP_SECONDS)
         self._notify()
-        try:
-            self.seen.retire(self.owner)
-            self.seen.close()
-        except SeenStoreError as error:
-            _LOGGER.warning("%s", error)
 
     def _leave(self, side: str) -> Branch | None:
         with self._changed:
@@ -234,7 +224,7 @@ class Engine:
         with self._changed:
             self._wanted = 0
             now = time.monotonic()
-            if self._merge.ready and now >= self._claimed_until:
+            if self._merge.ready and not self._claims.is_current(now):
                 self._merge.doubted(now)
             numbers = self._merge.take(limit, now)
             return [self._messages[number] for number in numbers]
@@ -388,8 +378,8 @@ class Engine:
                 self._merge.asking,
                 self._skipped,
                 self._handled_twice,
-                self._forgotten_early,
-                self._seen_errors,
+                self._claims.forgotten_early,
+                self._claims.errors,
                 namespaces,
             )
 
@@ -447,7 +437,7 @@ class Engine:
                 self._claiming.add(number)
                 self._handed[message] = _Handed(number, side, keys)
             deliveries.append(Delivery(number, side, keys, self._renew_seconds(message), message.sequence_number or 0))
-        verdicts = self._claim([each.keys for each in deliveries])
+        verdicts = self._claims.claim([each.keys for each in deliveries])
         effects: list[Effect] = []
         with self._changed:
             now = time.monotonic()
@@ -466,34 +456,18 @@ class Engine:
             return math.inf
         return max(_LEAST_RENEW_SECONDS, (until - datetime.now(UTC)).total_seconds() / 2)
 
-    def _claim(self, messages: Sequence[Keys]) -> Sequence[Any]:
-        if not messages:
-            return []
-        asked_at = time.monotonic()
-        try:
-            verdicts = self.seen.claim(messages, self.owner)
-            self._claimed(asked_at)
-            return verdicts
-        except SeenStoreError as error:
-            self._seen_failed(error)
-            return [None] * len(messages)
-
-    def _claimed(self, asked_at: float) -> None:
-        """The list has renewed this owner's lease. Where that had run out before, others may have had what is ready here."""
-        now = time.monotonic()
+    def _on_lapse(self, now: float) -> None:
         with self._changed:
-            if now >= self._claimed_until:
-                self._merge.doubted(now)
-            self._claimed_until = asked_at + self.seen.bounds.lease.total_seconds()
+            self._merge.doubted(now)
+
+    def _on_beat(self, now: float) -> None:
+        for branch in list(self._branches.values()):
+            branch.check(now)
 
     def _mark(self, handed: _Handed) -> None:
         """Durably, with the keys of the copies: what one of those shares a key with is the same message."""
         handed.marked = frozenset(handed.keys) | self._merge.keys_of(handed.number)
-        try:
-            (is_first,) = self.seen.handle([tuple(handed.marked)], self.owner)
-        except SeenStoreError as error:
-            self._seen_failed(error)
-            raise
+        is_first = self._claims.handle(handed.marked)
         self._handled_twice += not is_first and not handed.is_deferred
 
     def _finish(self, message: ServiceBusReceivedMessage, handed: _Handed, settled: int | None = None) -> None:
@@ -501,10 +475,8 @@ class Engine:
             later = self._merge.keys_of(handed.number) - handed.marked
             effects = self._merge.handled(handed.number, settled)
         if later:  # of a copy that arrived meanwhile
-            try:
-                self.seen.handle([tuple(later | handed.marked)], self.owner)
-            except SeenStoreError as error:
-                self._seen_failed(error)
+            with contextlib.suppress(SeenStoreError):  # counted; that copy may be handed over
+                self._claims.handle(later | handed.marked)
         self._on_settled(message, True)
         self._carry_out(effects)
 
@@ -524,7 +496,7 @@ class Engine:
             if isinstance(effect, Ask):
                 asks.append(effect)
             elif isinstance(effect, Release):
-                self._release(effect.keys)
+                self._claims.release(effect.keys)
             else:
                 branch, message = self._branches.get(effect.side), self._messages.get(effect.number)
                 if branch is None or message is None:
@@ -534,7 +506,7 @@ class Engine:
                 else:
                     branch.settle(message, effect.action)
         if asks:
-            verdicts = self._claim([each.keys for each in asks])
+            verdicts = self._claims.claim([each.keys for each in asks])
             further: list[Effect] = []
             with self._changed:
                 for ask, verdict in zip(asks, verdicts, strict=True):
@@ -543,37 +515,8 @@ class Engine:
         if self._merge.ready:
             self._notify()
 
-    def _release(self, keys: Keys) -> None:
-        try:
-            self.seen.release([keys], self.owner)
-        except SeenStoreError as error:  # it ends with the lease of this owner, or when it is asked for again
-            self._seen_failed(error)
-
     def _notify(self) -> None:
         with self._changed:
             self._changed.notify_all()
         for listener in self._listeners:
             listener()
-
-    def _seen_failed(self, error: SeenStoreError) -> None:
-        self._seen_errors += 1
-        _LOGGER.warning("%s", error)
-
-    def _keep(self) -> None:
-        """Renews this owner's claims, keeps the list within its bounds, and ends calls that hang."""
-        lease = self.seen.bounds.lease.total_seconds() / 3
-        renew_at = sweep_at = time.monotonic()
-        while not self._stopping.wait(min(lease, _KEEP_SECONDS)):
-            now = time.monotonic()
-            for branch in list(self._branches.values()):
-                branch.check(now)
-            try:
-                if now >= renew_at:
-                    self.seen.renew(self.owner)
-                    self._claimed(now)
-                    renew_at = now + lease
-                if now >= sweep_at:
-                    self._forgotten_early += self.seen.sweep().by_count
-                    sweep_at = now + _SWEEP_SECONDS
-            except SeenStoreError as error:
-                self._seen_failed(error)

@@ -2,7 +2,7 @@
 
 What it is: the decisions of a receiver of two namespaces, pure: what arrived, what the list of seen messages said of it, what the
 application did with it and the time go in; what to settle, renew, release and ask again comes out. What it is not: connections
-(`branch`), the list (`isthmus.client.seen`), threads.
+(`branch`), the list (`isthmus.client.seen`), threads. Over 400 lines, since an event and what it leads to are read together.
 
 Invariants:
     M1. Of the deliveries of one message one at a time is with the application.

@@ -12,6 +12,7 @@ from azure.servicebus.exceptions import MessageAlreadySettled
 from isthmus.amqp import section
 from isthmus.amqp.types import Long, Timestamp
 from isthmus.client.endpoint import Endpoint
+from isthmus.client.receive import claims as claims_module
 from isthmus.client.receive import engine as engine_module
 from isthmus.client.receive.branch import Source
 from isthmus.client.receive.engine import Engine
@@ -40,7 +41,8 @@ def clock() -> ManualClock:
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Time:
     fake = Time()
-    monkeypatch.setattr(engine_module, "time", fake)
+    for module in (engine_module, claims_module):
+        monkeypatch.setattr(module, "time", fake)
     return fake
 
 
