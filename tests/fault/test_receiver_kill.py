@@ -120,6 +120,11 @@ class Publisher:
                 time.sleep(0.2)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def tidy(collected: None) -> None:
+    """What is left then is collected at the end of the module."""
+
+
 @pytest.fixture
 def both() -> Iterator[tuple[Region, ...]]:
     with regions(CONFIG) as made:
