@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from isthmus.client.circuit import Circuit
     from isthmus.client.durable_sender import DurableSender, EntityForbiddenError
     from isthmus.client.endpoint import Endpoint
+    from isthmus.client.failover_receiver import FailoverReceiver
     from isthmus.client.failure import Failure, classify
     from isthmus.client.identity import republish, unique_message_id
     from isthmus.client.outbox.store import OutboxFullError
+    from isthmus.client.replicated_receiver import ReplicatedReceiver
     from isthmus.client.replicated_sender import ReplicatedSender
     from isthmus.client.replication import RegionsUnavailableError, SendResult
 
@@ -29,9 +31,11 @@ __all__ = [
     "DurableSender",
     "Endpoint",
     "EntityForbiddenError",
+    "FailoverReceiver",
     "Failure",
     "OutboxFullError",
     "RegionsUnavailableError",
+    "ReplicatedReceiver",
     "ReplicatedSender",
     "SendResult",
     "classify",
@@ -40,6 +44,8 @@ __all__ = [
 ]
 
 _MODULES = {
+    "FailoverReceiver": "isthmus.client.failover_receiver",
+    "ReplicatedReceiver": "isthmus.client.replicated_receiver",
     "Circuit": "isthmus.client.circuit",
     "DurableSender": "isthmus.client.durable_sender",
     "Endpoint": "isthmus.client.endpoint",

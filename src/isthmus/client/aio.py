@@ -12,14 +12,25 @@ from isthmus.extra import require
 
 if TYPE_CHECKING:
     from isthmus.client.durable_sender import AsyncDurableSender as DurableSender
+    from isthmus.client.failover_receiver_async import FailoverReceiver
     from isthmus.client.identity import republish, unique_message_id
+    from isthmus.client.replicated_receiver_async import ReplicatedReceiver
     from isthmus.client.replicated_sender import AsyncReplicatedSender as ReplicatedSender
 
-__all__ = ["DurableSender", "ReplicatedSender", "republish", "unique_message_id"]
+__all__ = [
+    "DurableSender",
+    "FailoverReceiver",
+    "ReplicatedReceiver",
+    "ReplicatedSender",
+    "republish",
+    "unique_message_id",
+]
 
 # Name here → module, and the name there.
 _MODULES = {
     "DurableSender": ("isthmus.client.durable_sender", "AsyncDurableSender"),
+    "FailoverReceiver": ("isthmus.client.failover_receiver_async", "FailoverReceiver"),
+    "ReplicatedReceiver": ("isthmus.client.replicated_receiver_async", "ReplicatedReceiver"),
     "ReplicatedSender": ("isthmus.client.replicated_sender", "AsyncReplicatedSender"),
     "republish": ("isthmus.client.identity", "republish"),
     "unique_message_id": ("isthmus.client.identity", "unique_message_id"),

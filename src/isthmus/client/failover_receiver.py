@@ -1,0 +1,443 @@
+"""A receiver of an active-passive pair: it reads the primary, while that is away the secondary, and goes back in the order that loses nothing.
+
+What it is: `FailoverReceiver` for threads, with the methods of azure-servicebus's receiver; `isthmus.client.failover_receiver_async` is the
+same for asyncio. What it is not: the decisions (`isthmus.client.receive.failover`), the connections (`isthmus.client.receive.branch`).
+How to use it, with a picture of its states: docs/how-to/fail-over-a-receiver.md. Over 400 lines, a third of them the
+documentation of its arguments.
+
+Invariants:
+    I1. What `ReplicatedReceiver` holds to, holds: a message that was handled at one namespace is settled unseen at the other.
+    I2. The state is on disk before anything follows from it, where a file is given; a receiver that starts again goes on from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from isthmus.client.endpoint import Endpoint, EndpointLike
+from isthmus.client.failure import Failure, classify
+from isthmus.client.receive.branch import break_connection
+from isthmus.client.receive.engine import Engine
+from isthmus.client.receive.face import ReceiverStatistics, TwoRegionReceiver, checked_source
+from isthmus.client.receive.failover import (
+    PRIMARY,
+    SECONDARY,
+    Effect,
+    Failover,
+    FailoverState,
+    FailoverView,
+    Read,
+    Save,
+)
+from isthmus.client.receive.failover_file import FailoverFile, FailoverStateError
+from isthmus.client.receive.message_key import Arrived, enqueued_ms, entered_ms, is_proven_copy
+from isthmus.client.receive.watermark import Watermark
+from isthmus.client.seen import Bounds, SeenStore, open_seen
+from isthmus.errors import InvalidArgumentError
+from isthmus.message.name import ORIGIN, TIME
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusReceivedMessage
+
+__all__ = ["FailoverReceiver", "FailoverState", "FailoverStateError", "FailoverStatistics", "FailoverView"]
+
+_LOGGER = logging.getLogger(__name__)
+_TICK_SECONDS = 0.2
+_SAVE_SECONDS = 1.0
+_AGAIN_SECONDS = 1.0
+_CAUGHT_UP_MS = 10_000  # how far the clocks of this machine and of the secondary may differ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverStatistics:
+    """What a failover receiver has done since it was opened.
+
+    Attributes:
+        state: of the machine; see `FailoverState`.
+        reads: the namespace that is read: `primary` or `secondary`.
+        changes: how often the state changed.
+        watermark: up to which enqueued time everything at the primary was handled, as far as this receiver knows.
+        receiver: what became of messages.
+    """
+
+    state: FailoverState
+    reads: str
+    changes: int
+    watermark: datetime | None
+    receiver: ReceiverStatistics
+
+
+class FailoverReceiver(TwoRegionReceiver):
+    """Reads an entity at the primary, and at the secondary while the primary is away.
+
+    A message that was handled at one is not handed over from the other: by the list of seen messages, and, if `watermark_drift` is given, by
+    its enqueued time.
+
+    Args:
+        primary: connection string, `(host, credential)`, `env:NAME`, `file:/path`, or an `Endpoint`.
+        secondary: the other.
+        entity: queue or topic, the same at both.
+        subscription: of the topic.
+        seen: the list of handled messages; see `ReplicatedReceiver`. Receivers that share the work share it.
+        state: a file that keeps the state over restarts; None begins at the primary each time.
+        fail_over_after: how long the primary may give no answer; None: `fail_over()` or `trigger` alone move it.
+        fail_back_after: how long the primary has to answer until the way back begins; None: `fail_back()` or `trigger` alone.
+        trigger: a script that decides: called once a second with a `FailoverView`; returns `primary`, `secondary`, or None for no wish.
+        publishers: called with `primary` or `secondary` when publishers are to switch; returns when they have. If it raises it is called
+            again. None: whoever calls `fail_back()` has switched them.
+        on_change: called with the new `FailoverState` after each change.
+        watermark_drift: skip copies at the secondary that were enqueued at the primary longer than this before the watermark, for clocks
+            that differ; None: skip by the list alone. Give it only where this receiver is the only consumer: it does not know what another
+            has in hand.
+        drain_for: on the way back, how long nothing that was sent to the secondary may arrive there until it counts as drained.
+        probe_interval: how often a namespace that sends no messages is asked whether it is there, by a peek.
+        probe_timeout: how long it may take to answer.
+        session_id: see `ReplicatedReceiver`.
+        sub_queue: see there.
+        max_wait_time: see there.
+        prefetch_count: see there.
+        bounds: see there.
+        max_lock_renewal: see there.
+        connect_timeout: see there.
+        receiver_options: see there.
+
+    Raises:
+        InvalidArgumentError: an argument is wrong.
+        SeenStoreError: the list cannot be opened.
+        FailoverStateError: the file cannot be read.
+    """
+
+    def __init__(
+        self,
+        primary: EndpointLike,
+        secondary: EndpointLike,
+        entity: str,
+        subscription: str | None = None,
+        *,
+        seen: str | PathLike[str] | SeenStore | None = None,
+        state: str | PathLike[str] | None = None,
+        fail_over_after: timedelta | None = None,
+        fail_back_after: timedelta | None = None,
+        trigger: Callable[[FailoverView], str | None] | None = None,
+        publishers: Callable[[str], object] | None = None,
+        on_change: Callable[[FailoverState], object] | None = None,
+        watermark_drift: timedelta | None = None,
+        drain_for: timedelta = timedelta(seconds=5),
+        probe_interval: timedelta = timedelta(seconds=2),
+        probe_timeout: timedelta = timedelta(seconds=5),
+        session_id: str | None = None,
+        sub_queue: str | None = None,
+        max_wait_time: float | None = None,
+        prefetch_count: int = 20,
+        bounds: Bounds | None = None,
+        max_lock_renewal: timedelta = timedelta(minutes=5),
+        connect_timeout: float = 15.0,
+        receiver_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        for name, value in (
+            ("fail_over_after", fail_over_after),
+            ("fail_back_after", fail_back_after),
+            ("drain_for", drain_for),
+            ("probe_interval", probe_interval),
+            ("probe_timeout", probe_timeout),
+        ):
+            if value is not None and value <= timedelta(0):
+                raise InvalidArgumentError(f"{name} is {value}; it has to be positive")
+        self._endpoints = {PRIMARY: Endpoint.of(primary), SECONDARY: Endpoint.of(secondary)}
+        self._source = checked_source(entity, subscription, sub_queue, session_id, prefetch_count, receiver_options)
+        self._max_wait_time = max_wait_time
+        self._connect_timeout = connect_timeout
+        self._file = None if state is None else FailoverFile(Path(state))
+        begin, watermark_ms = (FailoverState.PRIMARY, 0) if self._file is None else self._file.read()
+        self._machine = Failover(
+            begin,
+            fail_over_after=None if fail_over_after is None else fail_over_after.total_seconds(),
+            fail_back_after=None if fail_back_after is None else fail_back_after.total_seconds(),
+            drain_seconds=drain_for.total_seconds(),
+        )
+        self._trigger = trigger
+        self._publishers = publishers
+        self._on_change = on_change
+        self._watermark = Watermark(watermark_ms)
+        self._drift_ms = None if watermark_drift is None else watermark_drift // timedelta(milliseconds=1)
+        self._probe_seconds = probe_interval.total_seconds()
+        self._probe_timeout = probe_timeout.total_seconds()
+        self._probes_primary = fail_back_after is not None or trigger is not None
+        self._lock = threading.RLock()
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._local: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._keys: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
+        self._arrived_at = self._tried_at = time.monotonic()
+        self._latest_ms = self._switched_ms = 0
+        self._probe: Future[Any] | None = None
+        self._prober: threading.Thread | None = None
+        self._probing: Any = None
+        self._telling = ""
+        self._tried_primary_at = 0.0
+        self._engine = Engine(
+            self._endpoints,
+            self._source,
+            open_seen(seen, self._source.path, bounds),
+            prefetch=prefetch_count,
+            max_renewal_seconds=max_lock_renewal.total_seconds(),
+            connect_seconds=connect_timeout,
+            order_wait_seconds=0.0,
+            skip=self._sees,
+            on_lost=self._on_lost,
+            on_open=self._on_open,
+            on_settled=self._on_settled,
+        )
+        self._thread = threading.Thread(target=self._run, name="isthmus-failover", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin; returns once the namespace that is read is connected, or `connect_timeout` is over.
+
+        Raises:
+            ServiceBusError: it answered that the entity is missing or not permitted.
+        """
+        self._engine.start(())
+        with self._lock:
+            self._carry_out(self._machine.start(time.monotonic()))
+        self._thread.start()
+        try:
+            self._engine.wait_open(self._connect_timeout)
+        except Exception:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """End: messages that are not settled come again. Blocks for some seconds at most."""
+        self._closing.set()
+        self._wake.set()
+        self._engine.close()
+        if self._thread.ident is not None:
+            self._thread.join(_AGAIN_SECONDS)
+        self._save()
+
+    # ---- triggers
+
+    @property
+    def state(self) -> FailoverState:
+        """Where it is."""
+        return self._machine.state
+
+    def fail_over(self) -> None:
+        """Read the secondary from now on, e.g. for a rehearsal, or since an operator knows more. Nothing happens if it is read."""
+        with self._lock:
+            self._carry_out(self._machine.asked_over())
+
+    def fail_back(self, *, at_once: bool = False) -> None:
+        """Begin the way back: publishers, drain, consumers; `state` tells when it is done. Nothing happens on the way.
+
+        Args:
+            at_once: read the primary now; what was sent to the secondary and is not handled stays there.
+        """
+        with self._lock:
+            self._carry_out(self._machine.asked_back(at_once=at_once))
+
+    def statistics(self) -> FailoverStatistics:
+        """What was done so far."""
+        with self._lock:
+            at_ms = self._watermark.at_ms
+            return FailoverStatistics(
+                state=self._machine.state,
+                reads=self._machine.state.reads,
+                changes=self._machine.changes,
+                watermark=datetime.fromtimestamp(at_ms / 1000, UTC) if at_ms else None,
+                receiver=ReceiverStatistics.of(self._engine),
+            )
+
+    # ---- what the engine tells
+
+    def _sees(self, message: ServiceBusReceivedMessage, told: Arrived, side: str) -> bool:
+        """A message arrived; whether it was handled before, by the watermark."""
+        with self._lock:
+            is_copy = ORIGIN in told.properties or TIME in told.properties
+            is_local = side == SECONDARY and not is_copy
+            now = self._arrived_at = time.monotonic()
+            if side == self._machine.state.reads:
+                self._machine.arrived(is_local=is_local, now=now)
+            if side == PRIMARY:
+                key = (told.sequence, told.enqueued_ms)
+                self._keys[message] = key
+                self._watermark.arrived(key, told.enqueued_ms)
+                return False
+            self._latest_ms = max(self._latest_ms, enqueued_ms(message))
+            if is_local:
+                self._local.add(message)
+            if self._drift_ms is None or not is_proven_copy(told):
+                return False
+            return entered_ms(told) < self._watermark.at_ms - self._drift_ms
+
+    def _on_settled(self, message: ServiceBusReceivedMessage, is_handled: bool) -> None:
+        with self._lock:
+            self._local.discard(message)
+            if is_handled:
+                self._watermark.handled(self._keys.get(message))
+
+    def _on_open(self, side: str) -> None:
+        with self._lock:
+            self._machine.answered(side, time.monotonic())
+            self._arrived_at = time.monotonic()
+
+    def _on_lost(self, side: str, failure: Failure) -> None:
+        if failure.region_may_be_gone:
+            self._failed(side)
+
+    def _failed(self, side: str) -> None:
+        with self._lock:
+            self._carry_out(self._machine.failed(side, time.monotonic()))
+
+    def _answered(self, side: str) -> None:
+        with self._lock:
+            self._machine.answered(side, time.monotonic())
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        asked_at = saved_at = time.monotonic()
+        while not self._closing.is_set():
+            self._wake.wait(_TICK_SECONDS)
+            self._wake.clear()
+            now = time.monotonic()
+            try:
+                self._turn(now)
+                if now - asked_at >= _AGAIN_SECONDS:
+                    asked_at = now
+                    self._ask_trigger()
+                if now - saved_at >= _SAVE_SECONDS:
+                    saved_at = now
+                    self._save()
+            except Exception:  # what is wrong with one turn keeps nobody from failing over in the next
+                _LOGGER.exception("failover receiver of %s", self._source.entity)
+
+    def _turn(self, now: float) -> None:
+        self._probe_read(now)
+        self._probe_primary(now)
+        with self._lock:
+            self._carry_out(
+                self._machine.tick(now, local_unsettled=len(self._local), is_caught_up=self._is_caught_up(now))
+            )
+
+    def _is_caught_up(self, now: float) -> bool:
+        """Messages arrive in the order in which they were enqueued: one from after the switch, or none for a while, says that all did."""
+        is_quiet = now - self._arrived_at >= max(_AGAIN_SECONDS, self._probe_seconds)
+        return is_quiet or self._latest_ms >= self._switched_ms + _CAUGHT_UP_MS
+
+    def _ask_trigger(self) -> None:
+        if self._trigger is None:
+            return
+        wish = self._trigger(self._machine.view(time.monotonic()))
+        if wish == SECONDARY:
+            self.fail_over()
+        elif wish == PRIMARY:
+            self.fail_back()
+        elif wish is not None:
+            _LOGGER.error(
+                "the trigger of the failover receiver returned %r; it has to be primary, secondary or None", wish
+            )
+
+    def _probe_read(self, now: float) -> None:
+        """A namespace that is read and silent is asked; no answer in time is a failure, also while the SDK's call does not come back."""
+        side = self._machine.state.reads
+        if self._probe is not None:
+            if self._probe.done():
+                error = self._probe.exception()
+                self._probe = None
+                if error is None or not classify(error).region_may_be_gone:
+                    self._answered(side)
+                else:
+                    self._failed(side)
+            elif now - self._tried_at > self._probe_timeout + _AGAIN_SECONDS:
+                self._failed(side)
+        elif now - max(self._arrived_at, self._tried_at) >= self._probe_seconds:
+            self._tried_at = now
+            timeout = self._probe_timeout
+            self._probe = self._engine.begin(side, lambda receiver: receiver.peek_messages(1, timeout=timeout))
+
+    def _probe_primary(self, now: float) -> None:
+        """While the secondary is read, whether the primary answers again."""
+        is_on_the_way = self._machine.state in (FailoverState.PUBLISHERS, FailoverState.DRAINING)
+        if self._machine.state is FailoverState.PRIMARY or not (self._probes_primary or is_on_the_way):
+            return
+        if self._prober is not None and self._prober.is_alive():
+            if now - self._tried_primary_at > 2 * self._probe_timeout + _AGAIN_SECONDS:
+                break_connection(self._probing)
+            return
+        if now - self._tried_primary_at < self._probe_seconds:
+            return
+        self._tried_primary_at = now
+        self._prober = threading.Thread(target=self._look_at_primary, name="isthmus-failover-probe", daemon=True)
+        self._prober.start()
+
+    def _look_at_primary(self) -> None:
+        try:
+            with self._endpoints[PRIMARY].client(retry_total=0, try_timeout=self._probe_timeout) as client:
+                self._probing = self._source.browser(client)
+                with self._probing as receiver:
+                    receiver.peek_messages(1, timeout=self._probe_timeout)
+        except Exception as error:  # noqa: BLE001 - judged by its class
+            if classify(error).region_may_be_gone:
+                self._failed(PRIMARY)
+                return
+        self._answered(PRIMARY)
+
+    # ---- effects
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Save):
+                _LOGGER.info("failover receiver of %s: %s", self._source.entity, effect.state.value)
+                self._save()
+                if self._on_change is not None:
+                    threading.Thread(target=self._on_change, args=(effect.state,), daemon=True).start()
+            elif isinstance(effect, Read):
+                self._probe = None
+                self._arrived_at = self._tried_at = time.monotonic()
+                other = SECONDARY if effect.side == PRIMARY else PRIMARY
+                self._local.clear()
+                self._engine.leave_side(other)
+                self._engine.open_side(effect.side)
+            else:
+                self._tell(effect.side)
+        self._wake.set()
+
+    def _tell(self, side: str) -> None:
+        if self._publishers is None:
+            self._published(side)
+            return
+        self._telling = side
+        threading.Thread(target=self._tell_publishers, args=(side, self._publishers), daemon=True).start()
+
+    def _tell_publishers(self, side: str, publishers: Callable[[str], object]) -> None:
+        while self._telling == side and not self._closing.is_set():
+            try:
+                publishers(side)
+            except Exception:
+                _LOGGER.exception("publishers could not be switched to the %s; they are told again", side)
+                self._closing.wait(_AGAIN_SECONDS)
+            else:
+                self._published(side)
+                return
+
+    def _published(self, side: str) -> None:
+        with self._lock:
+            self._switched_ms = time.time_ns() // 1_000_000
+            self._carry_out(self._machine.published(side, time.monotonic()))
+
+    def _save(self) -> None:
+        if self._file is not None:
+            with self._lock:
+                self._file.write(self._machine.state, self._watermark.at_ms)

@@ -1,0 +1,395 @@
+"""One namespace of a receiver: a thread that owns the SDK's receiver there, and does with it what it is told.
+
+What it is: the only caller of one azure-servicebus receiver: opens it, receives, settles, renews, and opens it again after a failure,
+with the waits of a circuit. What it is not: decisions; they are `merge`'s. A call that does not come back, since a namespace stands still,
+holds up this thread and nobody else.
+
+Invariants:
+    B1. Every call to the SDK's receiver is made by this thread.
+    B2. After a failure the receiver is discarded, and its owner is told before the next is opened.
+    B3. A call that does not come back for far longer than its time is ended by shutting its socket down: some calls of the SDK wait without
+        end for a peer that accepts a connection and says nothing.
+    B4. `stop` returns within its time, whatever the namespace does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from isthmus.client.circuit import Circuit
+from isthmus.client.endpoint import Endpoint
+from isthmus.client.failure import Failure, classify
+from isthmus.client.receive.merge import Action
+from isthmus.message.name import NAMESPACE_ID
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver
+
+__all__ = ["Branch", "BranchOwner", "BranchState", "Source", "break_connection"]
+
+POLL_SECONDS = 0.2
+# A connection on which nothing arrives is asked whether it is one: the SDK itself notices a peer that is silently gone when TCP does, after
+# a quarter of an hour. A peek is billed as one operation.
+QUIET_SECONDS = 60.0
+PEEK_SECONDS = 10.0
+# Nothing is read from the socket: `receive_messages` gives what has arrived already.
+_AT_ONCE = 1e-9
+_TAKEN_AT_ONCE = 200
+_RENEW_TIMEOUT_SECONDS = 10.0
+_FLUSH_SECONDS = 5.0
+# Beyond every time-out that is given to a call.
+_OPEN_GRACE_SECONDS = 2.0
+_TURN_SECONDS = 60.0
+_USUAL_PORTS = (":5671", ":5672", ":443")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What is read at a namespace.
+
+    Attributes:
+        entity: queue or topic.
+        subscription: of the topic; empty for a queue.
+        sub_queue: `deadletter` or `transferdeadletter`; empty for the entity itself.
+        session_id: the session that is read; None for an entity without sessions.
+        prefetch: credit beyond what is asked for.
+        options: further arguments of the SDK's receiver.
+    """
+
+    entity: str
+    subscription: str = ""
+    sub_queue: str = ""
+    session_id: str | None = None
+    prefetch: int = 20
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def path(self) -> str:
+        """The path of what is read, the same for all receivers of it."""
+        parts = [self.entity, *(("subscriptions", self.subscription) if self.subscription else ()), self.sub_queue]
+        return "/".join(part for part in parts if part)
+
+    def receiver(self, client: ServiceBusClient) -> ServiceBusReceiver:
+        """A receiver of the SDK; not open yet."""
+        chosen: dict[str, Any] = {"prefetch_count": self.prefetch, **dict(self.options)}
+        if self.session_id is not None:
+            chosen["session_id"] = self.session_id
+        return self._of(client, chosen)
+
+    def browser(self, client: ServiceBusClient) -> ServiceBusReceiver:
+        """A receiver for a peek: it takes no session, and no message."""
+        return self._of(client, dict(self.options))
+
+    def _of(self, client: ServiceBusClient, chosen: dict[str, Any]) -> ServiceBusReceiver:
+        if self.sub_queue:
+            chosen["sub_queue"] = self.sub_queue
+        if self.subscription:
+            return client.get_subscription_receiver(self.entity, self.subscription, **chosen)
+        return client.get_queue_receiver(self.entity, **chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class BranchState:
+    """What `statistics()` shows of one namespace.
+
+    Attributes:
+        is_open: whether its receiver is open.
+        received: deliveries so far.
+        failures: how often its receiver was lost, or could not be opened.
+        settle_failures: settlements that failed; their messages come again, and are suppressed.
+        last_error: what the last failure was; empty where there was none. Never holds a key.
+    """
+
+    is_open: bool
+    received: int
+    failures: int
+    settle_failures: int
+    last_error: str
+
+
+class BranchOwner(Protocol):
+    """Who is told; every method is called by the branch's thread."""
+
+    def on_open(self, side: str, identity: str) -> None:
+        """The receiver is open; `identity` tells the namespace from others."""
+        ...
+
+    def on_messages(self, side: str, messages: list[ServiceBusReceivedMessage]) -> None:
+        """Messages arrived."""
+        ...
+
+    def on_lost(self, side: str, failure: Failure, error: BaseException) -> None:
+        """The receiver is gone, or could not be opened."""
+        ...
+
+    def on_turn(self, side: str) -> int:
+        """A turn of the loop; how many messages to take."""
+        ...
+
+
+class Branch:
+    """The thread.
+
+    Args:
+        side: name of the namespace.
+        endpoint: where it is.
+        source: what is read there.
+        owner: is told.
+        connect_seconds: how long opening may take.
+        circuit: says when to open again.
+    """
+
+    def __init__(
+        self,
+        side: str,
+        endpoint: Endpoint,
+        source: Source,
+        owner: BranchOwner,
+        *,
+        connect_seconds: float = 15.0,
+        circuit: Circuit | None = None,
+    ) -> None:
+        self.side = side
+        self._endpoint = endpoint
+        self._source = source
+        self._owner = owner
+        self._connect_seconds = connect_seconds
+        self._circuit = circuit or Circuit(0.2, 5.0)
+        self._client: ServiceBusClient | None = None
+        self._receiver: ServiceBusReceiver | None = None
+        self._commands: deque[Callable[[ServiceBusReceiver], None]] = deque()
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._received = self._failures = self._settle_failures = 0
+        self._last_error = ""
+        self._renew_at = 0.0
+        self._heard_at = 0.0
+        self._at_work: tuple[float, Any] | None = None
+        self._thread = threading.Thread(target=self._run, name=f"isthmus-receiver-{side}", daemon=True)
+
+    # ---- called by others
+
+    def start(self) -> None:
+        """Begins."""
+        self._thread.start()
+
+    def state(self) -> BranchState:
+        """What it has done."""
+        return BranchState(
+            self._receiver is not None, self._received, self._failures, self._settle_failures, self._last_error
+        )
+
+    def check(self, now: float) -> None:
+        """Ends a call that hangs (B3); to be called every second or so."""
+        at_work = self._at_work
+        if at_work is not None and now > at_work[0]:
+            self._at_work = None
+            break_connection(at_work[1])
+
+    def settle(self, message: ServiceBusReceivedMessage, action: Action) -> None:
+        """Settle a message, soon; a failure is counted."""
+        self._add(lambda receiver: self._settle(receiver, message, action))
+
+    def renew(self, message: ServiceBusReceivedMessage) -> None:
+        """Renew its lock, soon; a failure is ignored: the message comes again."""
+        self._add(lambda receiver: self._renew(receiver, message))
+
+    def call(self, what: Callable[[ServiceBusReceiver], Any]) -> Future[Any]:
+        """Do something with the receiver; the future has its result, or the error if the receiver is lost before."""
+        future: Future[Any] = Future()
+
+        def command(receiver: ServiceBusReceiver) -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(what(receiver))
+            except Exception as error:  # the caller's to judge
+                future.set_exception(error)
+                if classify(error).region_may_be_gone:
+                    raise
+
+        command.future = future  # type: ignore[attr-defined]
+        self._add(command)
+        return future
+
+    def stop(self, seconds: float = _FLUSH_SECONDS) -> None:
+        """Do what is still to be done, and end; blocks so long at most."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.ident is not None and threading.current_thread() is not self._thread:
+            self._thread.join(seconds)
+
+    # ---- the thread
+
+    def _add(self, command: Callable[[ServiceBusReceiver], None]) -> None:
+        self._commands.append(command)
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                receiver = self._receiver or self._open()
+                if receiver is not None:
+                    self._at_work = (time.monotonic() + _TURN_SECONDS, receiver)
+                    self._turn(receiver)
+            except Exception as error:  # noqa: BLE001 - whatever the SDK raises ends its receiver, never this thread
+                self._lose(error)
+            finally:
+                self._at_work = None
+        self._finish()
+
+    def _open(self) -> ServiceBusReceiver | None:
+        if not self._circuit.allows(time.monotonic(), trial_seconds=self._connect_seconds):
+            self._drop_commands(TimeoutError(f"{self.side} is not connected: {self._last_error}"))
+            self._owner.on_turn(self.side)
+            self._stopping.wait(min(POLL_SECONDS, self._circuit.retry_in(time.monotonic())))
+            return None
+        self._client = self._endpoint.client(retry_total=0, try_timeout=self._connect_seconds)
+        receiver = self._source.receiver(self._client)
+        self._at_work = (time.monotonic() + self._connect_seconds + _OPEN_GRACE_SECONDS, receiver)
+        receiver.__enter__()
+        self._receiver = receiver
+        self._renew_at = 0.0
+        self._heard_at = time.monotonic()
+        self._circuit.succeeded()
+        if self._stopping.is_set():
+            return None
+        self._owner.on_open(self.side, _identity(receiver, self._endpoint))
+        return receiver
+
+    def _turn(self, receiver: ServiceBusReceiver) -> None:
+        self._wake.clear()
+        self._do_commands(receiver)
+        if self._source.session_id is not None and time.monotonic() >= self._renew_at:
+            self._renew_session(receiver)
+        room = self._owner.on_turn(self.side)
+        messages: list[ServiceBusReceivedMessage] = []
+        if self._commands:
+            pass
+        elif room > 0:
+            messages = receiver.receive_messages(1, max_wait_time=POLL_SECONDS)
+        else:
+            self._wake.wait(POLL_SECONDS)
+        # What the SDK holds already is taken whether there is room or not: its lock is renewed from then on.
+        messages += receiver.receive_messages(_TAKEN_AT_ONCE, max_wait_time=_AT_ONCE)
+        if self._stopping.is_set():
+            for message in messages:
+                self._settle(receiver, message, Action.GIVE_BACK)
+        elif messages:
+            self._heard_at = time.monotonic()
+            self._received += len(messages)
+            self._owner.on_messages(self.side, messages)
+        elif time.monotonic() - self._heard_at > QUIET_SECONDS:
+            receiver.peek_messages(1, timeout=PEEK_SECONDS)
+            self._heard_at = time.monotonic()
+
+    def _do_commands(self, receiver: ServiceBusReceiver) -> None:
+        while self._commands:
+            self._commands.popleft()(receiver)
+
+    def _lose(self, error: BaseException) -> None:
+        self._failures += 1
+        self._last_error = f"{type(error).__name__}: {error}"[:500]
+        self._circuit.failed(time.monotonic())
+        self._drop_commands(error)
+        self._close()
+        if not self._stopping.is_set():  # another branch may be open in its place by then
+            self._owner.on_lost(self.side, classify(error), error)
+
+    def _drop_commands(self, error: BaseException) -> None:
+        while self._commands:
+            future = getattr(self._commands.popleft(), "future", None)
+            if future is not None and future.set_running_or_notify_cancel():
+                future.set_exception(error)
+
+    def _close(self) -> None:
+        receiver, client = self._receiver, self._client
+        self._receiver = self._client = None
+        for each in (receiver, client):
+            if each is not None:
+                with contextlib.suppress(Exception):  # it is gone anyway
+                    each.close()
+
+    def _finish(self) -> None:
+        receiver = self._receiver
+        if receiver is not None:
+            with contextlib.suppress(Exception):  # what is not settled comes again, and is known
+                self._do_commands(receiver)
+        self._drop_commands(ConnectionError("the receiver is closed"))
+        self._close()
+
+    def _settle(self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action) -> None:
+        try:
+            with _without_waiting(receiver):
+                if action is Action.COMPLETE:
+                    receiver.complete_message(message)
+                elif action is Action.ABANDON or not _give_back(receiver, message):
+                    receiver.abandon_message(message)
+        except Exception as error:
+            self._settle_failures += 1
+            if classify(error).region_may_be_gone:
+                raise
+
+    def _renew_session(self, receiver: ServiceBusReceiver) -> None:
+        until = receiver.session.renew_lock(timeout=_RENEW_TIMEOUT_SECONDS)
+        self._renew_at = time.monotonic() + max(0.3, (until - datetime.now(UTC)).total_seconds() / 2)
+
+    def _renew(self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
+        try:
+            receiver.renew_message_lock(message, timeout=_RENEW_TIMEOUT_SECONDS)
+        except Exception as error:
+            if classify(error).region_may_be_gone:
+                raise
+
+
+def break_connection(receiver: Any) -> None:
+    """Shuts down the socket of a receiver whose call does not come back: the call then ends with an error."""
+    connection = getattr(getattr(receiver, "_handler", None), "_connection", None)
+    sock = getattr(getattr(connection, "_transport", None), "sock", None)
+    if sock is not None:
+        with contextlib.suppress(OSError, AttributeError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def _without_waiting(receiver: Any) -> Any:
+    """Newer SDKs wait for the namespace to confirm each settlement: a round trip that the list of seen messages makes needless."""
+    if not hasattr(receiver, "_await_settlement_outcome"):
+        yield
+        return
+    waits = receiver._await_settlement_outcome
+    receiver._await_settlement_outcome = False
+    try:
+        yield
+    finally:
+        receiver._await_settlement_outcome = waits
+
+
+def _give_back(receiver: Any, message: Any) -> bool:
+    """Settles as `released`, which counts as no attempt, as the SDK does with what it has prefetched; False where it cannot be done."""
+    try:
+        receiver._handler.settle_messages(message._delivery_id, message._delivery_tag, "released")
+    except AttributeError:
+        return False
+    return True
+
+
+def _identity(receiver: Any, endpoint: Endpoint) -> str:
+    """What the namespace calls itself when a connection opens, as routes tell it in provenance; else its host's name."""
+    connection = getattr(getattr(receiver, "_handler", None), "_connection", None)
+    said = (getattr(connection, "_remote_properties", None) or {}).get(NAMESPACE_ID.encode())
+    if said:
+        return said.decode() if isinstance(said, bytes) else str(said)
+    host = endpoint.host.lower()
+    for port in _USUAL_PORTS:
+        host = host.removesuffix(port)
+    return host

@@ -1,0 +1,132 @@
+"""One receiver's use of the list of seen messages: its claims, and the lease by which they count.
+
+What it is: the calls to a `SeenStore`, with failures counted and turned into "no answer", and a thread that renews the lease and keeps
+the list within its bounds. What it is not: the list (`isthmus.client.seen`), nor what follows from its answers (`merge`).
+
+Invariants:
+    C1. `is_current` is true only while the list counts this receiver's claims, whatever this process was doing meanwhile.
+    C2. A lease that is renewed after it ran out is told first: others may have had what this receiver had claimed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+
+from isthmus.client.seen.store import Keys, SeenStore, SeenStoreError, Verdict
+
+__all__ = ["Claims"]
+
+_LOGGER = logging.getLogger(__name__)
+_BEAT_SECONDS = 1.0
+_SWEEP_SECONDS = 10.0
+
+
+class Claims:
+    """The claims of one receiver.
+
+    Args:
+        seen: the list; it is closed with this.
+        on_lapse: is called with the monotonic time when the lease had run out (C2).
+        on_beat: is called with the monotonic time every second or more often.
+
+    Attributes:
+        owner: the receiver's name in the list.
+        errors: how often the list failed.
+        forgotten_early: ids that went though they were within the window.
+    """
+
+    def __init__(self, seen: SeenStore, on_lapse: Callable[[float], None], on_beat: Callable[[float], None]) -> None:
+        self.owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self.errors = self.forgotten_early = 0
+        self._seen = seen
+        self._lease_seconds = seen.bounds.lease.total_seconds()
+        self._on_lapse = on_lapse
+        self._on_beat = on_beat
+        self._until = -math.inf
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="isthmus-seen", daemon=True)
+
+    def start(self) -> None:
+        """Begins to renew."""
+        self._thread.start()
+
+    def close(self, seconds: float) -> None:
+        """Ends all claims, and the use of the list."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+        try:
+            self._seen.retire(self.owner)
+            self._seen.close()
+        except SeenStoreError as error:
+            _LOGGER.warning("%s", error)
+
+    def is_current(self, now: float) -> bool:
+        """Whether the claims count (C1)."""
+        return now < self._until
+
+    def claim(self, messages: Sequence[Keys]) -> Sequence[Verdict | None]:
+        """What the list says of messages; None where it does not answer."""
+        if not messages:
+            return []
+        asked_at = time.monotonic()
+        try:
+            verdicts = self._seen.claim(messages, self.owner)
+        except SeenStoreError as error:
+            self._failed(error)
+            return [None] * len(messages)
+        self._renewed(asked_at)
+        return verdicts
+
+    def handle(self, keys: Iterable[bytes]) -> bool:
+        """Marks a message as handled, durably; whether it was not before.
+
+        Raises:
+            SeenStoreError: the list does not answer.
+        """
+        try:
+            (is_first,) = self._seen.handle([tuple(keys)], self.owner)
+        except SeenStoreError as error:
+            self._failed(error)
+            raise
+        return is_first
+
+    def release(self, keys: Keys) -> None:
+        """Takes a claim back; one that the list does not hear of ends with the lease, or when it is asked for again."""
+        try:
+            self._seen.release([keys], self.owner)
+        except SeenStoreError as error:
+            self._failed(error)
+
+    def _renewed(self, asked_at: float) -> None:
+        now = time.monotonic()
+        if now >= self._until:
+            self._on_lapse(now)
+        self._until = asked_at + self._lease_seconds
+
+    def _failed(self, error: SeenStoreError) -> None:
+        self.errors += 1
+        _LOGGER.warning("%s", error)
+
+    def _run(self) -> None:
+        pause = self._lease_seconds / 3
+        renew_at = sweep_at = time.monotonic()
+        while not self._stopping.wait(min(pause, _BEAT_SECONDS)):
+            now = time.monotonic()
+            self._on_beat(now)
+            try:
+                if now >= renew_at:
+                    self._seen.renew(self.owner)
+                    self._renewed(now)
+                    renew_at = now + pause
+                if now >= sweep_at:
+                    self.forgotten_early += self._seen.sweep().by_count
+                    sweep_at = now + _SWEEP_SECONDS
+            except SeenStoreError as error:
+                self._failed(error)

@@ -1,0 +1,522 @@
+"""A receiver of several namespaces: their branches, the list of seen messages, and the machine between them.
+
+What it is: the thin shell that `ReplicatedReceiver` and `FailoverReceiver` share, for threads and for asyncio: it carries events into
+`Merge` under one lock, and effects out to branches and list. What it is not: decisions. Over 400 lines, half of them the documentation of
+what the application may call.
+
+Order of one message: claimed in the list; handed over; handled by the application; marked as handled, durably; settled at its
+namespace, and its copy at the other. A kill between any two of these repeats at most what comes before the mark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from isthmus.client.endpoint import Endpoint
+from isthmus.client.failure import Failure
+from isthmus.client.receive.branch import Branch, BranchState, Source
+from isthmus.client.receive.claims import Claims
+from isthmus.client.receive.merge import Action, Ask, Counts, Delivery, Effect, Merge, Release, Renew, Settle
+from isthmus.client.receive.message_key import Arrived, arrived, keys_of
+from isthmus.client.seen.store import Keys, SeenStore, SeenStoreError
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusReceivedMessage
+
+__all__ = ["Engine", "EngineState"]
+
+_LOGGER = logging.getLogger(__name__)
+_LEAST_RENEW_SECONDS = 0.3
+_STOP_SECONDS = 5.0
+SETTLE_SECONDS = 30.0
+_REFUSALS = (Failure.MISSING, Failure.FORBIDDEN, Failure.REFUSED, Failure.MISUSE)
+Skip = Callable[["ServiceBusReceivedMessage", Arrived, str], bool]
+
+
+@dataclass(slots=True)
+class _Handed:
+    """A message that the application has or had."""
+
+    number: int
+    side: str
+    keys: Keys
+    is_settled: bool = False
+    is_deferred: bool = False
+    marked: frozenset[bytes] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """What a receiver has done: see `Counts`, and:
+
+    Attributes:
+        counts: of messages.
+        waiting: messages that could be handed over now.
+        unsettled: deliveries that are not settled.
+        held_by_others: deliveries whose message another receiver has, or about which the list has not answered.
+        skipped: deliveries that were settled since they are older than the watermark.
+        handled_twice: messages that were handled though the list said meanwhile that they were handled by another receiver: their
+            handler took longer than the lock or the lease.
+        forgotten_early: ids that the list forgot within its window, since there were too many.
+        seen_errors: how often the list failed.
+        namespaces: each namespace.
+    """
+
+    counts: Counts
+    waiting: int
+    unsettled: int
+    held_by_others: int
+    skipped: int
+    handled_twice: int
+    forgotten_early: int
+    seen_errors: int
+    namespaces: Mapping[str, BranchState]
+
+
+class Engine:
+    """Branches, list and machine.
+
+    Args:
+        endpoints: the namespaces by name; the first leads.
+        source: what is read at each.
+        seen: the list; it is closed with the engine.
+        prefetch: see `Merge`.
+        max_renewal_seconds: see `Merge`.
+        order_wait_seconds: see `Merge`.
+        skip: says of a message that it was handled before, though the list does not know it.
+        on_lost: is told of a failure of a namespace.
+        on_open: is told that a namespace is connected.
+        on_settled: is told of each message that the application handled, or abandoned.
+    """
+
+    def __init__(
+        self,
+        endpoints: Mapping[str, Endpoint],
+        source: Source,
+        seen: SeenStore,
+        *,
+        prefetch: int = 20,
+        max_renewal_seconds: float = 300.0,
+        order_wait_seconds: float = 1.0,
+        connect_seconds: float = 15.0,
+        skip: Skip | None = None,
+        on_lost: Callable[[str, Failure], None] = lambda side, failure: None,
+        on_open: Callable[[str], None] = lambda side: None,
+        on_settled: Callable[[ServiceBusReceivedMessage, bool], None] = lambda message, is_handled: None,
+    ) -> None:
+        self._claims = Claims(seen, self._on_lapse, self._on_beat)
+        self._endpoints = dict(endpoints)
+        self._source = replace(source, prefetch=prefetch)
+        self._connect_seconds = connect_seconds
+        self._skip = skip
+        self._on_lost = on_lost
+        self._on_open = on_open
+        self._on_settled = on_settled
+        self._merge = Merge(
+            tuple(endpoints),
+            prefetch=prefetch,
+            keeps_order=source.session_id is not None,
+            order_wait_seconds=order_wait_seconds,
+            max_renewal_seconds=max_renewal_seconds,
+        )
+        self._changed = threading.Condition()
+        self._branches: dict[str, Branch] = {}
+        self._past: dict[str, BranchState] = {}
+        self._identities: dict[str, str] = {}
+        self._refusals: dict[str, BaseException] = {}
+        self._messages: dict[int, ServiceBusReceivedMessage] = {}
+        self._claiming: set[int] = set()
+        self._handed: weakref.WeakKeyDictionary[Any, _Handed] = weakref.WeakKeyDictionary()
+        self._listeners: list[Callable[[], None]] = []
+        self._number = self._wanted = 0
+        self._skipped = self._handled_twice = 0
+        self._stopping = threading.Event()
+
+    # ---- life
+
+    def start(self, sides: Iterable[str] | None = None) -> None:
+        """Begin with these namespaces, by default all."""
+        self._claims.start()
+        for side in self._endpoints if sides is None else sides:
+            self.open_side(side)
+
+    def open_side(self, side: str) -> None:
+        """Read at a namespace; nothing happens where it is read."""
+        with self._changed:
+            if side in self._branches:
+                return
+            branch = self._branches[side] = Branch(
+                side, self._endpoints[side], self._source, self, connect_seconds=self._connect_seconds
+            )
+        branch.start()
+
+    def wait_open(self, seconds: float) -> None:
+        """Block until a namespace is connected, or so long.
+
+        Raises:
+            Exception: what every namespace answered: that the entity is missing, that it is not permitted, or that the call is wrong.
+        """
+
+        def is_decided() -> bool:
+            return bool(self._identities) or len(self._refusals) == len(self._branches)
+
+        with self._changed:
+            self._changed.wait_for(is_decided, seconds)
+            refused = list(self._refusals.values()) if not self._identities and is_decided() else []
+        if refused:
+            self.close()
+            raise refused[0]
+
+    def leave_side(self, side: str) -> None:
+        """Read no more at a namespace; what is not with the application goes back to it. Does not wait for the namespace."""
+        branch = self._leave(side)
+        if branch is not None:
+            self._past[side] = branch.state()
+            branch.stop(0.0)
+
+    def close(self) -> None:
+        """End; what the application has not settled comes again. Blocks for some seconds at most."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        branches = [branch for side in list(self._branches) if (branch := self._leave(side)) is not None]
+        for branch in branches:
+            branch.stop(0.0)
+        limit = time.monotonic() + _STOP_SECONDS
+        for branch in branches:
+            branch.stop(max(0.0, limit - time.monotonic()))
+            self._past[branch.side] = branch.state()
+        self._claims.close(_STOP_SECONDS)
+        self._notify()
+
+    def _leave(self, side: str) -> Branch | None:
+        with self._changed:
+            branch = self._branches.get(side)
+            if branch is None:
+                return None
+            effects = self._merge.closed(side, time.monotonic())
+            del self._branches[side]
+            for effect in effects:
+                message = self._messages.get(effect.number) if isinstance(effect, Settle) else None
+                if isinstance(effect, Settle) and message is not None:
+                    branch.settle(message, effect.action)
+        self._carry_out([each for each in effects if isinstance(each, Release)])
+        return branch
+
+    # ---- what the application does
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call this, from any thread, when messages are ready or the engine has ended."""
+        self._listeners.append(listener)
+
+    def take(self, limit: int) -> list[ServiceBusReceivedMessage]:
+        """Messages that are ready now; never blocks on a namespace."""
+        with self._changed:
+            self._wanted = 0
+            now = time.monotonic()
+            if self._merge.ready and not self._claims.is_current(now):
+                self._merge.doubted(now)
+            numbers = self._merge.take(limit, now)
+            return [self._messages[number] for number in numbers]
+
+    def want(self, count: int) -> None:
+        """The application waits for so many messages at once."""
+        with self._changed:
+            self._wanted = count
+
+    def wait_ready(self, seconds: float) -> bool:
+        """Block until messages are ready; False if none were in that time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._merge.ready > 0 or self._stopping.is_set(), seconds)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended."""
+        return self._stopping.is_set()
+
+    def complete(self, message: ServiceBusReceivedMessage) -> None:
+        """Mark as handled, durably; the namespaces are told later. Blocks on the list alone.
+
+        Raises:
+            SeenStoreError: the list does not answer; the call may be repeated.
+            MessageAlreadySettled: it is settled.
+            ValueError: it was not received here.
+        """
+        handed = self._handed_of(message, "complete")
+        self._mark(handed)
+        handed.is_settled = True
+        self._finish(message, handed)
+
+    def abandon(self, message: ServiceBusReceivedMessage) -> None:
+        """The handler failed: the message is handed over again.
+
+        Raises:
+            MessageAlreadySettled: it is settled.
+            ValueError: it was not received here.
+        """
+        handed = self._handed_of(message, "abandon")
+        handed.is_settled = True
+        with self._changed:
+            effects = self._merge.failed(handed.number, time.monotonic())
+        self._on_settled(message, False)
+        self._carry_out(effects)
+
+    def settle(self, message: ServiceBusReceivedMessage, what: str, *arguments: Any, **options: Any) -> None:
+        """Dead-letter or defer at the namespace, and then mark as handled; blocks until both are done.
+
+        Args:
+            message: what was handed over.
+            what: the name of the SDK receiver's method.
+            arguments: of that method, after the message.
+            options: of that method.
+
+        Raises:
+            TimeoutError: its namespace did not answer; the message comes again.
+            ServiceBusError: its namespace refused.
+            SeenStoreError: the list does not answer; the call may not be repeated, and a copy may be handled again.
+        """
+        handed = self._handed_of(message, what.partition("_message")[0])
+        with self._changed:
+            found = self._merge.deliveries_of(handed.number)
+            chosen = next((each for each in found if each.side in self._branches), None)
+            target = None if chosen is None else self._messages.get(chosen.number)
+            branch = None if chosen is None else self._branches[chosen.side]
+        if chosen is None or target is None or branch is None:
+            self.abandon(message)
+            raise ConnectionError(f"the namespace {handed.side} of the message is away; it comes again")
+        future = branch.call(lambda receiver: getattr(receiver, what)(target, *arguments, **options))
+        try:
+            future.result(SETTLE_SECONDS)
+        except Exception:
+            self.abandon(message)
+            raise
+        handed.is_settled = True
+        self._mark(handed)
+        self._finish(message, handed, chosen.number)
+
+    def renew(self, message: ServiceBusReceivedMessage) -> datetime:
+        """Renew the lock now, though it is renewed anyway.
+
+        Raises:
+            MessageLockLostError: it is gone.
+            TimeoutError: the namespace did not answer.
+        """
+        from azure.servicebus.exceptions import MessageLockLostError
+
+        handed = self._handed_of(message, "renew")
+        branch = self._branches.get(handed.side)
+        if branch is None or handed.number not in self._merge:
+            raise MessageLockLostError
+        renewed: datetime = branch.call(lambda receiver: receiver.renew_message_lock(message)).result(SETTLE_SECONDS)
+        return renewed
+
+    def side_of(self, message: ServiceBusReceivedMessage) -> str:
+        """Which namespace delivered a message.
+
+        Raises:
+            ValueError: it was not received here.
+        """
+        handed = self._handed.get(message)
+        if handed is None:
+            raise ValueError("the message was not received by this receiver")
+        return handed.side
+
+    def receive_deferred(self, side: str, sequence_numbers: int | list[int]) -> list[ServiceBusReceivedMessage]:
+        """Messages that were deferred at a namespace.
+
+        Raises:
+            ConnectionError: it is not read.
+            TimeoutError: it did not answer.
+        """
+        found: list[ServiceBusReceivedMessage] = self.call(
+            side, lambda receiver: receiver.receive_deferred_messages(sequence_numbers)
+        )
+        with self._changed:
+            for message in found:
+                self._number += 1
+                keys = keys_of(arrived(message), self._identities[side], self._source.entity, self._source.path)
+                self._messages[self._number] = message
+                self._handed[message] = _Handed(self._number, side, keys, is_deferred=True)
+                self._merge.fetched(Delivery(self._number, side, keys, self._renew_seconds(message)), time.monotonic())
+        return found
+
+    def begin(self, side: str, what: Callable[[Any], Any]) -> Future[Any] | None:
+        """Do something with the SDK's receiver at a namespace; None where that is not read."""
+        branch = self._branches.get(side)
+        return None if branch is None else branch.call(what)
+
+    def call(self, side: str, what: Callable[[Any], Any]) -> Any:
+        """Do something with the SDK's receiver at a namespace, and give its result.
+
+        Raises:
+            ConnectionError: it is not read.
+            TimeoutError: it did not answer.
+        """
+        future = self.begin(side, what)
+        if future is None:
+            raise ConnectionError(f"{side} is not read at the moment")
+        return future.result(SETTLE_SECONDS)
+
+    def state(self) -> EngineState:
+        """What was done so far."""
+        with self._changed:
+            namespaces = {**self._past, **{side: branch.state() for side, branch in self._branches.items()}}
+            return EngineState(
+                replace(self._merge.counts),
+                self._merge.ready,
+                len(self._merge),
+                self._merge.asking,
+                self._skipped,
+                self._handled_twice,
+                self._claims.forgotten_early,
+                self._claims.errors,
+                namespaces,
+            )
+
+    def is_idle(self, side: str) -> bool:
+        """Whether no delivery of a namespace is unsettled."""
+        with self._changed:
+            return not self._merge.unsettled_of(side)
+
+    # ---- what the branches tell
+
+    def on_open(self, side: str, identity: str) -> None:
+        with self._changed:
+            self._identities[side] = identity
+            self._merge.opened(side)
+            self._changed.notify_all()
+        self._on_open(side)
+
+    def on_lost(self, side: str, failure: Failure, error: BaseException) -> None:
+        _LOGGER.info("receiver of %s at %s: %s: %s", self._source.entity, side, failure.value, error)
+        with self._changed:
+            effects = self._merge.lost(side, time.monotonic())
+            if failure in _REFUSALS:
+                self._refusals[side] = error
+                self._changed.notify_all()
+        self._carry_out(effects)
+        self._on_lost(side, failure)
+
+    def on_turn(self, side: str) -> int:
+        with self._changed:
+            effects = self._merge.tick(time.monotonic())
+            if len(self._messages) > 2 * len(self._merge) + 100:
+                self._messages = {
+                    number: each
+                    for number, each in self._messages.items()
+                    if number in self._merge or number in self._claiming
+                }
+            room = self._merge.demand(side, self._wanted)
+        self._carry_out(effects)
+        return room
+
+    def on_messages(self, side: str, messages: list[ServiceBusReceivedMessage]) -> None:
+        deliveries = []
+        for message in messages:
+            told = arrived(message)
+            if self._skip is not None and self._skip(message, told, side):  # not under the lock: it has one of its own
+                self._skipped += 1
+                branch = self._branches.get(side)
+                if branch is not None:
+                    branch.settle(message, Action.COMPLETE)
+                continue
+            keys = keys_of(told, self._identities[side], self._source.entity, self._source.path)
+            with self._changed:
+                number = self._number = self._number + 1
+                self._messages[number] = message
+                self._claiming.add(number)
+                self._handed[message] = _Handed(number, side, keys)
+            deliveries.append(Delivery(number, side, keys, self._renew_seconds(message), message.sequence_number or 0))
+        verdicts = self._claims.claim([each.keys for each in deliveries])
+        effects: list[Effect] = []
+        with self._changed:
+            now = time.monotonic()
+            for delivery, verdict in zip(deliveries, verdicts, strict=True):
+                self._claiming.discard(delivery.number)
+                effects += self._merge.received(delivery, verdict, now)
+        self._carry_out(effects)
+
+    # ---- within
+
+    def _renew_seconds(self, message: ServiceBusReceivedMessage) -> float:
+        if self._source.session_id is not None:
+            return math.inf
+        until = message.locked_until_utc
+        if until is None:
+            return math.inf
+        return max(_LEAST_RENEW_SECONDS, (until - datetime.now(UTC)).total_seconds() / 2)
+
+    def _on_lapse(self, now: float) -> None:
+        with self._changed:
+            self._merge.doubted(now)
+
+    def _on_beat(self, now: float) -> None:
+        for branch in list(self._branches.values()):
+            branch.check(now)
+
+    def _mark(self, handed: _Handed) -> None:
+        """Durably, with the keys of the copies: what one of those shares a key with is the same message."""
+        handed.marked = frozenset(handed.keys) | self._merge.keys_of(handed.number)
+        is_first = self._claims.handle(handed.marked)
+        self._handled_twice += not is_first and not handed.is_deferred
+
+    def _finish(self, message: ServiceBusReceivedMessage, handed: _Handed, settled: int | None = None) -> None:
+        with self._changed:
+            later = self._merge.keys_of(handed.number) - handed.marked
+            effects = self._merge.handled(handed.number, settled)
+        if later:  # of a copy that arrived meanwhile
+            with contextlib.suppress(SeenStoreError):  # counted; that copy may be handed over
+                self._claims.handle(later | handed.marked)
+        self._on_settled(message, True)
+        self._carry_out(effects)
+
+    def _handed_of(self, message: ServiceBusReceivedMessage, action: str) -> _Handed:
+        from azure.servicebus.exceptions import MessageAlreadySettled
+
+        handed = self._handed.get(message)
+        if handed is None:
+            raise ValueError("the message was not received by this receiver")
+        if handed.is_settled:
+            raise MessageAlreadySettled(action=action)
+        return handed
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        asks: list[Ask] = []
+        for effect in effects:
+            if isinstance(effect, Ask):
+                asks.append(effect)
+            elif isinstance(effect, Release):
+                self._claims.release(effect.keys)
+            else:
+                branch, message = self._branches.get(effect.side), self._messages.get(effect.number)
+                if branch is None or message is None:
+                    continue
+                if isinstance(effect, Renew):
+                    branch.renew(message)
+                else:
+                    branch.settle(message, effect.action)
+        if asks:
+            verdicts = self._claims.claim([each.keys for each in asks])
+            further: list[Effect] = []
+            with self._changed:
+                for ask, verdict in zip(asks, verdicts, strict=True):
+                    further += self._merge.answered(ask, verdict, time.monotonic())
+            self._carry_out(further)
+        if self._merge.ready:
+            self._notify()
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+        for listener in self._listeners:
+            listener()

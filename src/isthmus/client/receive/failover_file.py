@@ -1,0 +1,82 @@
+"""The file in which a failover receiver keeps where it is.
+
+What it is: state and watermark as JSON, written beside the file and moved over it, so that a kill leaves the old or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+from isthmus.client.receive.failover import FailoverState
+from isthmus.errors import IsthmusError
+
+__all__ = ["FailoverFile", "FailoverStateError"]
+
+_LOGGER = logging.getLogger(__name__)
+_VERSION = 1
+
+
+class FailoverStateError(IsthmusError):
+    """The file with the state of a failover receiver cannot be read or written."""
+
+    code = "failover-state"
+
+    def __init__(self, path: str = "", reason: str = "") -> None:
+        super().__init__("", path=path, reason=reason)
+
+    def text(self) -> str:
+        a = self.attributes
+        return f"{a.get('path')}: {a.get('reason')}; mend the file, or remove it to begin at the primary"
+
+
+class FailoverFile:
+    """The file.
+
+    Args:
+        path: of it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._written: tuple[FailoverState, int] | None = None
+
+    def read(self) -> tuple[FailoverState, int]:
+        """State and watermark; those of a beginning where there is no file.
+
+        Raises:
+            FailoverStateError: it cannot be read.
+        """
+        try:
+            told = json.loads(self._path.read_text(encoding="utf-8"))
+            if told["version"] != _VERSION:
+                raise FailoverStateError(
+                    str(self._path), f"is of version {told['version']}, this program reads {_VERSION}"
+                )
+            return FailoverState(told["state"]), int(told["watermark_ms"])
+        except FileNotFoundError:
+            return FailoverState.PRIMARY, 0
+        except OSError as error:
+            raise FailoverStateError(str(self._path), error.strerror or str(error)) from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise FailoverStateError(str(self._path), f"is no state of a failover receiver ({error})") from None
+
+    def write(self, state: FailoverState, watermark_ms: int) -> None:
+        """Keeps both on disk; a disk that fails is logged, since what follows from the state must not wait for it."""
+        if (state, watermark_ms) == self._written:
+            return
+        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
+        text = json.dumps({"version": _VERSION, "state": state.value, "watermark_ms": watermark_ms})
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with beside.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(self._path)
+        except OSError as error:
+            _LOGGER.error("%s", FailoverStateError(str(self._path), error.strerror or str(error)))
+            return
+        self._written = (state, watermark_ms)

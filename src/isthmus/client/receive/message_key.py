@@ -1,0 +1,140 @@
+"""By what two deliveries are known to be of one message.
+
+What it is: the keys of a received message for the list of seen messages. A copy that a route made has one: where its message entered the
+federation, proved by the digest (`isthmus.message.provenance`). Any other message has two: the place where it stands, which is what its
+copies tell of it, and its MessageId with a digest of MessageId and body. What it is not: the list (`isthmus.client.seen`).
+
+Invariants:
+    I1. A message and its copies share a key, whichever of them is received first.
+    I2. Messages that were sent to two namespaces under one MessageId with one body share a key (active replication).
+    I3. Equal MessageIds with different bodies share none; nor do a copy and a message that entered elsewhere, whatever their MessageIds.
+    I4. What is read is part of each key: one list may serve several queues, subscriptions and dead-letter queues.
+    I5. A message without MessageId and without provenance is known by its place alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from isthmus.client.seen.store import Keys
+from isthmus.message.name import OFFSET, TIME
+from isthmus.message.provenance import OFFSET_DIGITS, Provenance, digest, iso
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusReceivedMessage
+
+__all__ = ["Arrived", "arrived", "enqueued_ms", "entered_ms", "is_proven_copy", "keys_of"]
+
+_KEY_BYTES = 16
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrived:
+    """What of a received message tells who it is.
+
+    Attributes:
+        message_id: its MessageId, or what the application chose instead; empty where there is none.
+        body: its contents.
+        is_data: whether `body` is the contents of one data section; provenance can be proved for those alone.
+        properties: its application properties, texts as texts.
+        sequence: its sequence number in the entity that it was sent to.
+        enqueued_ms: when it was enqueued there, wall time.
+    """
+
+    message_id: str
+    body: bytes
+    is_data: bool
+    properties: Mapping[str, object]
+    sequence: int
+    enqueued_ms: int
+
+
+def keys_of(message: Arrived, namespace: str, entity: str, scope: str = "") -> Keys:
+    """The keys of a message.
+
+    Args:
+        message: what was received.
+        namespace: identity of the namespace that it was received from: what that says itself, or its host's name.
+        entity: the queue or topic there.
+        scope: what is read: queue, subscription or dead-letter queue. What was handled in one is not handled in another.
+    """
+    proof = digest(message.message_id.encode(), message.body)
+    provenance = (
+        Provenance.read(message.properties, message.message_id.encode(), message.body) if message.is_data else None
+    )
+    if provenance is not None:
+        first = provenance.hops[0]
+        digits = provenance.values[OFFSET].split(";")[0].partition("-")[2]
+        return (_place(scope, first.namespace, first.entity, first.sequence, digits, first.enqueued),)
+    place = _place(scope, namespace, entity, message.sequence, proof[:OFFSET_DIGITS], iso(message.enqueued_ms))
+    if not message.message_id:
+        return (place,)
+    return (place, _key("id", scope.lower(), message.message_id, proof))
+
+
+def is_proven_copy(message: Arrived) -> bool:
+    """Whether a route made the message: it bears provenance that fits it."""
+    return message.is_data and (
+        Provenance.read(message.properties, message.message_id.encode(), message.body) is not None
+    )
+
+
+def entered_ms(message: Arrived) -> int:
+    """When the message entered the federation: for a copy the first time of its provenance, else its own enqueued time."""
+    times = message.properties.get(TIME)
+    if isinstance(times, str):
+        try:
+            return (datetime.fromisoformat(times.split(";")[0]) - _EPOCH) // _MILLISECOND
+        except (ValueError, TypeError):
+            return message.enqueued_ms
+    return message.enqueued_ms
+
+
+def arrived(message: ServiceBusReceivedMessage) -> Arrived:
+    """What a message of azure-servicebus tells of itself."""
+    from azure.servicebus.amqp import AmqpMessageBodyType
+
+    received = message.raw_amqp_message
+    is_data = received.body_type is AmqpMessageBodyType.DATA
+    is_value = received.body_type is AmqpMessageBodyType.VALUE
+    parts = (
+        [bytes(part) for part in received.body]
+        if is_data
+        else [repr(received.body if is_value else list(received.body)).encode()]
+    )
+    properties = received.application_properties or {}
+    return Arrived(
+        message_id=str(message.message_id or ""),
+        body=b"".join(parts),
+        is_data=is_data and len(parts) == 1,
+        properties={_text(name): _text(value) for name, value in properties.items()},
+        sequence=message.enqueued_sequence_number or message.sequence_number or 0,
+        enqueued_ms=enqueued_ms(message),
+    )
+
+
+def enqueued_ms(message: ServiceBusReceivedMessage) -> int:
+    """When the message was enqueued where it stands, in milliseconds since the epoch; 0 where it does not say."""
+    at = message.enqueued_time_utc
+    return 0 if at is None else round(at.timestamp() * 1000)
+
+
+def _place(scope: str, namespace: str, entity: str, sequence: int, digits: str, enqueued: str) -> bytes:
+    return _key("place", scope.lower(), namespace.lower(), entity.lower(), str(sequence), digits, enqueued)
+
+
+def _key(*parts: str) -> bytes:
+    return blake2b("\0".join(parts).encode(), digest_size=_KEY_BYTES).digest()
+
+
+def _text(value: Any) -> Any:
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value

@@ -1,0 +1,159 @@
+"""A receiver of two namespaces that hold the same messages, which hands over each message once.
+
+What it is: `ReplicatedReceiver` for threads, with the methods of azure-servicebus's receiver; `isthmus.client.replicated_receiver_async` is
+the same for asyncio. What it is not: the decisions (`isthmus.client.receive.merge`) and the connections (`isthmus.client.receive.branch`).
+How to use it: docs/how-to/receive-from-two-regions.md.
+
+Invariants:
+    I1. A message is handed over until a handler of it has completed it, and never after `complete_message` returned, as long as the
+        list of seen messages remembers it.
+    I2. A copy is settled only once its message is handled: what only one namespace holds is never settled unhandled.
+    I3. A namespace that is away or stands still delays no message of the other, and no call but `dead_letter_message`,
+        `defer_message` and `renew_message_lock` of a message that came from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from os import PathLike
+from typing import Any, Self
+
+from isthmus.client.endpoint import Endpoint, EndpointLike
+from isthmus.client.receive.engine import Engine
+from isthmus.client.receive.face import PRIMARY, SECONDARY, ReceiverStatistics, TwoRegionReceiver, checked_source
+from isthmus.client.seen import Bounds, SeenStore, open_seen
+
+__all__ = ["PRIMARY", "SECONDARY", "ReceiverStatistics", "ReplicatedReceiver", "ReplicatedSession"]
+
+
+class ReplicatedSession:
+    """The session that a `ReplicatedReceiver` reads, at both namespaces.
+
+    Its locks are renewed by themselves. Its state is kept at each namespace; `get_state` reads that of the first one that answers.
+    """
+
+    def __init__(self, engine: Engine, session_id: str, sides: tuple[str, ...]) -> None:
+        self._engine = engine
+        self._sides = sides
+        self.session_id = session_id
+
+    def get_state(self) -> bytes | None:
+        """The session's state, of the primary, or of the secondary where the primary does not answer.
+
+        Raises:
+            ConnectionError: neither answers.
+        """
+        error: Exception = ConnectionError("no namespace is connected")
+        for side in self._sides:
+            try:
+                state: bytes | None = self._engine.call(side, lambda receiver: receiver.session.get_state())
+                return state
+            except Exception as failed:  # noqa: BLE001 - the other namespace is asked
+                error = failed
+        raise ConnectionError(f"no namespace gave the state of session {self.session_id}: {error}") from error
+
+    def set_state(self, state: str | bytes | bytearray | None) -> None:
+        """Sets the session's state at every namespace that is connected.
+
+        Raises:
+            ConnectionError: at none.
+        """
+        error: Exception = ConnectionError("no namespace is connected")
+        done = 0
+        for side in self._sides:
+            try:
+                self._engine.call(side, lambda receiver: receiver.session.set_state(state))
+                done += 1
+            except Exception as failed:  # noqa: BLE001 - the other namespace is asked
+                error = failed
+        if not done:
+            raise ConnectionError(f"no namespace took the state of session {self.session_id}: {error}") from error
+
+
+class ReplicatedReceiver(TwoRegionReceiver):
+    """Reads an entity at two namespaces and hands over each message once.
+
+    For messages that were sent to both (`ReplicatedSender(mode="active")`), to either (`mode="passive"`), or that routes of isthmus copied.
+    A message is known by where it entered, as its copies tell it, and by MessageId with a digest of its contents.
+
+        with ReplicatedReceiver(primary, secondary, "orders", seen="/var/lib/shop/seen.db") as receiver:
+            for message in receiver:
+                handle(message)
+                receiver.complete_message(message)
+
+    Locks are renewed by themselves, for `max_lock_renewal` at most.
+
+    Args:
+        primary: connection string, `(host, credential)`, `env:NAME`, `file:/path`, or an `Endpoint`; leads where order is kept.
+        secondary: the other.
+        entity: queue or topic, the same at both.
+        subscription: of the topic.
+        seen: the durable list of handled messages: a path, `redis://…`, a store; None keeps it in memory, so that messages may be handled
+            again after a restart.
+        session_id: the session to read, of an entity that requires sessions; its messages are handed over in order.
+        sub_queue: `deadletter` or `transferdeadletter`.
+        max_wait_time: seconds without a message after which iteration ends; None for never.
+        prefetch_count: messages of each namespace that wait for the application, beyond what it asks for.
+        bounds: of the list.
+        max_lock_renewal: how long a message may be with its handler before others get it.
+        order_wait: with `session_id`, how long a message that only the secondary has delivered waits for the primary's.
+        connect_timeout: seconds for opening a receiver.
+        receiver_options: further arguments of the SDK's receivers.
+
+    Raises:
+        InvalidArgumentError: an argument is wrong.
+        SeenStoreError: the list cannot be opened.
+    """
+
+    def __init__(
+        self,
+        primary: EndpointLike,
+        secondary: EndpointLike,
+        entity: str,
+        subscription: str | None = None,
+        *,
+        seen: str | PathLike[str] | SeenStore | None = None,
+        session_id: str | None = None,
+        sub_queue: str | None = None,
+        max_wait_time: float | None = None,
+        prefetch_count: int = 20,
+        bounds: Bounds | None = None,
+        max_lock_renewal: timedelta = timedelta(minutes=5),
+        order_wait: timedelta = timedelta(seconds=1),
+        connect_timeout: float = 15.0,
+        receiver_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._endpoints = {PRIMARY: Endpoint.of(primary), SECONDARY: Endpoint.of(secondary)}
+        self._source = checked_source(entity, subscription, sub_queue, session_id, prefetch_count, receiver_options)
+        self._max_wait_time = max_wait_time
+        self._connect_timeout = connect_timeout
+        self._engine = Engine(
+            self._endpoints,
+            self._source,
+            open_seen(seen, self._source.path, bounds),
+            prefetch=prefetch_count,
+            max_renewal_seconds=max_lock_renewal.total_seconds(),
+            order_wait_seconds=order_wait.total_seconds(),
+            connect_seconds=connect_timeout,
+        )
+
+    def __enter__(self) -> Self:
+        """Begin; returns once a namespace is connected, or `connect_timeout` is over.
+
+        Raises:
+            ServiceBusError: both namespaces answered that the entity is missing or not permitted.
+        """
+        self._engine.start()
+        self._engine.wait_open(self._connect_timeout)
+        return self
+
+    @property
+    def session(self) -> ReplicatedSession | None:
+        """The session that is read; None for an entity without sessions."""
+        session_id = self._source.session_id
+        return None if session_id is None else ReplicatedSession(self._engine, session_id, tuple(self._endpoints))
+
+    def statistics(self) -> ReceiverStatistics:
+        """What was done so far."""
+        return ReceiverStatistics.of(self._engine)

@@ -1,0 +1,134 @@
+"""The shell around the machine, without namespaces: what it does with the list of seen messages."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus.exceptions import MessageAlreadySettled
+
+from isthmus.amqp import section
+from isthmus.amqp.types import Long, Timestamp
+from isthmus.client.endpoint import Endpoint
+from isthmus.client.receive import claims as claims_module
+from isthmus.client.receive import engine as engine_module
+from isthmus.client.receive.branch import Source
+from isthmus.client.receive.engine import Engine
+from isthmus.client.seen import Bounds, MemorySeen, Verdict
+from isthmus.testing.clock import ManualClock
+
+A, B = "primary", "secondary"
+CONNECTION = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=v"
+
+
+class Time:
+    """Stands for the module `time` in the engine."""
+
+    def __init__(self) -> None:
+        self.later = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.later
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Time:
+    fake = Time()
+    for module in (engine_module, claims_module):
+        monkeypatch.setattr(module, "time", fake)
+    return fake
+
+
+@pytest.fixture
+def seen(clock: ManualClock) -> MemorySeen:
+    return MemorySeen(Bounds(lease=timedelta(seconds=30)), clock)
+
+
+@pytest.fixture
+def engine(seen: MemorySeen, later: Time) -> Engine:
+    engine = Engine(dict.fromkeys((A, B), Endpoint.of(CONNECTION)), Source(entity="orders"), seen)
+    engine.on_open(A, "NS-A")
+    engine.on_open(B, "NS-B")
+    return engine
+
+
+def message(name: str, sequence: int) -> ServiceBusReceivedMessage:
+    annotations = {"x-opt-sequence-number": Long(sequence), "x-opt-enqueued-time": Timestamp(1_767_225_600_000)}
+    return ServiceBusReceivedMessage.from_bytes(
+        section.encode_message(name.encode(), properties={"message_id": name}, annotations=annotations)
+    )
+
+
+def names(messages: list[ServiceBusReceivedMessage]) -> list[str]:
+    return [str(each) for each in messages]
+
+
+def test_what_another_receiver_handled_while_this_process_stood_still_is_not_handed_over(
+    engine: Engine, seen: MemorySeen, clock: ManualClock, later: Time
+) -> None:
+    """Not even when the lease was renewed meanwhile, by the next message."""
+    engine.on_messages(A, [message("m1", 1), message("m2", 2)])
+    keys = engine._handed[engine._messages[1]].keys
+    clock.advance(60_000)
+    later.later = 60.0
+    assert seen.claim([keys], "another") == [Verdict.NEW]
+    seen.handle([keys], "another")
+    engine.on_messages(A, [message("m3", 3)])
+    assert names(engine.take(10)) == ["m3"]
+    engine.on_turn(A)
+    assert names(engine.take(10)) == ["m2"]
+    assert engine.state().counts.suppressed == 1
+
+
+def test_nothing_is_handed_over_after_the_lease_ran_out_until_the_list_is_asked(
+    engine: Engine, clock: ManualClock, later: Time
+) -> None:
+    engine.on_messages(A, [message("m1", 1)])
+    clock.advance(60_000)
+    later.later = 60.0
+    assert engine.take(10) == []
+    engine.on_turn(A)
+    assert names(engine.take(10)) == ["m1"]
+
+
+def test_a_handled_message_is_in_the_list_with_all_keys_of_its_copies(engine: Engine, seen: MemorySeen) -> None:
+    engine.on_messages(A, [message("m1", 1)])
+    engine.on_messages(B, [message("m1", 7)])
+    [one] = engine.take(10)
+    engine.complete(one)
+    assert seen.count() == 3  # two places, one id
+    with pytest.raises(MessageAlreadySettled):
+        engine.abandon(one)
+
+
+def test_a_message_that_was_abandoned_is_claimed_no_more(engine: Engine, seen: MemorySeen) -> None:
+    engine.on_messages(A, [message("m1", 1)])
+    [one] = engine.take(10)
+    keys = engine._handed[one].keys
+    engine.abandon(one)
+    assert seen.claim([keys], "another") == [Verdict.NEW]
+
+
+def test_what_cannot_be_dead_lettered_since_its_namespace_is_away_comes_again(engine: Engine, seen: MemorySeen) -> None:
+    engine.on_messages(A, [message("m1", 1)])
+    [one] = engine.take(10)
+    keys = engine._handed[one].keys
+    with pytest.raises(ConnectionError, match="the namespace primary of the message is away; it comes again"):
+        engine.settle(one, "dead_letter_message", reason="bad")
+    assert seen.claim([keys], "another") == [Verdict.NEW]
+
+
+def test_messages_that_the_application_forgets_are_not_kept(engine: Engine) -> None:
+    for number in range(1, 300):
+        engine.on_messages(A, [message(f"m{number}", number)])
+        [one] = engine.take(10)
+        engine.complete(one)
+        engine.on_turn(A)
+    assert len(engine._messages) <= 101

@@ -1,0 +1,43 @@
+"""The arguments of receivers."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from azure.servicebus import NEXT_AVAILABLE_SESSION
+
+from isthmus.client import ReplicatedReceiver
+from isthmus.client.seen import Bounds
+from isthmus.errors import InvalidArgumentError
+
+CONNECTION = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=v"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"entity": ""}, "entity is empty"),
+        ({"session_id": NEXT_AVAILABLE_SESSION}, "session_id has to be the name of a session"),
+        ({"prefetch_count": 0}, "prefetch_count is 0; it has to be at least 1"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: dict[str, object], text: str) -> None:
+    chosen = {"entity": "orders", **arguments}
+    with pytest.raises(InvalidArgumentError, match=text):
+        ReplicatedReceiver(CONNECTION, CONNECTION, **chosen)  # type: ignore[arg-type]
+
+
+def test_bounds_are_positive() -> None:
+    with pytest.raises(InvalidArgumentError, match="lease of the seen list is 0:00:00"):
+        Bounds(lease=timedelta(0))
+    with pytest.raises(InvalidArgumentError, match="max_count of the seen list is 0"):
+        Bounds(max_count=0)
+
+
+def test_a_receiver_that_was_never_entered_can_be_closed(tmp_path: Path) -> None:
+    receiver = ReplicatedReceiver(CONNECTION, CONNECTION, "orders", seen=tmp_path / "seen.db")
+    receiver.close()
+    with pytest.raises(ValueError, match="the receiver is closed"):
+        receiver.receive_messages()

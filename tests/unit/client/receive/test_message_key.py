@@ -1,0 +1,105 @@
+"""By what two deliveries are known to be of one message."""
+
+from __future__ import annotations
+
+from azure.servicebus import ServiceBusReceivedMessage
+
+from isthmus.amqp import section
+from isthmus.amqp.types import Long, Timestamp
+from isthmus.client.receive.message_key import Arrived, arrived, entered_ms, is_proven_copy, keys_of
+from isthmus.connectors.servicebus.message_rewriter import MessageRewriter
+
+NOW = 1_767_225_600_123
+
+
+def encoded(body: bytes = b"body", message_id: str = "1", sequence: int = 7, **sections: object) -> bytes:
+    annotations = {"x-opt-sequence-number": Long(sequence), "x-opt-enqueued-time": Timestamp(NOW)}
+    properties = {"message_id": message_id} if message_id else {}
+    return section.encode_message(body, properties=properties, annotations=annotations, **sections)  # type: ignore[arg-type]
+
+
+def told(payload: bytes) -> Arrived:
+    return arrived(ServiceBusReceivedMessage.from_bytes(payload))
+
+
+def copy_of(payload: bytes, sequence: int = 99, alias: str = "ewr", namespace: str = "NS-A") -> bytes:
+    """As a route copies it, and as the target then delivers it."""
+    rewriter = MessageRewriter(f"{alias}/orders", "jfk", origin_namespace=namespace)
+    [copy], _ = rewriter.copy_all(payload, [0, len(payload)], NOW + 5)
+    where = section.locate(copy)
+    assert not where.message_annotations[0] or sequence
+    return copy
+
+
+def test_a_message_and_its_copy_share_a_key_whatever_the_file_calls_the_namespace() -> None:
+    """I1."""
+    original = encoded()
+    for alias in ("ewr", "newark"):
+        copy = told(copy_of(original, alias=alias))
+        assert is_proven_copy(copy)
+        assert set(keys_of(told(original), "NS-A", "orders")) & set(keys_of(copy, "NS-B", "orders"))
+        assert entered_ms(copy) == NOW
+
+
+def test_names_of_entities_are_compared_as_the_service_does() -> None:
+    original = encoded()
+    copy = told(copy_of(original))
+    assert set(keys_of(told(original), "ns-a", "ORDERS")) & set(keys_of(copy, "NS-B", "orders"))
+
+
+def test_a_copy_of_a_copy_is_known_by_where_it_entered() -> None:
+    original = encoded()
+    first = copy_of(original)
+    second = copy_of(first, namespace="NS-B")
+    assert set(keys_of(told(first), "NS-B", "orders")) == set(keys_of(told(second), "NS-C", "orders"))
+
+
+def test_one_message_sent_to_two_namespaces_shares_a_key() -> None:
+    """I2."""
+    one, two = told(encoded(sequence=7)), told(encoded(sequence=4000))
+    assert set(keys_of(one, "NS-A", "orders")) & set(keys_of(two, "NS-B", "orders"))
+
+
+def test_equal_ids_with_other_contents_or_another_origin_are_two_messages() -> None:
+    """I3."""
+    one = keys_of(told(encoded(b"of one")), "NS-A", "orders")
+    assert not set(one) & set(keys_of(told(encoded(b"of another", sequence=8)), "NS-B", "orders"))
+    copied = keys_of(told(copy_of(encoded(b"of one"))), "NS-B", "orders")
+    assert not set(copied) & set(keys_of(told(encoded(b"of one")), "NS-B", "orders"))
+
+
+def test_a_message_that_bears_a_copys_properties_is_a_new_one() -> None:
+    copy = told(copy_of(encoded()))
+    published = Arrived(
+        message_id="2", body=b"new", is_data=True, properties=copy.properties, sequence=1, enqueued_ms=NOW
+    )
+    assert not is_proven_copy(published)
+    assert not set(keys_of(published, "NS-B", "orders")) & set(keys_of(copy, "NS-B", "orders"))
+
+
+def test_a_message_without_id_is_known_by_its_place_and_its_copy_by_the_same() -> None:
+    """I5."""
+    original = encoded(message_id="")
+    [key] = keys_of(told(original), "NS-A", "orders")
+    assert keys_of(told(copy_of(original)), "NS-B", "orders") == (key,)
+    assert keys_of(told(encoded(message_id="", sequence=8)), "NS-A", "orders") != (key,)
+
+
+def test_values_and_sequences_are_compared_by_their_contents() -> None:
+    for kind in (b"\0Sw", b"\0Sv"):
+        value = b"\xa1\x01a" if kind == b"\0Sw" else b"\xc0\x04\x01\xa1\x01a"
+        payloads = [
+            section.encode_message(b"", properties={"message_id": "1"}).partition(b"\0Su")[0] + kind + value
+            for _ in range(2)
+        ]
+        one, two = (keys_of(told(each), "NS-A", "orders") for each in payloads)
+        assert one[-1] == two[-1]
+        assert len(one) == 2
+
+
+def test_what_was_handled_in_one_subscription_or_before_it_was_dead_lettered_is_another_message() -> None:
+    """I4."""
+    scopes = ("orders/subscriptions/a", "orders/subscriptions/b", "orders/subscriptions/a/deadletter", "orders", "")
+    for payload in (encoded(), copy_of(encoded()), encoded(message_id="")):
+        keys = [set(keys_of(told(payload), "NS-A", "orders", scope)) for scope in scopes]
+        assert len(set().union(*keys)) == sum(map(len, keys))
