@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import secrets
@@ -11,13 +12,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 from azure.servicebus import ServiceBusClient
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from isthmus.cli.app import main
 from isthmus.testing.namespace import NamespaceProcess, namespace
 
 __all__ = ["Paired", "paired"]
@@ -40,16 +44,15 @@ class Paired:
         self.port = _free_port()
         self.file = folder / "isthmus.yaml"
         namespaces = "".join(
-            f"  {alias}: {{connection: env:{alias.upper()}, ca_file: {served.ca_file}}}\n" for alias, served in members.items()
+            f"  {alias}: {{connection: env:{alias.upper()}, ca_file: {served.ca_file}}}\n"
+            for alias, served in members.items()
         )
         self.file.write_text(
             f"isthmus: 1\nnamespaces:\n{namespaces}"
             f"pairs:\n  contoso: {{primary: ewr, secondary: jfk, listen: '127.0.0.1:{self.port}', interval: 500ms}}\n"
         )
         self.environment = {alias.upper(): served.connection_string for alias, served in members.items()}
-        self.connection_string = (
-            f"Endpoint=sb://127.0.0.1:{self.port};SharedAccessKeyName=app;SharedAccessKey={key};UseDevelopmentEmulator=true"
-        )
+        self.connection_string = f"Endpoint=sb://127.0.0.1:{self.port};SharedAccessKeyName=app;SharedAccessKey={key};UseDevelopmentEmulator=true"
         self._running: subprocess.Popen[str] | None = None
         self.log_file = folder / "pair.log"
 
@@ -61,11 +64,13 @@ class Paired:
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
     def verb(self, *arguments: str, code: int = 0) -> dict[str, Any]:
-        """What a verb says with `--json`, once it has ended with this exit code."""
-        process = self.start(*arguments, "--json")
-        output, errors = process.communicate(timeout=180)
-        assert process.returncode == code, (arguments, process.returncode, output, errors)
-        found: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+        """What a verb says with `--json` in this process, once it has ended with this exit code."""
+        verb, *rest = arguments
+        output = io.StringIO()
+        with redirect_stdout(output), patch.dict(os.environ, self.environment), pytest.raises(SystemExit) as ended:
+            main(["pair", verb, "contoso", str(self.file), *rest, "--json"])
+        assert (ended.value.code or 0) == code, (arguments, ended.value.code, output.getvalue())
+        found: dict[str, Any] = json.loads(output.getvalue().strip().splitlines()[-1])
         return found
 
     def run(self) -> None:
@@ -101,9 +106,19 @@ class Paired:
         return ServiceBusClient.from_connection_string(text, **options)
 
     @property
+    def state_file(self) -> Path:
+        """The state file."""
+        return self.folder / ".isthmus/isthmus/pairs/contoso/state.json"
+
+    @property
+    def is_created(self) -> bool:
+        """Whether there is a state."""
+        return self.state_file.exists()
+
+    @property
     def state(self) -> dict[str, Any]:
         """What the state file says."""
-        found: dict[str, Any] = json.loads((self.folder / ".isthmus/isthmus/pairs/contoso/state.json").read_text())
+        found: dict[str, Any] = json.loads(self.state_file.read_text())
         return found
 
 

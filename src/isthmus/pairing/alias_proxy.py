@@ -97,8 +97,11 @@ class AliasProxy:
             self._server.close()
         for way in list(self._ways):
             way.cut()
-        for task in list(self._tasks):
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # the sockets of what was cut close in the loop's next turn
 
     async def _watch(self) -> None:
         told = ""

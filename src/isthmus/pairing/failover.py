@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -32,7 +32,9 @@ _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1
 _FORWARD_SECONDS = 60.0
-_STOPPED: Mapping[str, str] = {"queue": "SendDisabled", "topic": "SendDisabled"}
+_STOPPED: Mapping[str, str] = {"Active": "SendDisabled"}
+_TAKES_NONE = frozenset({"SendDisabled", "Disabled"})
+_GIVES_NONE = frozenset({"ReceiveDisabled", "Disabled"})
 
 
 class Member(Protocol):
@@ -158,8 +160,8 @@ class Failover:
         """Stop what is sent to the old member, outermost entities first, each layer once the one before has passed on its messages."""
         member, held = self.members[state.active], self._held(state.active)
         for layer in stop_layers(held):
-            to_stop = [each for each in layer if each.status not in {"SendDisabled", "Disabled"}]
-            member.map(lambda each: member.set_status(each, _STOPPED[each.kind]), to_stop)
+            to_stop = [each for each in layer if each.status not in _TAKES_NONE]
+            member.map(lambda each: member.set_status(each, _STOPPED.get(each.status, "Disabled")), to_stop)
             self._await_forwarded(state, [each for each in held.values() if _feeds(each, layer)])
 
     def _await_forwarded(self, state: PairState, feeders: list[Description]) -> None:
@@ -200,6 +202,7 @@ class Failover:
         deadline = time.monotonic() + longest_ms / 1000 + 5.0
         movable = {path for path in waiting if by_path[path].kind != "subscription"}
         if state.leaves or movable == set(waiting):
+            self._make_movable(state, movable)
             while movable and not why:
                 for path in sorted(movable):
                     done = self.move(state, by_path[path])
@@ -216,6 +219,20 @@ class Failover:
         if self.left and not state.leaves:
             raise NotEmptyError(state.pair, state.active, self.left, why)
 
+    def _make_movable(self, state: PairState, paths: Collection[str]) -> None:
+        """Let the old member's entities give and the new one's take, where an operator or a fence has closed them; not to
+        receivers of the new one.
+        """
+        old, new = self.members[state.active], self.members[state.standby]
+        closed = [
+            each for each in self._held(state.active).values() if each.path in paths and each.status in _GIVES_NONE
+        ]
+        old.map(lambda each: old.set_status(each, "SendDisabled"), closed)
+        folded = {path.lower() for path in paths}
+        held = self._held(state.standby).values()
+        shut = [each for each in held if each.path.lower() in folded and each.status in _TAKES_NONE]
+        new.map(lambda each: new.set_status(each, "ReceiveDisabled" if each.kind == "queue" else "Active"), shut)
+
     def fence(self, state: PairState, alias: str) -> None:
         """Close every entity of a member to applications.
 
@@ -230,12 +247,14 @@ class Failover:
         """Give the entities of a member the status that they had for applications."""
         member = self.members[alias]
         statuses = {path.lower(): status for path, status in state.statuses.items()}
-        if state.phase is Phase.OPENING and not state.is_forced and state.fence_of(alias) is Fence.OPEN:
-            return  # it has been open all the time, with statuses of its own
+        # A member that was not fenced has entities of its own, with statuses of their own.
+        is_all = state.fence_of(alias) is not Fence.OPEN or state.phase is Phase.REOPENING
         wrong = [
             each
             for each in self._held(alias).values()
-            if each.kind != "rule" and each.status != statuses.get(each.path.lower(), "Active")
+            if each.kind != "rule"
+            and (is_all or each.path.lower() in statuses)
+            and each.status != statuses.get(each.path.lower(), "Active")
         ]
         member.map(lambda each: member.set_status(each, statuses.get(each.path.lower(), "Active")), wrong)
 
@@ -250,7 +269,7 @@ def stop_layers(held: Mapping[Key, Description]) -> list[list[Description]]:
 
     Rings of forwarding share a layer with what they forward to, at the end.
     """
-    entities = {key: each for key, each in held.items() if each.kind in _STOPPED}
+    entities = {key: each for key, each in held.items() if each.kind in {"queue", "topic"}}
     feeders: dict[Key, set[Key]] = {key: set() for key in entities}
     for each in held.values():
         for target in each.forwards:

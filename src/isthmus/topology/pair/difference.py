@@ -147,8 +147,8 @@ def difference(
         *creations,
         *_updates(wanted, standing, stand),
         completed,
-        *_rules(wanted, standing, fresh, stand, [key for key in removed if len(key) == _RULE]),
-        *_deletions(standing, [key for key in removed if len(key) < _RULE]),
+        *_rules(wanted, standing, fresh, stand, [key for key in sorted(removed) if len(key) == _RULE]),
+        *_deletions(standing, [key for key in sorted(removed) if len(key) < _RULE]),
     ]
     return Drift(tuple(tuple(group) for group in groups if group), tuple(conflicts.values()), foreign)
 
