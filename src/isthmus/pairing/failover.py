@@ -8,7 +8,8 @@ Invariants:
     I1. The state is on disk before the work of a phase begins, and the next phase is on disk only when the work is done.
     I2. The work of a phase may be done again from its beginning.
     I3. An entity that others forward to is stopped only when nothing waits in them: what is forwarded finds it open.
-    I4. A planned fail-over that cannot empty the old member goes back and says what stands where, unless the operator lets
+    I4. Nothing is moved to where duplicate detection may drop it: the MessageId of what is moved back has been there.
+    I5. A planned fail-over that cannot empty the old member goes back and says what stands where, unless the operator lets
         it leave messages behind.
 """
 
@@ -26,13 +27,14 @@ from isthmus.pairing.mover import Moved
 from isthmus.pairing.state import Fence, PairState, Phase
 from isthmus.topology.pair.description import CLOSED, Description, Key, kept
 
-__all__ = ["Failover", "Member", "NotEmptyError", "statuses_of", "stop_layers"]
+__all__ = ["Failover", "Member", "NotEmptyError", "detects", "is_movable", "statuses_of", "stop_layers"]
 
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1
 _FORWARD_SECONDS = 60.0
 _STOPPED: Mapping[str, str] = {"Active": "SendDisabled"}
+_DROPS = "duplicate detection would drop messages that stood at the other member before"
 _TAKES_NONE = frozenset({"SendDisabled", "Disabled"})
 _GIVES_NONE = frozenset({"ReceiveDisabled", "Disabled"})
 
@@ -197,20 +199,22 @@ class Failover:
         held = self._held(state.active)
         by_path = {each.path: each for each in held.values()}
         waiting = self._waiting(state, held)
-        why = ""
         longest_ms = max((int(by_path[path].settings.get("lock_duration") or 0) for path in waiting), default=0)
         deadline = time.monotonic() + longest_ms / 1000 + 5.0
-        movable = {path for path in waiting if by_path[path].kind != "subscription"}
-        if state.leaves or movable == set(waiting):
+        why = next((f"{path}: {_DROPS}" for path in waiting if detects(by_path[path], held)), "")
+        movable = {path for path in waiting if is_movable(by_path[path], held)}
+        if movable and (state.leaves or movable == set(waiting)):
             self._make_movable(state, movable)
-            while movable and not why:
+            is_refused = False
+            while movable and not is_refused:
                 for path in sorted(movable):
                     done = self.move(state, by_path[path])
                     self.moved += done.moved
-                    why = why or (f"{path}: {done.first_refusal}" if done.first_refusal else "")
+                    if done.first_refusal:
+                        why, is_refused = f"{path}: {done.first_refusal}", True
                 # What a receiver had when it was cut off comes again when its lock has expired.
                 waiting = self._waiting(state, held)
-                movable = {path for path in waiting if by_path[path].kind != "subscription"}
+                movable = {path for path in waiting if is_movable(by_path[path], held)}
                 if time.monotonic() >= deadline:
                     break
                 if movable:
@@ -257,6 +261,32 @@ class Failover:
             and each.status != statuses.get(each.path.lower(), "Active")
         ]
         member.map(lambda each: member.set_status(each, statuses.get(each.path.lower(), "Active")), wrong)
+
+
+def is_movable(entity: Description, held: Mapping[Key, Description]) -> bool:
+    """Whether a copy of a message in it, sent to the entity of the same name, comes to stand where the message stood."""
+    return entity.kind in {"queue", "topic"} and not detects(entity, held)
+
+
+def detects(entity: Description, held: Mapping[Key, Description]) -> bool:
+    """Whether a queue or topic, or something that it forwards to, detects duplicates.
+
+    It would accept a message whose MessageId it has seen within its window and drop it: one that stood there before it was
+    moved here, by the fail-over before.
+    """
+    waiting, seen = [entity.key[:1]] if entity.kind != "subscription" else [], set[Key]()
+    while waiting:
+        key = waiting.pop()
+        if key in seen:
+            continue
+        seen.add(key)
+        for each in held.values():
+            if each.key[:1] != key or each.kind == "rule":
+                continue
+            if each.settings.get("requires_duplicate_detection"):
+                return True
+            waiting += [(target,) for target in each.forwards]
+    return False
 
 
 def statuses_of(held: Iterable[Description]) -> dict[str, str]:

@@ -6,8 +6,9 @@ to a subscription alone), dead letters (nothing can be sent to a dead-letter que
 them knows them by a sequence number, which a copy does not have).
 
 Invariants:
-    I1. A message leaves the old member only after the new one has acknowledged its copy. Killed in between, both have it;
-        duplicate detection at the new member drops the second copy by its MessageId.
+    I1. A message leaves the old member only after the new one has acknowledged its copy. Killed in between, both have it,
+        and it is moved again: it stands twice. (It is never moved to where duplicates are detected: see
+        `isthmus.pairing.failover`, I4.)
     I2. Copies are sent in the order of the messages; those of a session in the order of the session.
     I3. A copy differs from its message in its TimeToLive only, which is what was left of it.
 """

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from isthmus.connectors.servicebus.pair_member import Counts
-from isthmus.pairing.failover import Failover, NotEmptyError, stop_layers
+from isthmus.pairing.failover import Failover, NotEmptyError, is_movable, stop_layers
 from isthmus.pairing.mover import Moved
 from isthmus.pairing.state import PairState, Phase
 from isthmus.topology.pair.description import Description, Key, kept
@@ -61,7 +61,9 @@ class FakeMember:
         self.order.append(f"{entity.path} {status}")
 
     def map(self, work: Callable[[Description], None], asked: Iterable[Description]) -> list[None]:
-        return [work(each) for each in asked]
+        for each in asked:
+            work(each)
+        return []
 
     def write_marker(self, pair: str, value: Mapping[str, object]) -> None:
         self.machine.act()
@@ -199,8 +201,28 @@ def test_an_entity_that_only_the_new_member_holds_keeps_its_status() -> None:
     assert stage.jfk.statuses == {**OPEN, "own": "Disabled"}
 
 
+def test_nothing_is_moved_to_where_it_could_be_dropped_as_a_duplicate() -> None:
+    """I4: the message stood there before, and its MessageId is still in the history."""
+    detecting = Description(
+        kind="queue", names=("once",), settings={"requires_duplicate_detection": True, "lock_duration": 0}
+    )
+    leading = Description(kind="queue", names=("front",), settings={"forward_to": "once"})
+    held = kept([detecting, leading, *ENTITIES])
+    assert [each.path for each in held.values() if each.kind in {"queue", "topic"} and not is_movable(each, held)] == [
+        "once",
+        "front",
+    ]
+    stage = Stage()
+    stage.ewr, stage.jfk = FakeMember("ewr", [detecting], {"once": 1}), FakeMember("jfk", [detecting])
+    stage.kill_at(-1)
+    with pytest.raises(NotEmptyError, match=r"once \(1\) \(once: duplicate detection would drop"):
+        stage.failover().run(stage.begin())
+    assert stage.moved == []
+    assert stage.ewr.waiting == {"once": 1}
+
+
 def test_what_cannot_be_moved_brings_it_back() -> None:
-    """I4."""
+    """I5."""
     stage = Stage({"orders": 1, "flights/Subscriptions/board": 3})
     stage.kill_at(-1)
     with pytest.raises(NotEmptyError, match=r"ewr is still active.*flights/Subscriptions/board \(3\).*--leave"):
@@ -212,7 +234,7 @@ def test_what_cannot_be_moved_brings_it_back() -> None:
 
 
 def test_killed_on_its_way_back_it_still_goes_back() -> None:
-    """I2, I4."""
+    """I2, I5."""
     number = 0
     while True:
         stage = Stage({"flights/Subscriptions/board": 3})

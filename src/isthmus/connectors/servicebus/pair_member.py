@@ -7,7 +7,8 @@ Spec: Microsoft Learn, "Service Bus resource manager", Atom API; docs/how-to/rec
 Invariants:
     I1. A step that was made already (the process was killed before it could note it) is made again without harm.
     I2. An entity that holds messages is not deleted: it takes none while they are counted.
-    I3. A new subscription never selects more than its rules do, not even between its creation and theirs.
+    I3. A new subscription never selects more than its rules do, not even between its creation and theirs: it is created with
+        its only rule, or with one that selects nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -40,7 +41,7 @@ from isthmus.topology import NamespaceRef, RuleState
 from isthmus.topology.pair.description import CLOSED, Description
 from isthmus.topology.pair.difference import Step
 
-__all__ = ["Counts", "HoldsMessagesError", "PairMember"]
+__all__ = ["Counts", "HoldsMessagesError", "PairMember", "birth_rule"]
 
 _THREADS = 6
 _READ_TIMEOUT_SECONDS = 8.0
@@ -243,15 +244,17 @@ class PairMember:
 
     def _create(self, step: Step) -> None:
         client, transport, _ = self._open()
-        entity = step.entity
+        entity, rules_left = step.entity, False
         try:
             if entity.kind == "queue":
                 client.create_queue(entity.names[0], **creation(entity))
             elif entity.kind == "topic":
                 client.create_topic(entity.names[0], **creation(entity))
             elif entity.kind == "subscription":
-                with transport.default_rule(_NONE):
+                born = birth_rule(step.rules)
+                with transport.default_rule(born or _NONE):
                     client.create_subscription(*entity.names, **creation(entity))
+                rules_left = born is None
             else:
                 self._create_rule(entity)
                 return
@@ -259,7 +262,8 @@ class PairMember:
             # A request that was sent again, or another process: whatever differs is the next comparison's.
             if entity.kind != "subscription":
                 return
-        if entity.kind == "subscription":
+            rules_left = True
+        if rules_left:
             self._give_rules(entity, step.rules)
         if entity.status != "Active":
             self.set_status(entity, entity.status)
@@ -275,7 +279,8 @@ class PairMember:
             self._update_rule(default)
         else:
             with contextlib.suppress(ResourceNotFoundError):
-                self._open().client.delete_rule(*subscription.names, _DEFAULT_RULE)
+                topic, name = subscription.names
+                self._open().client.delete_rule(topic, name, _DEFAULT_RULE)
 
     def _create_rule(self, rule: Description) -> None:
         native = rule.native
@@ -287,9 +292,10 @@ class PairMember:
 
     def _update_rule(self, rule: Description) -> None:
         client = self._open().client
-        stands = client.get_rule(*rule.names)
+        topic, subscription, name = rule.names
+        stands = client.get_rule(topic, subscription, name)
         stands.filter, stands.action = rule.native.filter, rule.native.action
-        client.update_rule(*rule.names[:2], stands)
+        client.update_rule(topic, subscription, stands)
 
     def _update(self, step: Step) -> None:
         client, entity = self._open().client, step.entity
@@ -386,6 +392,18 @@ class PairMember:
         """
         with administration_errors(self.endpoint), contextlib.suppress(ResourceNotFoundError):
             self._open().client.delete_queue(_marker(pair))
+
+
+def birth_rule(rules: Sequence[Description]) -> RuleState | None:
+    """The rule that a subscription can be created with, where it is the only one and can be written there; saves three requests."""
+    if len(rules) != 1:
+        return None
+    kind, *condition = rules[0].settings["filter"]
+    action, action_parameters = rules[0].settings["action"]
+    if kind != "sql" or condition[1] or action_parameters or not condition[0]:
+        return None
+    native = rules[0].native
+    return RuleState(rules[0].names[-1], native.filter.sql_expression, native.action.sql_expression if action else "")
 
 
 def _marker(pair: str) -> str:
