@@ -15,6 +15,8 @@ from azure.servicebus.exceptions import MessagingEntityDisabledError, ServiceBus
 from paired import Paired, paired
 from sdk_client import bodies, receive
 
+# The client leaves a socket to the garbage collector when a connection is cut while it opens.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 PATIENCE_SECONDS = 90.0
 CONFIG = """\
 queues:
@@ -97,7 +99,11 @@ def test_the_run_carries_on_what_was_killed(pair: Paired) -> None:
     pair.run()
     try:
         # The alias led to ewr all the time, and a receiver empties it.
-        assert drain(pair, "", 2) == ["a", "b"]
+        with (
+            pair.client() as client,
+            client.get_queue_receiver("orders", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver,
+        ):
+            assert bodies(receive(receiver, 2)) == ["a", "b"]
         until(lambda: (pair.state["active"], pair.state["phase"]) == ("jfk", "steady"), pair.log_file.read_text())
         with pair.client() as client:
             send(client, "c")
@@ -120,7 +126,6 @@ def test_the_alias_killed_and_started_again_leads_to_the_active_member(pair: Pai
         pair.stop()
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("is_frozen", [True, False], ids=["frozen", "killed"])
 def test_a_member_that_is_lost_is_left_at_once_and_fenced_when_it_returns(pair: Paired, is_frozen: bool) -> None:
     pair.verb("create")
