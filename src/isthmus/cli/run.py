@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 
 from isthmus.cli.hang_up import HangUp
-from isthmus.errors import ConfigError, Fault
+from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.extra import require
 from isthmus.topology.setting import SettingError
 from isthmus.topology.source import DEFAULT_FILE, load
@@ -67,6 +67,8 @@ def run(
     from isthmus.supervisor.supervisor import Settings
 
     federation = load(file)
+    if not federation.tasks:
+        raise InvalidArgumentError(f"{file} has no tasks; write tasks:, or use isthmus pair run for its pairs")
     stop = threading.Event()
     options = RunOptions(
         folder=state or state_folder(file),

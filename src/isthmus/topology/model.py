@@ -17,6 +17,7 @@ from pathlib import Path
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.topology.document import Place
 from isthmus.topology.namespace_kind import KINDS, SERVICE_BUS
+from isthmus.topology.pair.declaration import Pair
 from isthmus.topology.reference import SecretReference
 from isthmus.topology.setting import Kind
 from isthmus.topology.spark import SparkSettings
@@ -264,6 +265,7 @@ class Federation:
         file: the file's name as the operator gave it.
         version: of the file's format.
         spark: where Spark runs.
+        pairs: by name, in the file's order.
     """
 
     namespaces: Mapping[str, NamespaceRef]
@@ -271,6 +273,7 @@ class Federation:
     file: str = ""
     version: int = 1
     spark: SparkSettings = field(default=SparkSettings())
+    pairs: Mapping[str, Pair] = field(default_factory=dict)
 
     def anchored(self, directory: Path) -> Federation:
         """The same with relative file paths put below `directory`."""

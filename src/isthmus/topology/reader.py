@@ -1,6 +1,6 @@
 """Text to federation.
 
-What it is: the top of the federation file (version, namespaces, tasks, spark) read into the model, each part by its spec, with
+What it is: the top of the federation file (version, namespaces, tasks, spark, pairs) read into the model, each part by its spec, with
 every fault collected. What it is not: checks across parts (`isthmus.topology.linter`).
 """
 
@@ -14,6 +14,7 @@ import yaml
 from isthmus.topology.document import Document, Place, Values, compose, suggest
 from isthmus.topology.model import Federation, NamespaceRef, Task
 from isthmus.topology.namespace_kind import KAFKA, KINDS, SERVICE_BUS, NamespaceKind, kafka_faults
+from isthmus.topology.pair.declaration import read_pairs
 from isthmus.topology.pattern import PATTERNS, PLANNED
 from isthmus.topology.rate import read_rate
 from isthmus.topology.setting import Kind, Setting, SettingError, Spec
@@ -47,8 +48,7 @@ FILE_SPEC = Spec(
         Setting(
             name="tasks",
             kind=Kind.MAPPING,
-            required=True,
-            description="Name → task.",
+            description="Name → task. Only a file that has `pairs` may be without.",
             example="{flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}}",
         ),
         Setting(
@@ -56,6 +56,12 @@ FILE_SPEC = Spec(
             kind=Kind.MAPPING,
             description="Where Spark runs, and its settings; by default on this machine.",
             example="{master: spark://spark.example.com:7077}",
+        ),
+        Setting(
+            name="pairs",
+            kind=Kind.MAPPING,
+            description="Name → pair of namespaces, which `isthmus pair` keeps in step.",
+            example="{contoso: {primary: ewr, secondary: jfk}}",
         ),
     ),
 )
@@ -149,8 +155,12 @@ def read_model(text: str, file: str) -> tuple[Document, Federation]:
             top.at("isthmus"), f"this isthmus reads version {VERSION} of the file", f"write isthmus: {VERSION}"
         )
     namespaces, declared = _namespaces(top["namespaces"], document)
-    tasks = _tasks(top["tasks"], namespaces, declared, document)
-    return document, Federation(namespaces, tasks, file, spark=read_spark(top["spark"], document))
+    if isinstance(root, yaml.MappingNode) and not top.written("tasks") and not top.written("pairs"):
+        document.fault(top.place, "the federation file has no tasks", f"write tasks: {FILE_SPEC.settings[2].example}")
+    tasks = _tasks(top["tasks"], namespaces, declared, document) if top.written("tasks") else {}
+    kinds = {alias: each.kind for alias, each in namespaces.items()}
+    pairs = read_pairs(top["pairs"], kinds, declared, document)
+    return document, Federation(namespaces, tasks, file, spark=read_spark(top["spark"], document), pairs=pairs)
 
 
 def _namespaces(node: Any, document: Document) -> tuple[dict[str, NamespaceRef], set[str]]:

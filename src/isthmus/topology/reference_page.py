@@ -11,6 +11,7 @@ from typing import Any
 
 from isthmus.topology.duration import format_ms
 from isthmus.topology.namespace_kind import KINDS
+from isthmus.topology.pair.declaration import PAIR_SPEC
 from isthmus.topology.pattern import PATTERNS, PLANNED
 from isthmus.topology.pattern.subscription import SUBSCRIPTION_SPEC
 from isthmus.topology.reader import FILE_SPEC, NAMESPACE_SPEC
@@ -87,6 +88,8 @@ def reference_page() -> str:
         _section("## spark", SPARK_SPEC),
         "Refused in `settings`:\n\n" + "\n".join(f"- `{name}`: {reason}." for name, reason in REFUSED.items()) + "\n",
         _section("### control", CONTROL_SPEC),
+        _section("## pairs", PAIR_SPEC)
+        + "\nHow to use them: [recover from a disaster](../how-to/recover-from-a-disaster.md).\n",
     ]
     return "\n".join(parts)
 

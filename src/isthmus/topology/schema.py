@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from isthmus.topology.namespace_kind import KINDS, SERVICE_BUS
+from isthmus.topology.pair.declaration import PAIR_SPEC
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.pattern.subscription import SUBSCRIPTION_SPEC
 from isthmus.topology.rate import RATE_PART
@@ -48,7 +49,13 @@ def federation_schema() -> dict[str, Any]:
                 "additionalProperties": tasks[0] if len(tasks) == 1 else {"oneOf": tasks},
             },
             "spark": _spark_schema(),
+            "pairs": {
+                "type": "object",
+                "description": _described(FILE_SPEC, "pairs"),
+                "additionalProperties": spec_schema(PAIR_SPEC),
+            },
         },
+        "anyOf": [{"required": ["tasks"]}, {"required": ["pairs"]}],
         "patternProperties": {"^x-": {}},
         "additionalProperties": False,
     }

@@ -12,22 +12,12 @@ Invariants:
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from azure.core.exceptions import (
-    AzureError,
-    ClientAuthenticationError,
-    HttpResponseError,
-    ResourceExistsError,
-    ResourceNotFoundError,
-    ServiceRequestError,
-)
+from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus.management import (
     ServiceBusAdministrationClient,
     SqlRuleAction,
@@ -36,12 +26,15 @@ from azure.servicebus.management import (
     TopicProperties,
 )
 
-from isthmus.connectors.administration import AdministrationError, EntitySize, NamespaceUnreachableError
-from isthmus.connectors.secret import resolve
-from isthmus.connectors.servicebus.connection_string import ConnectionString
+from isthmus.connectors.administration import EntitySize
+from isthmus.connectors.servicebus.administration_client import (
+    CA_FILE_VARIABLE,
+    administration_errors,
+    ca_file,
+    open_administration_client,
+)
 from isthmus.connectors.servicebus.default_rule import DefaultRuleTransport
 from isthmus.connectors.servicebus.entity_property import detection_ms, queue_state, received, rule_state, settings_of
-from isthmus.extra import require
 from isthmus.topology import (
     Change,
     NamespaceRef,
@@ -54,30 +47,6 @@ from isthmus.topology import (
 )
 
 __all__ = ["CA_FILE_VARIABLE", "ServiceBusAdministration", "ca_file"]
-
-CA_FILE_VARIABLE = "ISTHMUS_CA_FILE"
-
-# azure-identity logs every credential that it tried; an operator gets that as one error. Handlers of an application's
-# own still see it.
-logging.getLogger("azure").addHandler(logging.NullHandler())
-
-_CONNECT_TIMEOUT_SECONDS = 5
-_READ_TIMEOUT_SECONDS = 30
-# The client's own ten retries would keep an operator waiting for minutes to hear that a host name is wrong.
-_RETRIES = 2
-
-
-def ca_file(namespace: NamespaceRef) -> str:
-    """The file of the authority to trust: the namespace's, else ISTHMUS_CA_FILE; empty for the system's own.
-
-    Raises:
-        AdministrationError: the file is not there.
-    """
-    path = namespace.ca_file or os.environ.get(CA_FILE_VARIABLE, "")
-    if path and not Path(path).is_file():
-        origin = "ca_file" if namespace.ca_file else CA_FILE_VARIABLE
-        raise AdministrationError(path, "there is no such file", f"write {origin}: the PEM file of the authority")
-    return path
 
 
 class ServiceBusAdministration:
@@ -102,21 +71,7 @@ class ServiceBusAdministration:
             SecretError, ConnectionStringError: the connection leads nowhere.
             AdministrationError: the authority's file is not there.
         """
-        transport = DefaultRuleTransport(
-            connection_verify=ca_file(namespace) or True,
-            connection_timeout=_CONNECT_TIMEOUT_SECONDS,
-            read_timeout=_READ_TIMEOUT_SECONDS,
-        )
-        options: dict[str, Any] = {"transport": transport, "retry_total": _RETRIES, "retry_backoff_factor": 0.3}
-        if namespace.connection is None:
-            require("azure", "identity: default")
-            from azure.identity import DefaultAzureCredential
-
-            client = ServiceBusAdministrationClient(namespace.host, DefaultAzureCredential(), **options)
-            return cls(client, transport, namespace.host)
-        parts = ConnectionString.parse(resolve(namespace.connection))
-        client = ServiceBusAdministrationClient.from_connection_string(parts.text.reveal(), **options)
-        return cls(client, transport, parts.authority)
+        return cls(*open_administration_client(namespace))
 
     def close(self) -> None:
         self._client.close()
@@ -312,44 +267,5 @@ class ServiceBusAdministration:
         action = SqlRuleAction(rule.action) if rule.action else None
         self._client.create_rule(topic, subscription, rule.name, filter=SqlRuleFilter(rule.filter), action=action)
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except ClientAuthenticationError as error:
-            raise AdministrationError(
-                self._endpoint,
-                f"refused the key or identity ({_first_line(error)})",
-                "check the key's name, its value, and that it has the Manage right",
-            ) from None
-        except ServiceRequestError as error:
-            text = _first_line(error)
-            if "CERTIFICATE_VERIFY_FAILED" in text:
-                raise AdministrationError(
-                    self._endpoint,
-                    "its TLS certificate is signed by an authority that is not trusted here",
-                    f"write ca_file: in the namespace, or export {CA_FILE_VARIABLE}, with the authority's PEM file",
-                ) from None
-            raise NamespaceUnreachableError(
-                self._endpoint, f"cannot be reached ({text})", "check host, port and network"
-            ) from None
-        except ResourceExistsError:
-            raise AdministrationError(
-                self._endpoint, "the entity was made by someone else meanwhile", "run it again"
-            ) from None
-        except HttpResponseError as error:
-            raise AdministrationError(
-                self._endpoint, f"refused with {error.status_code} ({_first_line(error)})"
-            ) from None
-        except AzureError as error:
-            raise NamespaceUnreachableError(
-                self._endpoint, f"gave no answer ({_first_line(error)})", "run it again"
-            ) from None
-        except ValueError as error:  # e.g. of a host name that can be none
-            raise AdministrationError(
-                self._endpoint, f"cannot be reached ({_first_line(error)})", "check host and port"
-            ) from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    def _errors(self) -> AbstractContextManager[None]:
+        return administration_errors(self._endpoint)

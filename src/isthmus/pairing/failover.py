@@ -1,0 +1,326 @@
+"""Carries a fail-over out, phase by phase.
+
+What it is: the work of each phase (`isthmus.pairing.state`), and the fence of a member that was left behind. What it is not:
+the order of the phases, or the leading of applications (`isthmus.pairing.alias_proxy`), which follows the state file.
+Spec: docs/how-to/recover-from-a-disaster.md.
+
+Invariants:
+    I1. The state is on disk before the work of a phase begins, and the next phase is on disk only when the work is done.
+    I2. The work of a phase may be done again from its beginning.
+    I3. An entity that others forward to is stopped only when nothing waits in them: what is forwarded finds it open.
+    I4. Nothing is moved to where duplicate detection may drop it: the MessageId of what is moved back has been there.
+    I5. A planned fail-over that cannot empty the old member goes back and says what stands where, unless the operator lets
+        it leave messages behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from isthmus.connectors.servicebus.pair_member import Counts
+from isthmus.errors import IsthmusError
+from isthmus.pairing.mover import Moved
+from isthmus.pairing.state import Fence, PairState, Phase
+from isthmus.topology.pair.description import CLOSED, Description, Key, kept
+
+__all__ = ["Failover", "Member", "NotEmptyError", "detects", "is_movable", "statuses_of", "stop_layers"]
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.1
+_FORWARD_SECONDS = 60.0
+_STOPPED: Mapping[str, str] = {"Active": "SendDisabled"}
+_DROPS = "duplicate detection would drop messages that stood at the other member before"
+_TAKES_NONE = frozenset({"SendDisabled", "Disabled"})
+_GIVES_NONE = frozenset({"ReceiveDisabled", "Disabled"})
+
+
+class Member(Protocol):
+    """What a fail-over asks of a namespace (`isthmus.connectors.servicebus.pair_member`)."""
+
+    alias: str
+
+    def descriptions(self) -> list[Description]: ...
+
+    def counts(self, entities: Iterable[Description]) -> Mapping[str, Counts]: ...
+
+    def set_status(self, entity: Description, status: str) -> None: ...
+
+    def map(self, work: Callable[[Description], None], asked: Iterable[Description]) -> list[None]: ...
+
+    def write_marker(self, pair: str, value: Mapping[str, object]) -> None: ...
+
+
+class NotEmptyError(IsthmusError):
+    """A planned fail-over was given up, since messages would stay behind; applications use the same member as before."""
+
+    code = "not-empty"
+
+    def __init__(self, pair: str = "", alias: str = "", left: Mapping[str, int] | None = None, why: str = "") -> None:
+        super().__init__("", pair=pair, alias=alias, left=dict(left or {}), why=why)
+        self.pair, self.alias, self.left, self.why = pair, alias, dict(left or {}), why
+
+    def text(self) -> str:
+        shown = ", ".join(f"{path} ({count})" for path, count in list(self.left.items())[:5])
+        more = f" and {len(self.left) - 5} more" if len(self.left) > 5 else ""
+        return (
+            f"pair '{self.pair}': nothing was switched, {self.alias} is still active: messages would stay behind in {shown}{more}"
+            + (f" ({self.why})" if self.why else "")
+            + "; let receivers empty it and give them longer with --consume-for, or leave the messages behind with --leave"
+        )
+
+
+@dataclass(slots=True)
+class Failover:
+    """The fail-over of one pair.
+
+    Args:
+        save: brings a state to the disk.
+        members: by alias; those that are needed.
+        move: moves what is left in an entity of the active member to the standby member.
+        exclude: patterns of names that are left alone.
+        note: is told each phase, for people.
+
+    Attributes:
+        moved: messages that were moved.
+        left: path → messages that were left behind, dead letters and deferred ones apart.
+    """
+
+    save: Callable[[PairState], None]
+    members: Mapping[str, Member]
+    move: Callable[[PairState, Description], Moved]
+    exclude: tuple[str, ...] = ()
+    note: Callable[[str], None] = lambda text: None
+    moved: int = 0
+    left: dict[str, int] = field(default_factory=dict)
+
+    def run(self, state: PairState) -> PairState:
+        """Go on until the pair is steady.
+
+        Raises:
+            NotEmptyError: it went back.
+            IsthmusError: a member is gone or refuses; the phase that the state names can be done again.
+        """
+        why: NotEmptyError | None = None
+        while state.phase is not Phase.STEADY:
+            self.note(f"{state.phase}: {state.active} → {state.standby}, epoch {state.epoch}")
+            try:
+                state = self._work(state)
+            except NotEmptyError as error:
+                why = error
+                state = state.aborting(time.time())
+            self.save(state)
+        if why is not None:
+            raise why
+        return state
+
+    def _work(self, state: PairState) -> PairState:
+        now = time.time()
+        match state.phase:
+            case Phase.STOPPING:
+                self._stop(state)
+                return state.advanced(now)
+            case Phase.CONSUMING:
+                self._consume(state)
+                return state.advanced(now)
+            case Phase.MOVING:
+                self._move(state)
+                return state.advanced(now)
+            case Phase.FENCING:
+                self.fence(state, state.active)
+                return state.advanced(now)
+            case Phase.OPENING:
+                self.open(state, state.standby)
+                switched = state.switched(time.time())
+                # Before the alias leads there: a process that runs elsewhere sees the new epoch at the new member.
+                self.members[switched.active].write_marker(state.pair, switched.marker)
+                return switched
+            case Phase.REOPENING:
+                self.open(state, state.active)
+                return state.reopened(now)
+            case _:
+                return state
+
+    # ---- the phases
+
+    def statuses(self, alias: str) -> dict[str, str]:
+        """The entities of a member that are not Active, by path.
+
+        Raises:
+            AdministrationError: no answer, or a refusal.
+        """
+        return statuses_of(self._held(alias).values())
+
+    def _held(self, alias: str) -> dict[Key, Description]:
+        return kept(self.members[alias].descriptions(), self.exclude)
+
+    def _stop(self, state: PairState) -> None:
+        """Stop what is sent to the old member, outermost entities first, each layer once the one before has passed on its messages."""
+        member, held = self.members[state.active], self._held(state.active)
+        for layer in stop_layers(held):
+            to_stop = [each for each in layer if each.status not in _TAKES_NONE]
+            member.map(lambda each: member.set_status(each, _STOPPED.get(each.status, "Disabled")), to_stop)
+            self._await_forwarded(state, [each for each in held.values() if _feeds(each, layer)])
+
+    def _await_forwarded(self, state: PairState, feeders: list[Description]) -> None:
+        """Wait until nothing waits in entities that forward.
+
+        Raises:
+            NotEmptyError: something does for a minute.
+        """
+        deadline = time.monotonic() + _FORWARD_SECONDS
+        while feeders:
+            counts = self.members[state.active].counts(_with_topics(feeders))
+            left = {each.path: counts[each.path].waiting for each in feeders if each.path in counts}
+            left = {path: count for path, count in left.items() if count}
+            if not left:
+                return
+            if time.monotonic() >= deadline:
+                raise NotEmptyError(state.pair, state.active, left, "they are not forwarded")
+            time.sleep(_LOOK_SECONDS)
+
+    def _consume(self, state: PairState) -> None:
+        """Let receivers empty what they receive from."""
+        deadline = time.monotonic() + state.consume_ms / 1000
+        while self._waiting(state) and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+
+    def _waiting(self, state: PairState, held: Mapping[Key, Description] | None = None) -> dict[str, Counts]:
+        entities = (held if held is not None else self._held(state.active)).values()
+        counts = self.members[state.active].counts(entities)
+        return {path: each for path, each in counts.items() if each.waiting}
+
+    def _move(self, state: PairState) -> None:
+        """Move what is left in queues; what cannot be moved ends the fail-over, or is left behind."""
+        held = self._held(state.active)
+        by_path = {each.path: each for each in held.values()}
+        waiting = self._waiting(state, held)
+        longest_ms = max((int(by_path[path].settings.get("lock_duration") or 0) for path in waiting), default=0)
+        deadline = time.monotonic() + longest_ms / 1000 + 5.0
+        why = next((f"{path}: {_DROPS}" for path in waiting if detects(by_path[path], held)), "")
+        movable = {path for path in waiting if is_movable(by_path[path], held)}
+        if movable and (state.leaves or movable == set(waiting)):
+            self._make_movable(state, movable)
+            is_refused = False
+            while movable and not is_refused:
+                for path in sorted(movable):
+                    done = self.move(state, by_path[path])
+                    self.moved += done.moved
+                    if done.first_refusal:
+                        why, is_refused = f"{path}: {done.first_refusal}", True
+                # What a receiver had when it was cut off comes again when its lock has expired.
+                waiting = self._waiting(state, held)
+                movable = {path for path in waiting if is_movable(by_path[path], held)}
+                if time.monotonic() >= deadline:
+                    break
+                if movable:
+                    time.sleep(_LOOK_SECONDS)
+        self.left = {path: counts.waiting for path, counts in waiting.items()}
+        if self.left and not state.leaves:
+            raise NotEmptyError(state.pair, state.active, self.left, why)
+
+    def _make_movable(self, state: PairState, paths: Collection[str]) -> None:
+        """Let the old member's entities give and the new one's take, where an operator or a fence has closed them; not to
+        receivers of the new one.
+        """
+        old, new = self.members[state.active], self.members[state.standby]
+        closed = [
+            each for each in self._held(state.active).values() if each.path in paths and each.status in _GIVES_NONE
+        ]
+        old.map(lambda each: old.set_status(each, "SendDisabled"), closed)
+        folded = {path.lower() for path in paths}
+        held = self._held(state.standby).values()
+        shut = [each for each in held if each.path.lower() in folded and each.status in _TAKES_NONE]
+        new.map(lambda each: new.set_status(each, "ReceiveDisabled" if each.kind == "queue" else "Active"), shut)
+
+    def fence(self, state: PairState, alias: str) -> None:
+        """Close every entity of a member to applications.
+
+        Raises:
+            IsthmusError: the member is gone or refuses.
+        """
+        member = self.members[alias]
+        wrong = [each for each in self._held(alias).values() if each.status != CLOSED.get(each.kind, each.status)]
+        member.map(lambda each: member.set_status(each, CLOSED[each.kind]), wrong)
+
+    def open(self, state: PairState, alias: str) -> None:
+        """Give the entities of a member the status that they had for applications."""
+        member = self.members[alias]
+        statuses = {path.lower(): status for path, status in state.statuses.items()}
+        # A member that was not fenced has entities of its own, with statuses of their own.
+        is_all = state.fence_of(alias) is not Fence.OPEN or state.phase is Phase.REOPENING
+        wrong = [
+            each
+            for each in self._held(alias).values()
+            if each.kind != "rule"
+            and (is_all or each.path.lower() in statuses)
+            and each.status != statuses.get(each.path.lower(), "Active")
+        ]
+        member.map(lambda each: member.set_status(each, statuses.get(each.path.lower(), "Active")), wrong)
+
+
+def is_movable(entity: Description, held: Mapping[Key, Description]) -> bool:
+    """Whether a copy of a message in it, sent to the entity of the same name, comes to stand where the message stood."""
+    return entity.kind in {"queue", "topic"} and not detects(entity, held)
+
+
+def detects(entity: Description, held: Mapping[Key, Description]) -> bool:
+    """Whether a queue or topic, or something that it forwards to, detects duplicates.
+
+    It would accept a message whose MessageId it has seen within its window and drop it: one that stood there before it was
+    moved here, by the fail-over before.
+    """
+    waiting, seen = [entity.key[:1]] if entity.kind != "subscription" else [], set[Key]()
+    while waiting:
+        key = waiting.pop()
+        if key in seen:
+            continue
+        seen.add(key)
+        for each in held.values():
+            if each.key[:1] != key or each.kind == "rule":
+                continue
+            if each.settings.get("requires_duplicate_detection"):
+                return True
+            waiting += [(target,) for target in each.forwards]
+    return False
+
+
+def statuses_of(held: Iterable[Description]) -> dict[str, str]:
+    """The status of those entities that are not Active, by path."""
+    return {each.path: each.status for each in held if each.kind != "rule" and each.status != "Active"}
+
+
+def stop_layers(held: Mapping[Key, Description]) -> list[list[Description]]:
+    """Queues and topics in the order in which sends to them are stopped: what forwards before what is forwarded to.
+
+    Rings of forwarding share a layer with what they forward to, at the end.
+    """
+    entities = {key: each for key, each in held.items() if each.kind in {"queue", "topic"}}
+    feeders: dict[Key, set[Key]] = {key: set() for key in entities}
+    for each in held.values():
+        for target in each.forwards:
+            if (target,) in entities and each.key[:1] != (target,):
+                feeders[(target,)].add(each.key[:1])
+    layers: list[list[Description]] = []
+    left = dict(entities)
+    while left:
+        ready = [key for key in left if not feeders[key] & left.keys()] or list(left)
+        layers.append([left.pop(key) for key in ready])
+    return layers
+
+
+def _feeds(each: Description, layer: list[Description]) -> bool:
+    """Whether an entity forwards active messages and belongs to a layer."""
+    return bool(each.settings.get("forward_to")) and each.key[:1] in {stopped.key for stopped in layer}
+
+
+def _with_topics(entities: list[Description]) -> list[Description]:
+    """Entities, and the topics of the subscriptions among them, by which these are counted."""
+    topics = {
+        each.names[0]: Description(kind="topic", names=each.names[:1]) for each in entities if len(each.names) > 1
+    }
+    return [*entities, *topics.values()]

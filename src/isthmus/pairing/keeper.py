@@ -1,0 +1,257 @@
+"""Keeps the standby member of a pair in step with the active one.
+
+What it is: one round: follow what another process has decided, make what is pending, compare, change, count. What it is not:
+a fail-over (`isthmus.pairing.failover`), or the waiting between rounds (`isthmus.pairing.run`).
+
+Invariants:
+    I1. A round changes nothing at the active member but the marker.
+    I2. What pairing is about to make is on disk before it is made, so that after a kill it is known as made by pairing.
+    I3. A change that is refused does not keep the others from being made; it is told, and tried again in the next round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from isthmus.connectors.servicebus.pair_member import HoldsMessagesError, PairMember
+from isthmus.errors import IsthmusError
+from isthmus.pairing.failover import statuses_of
+from isthmus.pairing.state import Fence, PairState, key_of
+from isthmus.topology.pair.description import CLOSED, Key, closed, kept
+from isthmus.topology.pair.difference import Drift, Step, difference
+
+__all__ = ["Comparison", "Consent", "Keeper", "Round", "SameNamespaceError"]
+
+
+class SameNamespaceError(IsthmusError):
+    """Both members are one namespace."""
+
+    code = "same-namespace"
+
+    def __init__(self, pair: str = "", first: str = "", second: str = "") -> None:
+        super().__init__("", pair=pair, first=first, second=second)
+        self.pair, self.first, self.second = pair, first, second
+
+    def text(self) -> str:
+        return (
+            f"pair '{self.pair}': {self.first} and {self.second} are one namespace; write connections to two namespaces"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consent:
+    """What an operator lets a round do beyond what it does by itself.
+
+    Attributes:
+        foreign: delete at the standby member what pairing did not make and the active member lacks.
+        messages: delete entities although they hold messages.
+    """
+
+    foreign: bool = False
+    messages: bool = False
+
+
+@dataclass(slots=True)
+class Round:
+    """What a round found and did.
+
+    Attributes:
+        drift: before it.
+        done: steps that were made.
+        failed: steps that were refused, and why.
+        seconds: how long it took.
+    """
+
+    drift: Drift
+    done: list[Step] = field(default_factory=list)
+    failed: list[tuple[Step, IsthmusError]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether nothing is left apart."""
+        return not self.failed and not self.drift.conflicts
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for `--json`."""
+        return {
+            "in_step": self.is_in_step,
+            "done": [str(step) for step in self.done],
+            "failed": [{"step": str(step), "error": error.to_dict()} for step, error in self.failed],
+            "conflicts": [str(each) for each in self.drift.conflicts],
+            "only_at_standby": [each.path for each in self.drift.foreign],
+            "seconds": round(self.seconds, 3),
+        }
+
+
+class Comparison(NamedTuple):
+    """What a comparison found.
+
+    Attributes:
+        drift: between the members.
+        statuses: of the active member's entities that are not Active.
+        standing: keys of what the standby member holds.
+    """
+
+    drift: Drift
+    statuses: Mapping[str, str]
+    standing: frozenset[Key]
+
+
+class Keeper:
+    """Keeps one pair in step. Its caller holds the pair's lock.
+
+    Args:
+        members: by alias.
+        save: brings a state to the disk.
+        exclude: patterns of names that are left alone.
+    """
+
+    def __init__(
+        self, members: Mapping[str, PairMember], save: Callable[[PairState], None], exclude: tuple[str, ...] = ()
+    ) -> None:
+        self._members = members
+        self._save = save
+        self._exclude = exclude
+
+    def check_distinct(self, pair: str) -> None:
+        """See that the members are two namespaces.
+
+        Raises:
+            SameNamespaceError: they are one.
+            AdministrationError: one of them gives no answer.
+        """
+        first, second = self._members.values()
+        if first.endpoint.lower() == second.endpoint.lower() or first.identity() == second.identity():
+            raise SameNamespaceError(pair, first.alias, second.alias)
+
+    def follow(self, state: PairState) -> PairState:
+        """The state after what other processes have decided; a member that gives no answer tells nothing."""
+        followed = state
+        for member in self._members.values():
+            try:
+                followed = followed.following(member.read_marker(state.pair), time.time())
+            except IsthmusError:
+                continue
+        if followed is not state:
+            self._save(followed)
+        return followed
+
+    def settle(self, state: PairState) -> PairState:
+        """Make the fence that is pending, and tell both members who is active.
+
+        Raises:
+            AdministrationError: a member gives no answer, or refuses.
+        """
+        if state.fence_of(state.standby) is Fence.PENDING:
+            member = self._members[state.standby]
+            open_ = [
+                each
+                for each in kept(member.descriptions(), self._exclude).values()
+                if each.status != CLOSED.get(each.kind, each.status)
+            ]
+            member.map(lambda each: member.set_status(each, CLOSED[each.kind]), open_)
+            state = state.with_fence(state.standby, Fence.CLOSED)
+            self._save(state)
+        for alias in (state.active, state.standby):
+            self._members[alias].write_marker(state.pair, state.marker)
+        return state
+
+    def compare(self, state: PairState, consent: Consent | None = None) -> Comparison:
+        """How far the members are apart. Needs no lock.
+
+        Raises:
+            AdministrationError: a member gives no answer.
+        """
+        active = kept(self._members[state.active].descriptions(), self._exclude)
+        standby = kept(self._members[state.standby].descriptions(), self._exclude)
+        wanted = closed(active) if state.fence_of(state.standby) is not Fence.OPEN else active
+        may = consent is not None and consent.foreign
+        drift = difference(wanted, standby, made=state.made_keys, may_delete_foreign=may)
+        return Comparison(drift, statuses_of(active.values()), frozenset(standby))
+
+    def make(
+        self,
+        state: PairState,
+        compared: Comparison,
+        consent: Consent | None = None,
+        on_step: Callable[[Step], None] = lambda step: None,
+    ) -> tuple[PairState, Round]:
+        """Bring the standby member in step; call it while the pair is steady.
+
+        Args:
+            state: that of the comparison.
+            compared: just now.
+            consent: what the operator allows.
+            on_step: is told each step that was made.
+
+        Raises:
+            SupersededError: a fail-over has begun.
+            AdministrationError: a member gives no answer.
+            StateFileError: the disk refuses; nothing more is made.
+        """
+        began = time.monotonic()
+        drift = compared.drift
+        found = Round(drift)
+        if compared.statuses != state.statuses:
+            state = replace(state, statuses=compared.statuses)
+            self._save(state)
+        creations = [step.entity.path for step in drift.steps if step.action == "create" and step.entity.kind != "rule"]
+        if creations:
+            state = state.intending(creations)
+            self._save(state)
+        messages = consent is not None and consent.messages
+        for group in drift.groups:
+            self._save(state)  # ends the work if a fail-over has begun meanwhile
+            self._make(self._members[state.standby], group, found, on_step, with_messages=messages)
+        created = {step.entity.path for step in found.done if step.action == "create"}
+        # Of what an earlier process intended, that which stands was made by it.
+        stands = {path for path in (*state.intended, *state.made_here) if key_of(path) in compared.standing}
+        gone = {step.entity.path for step in found.done if step.action == "delete"}
+        after = state.having_made((stands - gone) | created)
+        if after != state:
+            state = after
+            self._save(state)
+        found.seconds = time.monotonic() - began
+        return state, found
+
+    @staticmethod
+    def _make(
+        member: PairMember,
+        group: tuple[Step, ...],
+        found: Round,
+        on_step: Callable[[Step], None],
+        *,
+        with_messages: bool,
+    ) -> None:
+        def make(step: Step) -> IsthmusError | None:
+            try:
+                member.make(step, with_messages=with_messages)
+            except IsthmusError as error:
+                return error
+            return None
+
+        for step, error in zip(group, member.map(make, group), strict=True):
+            if error is None:
+                found.done.append(step)
+                on_step(step)
+            elif error.retryable and not isinstance(error, HoldsMessagesError):
+                raise error  # the member is gone: the next round goes on
+            else:
+                found.failed.append((step, error))
+
+    def count(self, state: PairState) -> PairState:
+        """Remember what waits at the active member: a forced fail-over tells it as what may be lost.
+
+        Raises:
+            AdministrationError: the member gives no answer.
+        """
+        member = self._members[state.active]
+        counts = member.counts(kept(member.descriptions(), self._exclude).values())
+        seen = {path: each._asdict() for path, each in counts.items()}
+        state = replace(state, seen=seen, seen_at=time.time())
+        self._save(state)
+        return state

@@ -1,0 +1,157 @@
+"""Moves what is left in a queue to the queue of the same name at the other member.
+
+What it is: the drain of a planned fail-over: active messages under peek-lock, session by session where there are sessions,
+and scheduled messages of queues and topics. What it is not: a way to move what stands in a subscription (nothing can be sent
+to a subscription alone), dead letters (nothing can be sent to a dead-letter queue) or deferred messages (whoever deferred
+them knows them by a sequence number, which a copy does not have).
+
+Invariants:
+    I1. A message leaves the old member only after the new one has acknowledged its copy. Killed in between, both have it,
+        and it is moved again: it stands twice. (It is never moved to where duplicates are detected: see
+        `isthmus.pairing.failover`, I4.)
+    I2. Copies are sent in the order of the messages; those of a session in the order of the session.
+    I3. A copy differs from its message in its TimeToLive only, which is what was left of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from isthmus.amqp import section
+from isthmus.entities.parse import HeadCache, split
+from isthmus.entities.run import RunSet
+from isthmus.errors import LockLostError
+from isthmus.message import name as names
+from isthmus.operations.deliver import deliver
+from isthmus.operations.look import Census, messages
+from isthmus.operations.message import sent_again, sequence_of, session_of, state_of
+from isthmus.operations.purge import remove
+from isthmus.operations.sweep import Taken, sweep
+from isthmus.transport import Client, Sender
+
+__all__ = ["Moved", "as_copy", "move"]
+
+_AT_ONCE = 200
+_NO_TTL = 0xFFFFFFFF
+_QUIET_SECONDS = 0.5
+_ACTIVE, _SCHEDULED = 0, 2
+
+
+class Moved(NamedTuple):
+    """What was done.
+
+    Attributes:
+        moved: messages that the new member has acknowledged and the old one has removed.
+        first_refusal: why the new member took a message not; empty where it took all.
+    """
+
+    moved: int
+    first_refusal: str = ""
+
+
+def move(source: Client, target: Client, path: str, *, in_sessions: bool) -> Moved:
+    """Move what can be received now, and what is scheduled.
+
+    Args:
+        source: connected to the old member, authorised for the entity.
+        target: connected to the new one, likewise.
+        path: queue, or topic (scheduled messages).
+        in_sessions: whether the queue requires sessions.
+
+    Raises:
+        IsthmusError: a member is gone or refuses; what was not acknowledged stands as before.
+    """
+    active: dict[str, RunSet] = {}
+    scheduled: list[bytes] = []
+    for payload in messages(source, path):
+        if state_of(payload) == _ACTIVE:
+            sequence = sequence_of(payload)
+            active.setdefault(session_of(payload) if in_sessions else "", RunSet()).add(sequence, sequence)
+        elif state_of(payload) == _SCHEDULED:
+            scheduled.append(payload)
+    if not active and not scheduled:
+        return Moved(0)
+    pass_ = _Pass(source, target, path)
+    try:
+        for session_id, wanted in active.items():
+            pass_.carry(wanted, session_id if in_sessions else None)
+        pass_.carry_scheduled(scheduled)
+    finally:
+        pass_.close()
+    return Moved(pass_.count, pass_.first_refusal)
+
+
+class _Pass:
+    """One pass over an entity."""
+
+    def __init__(self, source: Client, target: Client, path: str) -> None:
+        self._source = source
+        self._target = target
+        self._path = path
+        self._sender = Sender(target, path).wait_ready()
+        self.count = 0
+        self.first_refusal = ""
+
+    def close(self) -> None:
+        self._sender.close()
+
+    def carry(self, wanted: RunSet, session_id: str | None) -> None:
+        """Move active messages."""
+
+        def take(taken: Sequence[Taken], renew: object) -> list[Taken]:
+            done: list[Taken] = []
+            for start in range(0, len(taken), _AT_ONCE):
+                part = taken[start : start + _AT_ONCE]
+                accepted = self._send([each.payload for each in part])
+                done += [each for each, is_accepted in zip(part, accepted, strict=True) if is_accepted]
+                if callable(renew):
+                    renew()
+                if self.first_refusal:
+                    wanted.clear()  # the pass ends: what comes later stays behind what was refused
+                    break
+            return done
+
+        try:
+            self.count += sweep(
+                self._source, self._path, wanted, take, session_id=session_id, quiet_seconds=_QUIET_SECONDS
+            )
+        except LockLostError:  # somebody has the session still
+            return
+
+    def carry_scheduled(self, payloads: Sequence[bytes]) -> None:
+        """Move scheduled messages; their times stay."""
+        for start in range(0, len(payloads), _AT_ONCE):
+            part = payloads[start : start + _AT_ONCE]
+            gone = RunSet()
+            for payload, is_accepted in zip(part, self._send(part), strict=True):
+                if is_accepted:
+                    gone.add(sequence_of(payload), sequence_of(payload))
+            self.count += remove(self._source, self._path, Census(RunSet(), RunSet(), gone)).removed
+
+    def _send(self, payloads: Sequence[bytes]) -> list[bool]:
+        now_ms = time.time_ns() // 1_000_000
+        results = deliver(self._target, self._sender, [as_copy(payload, now_ms) for payload in payloads])
+        refusals = [error for error in results if error is not None]
+        if refusals and not self.first_refusal:
+            self.first_refusal = str(refusals[0])
+        return [error is None for error in results]
+
+
+def as_copy(payload: bytes, now_ms: int) -> bytes:
+    """The message as a sender would send it, with what is left of its time to live.
+
+    Args:
+        payload: as its entity delivers it.
+        now_ms: wall time.
+    """
+    sections = section.locate(payload)
+    start, end = sections.header
+    if end:
+        header = section.decode_header(payload, (start, end))
+        enqueued_ms = section.decode_map(payload, sections.message_annotations).get(names.ENQUEUED_TIME)
+        if header.ttl_ms and header.ttl_ms < _NO_TTL and isinstance(enqueued_ms, int):
+            left_ms = max(1, header.ttl_ms - max(0, now_ms - enqueued_ms))
+            payload = section.encode_header(header._replace(ttl_ms=left_ms)) + payload[end:]
+    return sent_again(split(payload, HeadCache(0)))

@@ -1,0 +1,139 @@
+"""Keeps a pair in step and leads its alias, until it is stopped.
+
+What it is: two loops: that of the alias, which only reads the state file, and that of the metadata, in a thread of its own.
+What it is not: a fail-over by itself: an operator, or a script, says when; but one that was interrupted is carried on.
+
+Invariants:
+    I1. The alias turns within `alias_proxy.LOOK_SECONDS` of a saving, whatever the other loop waits for.
+    I2. A round compares without a lock, so that a member that hangs keeps nobody from a fail-over.
+    I3. A fault is told once, not in each round, and told again when it has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from isthmus.errors import IsthmusError
+from isthmus.pairing.alias_proxy import AliasProxy
+from isthmus.pairing.pair_session import PairSession
+from isthmus.pairing.state import Fence, Phase
+from isthmus.pairing.state_file import PairInUseError, SupersededError
+from isthmus.topology.pair.declaration import address_of
+
+__all__ = ["PairRun", "pause_seconds"]
+
+_log = logging.getLogger(__name__)
+
+_COUNT_SECONDS = 5.0
+_LOAD = 4
+
+
+def pause_seconds(interval_seconds: float, round_seconds: float) -> float:
+    """How long to wait after a round: comparing takes at most a fifth of the time."""
+    return max(interval_seconds, _LOAD * round_seconds)
+
+
+class PairRun:
+    """A pair at work.
+
+    Args:
+        session: of the pair, which has been created.
+        ready: is told the port of the alias, 0 for none, once it listens.
+    """
+
+    def __init__(self, session: PairSession, ready: Callable[[int], None] = lambda port: None) -> None:
+        self._session = session
+        self._ready = ready
+        self._stop = threading.Event()
+        self._counted_at = 0.0
+        self._told = ""
+        self._was_in_step: bool | None = None
+
+    async def run(self) -> None:
+        """Until SIGTERM or SIGINT.
+
+        Raises:
+            OSError: the alias's address cannot be had.
+            IsthmusError: the alias cannot lead to a member.
+        """
+        ending = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, ending.set)
+        proxy: AliasProxy | None = None
+        listen = self._session.pair.listen
+        if listen:
+            proxy = AliasProxy(self._session.look(self._session.addresses()))
+            await proxy.start(*address_of(listen))
+        self._ready(proxy.port if proxy is not None else 0)
+        keeping = asyncio.create_task(asyncio.to_thread(self._keep))
+        try:
+            await ending.wait()
+        finally:
+            self._stop.set()
+            if proxy is not None:
+                await proxy.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(10.0):
+                    await asyncio.shield(keeping)
+
+    def _keep(self) -> None:
+        interval = self._session.pair.interval_ms / 1000
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                self._round()
+                self._tell("")
+            except (PairInUseError, SupersededError):
+                pass  # an operator's verb is at work
+            except IsthmusError as error:
+                self._tell(str(error))
+            except Exception:  # noqa: BLE001 - the alias has to outlive any fault of the other loop
+                _log.exception("pair %s: the round failed", self._session.pair.name)
+            self._stop.wait(pause_seconds(interval, time.monotonic() - began))
+
+    def _round(self) -> None:
+        session = self._session
+        state = session.keeper.follow(session.state())
+        if state.phase is not Phase.STEADY:
+            session.finish(0.0, lambda text: _log.info("pair %s: goes on with a fail-over: %s", state.pair, text))
+            return
+        if state.fence_of(state.standby) is Fence.PENDING:
+            session.finish(0.0)
+            _log.info("pair %s: %s is fenced", state.pair, state.standby)
+            return
+        compared = session.keeper.compare(state)
+        with session.file.held(0.0):
+            current = session.state()
+            if (current.epoch, current.phase) != (state.epoch, state.phase):
+                return
+            current, found = session.keeper.make(current, compared)
+            session.keeper.settle(current)
+        for step in found.done:
+            _log.info("pair %s: %s: %s", state.pair, state.standby, step)
+        faults = [f"{step}: {error}" for step, error in found.failed] + [str(each) for each in found.drift.conflicts]
+        if faults:
+            raise _ApartError("; ".join(faults[:10]))
+        if time.monotonic() - self._counted_at >= _COUNT_SECONDS:
+            self._counted_at = time.monotonic()
+            session.keeper.count(current)
+
+    def _tell(self, fault: str) -> None:
+        if fault == self._told:
+            return
+        if fault:
+            _log.warning("pair %s: not in step: %s", self._session.pair.name, fault)
+        else:
+            _log.info("pair %s: in step again", self._session.pair.name)
+        self._told = fault
+
+
+class _ApartError(IsthmusError):
+    """Some differences stay."""
+
+    code = "pair-apart"

@@ -1,0 +1,317 @@
+"""One declared pair with its members, its state file and everything that works on them.
+
+What it is: what the verbs of `isthmus pair` do, without options and tables. What it is not: a decision; those are in
+`isthmus.topology.pair` and `isthmus.pairing.state`.
+
+Invariants:
+    I1. A forced fail-over is on disk before any member is asked anything.
+    I2. Before the pair is changed, the namespaces' markers are read: of two state folders the one that is behind follows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Self
+
+from isthmus.connectors.secret import resolve
+from isthmus.connectors.servicebus.connection_string import ConnectionString
+from isthmus.connectors.servicebus.pair_member import PairMember
+from isthmus.errors import InvalidArgumentError, IsthmusError
+from isthmus.pairing.alias_proxy import Lead
+from isthmus.pairing.failover import Failover
+from isthmus.pairing.keeper import Comparison, Consent, Keeper, Round
+from isthmus.pairing.mover import Moved, move
+from isthmus.pairing.state import Fence, PairState, Phase
+from isthmus.pairing.state_file import NotPairedError, StateFile
+from isthmus.replication.reach import Reach
+from isthmus.topology.model import Endpoint, Federation
+from isthmus.topology.pair.declaration import Pair, address_of
+from isthmus.topology.pair.description import Description
+from isthmus.topology.pair.difference import Step
+
+__all__ = ["NotInStepError", "PairSession", "find_pair"]
+
+_WAIT_SECONDS = 60.0
+_CLOUD = (".servicebus.windows.net", ".servicebus.chinacloudapi.cn", ".servicebus.usgovcloudapi.net")
+
+
+class NotInStepError(IsthmusError):
+    """A planned fail-over does not begin: the standby member lacks something."""
+
+    code = "not-in-step"
+
+    def __init__(self, pair: str = "", alias: str = "", what: str = "", count: int = 0) -> None:
+        super().__init__("", pair=pair, alias=alias, what=what, count=count)
+        self.pair, self.alias, self.what, self.count = pair, alias, what, count
+
+    def text(self) -> str:
+        return (
+            f"pair '{self.pair}': nothing was switched: {self.alias} is not in step, {self.count} differences, first: "
+            f"{self.what}; mend it (isthmus pair sync {self.pair}), exclude the entity, or use --force"
+        )
+
+
+def find_pair(federation: Federation, name: str) -> Pair:
+    """A pair by its name.
+
+    Raises:
+        InvalidArgumentError: the file has none of this name.
+    """
+    found = federation.pairs.get(name)
+    if found is None:
+        known = ", ".join(federation.pairs) or "none; write pairs: {contoso: {primary: ewr, secondary: jfk}}"
+        raise InvalidArgumentError(f"{federation.file} declares no pair '{name}'; it has: {known}")
+    return found
+
+
+class PairSession:
+    """A pair, for the length of one verb.
+
+    Args:
+        federation: with absolute paths.
+        pair: one of its pairs.
+        folder: state folder of the file.
+    """
+
+    def __init__(self, federation: Federation, pair: Pair, folder: Path) -> None:
+        self._federation = federation
+        self.pair = pair
+        self.file = StateFile(folder, pair.name)
+        self.members = {alias: PairMember(federation.namespaces[alias]) for alias in pair.members}
+        self.keeper = Keeper(self.members, self.file.save, pair.exclude)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member in self.members.values():
+            member.close()
+
+    # ---- create, sync, break
+
+    def create(self) -> PairState:
+        """Begin the pairing, or say that there is one: the state.
+
+        Raises:
+            InvalidArgumentError: the state is that of other members.
+            SameNamespaceError: both members are one.
+            AdministrationError: a member gives no answer.
+        """
+        self.keeper.check_distinct(self.pair.name)
+        with self.file.held(_WAIT_SECONDS):
+            try:
+                return self.state()
+            except NotPairedError:
+                pass
+            fresh = PairState(
+                pair=self.pair.name,
+                active=self.pair.primary,
+                standby=self.pair.secondary,
+                changed_at=time.time(),
+            )
+            # The namespaces may know better: a state folder was lost, or this is another machine.
+            for member in self.members.values():
+                fresh = fresh.following(member.read_marker(self.pair.name), time.time())
+            self.file.save(fresh)
+            return self.keeper.settle(fresh)
+
+    def state(self) -> PairState:
+        """The state, which must be of the members that the file declares.
+
+        Raises:
+            NotPairedError, StateFileError: there is none, or it cannot be read.
+            InvalidArgumentError: it is of other members.
+        """
+        state = self.file.load()
+        if {state.active, state.standby} != set(self.pair.members):
+            raise InvalidArgumentError(
+                f"pair '{self.pair.name}' was created of {state.active} and {state.standby}, and the file says "
+                f"{' and '.join(self.pair.members)}; break the pair with the file as it was, then create it again"
+            )
+        return state
+
+    def compare(self, consent: Consent | None = None) -> tuple[PairState | None, Comparison]:
+        """How far the members are apart, also before the pair is created; changes nothing.
+
+        Raises:
+            AdministrationError: a member gives no answer.
+        """
+        try:
+            state = self.state()
+        except NotPairedError:
+            self.keeper.check_distinct(self.pair.name)
+            first, second = self.pair.members
+            return None, self.keeper.compare(PairState(pair=self.pair.name, active=first, standby=second), consent)
+        return state, self.keeper.compare(state, consent)
+
+    def sync(
+        self, consent: Consent | None = None, on_step: Callable[[Step], None] = lambda step: None
+    ) -> tuple[PairState, Round]:
+        """One round.
+
+        Raises:
+            InvalidArgumentError: a fail-over is under way.
+            IsthmusError: a member gives no answer, or the state cannot be kept.
+        """
+        with self.file.held(_WAIT_SECONDS):
+            state = self.keeper.follow(self.state())
+            if state.phase is not Phase.STEADY:
+                raise InvalidArgumentError(
+                    f"pair '{state.pair}': a fail-over is under way ({state.phase}); end it first: isthmus pair failover {state.pair}"
+                )
+            state = self.keeper.settle(state)
+            return self.keeper.make(state, self.keeper.compare(state, consent), consent, on_step)
+
+    def break_up(self) -> PairState:
+        """End the pairing: open what is fenced, take the markers off, forget the state. What it was.
+
+        Raises:
+            InvalidArgumentError: a fail-over is under way.
+            IsthmusError: a member gives no answer; the pair stands as before, and the verb can be run again.
+        """
+        with self.file.held(_WAIT_SECONDS):
+            state = self.keeper.follow(self.state())
+            if state.phase is not Phase.STEADY:
+                raise InvalidArgumentError(
+                    f"pair '{state.pair}': a fail-over is under way ({state.phase}); end it first: isthmus pair failover {state.pair}"
+                )
+            if state.fence_of(state.standby) is not Fence.OPEN:
+                self._failover().open(state, state.standby)
+            for member in self.members.values():
+                member.delete_marker(state.pair)
+            self.file.remove()
+            return state
+
+    # ---- fail-over
+
+    def force(self) -> PairState:
+        """Switch at once, whatever the active member says; the state then, which may still want `finish`.
+
+        Raises:
+            IsthmusError: the state cannot be read or kept.
+        """
+        self.state()
+        return self.file.change(lambda state: state.begin_forced(time.time()))
+
+    def fail_over(
+        self, *, consume_ms: int, leaves: bool, note: Callable[[str], None] = lambda text: None
+    ) -> tuple[PairState, Failover]:
+        """A planned fail-over, or the rest of one that was interrupted: the state, and what was moved and left.
+
+        Raises:
+            NotInStepError: the standby member lacks something; nothing was begun.
+            NotEmptyError: messages would stay behind; the old member is active again.
+            IsthmusError: a member is gone or refuses; the same call goes on where it was.
+        """
+        with self.file.held(_WAIT_SECONDS):
+            state = self.keeper.follow(self.state())
+            work = self._failover(note)
+            if state.phase is Phase.STEADY:
+                state = self.keeper.settle(state)
+                state, found = self.keeper.make(state, self.keeper.compare(state))
+                apart = [str(step) for step, _ in found.failed] + [str(each) for each in found.drift.conflicts]
+                if apart:
+                    raise NotInStepError(state.pair, state.standby, apart[0], len(apart))
+                statuses = work.statuses(state.active)
+                state = state.begin(time.time(), statuses=statuses, consume_ms=consume_ms, leaves=leaves)
+                self.file.save(state)
+            state = work.run(state)
+            self._tell(state)
+            return state, work
+
+    def abort(self, note: Callable[[str], None] = lambda text: None) -> PairState:
+        """Give a planned fail-over up.
+
+        Raises:
+            InvalidArgumentError: none is under way, or it has gone too far.
+            IsthmusError: the member gives no answer.
+        """
+        with self.file.held(_WAIT_SECONDS):
+            state = self.file.change(lambda state: state.aborting(time.time()))
+            return self._failover(note).run(state)
+
+    def finish(self, wait_seconds: float = _WAIT_SECONDS, note: Callable[[str], None] = lambda text: None) -> PairState:
+        """Make what is pending: the rest of a fail-over, and the fence of the member that was left.
+
+        Raises:
+            IsthmusError: a member gives no answer; `isthmus pair run` goes on trying.
+        """
+        with self.file.held(wait_seconds):
+            state = self.keeper.follow(self.state())
+            state = self._failover(note).run(state)
+            return self.keeper.settle(state)
+
+    def _tell(self, state: PairState) -> None:
+        """Tell the members who is active; a member that gives no answer is told by the next round."""
+        for member in self.members.values():
+            try:
+                member.write_marker(state.pair, state.marker)
+            except IsthmusError:
+                continue
+
+    def _failover(self, note: Callable[[str], None] = lambda text: None) -> Failover:
+        return Failover(self.file.save, self.members, self._move, self.pair.exclude, note)
+
+    def _move(self, state: PairState, entity: Description) -> Moved:
+        with Reach(self._federation, "isthmus-pair") as reach:
+            source = reach.open(Endpoint(state.active, entity.path))
+            try:
+                target = reach.open(Endpoint(state.standby, entity.path))
+                try:
+                    return move(source, target, entity.path, in_sessions=bool(entity.settings.get("requires_session")))
+                finally:
+                    target.close(1.0)
+            finally:
+                source.close(1.0)
+
+    # ---- the alias
+
+    def addresses(self) -> Mapping[str, tuple[str, int]]:
+        """Host and port of each member, for the alias.
+
+        Raises:
+            InvalidArgumentError: a member cannot stand behind an alias.
+            SecretError, ConnectionStringError: its connection leads nowhere.
+        """
+        found = {}
+        for alias in self.pair.members:
+            namespace = self._federation.namespaces[alias]
+            host, port, is_plain = namespace.host, 5671, False
+            if namespace.connection is not None:
+                parsed = ConnectionString.parse(resolve(namespace.connection))
+                host, port, is_plain = parsed.host, parsed.data_port, not parsed.tls
+            elif ":" in host:
+                host, port = address_of(host)
+            if host.lower().endswith(_CLOUD):
+                raise InvalidArgumentError(
+                    f"pair '{self.pair.name}': {alias} is at {host}, which takes only tokens and TLS for its own name, not for "
+                    "an alias; take listen: out, and see 'Members in Azure' in docs/how-to/recover-from-a-disaster.md"
+                )
+            if is_plain and not _is_loopback(address_of(self.pair.listen)[0]):
+                raise InvalidArgumentError(
+                    f"pair '{self.pair.name}': {alias} is reached without TLS, and listen: {self.pair.listen} would let other "
+                    "machines reach it so; listen on 127.0.0.1, or write a connection with TLS"
+                )
+            found[alias] = host, port
+        return found
+
+    def look(self, addresses: Mapping[str, tuple[str, int]]) -> Callable[[], Lead]:
+        """Where the alias leads, by the state file; reads it only when it has changed."""
+        known: list[tuple[tuple[int, int], Lead]] = []
+
+        def lead() -> Lead:
+            stamp = self.file.stamp()
+            if not known or known[0][0] != stamp:
+                state = self.state()
+                alias = state.leads_to
+                host, port = addresses.get(alias, ("", 0))
+                known[:] = [(stamp, Lead(state.epoch, alias, host, port))]
+            return known[0][1]
+
+        return lead
+
+
+def _is_loopback(host: str) -> bool:
+    return host in {"localhost", "::1"} or host.startswith("127.")

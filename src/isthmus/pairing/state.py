@@ -1,0 +1,264 @@
+"""What a pair is doing: which member is active, and how far a fail-over has come.
+
+What it is: the state as values, its transitions, and its writing as JSON. Pure. What it is not: the file
+(`isthmus.pairing.state_file`), or the work of a phase (`isthmus.pairing.failover`).
+
+A planned fail-over:
+
+    steady ─begin→ stopping → consuming → moving → fencing → opening ─switch→ steady
+                      └─────────┴───abort───┘→ reopening → steady (the same member is active)
+
+A forced one: `begin_forced` switches at once, if the new member is open; else after `opening`.
+
+Invariants:
+    I1. The alias leads to at most one member at any time, and to none from the moment that receivers are stopped until
+        the other member is open.
+    I2. The epoch grows with each fail-over that begins, and never shrinks.
+    I3. A member that was active and is not is fenced, or its fence is pending and is made as soon as it answers.
+    I4. The work of each phase can be done again; a process that was killed goes on with the phase that its file names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any
+
+from isthmus.errors import InvalidArgumentError
+from isthmus.topology.pair.description import Key
+
+__all__ = ["Fence", "PairState", "Phase", "key_of"]
+
+VERSION = 1
+
+
+class Phase(StrEnum):
+    """Where a fail-over stands."""
+
+    STEADY = "steady"
+    STOPPING = "stopping"
+    CONSUMING = "consuming"
+    MOVING = "moving"
+    FENCING = "fencing"
+    OPENING = "opening"
+    REOPENING = "reopening"
+
+
+class Fence(StrEnum):
+    """Whether applications are kept out of a member by the status of its entities."""
+
+    OPEN = "open"
+    PENDING = "pending"
+    CLOSED = "closed"
+
+
+_NEXT = {
+    Phase.STOPPING: Phase.CONSUMING,
+    Phase.CONSUMING: Phase.MOVING,
+    Phase.MOVING: Phase.FENCING,
+    Phase.FENCING: Phase.OPENING,
+}
+_ABORTABLE = (Phase.STOPPING, Phase.CONSUMING, Phase.MOVING)
+_LED_BY_OLD = (Phase.STEADY, Phase.STOPPING, Phase.CONSUMING, Phase.REOPENING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairState:
+    """The state of one pair.
+
+    Attributes:
+        pair: its name.
+        active: alias of the namespace that applications use.
+        standby: alias of the other one.
+        epoch: number of fail-overs that were begun, and one.
+        phase: where the fail-over stands.
+        is_forced: whether it is a forced one.
+        consume_ms: how long a planned one lets receivers empty what they receive from.
+        leaves: whether a planned one goes on although messages stay behind.
+        statuses: path → status of the active member's entities that are not Active for applications, as they stood when
+            the pair was last steady.
+        fences: alias → fence of each member.
+        made: alias → paths that pairing made there.
+        intended: paths that pairing is about to make at the standby member.
+        seen: path → messages of the active member when it was last looked at, without entities that had none.
+        seen_at: when; wall seconds.
+        changed_at: when the phase or the active member last changed; wall seconds.
+    """
+
+    pair: str
+    active: str
+    standby: str
+    epoch: int = 1
+    phase: Phase = Phase.STEADY
+    is_forced: bool = False
+    consume_ms: int = 0
+    leaves: bool = False
+    statuses: Mapping[str, str] = field(default_factory=dict)
+    fences: Mapping[str, Fence] = field(default_factory=dict)
+    made: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    intended: tuple[str, ...] = ()
+    seen: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    seen_at: float = 0.0
+    changed_at: float = 0.0
+
+    def fence_of(self, alias: str) -> Fence:
+        """The fence of a member."""
+        return self.fences.get(alias, Fence.OPEN)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a fail-over is."""
+        return self.phase is not Phase.STEADY
+
+    @property
+    def leads_to(self) -> str:
+        """Alias of the member that applications are led to; empty for none."""
+        return self.active if self.phase in _LED_BY_OLD else ""
+
+    @property
+    def made_keys(self) -> frozenset[Key]:
+        """Keys of what pairing made at the standby member; what it was about to make and stands there counts."""
+        return frozenset(key_of(path) for path in (*self.made.get(self.standby, ()), *self.intended))
+
+    # ---- fail-over
+
+    def begin(self, now: float, *, statuses: Mapping[str, str], consume_ms: int, leaves: bool) -> PairState:
+        """A planned fail-over begins.
+
+        Args:
+            now: wall seconds.
+            statuses: of the active member, before any of them is changed.
+            consume_ms: see the attributes.
+            leaves: likewise.
+
+        Raises:
+            InvalidArgumentError: another one is under way.
+        """
+        if self.phase is not Phase.STEADY:
+            raise InvalidArgumentError(f"pair '{self.pair}': a fail-over is under way ({self.phase}) already")
+        return replace(
+            self,
+            epoch=self.epoch + 1,
+            phase=Phase.STOPPING,
+            is_forced=False,
+            consume_ms=consume_ms,
+            leaves=leaves,
+            statuses=dict(statuses),
+            changed_at=now,
+        )
+
+    def begin_forced(self, now: float) -> PairState:
+        """A forced fail-over, from any phase: the other member becomes active without the old one's help."""
+        begun = replace(self, epoch=self.epoch + 1, is_forced=True, phase=Phase.OPENING, changed_at=now)
+        return begun.switched(now) if self.fence_of(self.standby) is Fence.OPEN else begun
+
+    def advanced(self, now: float) -> PairState:
+        """The next phase of a planned fail-over."""
+        return replace(self, phase=_NEXT[self.phase], changed_at=now)
+
+    def aborting(self, now: float) -> PairState:
+        """Back to where the planned fail-over began.
+
+        Raises:
+            InvalidArgumentError: it has not begun, or has gone too far.
+        """
+        if self.phase is Phase.REOPENING:
+            return self
+        if self.phase not in _ABORTABLE:
+            what = (
+                "none is under way" if self.phase is Phase.STEADY else f"it is {self.phase} already: run failover again"
+            )
+            raise InvalidArgumentError(f"pair '{self.pair}': there is no fail-over to abort; {what}")
+        return replace(self, phase=Phase.REOPENING, changed_at=now)
+
+    def reopened(self, now: float) -> PairState:
+        """The abort is done."""
+        return replace(self, phase=Phase.STEADY, changed_at=now)
+
+    def switched(self, now: float) -> PairState:
+        """The other member is active from now on; what a forced one leaves behind still has to be fenced."""
+        old = Fence.PENDING if self.is_forced else Fence.CLOSED
+        return replace(
+            self,
+            active=self.standby,
+            standby=self.active,
+            phase=Phase.STEADY,
+            fences={self.standby: Fence.OPEN, self.active: old},
+            intended=(),
+            changed_at=now,
+        )
+
+    def with_fence(self, alias: str, fence: Fence) -> PairState:
+        """A member's fence has changed."""
+        return replace(self, fences={**self.fences, alias: fence})
+
+    def following(self, marker: Mapping[str, Any], now: float) -> PairState:
+        """The state after another process's fail-over, as a namespace's marker tells it; the same where it tells nothing new.
+
+        Only between the same two members, and while no fail-over of our own is under way.
+        """
+        epoch, active = marker.get("epoch"), marker.get("active")
+        if not isinstance(epoch, int) or epoch <= self.epoch or active not in (self.active, self.standby):
+            return self
+        if self.phase is not Phase.STEADY:
+            return self
+        other = self.standby if active == self.active else self.active
+        fences = self.fences if active == self.active else {str(active): Fence.OPEN, other: Fence.PENDING}
+        return replace(self, epoch=epoch, active=str(active), standby=other, fences=fences, intended=(), changed_at=now)
+
+    @property
+    def marker(self) -> dict[str, Any]:
+        """What the namespaces are told."""
+        return {"pair": self.pair, "epoch": self.epoch, "active": self.active, "standby": self.standby}
+
+    # ---- what pairing made
+
+    def intending(self, paths: Iterable[str]) -> PairState:
+        """Pairing is about to make entities at the standby member."""
+        return replace(self, intended=tuple(sorted({*self.intended, *paths})))
+
+    @property
+    def made_here(self) -> tuple[str, ...]:
+        """Paths of what pairing made at the standby member."""
+        return self.made.get(self.standby, ())
+
+    def having_made(self, paths: Iterable[str]) -> PairState:
+        """What pairing made stands at the standby member under these paths; it intends nothing more."""
+        return replace(self, made={**self.made, self.standby: tuple(sorted(paths))}, intended=())
+
+    # ---- JSON
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"version": VERSION, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, found: Any) -> PairState:
+        """The state that `to_dict` wrote.
+
+        Raises:
+            ValueError: the values are none that it writes.
+        """
+        if not isinstance(found, Mapping):
+            raise ValueError("it is no JSON object")  # noqa: TRY004 - to whoever reads the file it is a wrong value
+        if found.get("version") != VERSION:
+            raise ValueError(f"version is {found.get('version')!r}, not {VERSION}")
+        names = {each.name for each in fields(cls)}
+        try:
+            values = {name: value for name, value in found.items() if name in names}
+            values["phase"] = Phase(values["phase"])
+            values["fences"] = {alias: Fence(fence) for alias, fence in values["fences"].items()}
+            values["made"] = {alias: tuple(paths) for alias, paths in values["made"].items()}
+            values["intended"] = tuple(values["intended"])
+            if not isinstance(values["epoch"], int) or not values["active"] or not values["standby"]:
+                raise ValueError("a value is missing")
+            return cls(**values)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"a value is missing or wrong: {error}") from None
+
+
+def key_of(path: str) -> Key:
+    """The key of a queue, topic or subscription by its path."""
+    topic, _, subscription = path.lower().partition("/subscriptions/")
+    return (topic, subscription) if subscription else (topic,)
