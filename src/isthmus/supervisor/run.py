@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import ConfigError, InvalidArgumentError
+from isthmus.replication.archive.start import ArchiveStarter, check_archives
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
 from isthmus.replication.shared_spark import SharedSettings, open_shared_run, query_slots, task_slots
@@ -151,11 +152,13 @@ def run_federation(
         try:
             if on_started is not None:
                 on_started()
+            checkpoints = where.checkpoints or str(options.folder / CHECKPOINTS)
+            archives = ArchiveStarter(spark, checkpoints, available_now=options.settings.available_now)
             keys = {claim_key(route.task, route.claim_alias): (route.task, route.claim_alias) for route in claimed}
             carried = open_shared_run(
                 spark,
                 SharedSettings(
-                    checkpoints=where.checkpoints or str(options.folder / CHECKPOINTS),
+                    checkpoints=checkpoints,
                     lease_seconds=options.lease_seconds,
                     control=where.control,
                     query_slots=readers,
@@ -167,7 +170,9 @@ def run_federation(
             try:
                 supervisor = Supervisor(
                     chosen,
-                    lambda route: carried.start(specs[route.name], _teller(federation, route)),
+                    lambda route: archives.start(
+                        route, lambda: carried.start(specs[route.name], _teller(federation, route))
+                    ),
                     claims=claims,
                     backlog=watch.backlog,
                     # A route that joins a query costs next to nothing.
@@ -239,7 +244,7 @@ def _teller(federation: Federation, route: Route) -> Callable[[str], str]:
     """Makes texts about a route's connections fit for an operator. Each is told twice a second while a target is away, and the
     namespace's place may lie in a vault.
     """
-    ends = (route.source.alias, *(target.alias for target in route.targets))
+    ends = (route.source.alias, *(target.alias for target in route.targets if not target.is_table))
     return lru_cache(16)(lambda text: name_places(text, federation, ends))
 
 
@@ -247,6 +252,7 @@ def _check(federation: Federation, chosen: Sequence[Route]) -> None:
     """Refuse what cannot run before somebody changes the configuration."""
     for route in chosen:
         check_steps(route.options.steps)
+    check_archives(chosen)
     found = preflight(federation, chosen, lambda: Reach(federation, "isthmus-check"))
     if found.faults:
         raise ConfigError(found.faults)

@@ -239,7 +239,9 @@ def _decode_body(message: bytes, place: tuple[int, int]) -> tuple[bytes | None, 
     parts: list[bytes] = []
     while at < end:
         value, at = codec.decode(message, at + 3)
-        parts.append(bytes(value))
+        if not isinstance(value, bytes):
+            raise CodecError(f"a data section holds {type(value).__name__}, not binary")
+        parts.append(value)
     return b"".join(parts), "data"
 
 

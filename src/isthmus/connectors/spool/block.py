@@ -57,20 +57,20 @@ class Block(NamedTuple):
         start: where it begins in the segment, in bytes.
         stop: where it ends.
         first: number of its first record in the spool.
-        count: how many records it has.
+        records: how many it has.
         written_ms: wall time of the append.
     """
 
     start: int
     stop: int
     first: int
-    count: int
+    records: int
     written_ms: int
 
     @property
     def end(self) -> int:
         """Number of the record behind its last one."""
-        return self.first + self.count
+        return self.first + self.records
 
 
 class Damage(NamedTuple):
@@ -97,7 +97,7 @@ def decode(data: bytes | memoryview, block: Block) -> Iterator[Record]:
     """The records of a block that `walk` found in `data`."""
     at = block.start + HEADER_BYTES
     keys: dict[bytes, str] = {}
-    for _ in range(block.count):
+    for _ in range(block.records):
         key_bytes, message_bytes, sequence, epoch, enqueued_ms = _RECORD.unpack_from(data, at)
         at += _RECORD.size
         raw = bytes(data[at : at + key_bytes])

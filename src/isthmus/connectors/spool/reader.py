@@ -18,6 +18,7 @@ import logging
 import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -143,9 +144,7 @@ class SpoolReader:
         """Give up the segments that end before a place."""
         numbers = self._folder.numbers()
         gone = [
-            number
-            for number, following in zip(numbers, numbers[1:], strict=False)
-            if following <= before.number and number < before.segment
+            number for number, following in pairwise(numbers) if following <= before.number and number < before.segment
         ]
         if not gone:
             return

@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from isthmus.amqp import codec, section
 from isthmus.connectors.servicebus.row import DECODED_DDL, DECODED_SCHEMA, UNREADABLE_BODY, decoded_batch
-from isthmus.connectors.servicebus.sequence import UNREADABLE
 from isthmus.connectors.spool.block import Record
 
 __all__ = ["ARCHIVE_DDL", "ARCHIVE_SCHEMA", "MESSAGE_DDL", "MESSAGE_SCHEMA", "PARTITIONS", "batch_of", "restore"]
@@ -102,7 +101,10 @@ def batch_of(rows: str, spool: str, first: int, written_ms: int, records: Sequen
     decoded = decoded_batch(
         [each.message for each in records], [None] * len(records), [each.sequence for each in records]
     )
-    envelopes = [_envelope(each.message) for each in records]
+    kinds = decoded.column("body_type").to_pylist()
+    envelopes = [
+        None if kind == UNREADABLE_BODY else _envelope(each.message) for each, kind in zip(records, kinds, strict=True)
+    ]
     bodies = decoded.column("body").to_pylist()
     sources = [each.key.rpartition(" ") for each in records]
     places = [_laid_out(each.enqueued_ms or written_ms) for each in records]
@@ -149,12 +151,9 @@ def restore(row: Mapping[str, Any]) -> bytes:
     return bytes(envelope[:start]) + sections + bytes(envelope[start:])
 
 
-def _envelope(message: bytes) -> bytes | None:
-    """The message without its body; None where nobody can read it."""
-    try:
-        start, stop = section.locate(message).body
-    except UNREADABLE:
-        return None
+def _envelope(message: bytes) -> bytes:
+    """The message without its body."""
+    start, stop = section.locate(message).body
     return message[:start] + message[stop:] if stop else message
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -217,9 +218,9 @@ def test_a_batch_that_is_read_again_is_the_same(tmp_path: Path) -> None:
     places = [reader.first()]
     while (place := reader.end(places[-1], 700)) != places[-1]:
         places.append(place)
-    batches = [numbers_read(tmp_path, start, end) for start, end in zip(places, places[1:], strict=False)]
+    batches = [numbers_read(tmp_path, start, end) for start, end in pairwise(places)]
     write(tmp_path, (100, 140), segment_bytes=1000)
-    again = [numbers_read(tmp_path, start, end) for start, end in zip(places, places[1:], strict=False)]
+    again = [numbers_read(tmp_path, start, end) for start, end in pairwise(places)]
     assert batches == again
     assert [number for batch in batches for number in batch] == list(range(100))
     assert len(batches) > 5
