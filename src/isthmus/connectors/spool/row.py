@@ -162,18 +162,17 @@ def _digest(envelope: bytes | None, body: bytes | None) -> str:
 
 
 _HOUR_MS = 3_600_000
+# The end of the year 9999.
+_LAST_MS = 253_402_300_799_999
 _hours: dict[int, tuple[str, int]] = {}
 
 
 def _laid_out(ms: int) -> tuple[str, int]:
-    hour = ms // _HOUR_MS
+    hour = ms // _HOUR_MS if 0 <= ms <= _LAST_MS else -1
     found = _hours.get(hour)
     if found is None:
-        try:
-            moment = time.gmtime(hour * 3600)
-            found = time.strftime("%Y-%m-%d", moment), moment.tm_hour
-        except (ValueError, OverflowError, OSError):
-            found = "0001-01-01", 0
+        moment = time.gmtime(hour * 3600)
+        found = (time.strftime("%Y-%m-%d", moment), moment.tm_hour) if hour >= 0 else ("0001-01-01", 0)
         if len(_hours) > 10_000:
             _hours.clear()
         _hours[hour] = found

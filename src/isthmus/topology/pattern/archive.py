@@ -253,7 +253,7 @@ class Archive:
 
     @staticmethod
     def _check_others(task: ArchiveTask, federation: Federation, document: Document) -> None:
-        read = task.read_at.alias, task.read_at.entity.lower()
+        read = _folded(task.read_at)
         for other in federation.tasks.values():
             if other.name == task.name:
                 continue
@@ -269,7 +269,8 @@ class Archive:
                 return
             if not isinstance(other, ArchiveTask):
                 continue
-            if other.read_at == task.read_at and (task.empties or task.group == other.group):
+            same = read == _folded(other.read_at)
+            if same and (task.empties or (task.kind == "stream" and task.group == other.group)):
                 document.fault(
                     task.place,
                     f"task {other.name} reads {task.read_at} already: each message would go to one of the two only",
@@ -336,6 +337,11 @@ class Archive:
             target_is_consumed=False,
             audit_ms=(audit.default_ttl_ms or audit.initial_ttl_ms or 0) if audit is not None else 0,
         )
+
+
+def _folded(end: Endpoint) -> tuple[str, str]:
+    """Service Bus compares names without case."""
+    return end.alias, end.entity.lower()
 
 
 def _entity(task: str, values: Values, document: Document) -> tuple[str, str]:
