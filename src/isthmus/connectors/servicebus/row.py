@@ -31,6 +31,7 @@ __all__ = [
     "DECODED_SCHEMA",
     "RAW_DDL",
     "RAW_SCHEMA",
+    "UNREADABLE_BODY",
     "decoded_batch",
     "encode",
     "raw_batch",

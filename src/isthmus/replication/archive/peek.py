@@ -10,12 +10,15 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from isthmus.connectors.spool.reader import SpoolReader
@@ -29,6 +32,7 @@ __all__ = ["ArchivePeek", "rows_of"]
 _PLACE = ["spool", "spool_number", "sequence_number", "sequence_epoch", "source_namespace"]
 _RESTORED = ["spool_number", "envelope", "body", "body_type", "digest"]
 _FILES_HELD = 8
+_HOUR = re.compile(r"date=(?P<date>\d{4}-\d\d-\d\d)/hour=(?P<hour>\d{1,2})/")
 _NONE = np.empty(0, np.int64)
 
 
@@ -118,7 +122,30 @@ class ArchivePeek:
         return rows
 
 
-def rows_of(table: Path) -> Iterator[dict[str, Any]]:
-    """The rows of an archive, file by file, in the order in which they were received."""
-    for file in sorted(ArchiveFolder(table, archive_columns()).files(), key=lambda each: each.name):
-        yield from pq.read_table(file, partitioning=None).to_pylist()
+def rows_of(table: Path, after: datetime | None = None, before: datetime | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of an archive in the order in which they were received.
+
+    Args:
+        table: its folder.
+        after: leave out hours that end before this time.
+        before: leave out hours that begin at this time or behind it.
+    """
+    batches: dict[str, list[Path]] = {}
+    for file in ArchiveFolder(table, archive_columns()).files():
+        if _overlaps(file, after, before):
+            batches.setdefault(file.name.partition("-")[0], []).append(file)
+    for _, files in sorted(batches.items()):
+        read = pa.concat_tables([pq.read_table(file, partitioning=None) for file in files])
+        for batch in read.sort_by("spool_number").to_batches(max_chunksize=1000):
+            yield from batch.to_pylist()
+
+
+def _overlaps(file: Path, after: datetime | None, before: datetime | None) -> bool:
+    """Whether a file may have rows of a time; one whose folder names no time may."""
+    named = _HOUR.search(str(file))
+    if named is None or named["date"] == "0001-01-01":
+        return True
+    begin = datetime.fromisoformat(f"{named['date']}T{int(named['hour']):02d}:00:00+00:00")
+    return not (after is not None and begin + timedelta(hours=1) <= after) and not (
+        before is not None and begin >= before
+    )
