@@ -98,9 +98,7 @@ def batch_of(rows: str, spool: str, first: int, written_ms: int, records: Sequen
             "message": pa.array([each.message for each in records], pa.binary()),
         }
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=MESSAGE_SCHEMA)
-    decoded = decoded_batch(
-        [each.message for each in records], [None] * len(records), [each.sequence for each in records]
-    )
+    decoded = _decoded(records)
     kinds = decoded.column("body_type").to_pylist()
     envelopes = [
         None if kind == UNREADABLE_BODY else _envelope(each.message) for each, kind in zip(records, kinds, strict=True)
@@ -129,6 +127,21 @@ def batch_of(rows: str, spool: str, first: int, written_ms: int, records: Sequen
         else:
             arrays.append(decoded.column(field.name))
     return pa.RecordBatch.from_arrays(arrays, schema=ARCHIVE_SCHEMA)
+
+
+def _decoded(records: Sequence[Record]) -> pa.RecordBatch:
+    """The columns of messages. One that no row can hold is there as one that nobody can read: it must not hold up the others for ever."""
+    try:
+        return decoded_batch(
+            [each.message for each in records], [None] * len(records), [each.sequence for each in records]
+        )
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        if len(records) > 1:
+            parts = [_decoded([each]) for each in records]
+            return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+    told = {"body": records[0].message, "body_type": UNREADABLE_BODY, "size_bytes": len(records[0].message)}
+    arrays = [pa.array([told.get(field.name)], field.type) for field in DECODED_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=DECODED_SCHEMA)
 
 
 def restore(row: Mapping[str, Any]) -> bytes:

@@ -45,13 +45,13 @@ def record_of(key: str, message: bytes) -> Record:
         found = annotations_of(message, SEQUENCE_NUMBER, ENQUEUED_TIME)
     except UNREADABLE:
         return Record(key, -1, 0, message)
-    sequence, enqueued_ms = found.get(SEQUENCE_NUMBER), found.get(ENQUEUED_TIME)
-    return Record(
-        key,
-        sequence if isinstance(sequence, int) else -1,
-        enqueued_ms if isinstance(enqueued_ms, int) else 0,
-        message,
-    )
+    return Record(key, _number(found.get(SEQUENCE_NUMBER), -1), _number(found.get(ENQUEUED_TIME), 0), message)
+
+
+def _number(value: object, otherwise: int) -> int:
+    """An annotation that a broker writes; a sender may have written anything under its name."""
+    is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+    return int(value) if is_number else otherwise  # type: ignore[call-overload]
 
 
 class SpoolThread(threading.Thread):

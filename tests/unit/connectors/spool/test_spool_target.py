@@ -168,6 +168,9 @@ def test_a_disk_that_refuses_is_told_and_nothing_is_acknowledged(pool: SpoolTarg
 def test_a_message_that_nobody_can_read_is_kept() -> None:
     assert record_of("k", b"junk") == ("k", -1, 0, b"junk", 0)
     assert record_of("k", message(3))[:3] == ("k", 3, 1_003)
+    for odd in (True, types.ULong(1 << 63), types.Long(-5), "7"):
+        made = section.encode_message(b"x", annotations={"x-opt-sequence-number": odd, "x-opt-enqueued-time": odd})
+        assert record_of("k", made)[:3] == ("k", -1, 0)
 
 
 def test_a_spool_is_no_source_and_its_options_are_checked(pool: SpoolTargets) -> None:
