@@ -27,6 +27,7 @@ from typing import Any
 
 from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.replication.archive.start import ArchiveStarter, check_archives
+from isthmus.replication.ledger import LedgerWatch, check_ledgers, noted
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
 from isthmus.replication.shared_spark import SharedSettings, open_shared_run, query_slots, task_slots
@@ -118,7 +119,13 @@ def run_federation(
     fill = FillWatch(federation, chosen)
     run = _Run(options, on_status, fill)
     reach = Reach(federation, "isthmus-claim")
-    specs = {route.name: route_spec(route, federation, only_present=options.settings.available_now) for route in chosen}
+    specs = {
+        route.name: noted(route, route_spec(route, federation, only_present=options.settings.available_now))
+        for route in chosen
+    }
+    ledgers = LedgerWatch(
+        (Path(each.path), each.bodies) for each in (route.options.ledger for route in chosen) if each is not None
+    )
     where = replace(federation.spark, master=options.master or federation.spark.master)
     readers = query_slots(specs, where)
     slots = task_slots(specs, readers)
@@ -141,6 +148,7 @@ def run_federation(
         watch.start()
         fill.start()
         canaries.start()
+        ledgers.start()
         log.info("starting Spark; its own log is %s", options.folder / LOG_FILE)
         spark = create_spark_session(
             "isthmus",
@@ -192,6 +200,7 @@ def run_federation(
                 spark.stop()
     finally:
         canaries.close()
+        ledgers.close()
         fill.close()
         watch.close()
         holds.close()  # before the claims: whoever waits for them finds the folder free
@@ -253,6 +262,7 @@ def _check(federation: Federation, chosen: Sequence[Route]) -> None:
     for route in chosen:
         check_steps(route.options.steps)
     check_archives(chosen)
+    check_ledgers(chosen)
     found = preflight(federation, chosen, lambda: Reach(federation, "isthmus-check"))
     if found.faults:
         raise ConfigError(found.faults)

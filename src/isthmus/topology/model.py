@@ -16,6 +16,7 @@ from pathlib import Path
 
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.topology.document import Place
+from isthmus.topology.ledger import LedgerOptions
 from isthmus.topology.namespace_kind import KINDS, SERVICE_BUS
 from isthmus.topology.reference import SecretReference
 from isthmus.topology.setting import Kind
@@ -109,6 +110,7 @@ class Task:
         steps: what messages go through on each of its routes, in order.
         rate: the most that each of its routes moves, as `isthmus.topology.rate` writes it; empty: no limit.
         canary_ms: how often each of its routes gets a heartbeat message; 0: never.
+        ledger: the account of what its routes move; None: there is none.
         place: where the task stands.
         places: where its settings stand.
     """
@@ -119,6 +121,7 @@ class Task:
     steps: tuple[StepDeclaration, ...] = ()
     rate: str = ""
     canary_ms: int = 0
+    ledger: LedgerOptions | None = None
     place: Place = field(default=Place(), compare=False, repr=False)
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
 
@@ -129,7 +132,8 @@ class Task:
 
     def anchored(self, directory: Path) -> Task:
         """The same with relative file paths put below `directory`."""
-        return replace(self, steps=tuple(anchored(step, directory) for step in self.steps)) if self.steps else self
+        ledger = self.ledger.anchored(directory) if self.ledger is not None else None
+        return replace(self, steps=tuple(anchored(step, directory) for step in self.steps), ledger=ledger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +206,7 @@ class RouteOptions:
         rate: the most that it moves, as `isthmus.topology.rate` writes it; empty: no limit.
         canary_ms: how often it gets a heartbeat message; 0: never.
         table: of a route whose target is a table; None: it is none.
+        ledger: the account of what it moves; None: there is none.
     """
 
     ordering: str = "ordered"
@@ -218,6 +223,7 @@ class RouteOptions:
     rate: str = ""
     canary_ms: int = 0
     table: TableOptions | None = None
+    ledger: LedgerOptions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

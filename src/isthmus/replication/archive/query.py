@@ -28,11 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["SPOOL", "ArchiveQuery", "ArchiveSettings", "archive_columns", "check_archive"]
+__all__ = ["ArchiveQuery", "ArchiveSettings", "archive_columns", "check_archive"]
 
 FORMAT = "isthmus_spool"
-SPOOL = "spool"
-"""Kind of the connector that writes a spool."""
 COMPRESSION = "zstd"
 # Spark's default, INT96, holds no time after the year 2262.
 _TIMESTAMPS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")

@@ -115,6 +115,7 @@ SPEC = Spec(
         AUDIT_SETTING,
         common("steps"),
         common("rate"),
+        common("ledger"),
         *COMMON_PLANNED,
     ),
 )
