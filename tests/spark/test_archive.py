@@ -6,6 +6,7 @@ which messages are under way, and goes on. At the end the tables have every mess
 
 from __future__ import annotations
 
+import json
 import random
 import secrets
 import signal
@@ -19,8 +20,10 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from isthmus.amqp import section, types
+from isthmus.cli.app import create_app
 from isthmus.connectors.spool.row import restore
 from isthmus.replication.reach import Reach
 from isthmus.testing.federation import FederationProcess, RunProcess
@@ -31,7 +34,8 @@ pytestmark = pytest.mark.spark
 
 TASKS = """\
   kept: {pattern: archive, source: ewr, queue: orders, table: lake/orders, batch_interval: 1s, lock_duration: 5s}
-  copied: {pattern: archive, source: ewr, topic: flights, table: lake/flights, batch_interval: 1s, lock_duration: 5s, audit: 1d}
+  copied: {pattern: archive, source: ewr, topic: flights, table: lake/flights, batch_interval: 1s, lock_duration: 5s, audit: 1d,
+    ledger: {path: lake/ledger, bodies: true}}
 """
 ENTITIES = ("orders", "flights")
 ROUNDS = 20
@@ -144,6 +148,34 @@ def test_each_message_is_in_the_table_once_whatever_is_killed(
         name: (type(value), value) for name, value in (PROPERTIES | {"number": types.Long(1)}).items()
     }
     counted(f"{2 * rounds} kills of driver and worker", f"{published} messages in each table, each once")
+
+
+def test_a_run_with_an_end_archives_all_and_it_can_be_proved_and_sent_again(federation: FederationProcess) -> None:
+    publish(federation, 1, 301)
+    run = federation.run("--available-now", "--json", "--retry-first", "1")
+    assert run.wait(240) == 0, run.log()[-3000:]
+    check(federation, 300)
+    for task in ("kept", "copied"):
+        result = federation.verify(task)
+        assert result.clean, result.to_dict()
+        assert result.total("arrived") == 300
+    files = sorted((federation.folder / "lake" / "ledger").glob("date=*/*.parquet"))
+    ledger = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+    assert sorted(row["sequence_number"] for row in ledger) == list(range(1, 301))
+    assert {(row["route"], row["outcome"]) for row in ledger} == {("copied.ewr.archive", "moved")}
+    command = [str(federation.file), "copied", "ewr/orders", "--json", "--session", "s1", "--where", "number > 200"]
+    assert CliRunner().invoke(create_app("replay"), ["replay", *command]).exit_code == 0
+    told = CliRunner().invoke(create_app("replay"), ["replay", *command, "--yes", "--name", "again"])
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.output.splitlines()[-1])["sent"] == 33
+    run = federation.run("--available-now", "--json", "--retry-first", "1")
+    assert run.wait(240) == 0, run.log()[-3000:]
+    again = rows(federation, "orders")[300:]
+    assert numbers(again) == [number for number in range(201, 301) if number % 3 == 1]
+    assert {dict(row["application_properties"])["isthmus-replay"]["string"].split()[0] for row in again} == {"again"}
+    lost = min((federation.folder / "lake" / "orders").glob("date=*/hour=*/*.parquet"))
+    lost.unlink()
+    assert federation.verify("kept").total("lost") > 0
 
 
 def kill_and_start_again(federation: FederationProcess, run: RunProcess) -> RunProcess:
