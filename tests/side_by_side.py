@@ -24,6 +24,7 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
         "tests/fault/test_lease_change_kill.py",
         "tests/fault/test_secret.py",
         "tests/spark/test_all_active.py",
+        "tests/spark/test_archive.py",
         "tests/spark/test_rule_column.py",
         "tests/spark/test_servicebus_source.py",
     ),
