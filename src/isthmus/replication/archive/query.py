@@ -176,8 +176,6 @@ class ArchiveQuery:
             raise
 
     def _write(self, rows: DataFrame) -> None:
-        from pyarrow.parquet import read_metadata
-
         spool = SpoolReader(self._settings.spool).identity
         fresh = rows.where((rows.spool == spool) & (rows.spool_number >= self._folder.watermark(spool)))
         staging = self._folder.staging()
@@ -186,14 +184,22 @@ class ArchiveQuery:
         )
         count, start, stop = 0, 1 << 62, 0
         for file in list(files_of(staging)):
-            told = read_metadata(file)
-            if not told.num_rows:
+            rows_of_file, first, last = _numbers_of(file)
+            if not rows_of_file:
                 file.unlink()
                 continue
-            count += told.num_rows
-            at = told.schema.to_arrow_schema().names.index("spool_number")
-            for group in range(told.num_row_groups):
-                numbers = told.row_group(group).column(at).statistics
-                start, stop = min(start, numbers.min), max(stop, numbers.max + 1)
+            count, start, stop = count + rows_of_file, min(start, first), max(stop, last + 1)
         if count:
             self._folder.commit(spool, start, stop, count)
+
+
+def _numbers_of(file: Path) -> tuple[int, int, int]:
+    """How many rows a file has, and the lowest and the highest of their numbers in the spool."""
+    import pyarrow.compute as pc
+    from pyarrow.parquet import read_table
+
+    numbers = read_table(file, columns=["spool_number"], partitioning=None).column(0)
+    if not len(numbers):
+        return 0, 0, 0
+    edges = pc.min_max(numbers)
+    return len(numbers), edges["min"].as_py(), edges["max"].as_py()
