@@ -30,6 +30,7 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
         "tests/fault/test_secret.py",
         "tests/fault/test_batch_kill.py",
         "tests/spark/test_standalone.py",
+        "tests/spark/test_archive.py",
     ),
     "spark-2": (
         "tests/spark/test_streams.py",

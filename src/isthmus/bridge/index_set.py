@@ -38,6 +38,11 @@ class IndexSet:
         """The ranges, ascending."""
         return iter(list(zip(self._starts, self._stops, strict=True)))
 
+    @property
+    def ranges(self) -> int:
+        """How many ranges they make."""
+        return len(self._starts)
+
     def first(self) -> tuple[int, int]:
         """The lowest range; the set must not be empty."""
         return self._starts[0], self._stops[0]

@@ -54,6 +54,7 @@ from isthmus.supervisor.watch import BacklogLook
 from isthmus.testing.namespace import NamespaceProcess
 from isthmus.topology import plan
 from isthmus.topology.model import Federation, Flow, NamespaceRef
+from isthmus.topology.pattern.archive import ArchiveTask
 from isthmus.topology.reference import SecretReference
 from isthmus.topology.route import flows as declared_flows
 from isthmus.topology.route import routes
@@ -93,7 +94,7 @@ class Example:
         self.sent = 0
         file = self.source / FILE
         self.script: Script = read_script(load_text(file), str(file))
-        self.federation: Federation = load(file)
+        self.federation: Federation = _with_tables_in(load(file), self.source, folder)
         self._say = say
         self._hook = _load_hook(self.source / HOOK)
         self._stack = ExitStack()
@@ -306,6 +307,19 @@ class Example:
     def _call(self, name: str) -> Any:
         function = getattr(self._hook, name, None)
         return function(self) if function is not None else None
+
+
+def _with_tables_in(federation: Federation, source: Path, folder: Path) -> Federation:
+    """The same with the tables and spools that lie in one folder in another one."""
+
+    def moved(path: str) -> str:
+        return str(folder.absolute() / Path(path).relative_to(source)) if Path(path).is_relative_to(source) else path
+
+    tasks = {
+        name: replace(task, table=moved(task.table), spool=moved(task.spool)) if isinstance(task, ArchiveTask) else task
+        for name, task in federation.tasks.items()
+    }
+    return replace(federation, tasks=tasks)
 
 
 def _load_hook(file: Path) -> ModuleType | None:

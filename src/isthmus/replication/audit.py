@@ -106,7 +106,7 @@ def audit(
         Passage(origin=route.source.alias, member=route.target.alias, routes=(route,)) for route in routes
     ]
     kept = {each.origin for each in passages if each.is_witnessed} if passages else set(subscriptions)
-    forwarded = {each.member: each.origin for each in followed if not each.routes}
+    forwarded = {each.member: each.origin for each in followed if not each.routes or each.keeps_numbers}
     peeks = {alias: open_peek(endpoint) for alias, endpoint in subscriptions.items()}
     audited = {
         alias: Audited(
@@ -117,6 +117,7 @@ def audit(
             is_origin=alias in kept,
             is_log=alias in (logs or {}),
             forwards=forwarded.get(alias, ""),
+            is_table=endpoint.is_table,
         )
         for alias, endpoint in subscriptions.items()
     }

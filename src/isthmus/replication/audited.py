@@ -96,6 +96,7 @@ class Audited:
         is_origin: whether messages enter the task here.
         is_log: whether it is a log, e.g. a topic of Kafka.
         forwards: the origin whose messages the namespace itself forwards here, under the numbers that they have there; else empty.
+        is_table: whether it is a table, which has the origin's numbers and none of its own.
         first_pass: whether this is the first reading.
         numbering: of what was read.
         arrivals: by the origin's alias.
@@ -115,6 +116,7 @@ class Audited:
     is_origin: bool = True
     is_log: bool = False
     forwards: str = ""
+    is_table: bool = False
     first_pass: bool = True
     numbering: Numbering = field(default_factory=Numbering)
     arrivals: dict[str, Arrivals] = field(default_factory=dict)
@@ -139,7 +141,8 @@ class Audited:
             # Of a log that of the partition of which the most may have been removed.
             self._first_enqueued_ms = max(self._first_enqueued_ms, standing(message).enqueued_ms)
             self._first_ttl_ms = _ttl_ms(message)
-        self.numbering.add(identity.sequence)
+        if not self.is_table:
+            self.numbering.add(identity.sequence)
         if identity.origin or self.forwards:
             arrivals = self.arrivals.setdefault(identity.origin or self.forwards, Arrivals())
             arrivals.numbers.append(identity.number)

@@ -86,6 +86,7 @@ class Passage:
         expires_ms: copies live so long at the target at most; 0: as long as their originals.
         changes: whether contents change on the way.
         drops: whether steps may complete messages without passing them on.
+        keeps_numbers: whether messages have the numbers of the origin at the target, and no provenance, as in a table.
     """
 
     origin: str
@@ -97,6 +98,7 @@ class Passage:
     expires_ms: int = 0
     changes: bool = False
     drops: bool = False
+    keeps_numbers: bool = False
 
     @property
     def pair(self) -> tuple[str, str]:

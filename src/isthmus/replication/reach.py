@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from isthmus.connectors.secret import resolve
@@ -23,6 +24,7 @@ from isthmus.extra import require
 from isthmus.replication.audit import Peek
 from isthmus.replication.browse_retry import BrowseRetry
 from isthmus.topology.model import Endpoint, Federation, NamespaceRef
+from isthmus.topology.route import routes
 from isthmus.transport import Client, Management
 
 if TYPE_CHECKING:
@@ -136,6 +138,8 @@ class Reach:
         Raises:
             IsthmusError: the namespace cannot be reached, or refuses.
         """
+        if endpoint.is_table:
+            return self._peek_table(endpoint)
         if self._federation.namespaces[endpoint.alias].is_log:
             return self._peek_log(endpoint, names_partition=names_partition)
 
@@ -173,6 +177,16 @@ class Reach:
             found = TopicPeek(options, endpoint.entity, names_partition=names_partition)
             self._peeks[endpoint, names_partition] = found
         return found
+
+    def _peek_table(self, endpoint: Endpoint) -> Peek:
+        from isthmus.replication.archive.peek import ArchivePeek
+
+        spools = (
+            route.options.table.spool
+            for route in routes(self._federation)
+            if route.target == endpoint and route.options.table is not None
+        )
+        return ArchivePeek(Path(endpoint.entity), Path(next(spools)))
 
     @staticmethod
     def _cluster_id(namespace: NamespaceRef) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.replication.reach import namespace_options
-from isthmus.topology.model import Federation, Route
+from isthmus.topology.model import TABLE, Federation, Route
 
 __all__ = ["claim_key", "route_spec"]
 
@@ -30,14 +30,13 @@ def route_spec(route: Route, federation: Federation, *, only_present: bool = Fal
         federation: its federation, with absolute paths.
         only_present: end when what stands at the source at the beginning is moved.
     """
-    source, target = (federation.namespaces[each.alias] for each in (route.source, route.target))
+    source = federation.namespaces[route.source.alias]
     read = _log_source if source.is_log else _source
-    write = _log_target if target.is_log else _target
     options = route.options
     return RouteSpec(
         name=route.name,
         source=End(source.kind, source.alias, namespace_options(source) | read(route)),
-        target=End(target.kind, target.alias, namespace_options(target) | write(route, has_steps=bool(options.steps))),
+        target=_spool(route) if route.target.is_table else _end(route, federation),
         claim=claim_key(route.task, route.claim_alias) if route.is_claimed else "",
         ordered=options.ordering == "ordered",
         # A log's partitions go to the members of its group, and a route is one; what stands at the beginning is one reader's to count.
@@ -47,6 +46,20 @@ def route_spec(route: Route, federation: Federation, *, only_present: bool = Fal
         rate=options.rate,
         steps=options.steps,
     )
+
+
+def _end(route: Route, federation: Federation) -> End:
+    target = federation.namespaces[route.target.alias]
+    write = _log_target if target.is_log else _target
+    told = namespace_options(target) | write(route, has_steps=bool(route.options.steps))
+    return End(target.kind, target.alias, told)
+
+
+def _spool(route: Route) -> End:
+    """The spool before a table."""
+    assert route.options.table is not None
+    source = f"{route.source.alias}/{route.source.entity}"
+    return End("spool", TABLE, {"path": route.options.table.spool, "source": source})
 
 
 def _source(route: Route) -> dict[str, str]:

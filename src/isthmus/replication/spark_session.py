@@ -142,7 +142,7 @@ def create_spark_session(
         session = builder.getOrCreate()
     _redirect_stderr(session, work_directory / STDERR_FILE)
     is_remote = not str(session.sparkContext.master).startswith("local")
-    for data_source in ("servicebus", "isthmus"):
+    for data_source in ("servicebus", "isthmus", "isthmus_spool"):
         make_shareable(session, data_source, is_remote=is_remote)
     return session
 

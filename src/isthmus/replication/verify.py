@@ -193,7 +193,7 @@ def _audit(
         logs={
             label: any(route.source == end and route.options.start == "now" for route in passed)
             for label, end in ground.places.items()
-            if federation.namespaces[end.alias].is_log
+            if not end.is_table and federation.namespaces[end.alias].is_log
         },
         log_reader=logs,
     )
@@ -235,6 +235,7 @@ def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
                 expires_ms=flow.expires_ms,
                 changes=flow.changes,
                 drops=flow.drops,
+                keeps_numbers=flow.target.is_table,
             )
         )
         for source in (flow.origin, *(route.source for route in passed[:1])):

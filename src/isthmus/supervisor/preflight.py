@@ -60,7 +60,8 @@ def preflight(federation: Federation, routes: Sequence[Route], reach: Callable[[
         routes: those that are to run.
         reach: makes a way to the namespaces; called once for each, since connections belong to one thread.
     """
-    aliases = list(dict.fromkeys(each.alias for route in routes for each in (route.source, *route.targets)))
+    ends = [each for route in routes for each in (route.source, *route.targets) if not each.is_table]
+    aliases = list(dict.fromkeys(each.alias for each in ends))
     if not aliases:
         return Preflight()
     with ThreadPoolExecutor(len(aliases), thread_name_prefix="preflight") as pool:

@@ -26,7 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.errors import ConfigError, InvalidArgumentError
+from isthmus.replication.archive.start import ArchiveStarter, check_archives
 from isthmus.replication.checkpoint_check import check_checkpoints
+from isthmus.replication.ledger import LedgerWatch, check_ledgers, noted
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
 from isthmus.replication.shared_spark import SharedSettings, open_shared_run, query_slots, task_slots
@@ -118,7 +120,13 @@ def run_federation(
     fill = FillWatch(federation, chosen)
     run = _Run(options, on_status, fill)
     reach = Reach(federation, "isthmus-claim")
-    specs = {route.name: route_spec(route, federation, only_present=options.settings.available_now) for route in chosen}
+    specs = {
+        route.name: noted(route, route_spec(route, federation, only_present=options.settings.available_now))
+        for route in chosen
+    }
+    ledgers = LedgerWatch(
+        (Path(each.path), each.bodies) for each in (route.options.ledger for route in chosen) if each is not None
+    )
     where = replace(federation.spark, master=options.master or federation.spark.master)
     readers = query_slots(specs, where)
     slots = task_slots(specs, readers)
@@ -141,6 +149,7 @@ def run_federation(
         watch.start()
         fill.start()
         canaries.start()
+        ledgers.start()
         log.info("starting Spark; its own log is %s", options.folder / LOG_FILE)
         spark = create_spark_session(
             "isthmus",
@@ -152,13 +161,15 @@ def run_federation(
         try:
             if on_started is not None:
                 on_started()
+            checkpoints = checkpoint_folder(where.checkpoints, options)
             if where.checkpoints:
-                check_checkpoints(spark, checkpoint_folder(where.checkpoints, options), stop)
+                check_checkpoints(spark, checkpoints, stop)
+            archives = ArchiveStarter(spark, checkpoints, available_now=options.settings.available_now)
             keys = {claim_key(route.task, route.claim_alias): (route.task, route.claim_alias) for route in claimed}
             carried = open_shared_run(
                 spark,
                 SharedSettings(
-                    checkpoints=checkpoint_folder(where.checkpoints, options),
+                    checkpoints=checkpoints,
                     lease_seconds=options.lease_seconds,
                     control=where.control,
                     query_slots=readers,
@@ -170,7 +181,9 @@ def run_federation(
             try:
                 supervisor = Supervisor(
                     chosen,
-                    lambda route: carried.start(specs[route.name], _teller(federation, route)),
+                    lambda route: archives.start(
+                        route, lambda: carried.start(specs[route.name], _teller(federation, route))
+                    ),
                     claims=claims,
                     backlog=watch.backlog,
                     # A route that joins a query costs next to nothing.
@@ -190,6 +203,7 @@ def run_federation(
                 spark.stop()
     finally:
         canaries.close()
+        ledgers.close()
         fill.close()
         watch.close()
         holds.close()  # before the claims: whoever waits for them finds the folder free
@@ -257,7 +271,7 @@ def _teller(federation: Federation, route: Route) -> Callable[[str], str]:
     """Makes texts about a route's connections fit for an operator. Each is told twice a second while a target is away, and the
     namespace's place may lie in a vault.
     """
-    ends = (route.source.alias, *(target.alias for target in route.targets))
+    ends = (route.source.alias, *(target.alias for target in route.targets if not target.is_table))
     return lru_cache(16)(lambda text: name_places(text, federation, ends))
 
 
@@ -265,6 +279,8 @@ def _check(federation: Federation, chosen: Sequence[Route]) -> None:
     """Refuse what cannot run before somebody changes the configuration."""
     for route in chosen:
         check_steps(route.options.steps)
+    check_archives(chosen)
+    check_ledgers(chosen)
     found = preflight(federation, chosen, lambda: Reach(federation, "isthmus-check"))
     if found.faults:
         raise ConfigError(found.faults)

@@ -361,7 +361,7 @@ def _about(route: Route, text: str) -> tuple[str, str]:
         if text.startswith((f"{alias} (", f"{alias}:")):
             return alias, text
     alias = _named(route, text) or route.target.alias
-    return alias, f"{alias}: {text}"
+    return alias, text if route.target.is_table else f"{alias}: {text}"
 
 
 def _quietly(action: Callable[[], None], slot: _Slot) -> None:

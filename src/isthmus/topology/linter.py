@@ -78,7 +78,9 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
             route.options.ordering == "none" and not federation.namespaces[route.source.alias].is_log for route in found
         )
         query_slots = spark.query_slots(has_unordered=has_unordered)
-        needed = slots_needed(len(found), len({route.options.steps for route in found}), query_slots)
+        has_tables = any(route.target.is_table for route in found)
+        queries = len({route.options.steps for route in found})
+        needed = slots_needed(len(found), queries, query_slots, has_tables=has_tables)
         for warned in (slots_warning(spark, needed), control_warning(spark)):
             if warned is not None:
                 document.warn(spark.place, *warned)

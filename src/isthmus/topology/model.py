@@ -16,6 +16,7 @@ from pathlib import Path
 
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.topology.document import Place
+from isthmus.topology.ledger import LedgerOptions
 from isthmus.topology.namespace_kind import KINDS, SERVICE_BUS
 from isthmus.topology.pair.declaration import Pair
 from isthmus.topology.reference import SecretReference
@@ -23,7 +24,21 @@ from isthmus.topology.setting import Kind
 from isthmus.topology.spark import SparkSettings
 from isthmus.topology.step import StepDeclaration, anchored
 
-__all__ = ["Endpoint", "Federation", "Flow", "LogOptions", "NamespaceRef", "Route", "RouteOptions", "Task"]
+__all__ = [
+    "TABLE",
+    "Endpoint",
+    "Federation",
+    "Flow",
+    "LogOptions",
+    "NamespaceRef",
+    "Route",
+    "RouteOptions",
+    "TableOptions",
+    "Task",
+]
+
+TABLE = "table:"
+"""Stands for an alias at an end that is a table and in no namespace; no alias holds a colon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +111,7 @@ class Task:
         steps: what messages go through on each of its routes, in order.
         rate: the most that each of its routes moves, as `isthmus.topology.rate` writes it; empty: no limit.
         canary_ms: how often each of its routes gets a heartbeat message; 0: never.
+        ledger: the account of what its routes move; None: there is none.
         place: where the task stands.
         places: where its settings stand.
     """
@@ -106,6 +122,7 @@ class Task:
     steps: tuple[StepDeclaration, ...] = ()
     rate: str = ""
     canary_ms: int = 0
+    ledger: LedgerOptions | None = None
     place: Place = field(default=Place(), compare=False, repr=False)
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
 
@@ -114,13 +131,18 @@ class Task:
         """Aliases of the namespaces where runs claim the task."""
         return self.members
 
+    def anchored(self, directory: Path) -> Task:
+        """The same with relative file paths put below `directory`."""
+        ledger = self.ledger.anchored(directory) if self.ledger is not None else None
+        return replace(self, steps=tuple(anchored(step, directory) for step in self.steps), ledger=ledger)
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An entity in a namespace.
+    """An entity in a namespace, or a table.
 
     Attributes:
-        alias: the namespace's.
+        alias: the namespace's; `TABLE` for a table, whose folder is the entity.
         entity: its path as on the wire, e.g. `flights` or `flights/Subscriptions/isthmus.flights.jfk`.
     """
 
@@ -128,7 +150,12 @@ class Endpoint:
     entity: str
 
     def __str__(self) -> str:
-        return f"{self.alias}/{self.entity}"
+        return f"{self.alias}/{self.entity.lstrip('/')}" if self.is_table else f"{self.alias}/{self.entity}"
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table."""
+        return self.alias == TABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +176,19 @@ class LogOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """What a route honours whose target is a table.
+
+    Attributes:
+        spool: folder of the spool before the table.
+        batch_seconds: how often messages are put into the table.
+    """
+
+    spool: str
+    batch_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouteOptions:
     """What a route honours while it moves messages.
 
@@ -166,6 +206,8 @@ class RouteOptions:
         steps: the steps that its rows go through, each as `StepDeclaration.to_text` writes it.
         rate: the most that it moves, as `isthmus.topology.rate` writes it; empty: no limit.
         canary_ms: how often it gets a heartbeat message; 0: never.
+        table: of a route whose target is a table; None: it is none.
+        ledger: the account of what it moves; None: there is none.
     """
 
     ordering: str = "ordered"
@@ -181,6 +223,8 @@ class RouteOptions:
     steps: tuple[str, ...] = ()
     rate: str = ""
     canary_ms: int = 0
+    table: TableOptions | None = None
+    ledger: LedgerOptions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,10 +324,5 @@ class Federation:
         return replace(
             self,
             namespaces={alias: each.anchored(directory) for alias, each in self.namespaces.items()},
-            tasks={
-                name: replace(task, steps=tuple(anchored(step, directory) for step in task.steps))
-                if task.steps
-                else task
-                for name, task in self.tasks.items()
-            },
+            tasks={name: task.anchored(directory) for name, task in self.tasks.items()},
         )

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from isthmus.topology.document import Document, Place, Values, compose, suggest
+from isthmus.topology.ledger import read_ledger
 from isthmus.topology.model import Federation, NamespaceRef, Task
 from isthmus.topology.namespace_kind import KAFKA, KINDS, SERVICE_BUS, NamespaceKind, kafka_faults
 from isthmus.topology.pair.declaration import read_pairs
@@ -267,8 +268,11 @@ def _task(name: str, place: Place, node: Any, declared: set[str], document: Docu
     _check_aliases(values, pattern.spec, declared, document)
     steps = read_steps(values["steps"], document)
     rate = read_rate(values["rate"], document)
+    ledger = read_ledger(values["ledger"], document)
     task = pattern.build(name, values, document)
-    return replace(task, steps=steps, rate=rate, canary_ms=values["canary"] or 0) if task is not None else None
+    if task is None:
+        return None
+    return replace(task, steps=steps, rate=rate, canary_ms=values["canary"] or 0, ledger=ledger)
 
 
 def _check_aliases(values: Values, spec: Spec, declared: set[str], document: Document) -> None:

@@ -86,6 +86,10 @@ def _set_aside(federation: Federation, task: str) -> Iterator[Redrive]:
         return  # the subscriptions of its routes forward their dead letters to the parking queue
     for route in routes(federation, task):
         source = replace(route.source, entity=route.source.entity + DEAD_LETTER_SUFFIX)
+        if route.target.is_table:
+            hindrance = f"route {route.name} ends in a table: isthmus namespace resubmit puts its dead letters back into their source"
+            yield Redrive(source=source, route=route, hindrance=hindrance)
+            continue
         if federation.namespaces[route.source.alias].is_log:
             log = route.options.log.dead_letters
             where = f"the records that it set aside stand in {log}" if log else "it sets no record aside"

@@ -1,6 +1,6 @@
 """Tasks compiled to routes and to what verification compares.
 
-What it is: the patterns' routes and flows, with the steps, the rate and the canary that a task of any pattern can declare. What it is not: the patterns.
+What it is: the patterns' routes and flows, with the steps, the rate, the canary and the ledger that a task of any pattern can declare. What it is not: the patterns.
 """
 
 from __future__ import annotations
@@ -58,4 +58,5 @@ def _selection(steps: Sequence[StepDeclaration]) -> tuple[list[str], list[StepDe
 def _routes(task: Task) -> Iterator[Route]:
     steps = tuple(step.to_text() for step in task.steps)
     for route in PATTERNS[task.pattern].routes(task):
-        yield replace(route, options=replace(route.options, steps=steps, rate=task.rate, canary_ms=task.canary_ms))
+        options = replace(route.options, steps=steps, rate=task.rate, canary_ms=task.canary_ms, ledger=task.ledger)
+        yield replace(route, options=options)

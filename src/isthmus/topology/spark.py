@@ -205,9 +205,11 @@ class SparkSettings:
         return options | ({"spark.master": self.master} if self.master else {})
 
 
-def slots_needed(routes: int, queries: int = 1, query_slots: int = SLOTS_ORDERED) -> int:
-    """How many task slots a run needs: those of each query, and one for each route that may get a query of its own."""
-    return queries * query_slots + routes + SPARE_SLOTS
+def slots_needed(routes: int, queries: int = 1, query_slots: int = SLOTS_ORDERED, *, has_tables: bool = False) -> int:
+    """How many task slots a run needs: those of each query, one for each route that may get a query of its own, and one for the batches
+    that go into tables.
+    """
+    return queries * query_slots + routes + SPARE_SLOTS + has_tables
 
 
 def slots_warning(spark: SparkSettings, needed: int) -> tuple[str, str] | None:

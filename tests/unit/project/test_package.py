@@ -103,4 +103,5 @@ def test_the_wheel_holds_everything_that_runs(tmp_path: Path) -> None:
     assert "isthmus/py.typed" in files
     assert "pyspark_isthmus/__init__.py" in files
     assert "pyspark_isthmus_kafka/__init__.py" in files
+    assert "pyspark_isthmus_spool/__init__.py" in files
     assert "pyspark_servicebus/__init__.py" in files

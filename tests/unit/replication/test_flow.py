@@ -231,3 +231,48 @@ def test_what_the_namespace_forwards_keeps_its_number() -> None:
         entities.put("ewr/end", number)
     result = entities.audit(flow("ewr/entry", "ewr/end"), routes=[])
     assert counts(result, "entered", "arrived", "lost") == {"entered": 4, "arrived": 3, "lost": 1}
+
+
+ARCHIVED = Route(
+    name="kept", task="t", pattern="archive", source=end("ewr/orders"), targets=(end("table:/lake/orders"),)
+)
+
+
+def archived(*numbers: int) -> Entities:
+    entities = Entities("ewr/orders", "table:/lake/orders")
+    for number in numbers:
+        entities.put("table:/lake/orders", number)
+    return entities
+
+
+def test_a_queue_that_is_kept_in_a_table_is_told_by_its_numbers() -> None:
+    entities = archived(1, 2, 4, 5)
+    entities.put("ewr/orders", 7)
+    entities.put(f"ewr/orders{DEAD}", 6)
+    result = entities.audit(flow("ewr/orders", "table:/lake/orders", ARCHIVED), routes=[ARCHIVED])
+    found = counts(result, "entered", "arrived", "waiting", "dead_lettered", "lost", "consumed")
+    assert found == {"entered": 7, "arrived": 4, "waiting": 1, "dead_lettered": 1, "lost": 1, "consumed": 0}
+    assert result.verdict is Verdict.FAULTY
+
+
+def test_a_row_that_stands_twice_is_told() -> None:
+    result = archived(1, 2, 2, 3).audit(flow("ewr/orders", "table:/lake/orders", ARCHIVED), routes=[ARCHIVED])
+    assert counts(result, "arrived", "duplicated", "lost") == {"arrived": 3, "duplicated": 1, "lost": 0}
+
+
+def test_a_topic_that_is_kept_in_a_table_is_compared_with_its_audit_subscription() -> None:
+    entities = archived(1, 3, 4)
+    for number in (1, 2, 3, 4):
+        entities.put("ewr/orders/Subscriptions/audit", number)
+    told = flow("ewr/orders", "table:/lake/orders", ARCHIVED, witness="ewr/orders/Subscriptions/audit")
+    result = entities.audit(told, routes=[ARCHIVED], now_ms=10_000_000)
+    assert counts(result, "entered", "arrived", "lost") == {"entered": 4, "arrived": 3, "lost": 1}
+    entities.put("table:/lake/orders", 2, body=b"another content")
+    result = entities.audit(told, routes=[ARCHIVED], now_ms=10_000_000)
+    assert result.verdict is Verdict.FAULTY
+
+
+def test_a_table_that_has_everything_is_clean() -> None:
+    result = archived(1, 2, 3).audit(flow("ewr/orders", "table:/lake/orders", ARCHIVED), routes=[ARCHIVED])
+    assert result.verdict is Verdict.CLEAN
+    assert result.clean

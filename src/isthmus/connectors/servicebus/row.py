@@ -31,6 +31,7 @@ __all__ = [
     "DECODED_SCHEMA",
     "RAW_DDL",
     "RAW_SCHEMA",
+    "UNREADABLE_BODY",
     "decoded_batch",
     "encode",
     "raw_batch",
@@ -239,7 +240,9 @@ def _decode_body(message: bytes, place: tuple[int, int]) -> tuple[bytes | None, 
     parts: list[bytes] = []
     while at < end:
         value, at = codec.decode(message, at + 3)
-        parts.append(bytes(value))
+        if not isinstance(value, bytes):
+            raise CodecError(f"a data section holds {type(value).__name__}, not binary")
+        parts.append(value)
     return b"".join(parts), "data"
 
 

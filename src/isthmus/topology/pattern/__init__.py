@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from isthmus.topology.pattern.active_passive import ActivePassive
 from isthmus.topology.pattern.all_active import AllActive
+from isthmus.topology.pattern.archive import Archive
 from isthmus.topology.pattern.base import Pattern
 from isthmus.topology.pattern.chain import Chain
 from isthmus.topology.pattern.consolidate import Consolidate
@@ -35,13 +36,14 @@ PATTERNS: dict[str, Pattern] = {
         Chain(),
         StreamToQueue(),
         QueueToStream(),
+        Archive(),
     )
 }
 
 LOG_PATTERNS = ("stream-to-queue", "queue-to-stream")
 """Patterns between a log and a queue or topic."""
 
-TAKE_LOGS = ("copy", "move", "consolidate", "split")
+TAKE_LOGS = ("copy", "move", "consolidate", "split", "archive")
 """Patterns whose target, or source and target, may be logs; the others need subscriptions, rules and dead-letter queues everywhere."""
 
 PLANNED = (

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from isthmus.topology.document import Document, Values
+from isthmus.topology.ledger import LEDGER
 from isthmus.topology.model import Federation, Flow, NamespaceRef, Route, Task
 from isthmus.topology.rate import RATE
 from isthmus.topology.setting import Kind, Setting, Spec
@@ -53,6 +54,7 @@ COMMON = (
         example="[{filter: \"carrier = 'UA'\"}]",
     ),
     RATE,
+    LEDGER,
     Setting(
         name="canary",
         kind=Kind.DURATION,

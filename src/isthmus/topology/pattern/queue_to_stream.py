@@ -100,6 +100,7 @@ SPEC = Spec(
         common("refused"),
         common("steps"),
         common("rate"),
+        common("ledger"),
         *COMMON_PLANNED,
     ),
 )

@@ -125,6 +125,7 @@ SPEC = Spec(
         common("ordering"),
         common("steps"),
         common("rate"),
+        common("ledger"),
         *COMMON_PLANNED,
     ),
 )

@@ -36,7 +36,7 @@ from isthmus.topology.pattern.subscription import AUDIT
 from isthmus.topology.pattern.transfer_log import check_logs, log_options, log_states, logs_of, with_logs
 from isthmus.topology.state import EntityState, QueueState, RuleState, SubscriptionState, TopicState, WantedState
 
-__all__ = ["Transfer", "TransferPattern", "TransferTask", "flow", "places_of"]
+__all__ = ["Transfer", "TransferPattern", "TransferTask", "emptied", "flow", "places_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +244,7 @@ def _same(first: Endpoint, second: Endpoint) -> bool:
     return first.alias == second.alias and first.entity.lower() == second.entity.lower()
 
 
-def _emptied(task: Task) -> dict[tuple[str, str], Endpoint]:
+def emptied(task: Task) -> dict[tuple[str, str], Endpoint]:
     """The entities of which a task takes the only copy."""
     if not isinstance(task, TransferTask):
         return {}
@@ -257,11 +257,11 @@ def _emptied(task: Task) -> dict[tuple[str, str], Endpoint]:
 
 
 def _check_emptied(task: TransferTask, federation: Federation, document: Document) -> None:
-    mine = _emptied(task)
+    mine = emptied(task)
     for other in federation.tasks.values():
         if other.name == task.name:
             break
-        for key in mine.keys() & _emptied(other).keys():
+        for key in mine.keys() & emptied(other).keys():
             document.fault(
                 task.place,
                 f"task {other.name} empties {mine[key]} already: each message would go to one of the two only",

@@ -1,0 +1,129 @@
+"""`isthmus replay`: send messages of an archive again."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Annotated
+
+import typer
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("replay")(run)
+
+
+def run(
+    file: Annotated[str, typer.Argument(help="The federation file.")],
+    task: Annotated[str, typer.Argument(help="A task of pattern archive.")],
+    to: Annotated[str, typer.Argument(metavar="ALIAS/ENTITY", help="The queue or topic to send to, e.g. ewr/orders.")],
+    after: Annotated[
+        str, typer.Option("--from", help="Enqueued at this time or later, e.g. 2026-11-23T12:00:00Z.")
+    ] = "",
+    before: Annotated[str, typer.Option("--until", help="Enqueued before this time.")] = "",
+    session: Annotated[str | None, typer.Option(help="Of this session only.")] = None,
+    where: Annotated[
+        str, typer.Option(help="A SQL filter, as subscriptions have them, e.g. \"carrier = 'UA' AND sys.Label = 'x'\".")
+    ] = "",
+    count: Annotated[int, typer.Option(help="At most so many, the oldest first; 0: all.", min=0)] = 0,
+    keep_message_ids: Annotated[
+        bool,
+        typer.Option("--keep-message-ids", help="Send them with the MessageIds that they had; else they get new ones."),
+    ] = False,
+    name: Annotated[
+        str,
+        typer.Option(
+            help="Names the replay in its messages. Run again under the same name, messages get the same new ids again, and a target "
+            "that detects duplicates drops those that it has."
+        ),
+    ] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this only the count is told.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Send messages of an archive again, in the order that they had, with every type.
+
+    Each message bears the application property `isthmus-replay`: the name of the replay, and where the message came from. Exit code 1 if a
+    row of the archive is damaged, or a message was refused.
+    """
+    from pathlib import Path
+
+    from isthmus.cli._progress import progress
+    from isthmus.errors import InvalidArgumentError
+    from isthmus.operations.replay import Replay, Replayed, chosen, parse_moment, replay
+    from isthmus.replication.reach import Reach
+    from isthmus.topology.model import Endpoint
+    from isthmus.topology.pattern.archive import ArchiveTask
+    from isthmus.topology.source import load
+
+    federation = load(file)
+    declared = federation.tasks.get(task)
+    if not isinstance(declared, ArchiveTask):
+        archives = [each.name for each in federation.tasks.values() if isinstance(each, ArchiveTask)]
+        raise InvalidArgumentError(
+            f"{file} has no task {task} of pattern archive; it has {', '.join(archives) or 'none'}"
+        )
+    alias, _, entity = to.partition("/")
+    if alias not in federation.namespaces or not entity or federation.namespaces[alias].is_log:
+        raise InvalidArgumentError(f"{to}: write ALIAS/ENTITY of a queue or topic, with an alias of {file}")
+    wanted = Replay(
+        name=name or uuid.uuid4().hex[:12],
+        after=parse_moment("--from", after),
+        before=parse_moment("--until", before),
+        session=session,
+        where=where,
+        count=count,
+        keeps_ids=keep_message_ids,
+    )
+    table = Path(declared.table)
+    if keep_message_ids:
+        _refuse_detection(federation.namespaces[alias], entity)
+    if yes:
+        with Reach(federation, "isthmus-replay") as reach:
+            client = reach.open(Endpoint(alias, entity))
+            try:
+                with progress(f"sending to {to}", quiet=as_json) as note:
+                    done = replay(client, entity, table, wanted, on_progress=note)
+            finally:
+                client.close(1.0)
+    else:
+        done = Replayed()
+        for _ in chosen(table, wanted, done):
+            pass
+    told = {"chosen": done.chosen, "sent": done.sent, "damaged": done.damaged, "name": wanted.name, "dry_run": not yes}
+    if as_json:
+        print(json.dumps({"file": file, "task": task, "to": to, **told, "first_damage": done.first_damage}))
+    elif yes:
+        print(f"{done.sent:,} messages were sent to {to}; name of the replay: {wanted.name}")
+    else:
+        print(f"{done.chosen:,} messages would be sent to {to}; --yes sends them")
+    if done.damaged:
+        if not as_json:
+            typer.echo(f"{done.damaged:,} rows are damaged and not sent, first: {done.first_damage}", err=True)
+        raise typer.Exit(1)
+
+
+def _refuse_detection(namespace: object, entity: str) -> None:
+    """Refuse a target that would drop messages for their MessageIds."""
+    from isthmus.errors import InvalidArgumentError
+    from isthmus.operations.detection import find_detection
+    from isthmus.operations.target import find_target
+    from isthmus.topology.model import NamespaceRef
+
+    assert isinstance(namespace, NamespaceRef)
+    if namespace.connection is None:
+        raise InvalidArgumentError(
+            f"whether {namespace.alias}/{entity} detects duplicates cannot be asked without a connection string; leave out --keep-message-ids"
+        )
+    found = find_detection(find_target(str(namespace.connection), namespace.ca_file).read_entity, entity)
+    for detecting, window in found.detecting.items():
+        raise InvalidArgumentError(
+            f"{namespace.alias}/{detecting} detects duplicates: it would drop a message whose MessageId came within {window}; leave out "
+            "--keep-message-ids"
+        )
+    for unknown, why in found.unknown.items():
+        raise InvalidArgumentError(
+            f"whether {namespace.alias}/{unknown} detects duplicates cannot be told ({why}); leave out --keep-message-ids"
+        )

@@ -1,0 +1,104 @@
+"""Targets with an account, as a connector of the bridge: around the connector of the kind that the route leads to."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from isthmus.bridge import registry
+from isthmus.bridge.port import Capabilities, SourcePool, Target, TargetPool
+from isthmus.bridge.refusal import Refusal
+from isthmus.bridge.route_spec import End
+from isthmus.connectors.ledger.file import LedgerFile
+from isthmus.connectors.ledger.target import LedgerTarget
+from isthmus.errors import InvalidArgumentError
+
+__all__ = ["CONNECTOR", "KIND", "LedgerConnector", "LedgerTargets", "with_ledger"]
+
+KIND = "ledger"
+
+
+def with_ledger(target: End, route: str, path: Path) -> End:
+    """The target of a route with an account of what it takes.
+
+    Args:
+        target: the target.
+        route: the name of the route.
+        path: the ledger's folder.
+    """
+    inner = {"kind": target.kind, "options": dict(target.options)}
+    return End(KIND, target.alias, {"path": str(path), "route": route, "target": json.dumps(inner)})
+
+
+class LedgerTargets:
+    """The targets of one process: pools of the kinds that they lead to."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, TargetPool] = {}
+
+    def target(self, key: int, options: Mapping[str, str], *, origin_identity: str = "") -> Target:
+        """A target that is not open yet.
+
+        Raises:
+            ConfigError: an option is of no use.
+        """
+        inner = json.loads(options["target"])
+        kind = inner["kind"]
+        if kind not in self._pools:
+            self._pools[kind] = registry.connector(kind).targets()
+        target = self._pools[kind].target(key, inner["options"], origin_identity=origin_identity)
+        return LedgerTarget(target, options["route"], LedgerFile(Path(options["path"])))
+
+    def descriptors(self) -> Sequence[tuple[int, int]]:
+        """What to poll."""
+        return [each for pool in self._pools.values() for each in pool.descriptors()]
+
+    def deadline(self, now: float) -> float:
+        """When `service` has something to do though no descriptor is ready."""
+        return min((pool.deadline(now) for pool in self._pools.values()), default=math.inf)
+
+    def service(self, ready: Mapping[int, int], now: float) -> Sequence[int]:
+        """The keys of the ends that have something to tell."""
+        return list(self._service(ready, now))
+
+    def _service(self, ready: Mapping[int, int], now: float) -> Iterator[int]:
+        for pool in self._pools.values():
+            yield from pool.service(ready, now)
+
+    def flush(self) -> None:
+        """Writes what is queued."""
+        for pool in self._pools.values():
+            pool.flush()
+
+    def close(self) -> None:
+        """Closes everything."""
+        for pool in self._pools.values():
+            pool.close()
+
+
+class LedgerConnector:
+    """The kind `ledger`."""
+
+    kind = KIND
+    capabilities = Capabilities(reads=False)
+
+    def sources(self) -> SourcePool:
+        """There are none.
+
+        Raises:
+            InvalidArgumentError: always.
+        """
+        raise InvalidArgumentError("a ledger is kept at a target; it is no source")
+
+    def targets(self) -> TargetPool:
+        """A new pool."""
+        return LedgerTargets()
+
+    def refusal_of(self, error: Exception) -> Refusal:
+        """What an error means for a message, whatever the kind of the target."""
+        return registry.connector("servicebus").refusal_of(error)
+
+
+CONNECTOR = LedgerConnector()

@@ -1,0 +1,129 @@
+"""A target that keeps an account of what another target takes.
+
+What it is: a target on the port around the target of a route. It notes an outcome before the route is told of it, so that nothing is
+settled at its source that the account does not have. What it is not: the account's files (`file`).
+
+Invariants:
+    I1. Outcomes are appended before they are passed on.
+    I2. While the account cannot be written nothing is told: the route waits, and its messages stay at the source.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+from isthmus.bridge.delivery_event import Lost, Outcome, Send
+from isthmus.bridge.port import Copies, Target, TargetEvent
+from isthmus.bridge.refusal import RefusalKind
+from isthmus.connectors.ledger.file import LedgerFile
+from isthmus.connectors.spool.block import Record
+
+__all__ = ["LedgerTarget"]
+
+log = logging.getLogger(__name__)
+
+_TICK_SECONDS = 5.0
+_RETRY_SECONDS = 1.0
+
+
+class LedgerTarget:
+    """A target with an account.
+
+    Args:
+        inner: what takes the messages.
+        route: the name of the route.
+        file: takes the account.
+    """
+
+    def __init__(self, inner: Target, route: str, file: LedgerFile) -> None:
+        self._inner = inner
+        self._route = route
+        self._file = file
+        self._sent: deque[Sequence[bytes]] = deque()  # payloads of deliveries without outcome, in order
+        self._early: dict[int, Sequence[bytes]] = {}
+        self._first = 0
+        self._records: list[Record] = []
+        self._events: list[TargetEvent] = []  # that wait until they are noted
+        self._told = ""
+
+    def open(self) -> None:
+        """Begins to connect."""
+        self._forget()
+        self._inner.open()
+
+    def poll(self, now: float) -> Sequence[TargetEvent]:
+        """What happened since the last call, once it is noted."""
+        for event in self._inner.poll(now):
+            if isinstance(event, Outcome):
+                self._records += self._noted(event)
+            elif isinstance(event, Lost):
+                self._forget()
+            self._events.append(event)
+        try:
+            if self._records:
+                self._file.append(self._records)
+                self._records = []
+            self._file.tick()
+        except OSError as error:
+            text = (
+                f"the ledger of route {self._route} cannot be written, and the route waits: {error.strerror or error}"
+            )
+            if text != self._told:
+                log.error("%s", text)
+            self._told = text
+            return ()
+        self._told = ""
+        events, self._events = self._events, []
+        return events
+
+    def deadline(self, now: float) -> float:
+        """When `poll` has something to do though nothing came."""
+        due = self._inner.deadline(now)
+        if self._told:
+            return min(due, now + _RETRY_SECONDS)
+        return min(due, now + _TICK_SECONDS) if self._file.is_open or self._records else due
+
+    def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
+        """The copies of messages as the target takes them; those that are not sent are noted with what becomes of them."""
+        made = self._inner.copies(data, offsets, now_ms)
+        for row, what in made.disposed:
+            outcome = f"{what.kind}: {what.reason}" if what.reason else what.kind
+            self._records.append(self._record(outcome, data[offsets[row] : offsets[row + 1]]))
+        return made
+
+    def send(self, send: Send) -> None:
+        """Queues deliveries."""
+        if send.is_envelope:
+            self._sent.append(send.payloads)
+        else:
+            self._sent.extend((payload,) for payload in send.payloads)
+        self._inner.send(send)
+
+    def close(self) -> None:
+        """Ends it."""
+        self._inner.close()
+        self._file.close()
+        self._forget()
+
+    def _noted(self, outcome: Outcome) -> list[Record]:
+        found: list[Record] = []
+        for ordinal in range(outcome.first, outcome.last + 1):
+            while self._first <= ordinal and self._sent:
+                self._early[self._first] = self._sent.popleft()
+                self._first += 1
+            payloads = self._early.pop(ordinal, ())
+            if outcome.refusal is None:
+                found += (self._record("moved", payload) for payload in payloads)
+            elif outcome.refusal.kind is RefusalKind.MESSAGE:
+                found += (self._record(f"refused: {outcome.refusal.reason}", payload) for payload in payloads)
+        return found
+
+    def _record(self, outcome: str, message: bytes) -> Record:
+        return Record(f"{self._route}\n{outcome}", -1, 0, message)
+
+    def _forget(self) -> None:
+        self._sent.clear()
+        self._early.clear()
+        self._first = 0

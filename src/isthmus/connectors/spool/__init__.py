@@ -1,0 +1,1 @@
+"""The durable spool: segment files that a route writes and a Spark query reads (docs/explanation/spool.md)."""

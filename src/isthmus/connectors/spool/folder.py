@@ -1,0 +1,150 @@
+"""The folder of a spool: its files and their names.
+
+What it is: where the files lie, how each is written so that a crash leaves the old or the new content, and the errors of a spool. What it
+is not: the writing of segments (`writer`), or their reading (`reader`). docs/explanation/spool.md.
+
+    id                      identity of the spool, made once
+    lock                    held by the process that writes
+    segments/NUMBER.seg     blocks; NUMBER is that of the segment's first record in the spool
+    durable                 how far the last segment is on disk, for readers
+    seen                    what has come, up to the last segment (`seen`)
+    released                number of the first record whose segment has not been given up
+    quarantine/             segments in which bytes were damaged, and what is known of each
+
+Invariants:
+    I1. `durable` is written after the bytes that it tells of are on disk.
+    I2. `released` is on disk before a segment is deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import uuid
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+from isthmus.errors import IsthmusError
+
+__all__ = ["Durable", "SpoolError", "SpoolFolder", "SpoolInUseError", "sync_folder", "write_whole"]
+
+_DURABLE = struct.Struct(">qqq")
+_SUFFIX = ".seg"
+_DIGITS = 20
+
+
+class SpoolError(IsthmusError):
+    """A spool cannot be written or read."""
+
+    code = "spool"
+    retryable = True
+
+
+class SpoolInUseError(SpoolError):
+    """Another process writes the spool."""
+
+    code = "spool-in-use"
+
+
+class Durable(NamedTuple):
+    """How far a spool is on disk: the last segment, its bytes, and the number of the next record."""
+
+    segment: int
+    position: int
+    number: int
+
+
+class SpoolFolder:
+    """The files of a spool.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.segments = path / "segments"
+        self.quarantine = path / "quarantine"
+        self.lock = path / "lock"
+
+    def make(self) -> None:
+        """Make what is missing.
+
+        Raises:
+            OSError: that cannot be.
+        """
+        self.segments.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not (self.path / "id").exists():
+            write_whole(self.path / "id", uuid.uuid4().hex.encode())
+
+    def identity(self) -> str:
+        """Which spool it is; empty where it has not been made."""
+        try:
+            return (self.path / "id").read_text(encoding="ascii")
+        except FileNotFoundError:
+            return ""
+
+    def segment(self, number: int) -> Path:
+        """The file of the segment that begins with a record."""
+        return self.segments / f"{number:0{_DIGITS}d}{_SUFFIX}"
+
+    def numbers(self) -> list[int]:
+        """The segments that stand, by the number of their first record, ascending."""
+        try:
+            names = os.listdir(self.segments)
+        except FileNotFoundError:
+            return []
+        return sorted(int(name[:_DIGITS]) for name in names if name.endswith(_SUFFIX) and name[:_DIGITS].isdigit())
+
+    def durable(self) -> Durable | None:
+        """How far the last segment is on disk; None where that is not known."""
+        try:
+            data = (self.path / "durable").read_bytes()
+        except FileNotFoundError:
+            return None
+        if len(data) != _DURABLE.size + 4 or zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "big"):
+            return None
+        return Durable(*_DURABLE.unpack(data[:-4]))
+
+    def open_durable(self) -> int:
+        """A descriptor for `write_durable`."""
+        return os.open(self.path / "durable", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    @staticmethod
+    def write_durable(descriptor: int, durable: Durable) -> None:
+        """Tell readers how far the spool is on disk. It is not synced: an older one only makes readers wait."""
+        data = _DURABLE.pack(*durable)
+        os.pwrite(descriptor, data + zlib.crc32(data).to_bytes(4, "big"), 0)
+
+    def released(self) -> int:
+        """Number of the first record that may still be needed."""
+        try:
+            return int((self.path / "released").read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return 0
+
+    def write_released(self, number: int) -> None:
+        """Nothing before this record is needed any more."""
+        write_whole(self.path / "released", str(number).encode())
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace a file in one step; it is on disk then."""
+    temporary = path.with_name(path.name + ".new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Put a folder's entries on disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

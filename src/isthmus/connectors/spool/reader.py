@@ -1,0 +1,229 @@
+"""The reading of a spool: how far a batch goes, what it holds, and the giving up of segments.
+
+What it is: plain functions of the folder's files, so that a batch that is read twice is the same both times. Any number of processes may
+read while one writes. What it is not: Spark (`spark.source`). docs/explanation/spool.md.
+
+Invariants:
+    I1. Nothing is read that is not on disk.
+    I2. A range that is read twice gives the same records.
+    I3. A segment is given up only by `release`, and only whole; one in which bytes are damaged is kept in quarantine, with a note of what
+        is missing.
+    I4. A segment that is missing and was not given up is an error that names it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from isthmus.connectors.spool.block import Block, Damage, Record, decode, walk
+from isthmus.connectors.spool.folder import SpoolError, SpoolFolder, sync_folder, write_whole
+
+__all__ = ["Place", "Range", "SpoolMissingError", "SpoolReader"]
+
+log = logging.getLogger(__name__)
+
+
+class SpoolMissingError(SpoolError):
+    """A segment that is still needed is missing."""
+
+    code = "spool-missing"
+    retryable = False
+
+
+class Place(NamedTuple):
+    """A place between two records: the segment, the position in it in bytes, and the number of the next record."""
+
+    segment: int
+    position: int
+    number: int
+
+
+class Range(NamedTuple):
+    """A part of one segment, from one block to another."""
+
+    segment: int
+    start: int
+    stop: int
+
+
+class SpoolReader:
+    """Reads one spool.
+
+    Args:
+        path: its folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._folder = SpoolFolder(path)
+        self._told: set[int] = set()
+
+    @property
+    def identity(self) -> str:
+        """Which spool it is; empty where it has not been made yet."""
+        return self._folder.identity()
+
+    def first(self) -> Place:
+        """Where reading begins that has read nothing yet."""
+        numbers = self._folder.numbers()
+        number = numbers[0] if numbers else self._folder.released()
+        return Place(number, 0, number)
+
+    def last(self) -> Place:
+        """How far there is something to read."""
+        numbers = self._folder.numbers()
+        durable = self._folder.durable()
+        if durable is not None and durable.segment in numbers[-2:]:
+            return Place(*durable)
+        # The last segment counts once its writer says how far it is on disk.
+        return Place(numbers[-1], 0, numbers[-1]) if numbers else self.first()
+
+    def end(self, start: Place, limit_bytes: int) -> Place:
+        """Where a batch ends that begins at `start` and has about so many bytes at most, but one block at least.
+
+        Raises:
+            SpoolMissingError: a segment is missing that was not given up.
+        """
+        last = self.last()
+        at, left = self._standing(start), limit_bytes
+        while left > 0 and at.number < last.number:
+            stop = last.position if at.segment == last.segment else None
+            with self._bytes(at.segment) as data:
+                for block in walk(data, at.position, stop):
+                    if isinstance(block, Damage):
+                        self._tell(at.segment, block)
+                        left -= block.stop - block.start
+                        at = at._replace(position=block.stop)
+                        continue
+                    at = Place(at.segment, block.stop, block.end)
+                    left -= block.stop - block.start
+                    if left <= 0:
+                        break
+                else:
+                    if at.segment == last.segment:
+                        return last
+                    following = next(each for each in self._folder.numbers() if each > at.segment)
+                    at = Place(following, 0, following)
+        return at
+
+    def ranges(self, start: Place, end: Place, part_bytes: int) -> list[Range]:
+        """The parts of a batch, each of about so many bytes.
+
+        Raises:
+            SpoolMissingError: a segment is missing that was not given up.
+        """
+        found: list[Range] = []
+        at = self._standing(start)
+        numbers = [each for each in self._folder.numbers() if at.segment <= each <= end.segment]
+        for number in numbers:
+            begin = at.position if number == at.segment else 0
+            with self._bytes(number) as data:
+                stop = end.position if number == end.segment else len(data)
+                for each in walk(data, begin, stop):
+                    if each.stop - begin >= part_bytes:
+                        found.append(Range(number, begin, each.stop))
+                        begin = each.stop
+                if begin < stop:
+                    found.append(Range(number, begin, stop))
+        return found
+
+    def blocks(self, part: Range) -> Iterator[tuple[Block, list[Record]]]:
+        """The blocks of a part with their records; damaged bytes are passed over."""
+        with self._bytes(part.segment) as data:
+            for block in walk(data, part.start, part.stop):
+                if isinstance(block, Block):
+                    yield block, list(decode(data, block))
+
+    def release(self, before: Place) -> None:
+        """Give up the segments that end before a place."""
+        numbers = self._folder.numbers()
+        gone = [
+            number for number, following in pairwise(numbers) if following <= before.number and number < before.segment
+        ]
+        if not gone:
+            return
+        following = numbers[numbers.index(gone[-1]) + 1]
+        if following > self._folder.released():
+            self._folder.write_released(following)
+        for number in gone:
+            end = numbers[numbers.index(number) + 1]
+            missing = self._missing(number, end)
+            if missing:
+                self._set_aside(number, end, missing)
+            else:
+                self._folder.segment(number).unlink(missing_ok=True)
+        sync_folder(self._folder.segments)
+
+    # ---- segments
+
+    def _standing(self, start: Place) -> Place:
+        """The place, or the first that stands behind it where its segment was given up."""
+        numbers = self._folder.numbers()
+        if start.segment in numbers or not numbers:
+            return start
+        behind = next((each for each in numbers if each > start.segment), None)
+        if behind is None or behind > max(self._folder.released(), start.number):
+            raise SpoolMissingError(
+                f"segment {self._folder.segment(start.segment)} is missing, and no batch that read it has committed; put it back, or "
+                "accept the loss of its messages by deleting the checkpoint of the task's table query"
+            )
+        return Place(behind, 0, behind)
+
+    @contextmanager
+    def _bytes(self, number: int) -> Iterator[bytes]:
+        path = self._folder.segment(number)
+        try:
+            with path.open("rb") as file:
+                if not path.stat().st_size:
+                    yield b""
+                    return
+                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                    yield data  # type: ignore[misc]  # what `walk` and `decode` use of bytes, a map has
+        except FileNotFoundError as error:
+            raise SpoolMissingError(f"segment {path} is missing, though it is to be read now") from error
+
+    def _missing(self, number: int, end: int) -> list[tuple[int, int]]:
+        """The records of a segment that cannot be read, as ranges."""
+        found: list[tuple[int, int]] = []
+        at = number
+        with self._bytes(number) as data:
+            for each in walk(data):
+                if isinstance(each, Damage):
+                    continue
+                if each.first > at:
+                    found.append((at, each.first))
+                at = each.end
+        return [*found, (at, end)] if at < end else found
+
+    def _set_aside(self, number: int, end: int, missing: list[tuple[int, int]]) -> None:
+        """Keep a segment in which bytes are damaged, with a note."""
+        path, folder = self._folder.segment(number), self._folder.quarantine
+        folder.mkdir(mode=0o700, exist_ok=True)
+        count = sum(stop - start for start, stop in missing)
+        note = {"segment": path.name, "records": [number, end], "missing": missing, "messages": count}
+        write_whole(folder / f"{path.stem}.json", json.dumps(note).encode())
+        with suppress(FileNotFoundError):
+            path.replace(folder / path.name)
+        sync_folder(folder)
+        log.error(
+            "spool segment %s is damaged: %d messages that were settled at their source cannot be read; it is kept as %s",
+            path,
+            count,
+            folder / path.name,
+        )
+
+    def _tell(self, segment: int, damage: Damage) -> None:
+        if segment not in self._told:
+            self._told.add(segment)
+            log.error(
+                "spool segment %s is damaged from byte %d to %d; what else it holds is read",
+                self._folder.segment(segment),
+                damage.start,
+                damage.stop,
+            )

@@ -1,0 +1,111 @@
+"""Which messages a spool has received, so that one that comes again is kept once.
+
+What it is: for each entity that messages are received from, the sequence numbers that have come, as ranges, and the epoch in which they
+were given. A message comes again when the acknowledgement of its settlement was lost. What it is not: the files (`writer`).
+
+An epoch ends when an entity is deleted and made again under its name: numbers begin at 1 again. Within an epoch a higher number was
+enqueued later. So a message whose number is not above all that came, but which was enqueued after all of them, is the first of a new
+epoch. Numbers are compared within a partition, which stands in their bits from 48 on. docs/explanation/spool.md, "What comes twice".
+
+Invariants:
+    I1. A message that comes again is known, however late, unless `RANGES` gaps came since: then it counts as new, and may stand twice.
+    I2. A message of a new epoch is never taken for one of the epoch before.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from isthmus.bridge.index_set import IndexSet
+
+__all__ = ["RANGES", "Seen"]
+
+_PARTITION_SHIFT = 48
+
+RANGES = 1_000_000
+"""Ranges kept of one partition; one takes about 80 bytes. Gaps are left by messages that other receivers took or that a rule kept out."""
+
+
+@dataclass(slots=True)
+class _Partition:
+    epoch: int = 0
+    newest_ms: int = 0
+    highest: int = -1
+    numbers: IndexSet = field(default_factory=IndexSet)
+
+
+class Seen:
+    """What has come, by the key of the entity and the partition.
+
+    Args:
+        ranges: kept of one partition; the lowest are forgotten.
+    """
+
+    def __init__(self, ranges: int = RANGES) -> None:
+        self._ranges = ranges
+        self._partitions: dict[tuple[str, int], _Partition] = {}
+
+    def add(self, key: str, sequence: int, enqueued_ms: int) -> bool:
+        """Note a message; whether it is new. One without a number always is."""
+        if sequence < 0:
+            return True
+        place = key, sequence >> _PARTITION_SHIFT
+        seen = self._partitions.get(place)
+        if seen is None:
+            seen = self._partitions[place] = _Partition()
+        if sequence <= seen.highest:
+            if enqueued_ms > seen.newest_ms:
+                seen.epoch += 1
+                seen.numbers.clear()
+                seen.highest = -1
+            elif sequence in seen.numbers:
+                return False
+        seen.numbers.add(sequence, sequence + 1)
+        seen.highest = max(seen.highest, sequence)
+        seen.newest_ms = max(seen.newest_ms, enqueued_ms)
+        if seen.numbers.ranges > self._ranges:
+            seen.numbers.remove(*seen.numbers.first())
+        return True
+
+    def restore(self, key: str, sequence: int, enqueued_ms: int, epoch: int) -> None:
+        """Note what a segment holds, which was new when it was written."""
+        if sequence < 0:
+            return
+        seen = self._partitions.setdefault((key, sequence >> _PARTITION_SHIFT), _Partition())
+        if epoch > seen.epoch:
+            seen.epoch, seen.highest, seen.newest_ms = epoch, -1, 0
+            seen.numbers.clear()
+        if epoch == seen.epoch:
+            seen.numbers.add(sequence, sequence + 1)
+            seen.highest = max(seen.highest, sequence)
+            seen.newest_ms = max(seen.newest_ms, enqueued_ms)
+
+    def epoch(self, key: str, sequence: int) -> int:
+        """How often the numbers of an entity's partition have begun again."""
+        seen = self._partitions.get((key, sequence >> _PARTITION_SHIFT))
+        return seen.epoch if seen is not None else 0
+
+    def to_text(self) -> str:
+        """For `from_text`."""
+        return json.dumps(
+            [
+                [key, partition, each.epoch, each.newest_ms, each.highest, list(each.numbers)]
+                for (key, partition), each in self._partitions.items()
+            ],
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_text(cls, text: str, ranges: int = RANGES) -> Seen:
+        """What `to_text` wrote.
+
+        Raises:
+            ValueError: the text is none of that.
+        """
+        made = cls(ranges)
+        for key, partition, epoch, newest_ms, highest, numbers in json.loads(text):
+            seen = made._partitions[key, partition] = _Partition(int(epoch), int(newest_ms), int(highest))
+            for start, stop in numbers:
+                seen.numbers.add(int(start), int(stop))
+        return made

@@ -1,0 +1,114 @@
+"""The Spark data source `isthmus_spool`: what Spark calls to read a spool.
+
+What it is: a streaming read in micro-batches. Offsets name the spool, a segment, a position in it and the number of the next record, so
+that a batch that Spark repeats has the same rows. Segments are given up when Spark has committed a batch beyond them.
+Specification: PySpark documentation, "Python Data Source API"; docs/explanation/spool.md. What it is not: the files (`reader`).
+
+Invariants:
+    I1. A batch that Spark repeats has the same rows: its offsets name them.
+    I2. Nothing is given up before Spark has committed the batch that read it.
+    I3. Offsets of another spool, one that stood under the path before, read this one from its beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from isthmus.connectors.spool.option import ReadOptions, read_options
+from isthmus.connectors.spool.reader import Place, Range, SpoolReader
+from isthmus.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["SpoolDataSource", "SpoolStreamReader"]
+
+
+class SpoolDataSource(DataSource):
+    """`format("isthmus_spool")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "isthmus_spool"
+
+    def schema(self) -> str:
+        from isthmus.connectors.spool.row import ARCHIVE_DDL, MESSAGE_DDL
+
+        return ARCHIVE_DDL if read_options(self.options).rows == "archive" else MESSAGE_DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        raise InvalidArgumentError("isthmus_spool reads streams only: write spark.readStream")
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return SpoolStreamReader(read_options(self.options))
+
+
+class SpoolPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, number: int, part: Range) -> None:
+        super().__init__(number)
+        self.part = part
+
+    def __repr__(self) -> str:
+        return f"SpoolPartition({self.part})"
+
+
+class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming read; at the driver but for `read`."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self._spool = SpoolReader(options.path)
+        self._last: Place | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return self._told(self._spool.first())
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._last = self._spool.last()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        place = self._place(start)
+        if self._last is not None and place.number >= self._last.number:
+            return self._told(place)
+        return self._told(self._spool.end(place, self.options.batch_bytes))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if end["spool"] != self._spool.identity:
+            return []  # what it named is gone, and its rows were committed or are lost
+        parts = self._spool.ranges(self._place(start), _place_of(end), self.options.part_bytes)
+        return [SpoolPartition(number, part) for number, part in enumerate(parts)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if end["spool"] == self._spool.identity:
+            self._spool.release(_place_of(end))
+
+    def stop(self) -> None:
+        """Nothing is open."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from isthmus.connectors.spool.row import batch_of
+
+        assert isinstance(partition, SpoolPartition)
+        identity = self._spool.identity
+        for block, records in self._spool.blocks(partition.part):
+            yield batch_of(self.options.rows, identity, block.first, block.written_ms, records)
+
+    def _told(self, place: Place) -> dict[str, Any]:
+        return {"spool": self._spool.identity, **place._asdict()}
+
+    def _place(self, offset: dict[str, Any]) -> Place:
+        identity = self._spool.identity
+        if offset["spool"] != identity and identity:
+            return self._spool.first()
+        return _place_of(offset)
+
+
+def _place_of(offset: dict[str, Any]) -> Place:
+    return Place(int(offset["segment"]), int(offset["position"]), int(offset["number"]))

@@ -1,0 +1,201 @@
+"""Messages of an archive sent again.
+
+What it is: the choice of rows (a window of time, a session, a SQL filter), and their sending in the order in which the source had them, with
+every type that they had. docs/how-to/archive-messages.md. What it is not: exactly once: a replay that was killed is run again under its
+name, and a target that detects duplicates drops what it has.
+
+Each message that is sent bears the application property `isthmus-replay`, the name of the replay and where the message came from. What
+routes wrote into it is taken off: it is a new message.
+
+Invariants:
+    I1. A row whose digest does not fit is not sent; it is counted, and told.
+    I2. New ids are the same each time that a replay of a name sends a message.
+    I3. A message that the target refuses ends the replay; what was sent before it is told.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from isthmus.connectors.servicebus.row import UNREADABLE_BODY
+from isthmus.connectors.spool.row import restore
+from isthmus.entities.amend import with_message_id, with_properties
+from isthmus.entities.parse import HeadCache, split
+from isthmus.errors import InvalidArgumentError, IsthmusError
+from isthmus.message.name import OWN_PROPERTIES, RULE_NAME
+from isthmus.operations.deliver import deliver
+from isthmus.operations.look import Progress
+from isthmus.operations.message import make_choice, sent_again
+from isthmus.replication.archive.peek import rows_of
+from isthmus.transport import Client, Sender
+
+__all__ = ["MARK", "Replay", "Replayed", "chosen", "parse_moment", "replay", "replayed_message"]
+
+MARK = "isthmus-replay"
+_AT_ONCE = 100
+_SPACE = uuid.UUID("5b0d2c34-5b35-4f0e-9b1c-0d1a6a7d9e11")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What is sent, and how.
+
+    Attributes:
+        name: of the replay; part of marks and new ids.
+        after: the earliest enqueued time; None: from the first.
+        before: the first enqueued time that is not sent any more; None: to the last.
+        session: this session only; None: all.
+        where: a SQL filter in the rules language; empty: all.
+        count: at most so many; 0: all.
+        keeps_ids: whether messages keep their MessageIds.
+    """
+
+    name: str
+    after: datetime | None = None
+    before: datetime | None = None
+    session: str | None = None
+    where: str = ""
+    count: int = 0
+    keeps_ids: bool = False
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What was done.
+
+    Attributes:
+        chosen: messages that were meant.
+        sent: acknowledged by the target.
+        damaged: rows that were meant, and whose digest does not fit.
+        first_damage: which was the first; empty where none was.
+    """
+
+    chosen: int = 0
+    sent: int = 0
+    damaged: int = 0
+    first_damage: str = ""
+
+
+def chosen(table: Path, wanted: Replay, found: Replayed) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """The rows that are meant, with their messages, in the order of the source.
+
+    Args:
+        table: the archive's folder.
+        wanted: which.
+        found: counts them.
+
+    Raises:
+        InvalidArgumentError: there is no archive, or the filter compares a time with a text that is none.
+        RuleSyntaxError: the filter is wrong.
+    """
+    if not (table / "_isthmus" / "archive.json").exists():
+        raise InvalidArgumentError(f"{table} is no archive; name a task of pattern archive that has run")
+    matches = make_choice(wanted.where)
+    for row in rows_of(table, wanted.after, wanted.before):
+        if not _is_meant(row, wanted):
+            continue
+        try:
+            message = restore(row)
+        except ValueError as error:
+            found.damaged += 1
+            found.first_damage = found.first_damage or str(error)
+            continue
+        if wanted.where and (row["body_type"] == UNREADABLE_BODY or not matches(message)):
+            continue
+        found.chosen += 1
+        yield row, message
+        if found.chosen == wanted.count:
+            return
+
+
+def replay(
+    client: Client,
+    path: str,
+    table: Path,
+    wanted: Replay,
+    *,
+    on_progress: Progress = lambda _: None,
+) -> Replayed:
+    """Send what is meant.
+
+    Args:
+        client: connected, authorised for `path`.
+        path: queue or topic. The caller has asked `operations.detection` whether messages may keep their MessageIds.
+        table: the archive's folder.
+        wanted: which messages, and how.
+        on_progress: told how many messages were accepted since the last time.
+
+    Raises:
+        IsthmusError: a message was refused, or the peer is gone; its notes tell how many were sent.
+    """
+    found = Replayed()
+    sender = Sender(client, path).wait_ready()
+    group: list[tuple[dict[str, Any], bytes]] = []
+
+    def send() -> None:
+        messages = [replayed_message(row, message, wanted) for row, message in group]
+        for (row, _), error in zip(group, deliver(client, sender, messages), strict=True):
+            if error is not None:
+                error.add_note(f"message {row['sequence_number']} of {row['source']}; {found.sent} were sent before")
+                raise error
+            found.sent += 1
+        on_progress(len(group))
+        group.clear()
+
+    try:
+        for each in chosen(table, wanted, found):
+            group.append(each)
+            if len(group) == _AT_ONCE:
+                send()
+        if group:
+            send()
+    except IsthmusError as error:
+        if not getattr(error, "__notes__", ()):
+            error.add_note(f"{found.sent} messages were sent before")
+        raise
+    finally:
+        sender.close()
+    return found
+
+
+def replayed_message(row: dict[str, Any], message: bytes, wanted: Replay) -> bytes:
+    """The message as it is sent: without what its broker and routes wrote into it, and marked."""
+    place = f"{row['source']}/{row['sequence_number']}"
+    if row["body_type"] == UNREADABLE_BODY:
+        return message
+    parts = split(message, HeadCache(0))
+    marked = with_properties(parts.rest, {MARK: f"{wanted.name} {place}"}, (*OWN_PROPERTIES, RULE_NAME))
+    parts = parts._replace(rest=marked)
+    if not wanted.keeps_ids:
+        own = f"{wanted.name}\n{row['source_namespace']}\n{place}\n{row['sequence_epoch']}\n{row['spool']}\n{row['spool_number']}"
+        parts = with_message_id(parts, str(uuid.uuid5(_SPACE, own)))
+    return sent_again(parts)
+
+
+def _is_meant(row: dict[str, Any], wanted: Replay) -> bool:
+    moment = row["enqueued_time"] or row["received_time"]
+    if wanted.after is not None and moment < wanted.after:
+        return False
+    if wanted.before is not None and moment >= wanted.before:
+        return False
+    return wanted.session is None or row["session_id"] == wanted.session
+
+
+def parse_moment(option: str, text: str) -> datetime | None:
+    """A time as an operator writes it, ISO 8601, UTC where it names no zone; None where it is empty.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgumentError(f"{option} {text}: write a time as 2026-11-23 or 2026-11-23T12:00:00Z") from None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment

@@ -1,0 +1,1 @@
+"""Archives: what routes received, in tables of Parquet files (docs/how-to/archive-messages.md)."""

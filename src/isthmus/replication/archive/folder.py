@@ -1,0 +1,302 @@
+"""The folder of an archive: Parquet files that appear together, once.
+
+What it is: the commit of a batch's files. A batch is written into a folder of its own, then noted, then its files are moved to where readers
+look. What it is not: the writing of Parquet files, which Spark does (`query`). docs/explanation/spool.md, "Exactly once into a table".
+
+    date=2026-11-23/hour=17/00000000000000000042-0000.parquet     what readers see
+    _isthmus/archive.json       the archive's format and columns
+    _isthmus/lock               held by the run that writes
+    _isthmus/staging/42/        files of a batch before they are moved
+    _isthmus/commits/42.json    the note: the spool, the records from and to, the files
+    _isthmus/spool/             the spool, unless the task names another folder
+
+What a kill leaves: before the note is on disk, a staging folder, which the next start deletes; after it, files that the next start moves.
+So a batch is in the table as a whole or will be, whatever Spark's checkpoint says: `watermark` tells which records the table has.
+
+Invariants:
+    I1. A record of a spool is in the table once: a batch below the watermark is not committed again.
+    I2. A file that readers can see is whole, and its batch has been noted.
+    I3. The note is on disk after the files that it names, and before any of them is moved.
+    I4. One process commits to an archive at a time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isthmus.connectors.spool.folder import sync_folder, write_whole
+from isthmus.errors import IsthmusError
+
+__all__ = ["FORMAT", "ArchiveError", "ArchiveFolder", "Commit", "files_of"]
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+OWN = "_isthmus"
+# Notes that are kept: the last one tells the watermarks, those before it what was committed lately.
+_KEPT = 100
+_DIGITS = 20
+
+
+class ArchiveError(IsthmusError):
+    """An archive cannot be written or read."""
+
+    code = "archive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """The note of a batch.
+
+    Attributes:
+        number: of the batch in this archive, from 1.
+        spool: identity of the spool.
+        start: number of its first record.
+        stop: number of the record behind its last one.
+        rows: how many rows it has.
+        files: where its files are, relative to the archive.
+        watermarks: by spool, the record behind the last one that the table has, this batch included.
+        total: rows of all batches.
+    """
+
+    number: int
+    spool: str
+    start: int
+    stop: int
+    rows: int
+    files: tuple[str, ...]
+    watermarks: dict[str, int]
+    total: int
+
+    def to_json(self) -> str:
+        """As the note has it."""
+        return json.dumps({name: getattr(self, name) for name in self.__slots__})
+
+    @classmethod
+    def from_json(cls, text: str) -> Commit:
+        """What `to_json` wrote."""
+        told: dict[str, Any] = json.loads(text)
+        return cls(**told | {"files": tuple(told["files"])})
+
+
+class ArchiveFolder:
+    """An archive.
+
+    Args:
+        path: its folder.
+        columns: by name, the types of its rows, as text.
+    """
+
+    def __init__(self, path: Path, columns: dict[str, str]) -> None:
+        self.path = path
+        self._columns = columns
+        self._own = path / OWN
+        self._commits = self._own / "commits"
+        self._staging = self._own / "staging"
+        self._lock = -1
+        self._last: Commit | None = None
+
+    # ---- beginning
+
+    def check(self) -> None:
+        """Say what is wrong with the folder, without changing it.
+
+        Raises:
+            ArchiveError: it cannot be written, holds another table, or has other columns.
+        """
+        at = self.path
+        while not at.exists():
+            at = at.parent
+        if not at.is_dir():
+            raise ArchiveError(f"{self.path} cannot be an archive: {at} is no folder")
+        if not os.access(at, os.W_OK | os.X_OK):
+            raise ArchiveError(f"{self.path} cannot be an archive: {at} cannot be written by this user")
+        if not self.path.exists():
+            return
+        own = self._own / "archive.json"
+        if not own.exists():
+            strange = next((each.name for each in self.path.iterdir() if each.name != OWN), "")
+            if strange:
+                raise ArchiveError(
+                    f"{self.path} holds {strange} and is no archive; name an empty folder, or one that does not stand"
+                )
+            return
+        try:
+            told = json.loads(own.read_text(encoding="utf-8"))
+            form, columns = told["format"], dict(told["columns"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ArchiveError(f"{own} cannot be read: {error}") from error
+        if form != FORMAT:
+            raise ArchiveError(f"{self.path} has format {form}, and this release writes {FORMAT}; name another folder")
+        for name in {**columns, **self._columns}:
+            if columns.get(name) != self._columns.get(name):
+                raise ArchiveError(
+                    f"{self.path}: column {name} is {columns.get(name, 'absent')} there and {self._columns.get(name, 'absent')} here; name "
+                    "another folder"
+                )
+
+    def open(self) -> ArchiveFolder:
+        """Take the archive, and finish or undo what a kill left.
+
+        Raises:
+            ArchiveError: see `check`; or another run writes it.
+        """
+        self.check()
+        try:
+            self._commits.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not (self._own / "archive.json").exists():
+                text = json.dumps({"format": FORMAT, "columns": self._columns}, indent=1)
+                write_whole(self._own / "archive.json", text.encode())
+            self._last = self._read_last()
+            if self._last is not None:
+                self._move(self._last)
+            if self._staging.exists():
+                shutil.rmtree(self._staging)
+        except BlockingIOError:
+            self.close()
+            raise ArchiveError(
+                f"{self.path} is written by another run; one task writes an archive, in one run"
+            ) from None
+        except OSError as error:
+            self.close()
+            raise ArchiveError(f"{self.path} cannot be written: {error.strerror or error}") from error
+        return self
+
+    def close(self) -> None:
+        """Give the archive up."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    # ---- batches
+
+    @property
+    def total(self) -> int:
+        """How many rows have been committed."""
+        last = self._last or self._read_last()
+        return last.total if last is not None else 0
+
+    def watermark(self, spool: str) -> int:
+        """Number of the first record of a spool that the table does not have."""
+        last = self._last or self._read_last()
+        return last.watermarks.get(spool, 0) if last is not None else 0
+
+    def refresh(self) -> None:
+        """Look at the notes again: another process may have committed."""
+        if self._lock < 0:
+            self._last = None
+
+    def staging(self) -> Path:
+        """Where the files of the next batch are written; what stood there is deleted."""
+        number = self._last.number + 1 if self._last is not None else 1
+        folder = self._staging / str(number)
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
+    def commit(self, spool: str, start: int, stop: int, rows: int) -> Commit:
+        """Make the files in the staging folder part of the table.
+
+        Raises:
+            ArchiveError: the batch is below the watermark.
+            OSError: the disk refuses; the batch has then been noted, or not.
+        """
+        if start < self.watermark(spool):
+            raise ArchiveError(f"{self.path}: records {start} to {stop} of spool {spool} are in the table already")
+        number = self._last.number + 1 if self._last is not None else 1
+        staged = sorted(files_of(self._staging / str(number)))
+        for file in staged:
+            _sync(file)
+        files = [
+            str(file.parent.relative_to(self._staging / str(number)) / f"{number:0{_DIGITS}d}-{at:04d}.parquet")
+            for at, file in enumerate(staged)
+        ]
+        for file, name in zip(staged, files, strict=True):
+            file.rename(file.with_name(Path(name).name))
+        for folder in {file.parent for file in staged}:
+            sync_folder(folder)
+        marks = {**(self._last.watermarks if self._last is not None else {}), spool: stop}
+        made = Commit(
+            number=number,
+            spool=spool,
+            start=start,
+            stop=stop,
+            rows=rows,
+            files=tuple(files),
+            watermarks=marks,
+            total=self.total + rows,
+        )
+        write_whole(self._note(number), made.to_json().encode())
+        self._last = made
+        self._move(made)
+        self._note(number - _KEPT).unlink(missing_ok=True)
+        return made
+
+    def files(self) -> list[Path]:
+        """The files of the table, those of a batch included that was noted and whose move a kill has cut off."""
+        found = [file for file in files_of(self.path) if OWN not in file.relative_to(self.path).parts]
+        last = self._last or self._read_last()
+        if last is not None:
+            staged = (self._staging / str(last.number) / name for name in last.files)
+            found += [file for file in staged if file.exists()]
+        return sorted(found)
+
+    # ---- notes
+
+    def _note(self, number: int) -> Path:
+        return self._commits / f"{number:0{_DIGITS}d}.json"
+
+    def _read_last(self) -> Commit | None:
+        try:
+            names = [name for name in os.listdir(self._commits) if name.endswith(".json")]
+        except FileNotFoundError:
+            return None
+        if not names:
+            return None
+        path = self._commits / max(names)
+        try:
+            return Commit.from_json(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ArchiveError(f"{path} cannot be read: {error}") from error
+
+    def _move(self, commit: Commit) -> None:
+        """Put the files of a batch where readers look; done before, nothing happens."""
+        staging = self._staging / str(commit.number)
+        folders: set[Path] = set()
+        for name in commit.files:
+            source, target = staging / name, self.path / name
+            if not source.exists():
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source.rename(target)
+            folders |= {target.parent, target.parent.parent}
+        for folder in sorted(folders | {self.path}):
+            sync_folder(folder)
+        if staging.exists():
+            shutil.rmtree(staging)
+
+
+def files_of(folder: Path) -> Iterator[Path]:
+    """The Parquet files below a folder."""
+    for at, folders, names in os.walk(folder):
+        folders[:] = [each for each in folders if not each.startswith((".", "_temporary"))]
+        yield from (Path(at) / name for name in names if name.endswith(".parquet") and not name.startswith((".", "_")))
+
+
+def _sync(file: Path) -> None:
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,151 @@
+"""Looks into an archive as into an entity: its messages by the sequence numbers of their source.
+
+What it is: what `isthmus verify` and `isthmus replay` read: the rows of the table, and what is in the spool and not in the table yet. What it
+is not: a way to write. Memory grows by 24 bytes a row, and by the files that are being read.
+
+Invariants:
+    I1. A message that was acknowledged to the source is found, in the spool or in the table, also while batches are committed.
+    I2. Each row is shown: one that stands twice is shown twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from isthmus.connectors.spool.reader import SpoolReader
+from isthmus.connectors.spool.row import restore
+from isthmus.errors import EntityNotFoundError
+from isthmus.replication.archive.folder import ArchiveFolder
+from isthmus.replication.archive.query import archive_columns
+
+__all__ = ["ArchivePeek", "rows_of"]
+
+_PLACE = ["spool", "spool_number", "sequence_number", "sequence_epoch", "source_namespace"]
+_RESTORED = ["spool_number", "envelope", "body", "body_type", "digest"]
+_FILES_HELD = 8
+_HOUR = re.compile(r"date=(?P<date>\d{4}-\d\d-\d\d)/hour=(?P<hour>\d{1,2})/")
+_NONE = np.empty(0, np.int64)
+
+
+class ArchivePeek:
+    """A peek (`isthmus.replication.passage.Peek`) at an archive.
+
+    Args:
+        table: its folder.
+        spool: folder of its spool.
+
+    Raises:
+        EntityNotFoundError: there is no archive.
+    """
+
+    def __init__(self, table: Path, spool: Path) -> None:
+        self._folder = ArchiveFolder(table, archive_columns())
+        self._spool = SpoolReader(spool)
+        if not table.exists() and not self._spool.identity:
+            raise EntityNotFoundError(str(table))
+        self._load = lru_cache(_FILES_HELD)(self._load_file)
+        self._files: list[Path] = []
+        self._messages: list[bytes] = []  # of the spool
+        # Of each message its number, the file that it is in, -1 for the spool, and its place there.
+        self._sequences = self._places = self._at = _NONE
+
+    def __call__(self, from_sequence: int, count: int) -> Sequence[bytes]:
+        """Messages from a sequence number on, at most so many, more only where several have the last number."""
+        if not len(self._sequences) or self._sequences[-1] < from_sequence:
+            self._look()  # more may have come
+        start = int(np.searchsorted(self._sequences, from_sequence))
+        stop = min(start + count, len(self._sequences))
+        if start < stop:
+            stop = int(np.searchsorted(self._sequences, self._sequences[stop - 1], "right"))
+        return [self._message(int(self._places[row]), int(self._at[row])) for row in range(start, stop)]
+
+    def _message(self, place: int, at: int) -> bytes:
+        return self._messages[at] if place < 0 else restore(self._load(place)[at])
+
+    def _look(self) -> None:
+        """Find what stands: the watermark, then the spool, then the table. What is committed meanwhile is in both; it counts once."""
+        self._folder.refresh()
+        identity = self._spool.identity
+        mark = self._folder.watermark(identity)
+        waiting = [
+            (block.first + at, record)
+            for part in self._spool.ranges(self._spool.first(), self._spool.last(), 64 << 20)
+            for block, records in self._spool.blocks(part)
+            for at, record in enumerate(records)
+            if block.first + at >= mark and record.sequence >= 0
+        ]
+        taken = np.asarray([number for number, _ in waiting], np.int64)
+        found: list[tuple[str, int, np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
+        self._messages = [record.message for _, record in waiting]
+        for number, (_, record) in enumerate(waiting):
+            one = np.asarray([record.sequence], np.int64)
+            namespace = record.key.rpartition(" ")[2]
+            found.append((namespace, record.epoch, one, np.asarray([-1]), np.asarray([number])))
+        self._load.cache_clear()
+        self._files = self._folder.files()
+        for index, file in enumerate(self._files):
+            table = pq.read_table(file, columns=_PLACE, partitioning=None)
+            sequences = table.column("sequence_number").fill_null(-1).to_numpy()
+            epochs = table.column("sequence_epoch").to_numpy()
+            is_own = np.asarray(table.column("spool").to_pylist(), object) == identity
+            is_taken = is_own & np.isin(table.column("spool_number").to_numpy(), taken)
+            namespaces = np.asarray(table.column("source_namespace").to_pylist(), object)
+            for namespace in set(namespaces):
+                for epoch in np.unique(epochs[namespaces == namespace]):
+                    rows = np.flatnonzero((namespaces == namespace) & (epochs == epoch) & (sequences >= 0) & ~is_taken)
+                    found.append((namespace, int(epoch), sequences[rows], np.full(len(rows), index), rows))
+        self._sort(found)
+
+    def _sort(
+        self, found: Sequence[tuple[str, int, np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]]
+    ) -> None:
+        """Keep the last epoch of each namespace: an entity that was made again knows only the numbers that it gave since."""
+        last: dict[str, int] = {}
+        for namespace, epoch, *_ in found:
+            last[namespace] = max(last.get(namespace, 0), epoch)
+        kept = [each[2:] for each in found if each[1] == last[each[0]]]
+        columns = [np.concatenate([each[column] for each in kept]) if kept else _NONE for column in range(3)]
+        order = np.argsort(columns[0], kind="stable")
+        self._sequences, self._places, self._at = (column[order] for column in columns)
+
+    def _load_file(self, index: int) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = pq.read_table(self._files[index], columns=_RESTORED, partitioning=None).to_pylist()
+        return rows
+
+
+def rows_of(table: Path, after: datetime | None = None, before: datetime | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of an archive in the order in which they were received.
+
+    Args:
+        table: its folder.
+        after: leave out hours that end before this time.
+        before: leave out hours that begin at this time or behind it.
+    """
+    batches: dict[str, list[Path]] = {}
+    for file in ArchiveFolder(table, archive_columns()).files():
+        if _overlaps(file, after, before):
+            batches.setdefault(file.name.partition("-")[0], []).append(file)
+    for _, files in sorted(batches.items()):
+        read = pa.concat_tables([pq.read_table(file, partitioning=None) for file in files])
+        for batch in read.sort_by("spool_number").to_batches(max_chunksize=1000):
+            yield from batch.to_pylist()
+
+
+def _overlaps(file: Path, after: datetime | None, before: datetime | None) -> bool:
+    """Whether a file may have rows of a time; one whose folder names no time may."""
+    named = _HOUR.search(str(file))
+    if named is None or named["date"] == "0001-01-01":
+        return True
+    begin = datetime.fromisoformat(f"{named['date']}T{int(named['hour']):02d}:00:00+00:00")
+    return not (after is not None and begin + timedelta(hours=1) <= after) and not (
+        before is not None and begin >= before
+    )

@@ -1,0 +1,205 @@
+"""The Spark query that writes a spool into an archive.
+
+What it is: one streaming query in micro-batches, each of which becomes one commit of the archive's folder. What it is not: the spool, the
+commit (`folder`), or the route that fills the spool. docs/explanation/spool.md.
+
+Invariants:
+    I1. A batch that Spark repeats is written once: rows below the archive's watermark are left out.
+    I2. Its failure text is fit for an operator, and stays the same once it has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from isthmus.connectors.spool.reader import SpoolReader
+from isthmus.errors import IsthmusError
+from isthmus.replication.archive.folder import ArchiveError, ArchiveFolder, files_of
+from isthmus.replication.query_failure import cause_of
+from isthmus.replication.spark_gone import SparkGoneError, calling_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["ArchiveQuery", "ArchiveSettings", "archive_columns", "check_archive"]
+
+FORMAT = "isthmus_spool"
+COMPRESSION = "zstd"
+# Spark's default, INT96, holds no time after the year 2262.
+_TIMESTAMPS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveSettings:
+    """What is written where.
+
+    Attributes:
+        table: the archive's folder.
+        spool: the spool's folder.
+        checkpoint: of the query; a path, or a URI that Spark can write.
+        batch_seconds: a batch begins so long after the one before.
+    """
+
+    table: Path
+    spool: Path
+    checkpoint: str
+    batch_seconds: float = 60.0
+
+
+def check_archive(settings: ArchiveSettings) -> None:
+    """Say what keeps an archive from being written, without changing anything.
+
+    Raises:
+        ArchiveError: its folder, or that of its spool, cannot be written, or holds something else.
+    """
+    ArchiveFolder(settings.table, archive_columns()).check()
+    at = settings.spool
+    while not at.exists():
+        at = at.parent
+    if not at.is_dir() or not os.access(at, os.W_OK | os.X_OK):
+        raise ArchiveError(f"{settings.spool} cannot be a spool: {at} is no folder that this user can write")
+
+
+@cache
+def archive_columns() -> dict[str, str]:
+    """The columns of an archive, by name, with Spark's types."""
+    from isthmus.connectors.spool.row import ARCHIVE_SCHEMA
+
+    return {field.name: str(field.type) for field in ARCHIVE_SCHEMA}
+
+
+class ArchiveQuery:
+    """A query from a spool to an archive.
+
+    Args:
+        spark: the session.
+        settings: what is written where.
+    """
+
+    def __init__(self, spark: SparkSession, settings: ArchiveSettings) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._folder = ArchiveFolder(settings.table, archive_columns())
+        self._query: StreamingQuery | None = None
+        self._error = ""
+
+    def start(self) -> ArchiveQuery:
+        """Take the archive and start.
+
+        Raises:
+            ArchiveError: the archive cannot be written.
+            SparkGoneError: Spark has ended.
+        """
+        self._folder.open()
+        try:
+            with calling_spark():
+                self._spark.conf.set(*_TIMESTAMPS)
+                rows = self._spark.readStream.format(FORMAT).options(path=str(self._settings.spool), rows="archive")
+                self._query = (
+                    rows.load()
+                    .writeStream.foreachBatch(self._take)
+                    .option("checkpointLocation", self._settings.checkpoint)
+                    .trigger(processingTime=f"{self._settings.batch_seconds:g} seconds")
+                    .start()
+                )
+        except BaseException:
+            self._folder.close()
+            raise
+        return self
+
+    def is_active(self) -> bool:
+        """Whether it runs.
+
+        Raises:
+            SparkGoneError: Spark has ended.
+        """
+        if self._query is None:
+            return False
+        with calling_spark():
+            return bool(self._query.isActive)
+
+    def failure(self) -> str:
+        """Why it ended; empty where it runs or was stopped.
+
+        Raises:
+            SparkGoneError: Spark has ended.
+        """
+        if not self._error and self._query is not None:
+            with calling_spark():
+                error = None if self._query.isActive else self._query.exception()
+            self._error = cause_of(str(error)) if error is not None else ""
+        return f"archive {self._settings.table}: {self._error}" if self._error else ""
+
+    def has_all(self) -> bool:
+        """Whether everything in the spool has been committed.
+
+        Raises:
+            SparkGoneError: Spark has ended.
+        """
+        spool = SpoolReader(self._settings.spool)
+        end = spool.last().number
+        return self._folder.watermark(spool.identity) >= end or self._read_until() >= end
+
+    def stop(self) -> None:
+        """End it; blocks until a batch under way has been given up, which the next start repeats."""
+        if self._query is not None:
+            with suppress(SparkGoneError), calling_spark():
+                self._query.stop()
+        self._folder.close()
+
+    def _read_until(self) -> int:
+        """The record up to which the last batch that was committed has read: bytes that are damaged have no rows."""
+        assert self._query is not None
+        with calling_spark():
+            progress = self._query.lastProgress
+        with suppress(AttributeError, KeyError, IndexError, TypeError, ValueError):
+            offset = progress.sources[0].endOffset  # type: ignore[union-attr]
+            return int((json.loads(offset) if isinstance(offset, str) else offset)["number"])
+        return 0
+
+    def _take(self, rows: DataFrame, batch: int) -> None:
+        """Write one micro-batch; called on a thread of Spark's."""
+        try:
+            self._write(rows)
+        except IsthmusError as error:
+            self._error = str(error)
+            raise
+        except OSError as error:
+            self._error = f"it cannot be written: {error.strerror or error}"
+            raise
+
+    def _write(self, rows: DataFrame) -> None:
+        spool = SpoolReader(self._settings.spool).identity
+        fresh = rows.where((rows.spool == spool) & (rows.spool_number >= self._folder.watermark(spool)))
+        staging = self._folder.staging()
+        fresh.write.partitionBy("date", "hour").option("compression", COMPRESSION).parquet(
+            f"file://{staging.absolute()}"
+        )
+        count, start, stop = 0, 1 << 62, 0
+        for file in list(files_of(staging)):
+            rows_of_file, first, last = _numbers_of(file)
+            if not rows_of_file:
+                file.unlink()
+                continue
+            count, start, stop = count + rows_of_file, min(start, first), max(stop, last + 1)
+        if count:
+            self._folder.commit(spool, start, stop, count)
+
+
+def _numbers_of(file: Path) -> tuple[int, int, int]:
+    """How many rows a file has, and the lowest and the highest of their numbers in the spool."""
+    import pyarrow.compute as pc
+    from pyarrow.parquet import read_table
+
+    numbers = read_table(file, columns=["spool_number"], partitioning=None).column(0)
+    if not len(numbers):
+        return 0, 0, 0
+    edges = pc.min_max(numbers)
+    return len(numbers), edges["min"].as_py(), edges["max"].as_py()

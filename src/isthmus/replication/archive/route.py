@@ -1,0 +1,92 @@
+"""A route into an archive, as the supervisor sees it: the route that fills the spool, and the query that empties it.
+
+What it is: both as one. What it is not: either of them.
+
+Invariants:
+    I1. When one of the two has failed the route has failed, and both are stopped before they are started again.
+    I2. A run with an end ends only when the archive has everything that is in the spool.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from isthmus.replication.sighting import Sighting
+
+__all__ = ["ArchiveRoute", "Emptying", "Filling"]
+
+
+class Filling(Protocol):
+    """The route that fills the spool (`isthmus.replication.shared_route`)."""
+
+    def is_active(self) -> bool: ...
+
+    def failure(self) -> str: ...
+
+    def sighting(self) -> Sighting: ...
+
+    def drain(self) -> None: ...
+
+    def drained(self) -> bool: ...
+
+    def stop(self) -> None: ...
+
+
+class Emptying(Protocol):
+    """The query that empties it (`query`)."""
+
+    def is_active(self) -> bool: ...
+
+    def failure(self) -> str: ...
+
+    def has_all(self) -> bool: ...
+
+    def stop(self) -> None: ...
+
+
+class ArchiveRoute:
+    """A started route into an archive.
+
+    Args:
+        filling: fills the spool.
+        emptying: empties it.
+    """
+
+    def __init__(self, filling: Filling, emptying: Emptying) -> None:
+        self._filling = filling
+        self._emptying = emptying
+
+    def is_active(self) -> bool:
+        """Whether it runs.
+
+        Raises:
+            SparkGoneError: Spark has ended.
+        """
+        if not self._emptying.is_active():
+            return False
+        if self._filling.is_active():
+            return True
+        return not self._filling.failure() and not self._emptying.has_all()
+
+    def failure(self) -> str:
+        """Why it ended; empty where it did not fail."""
+        return self._filling.failure() or self._emptying.failure()
+
+    def sighting(self) -> Sighting:
+        """What the reader of the source reported last. What is in the spool counts as moved: it is settled at the source."""
+        return self._filling.sighting()
+
+    def drain(self) -> None:
+        """Take in nothing more."""
+        self._filling.drain()
+
+    def drained(self) -> bool:
+        """Whether nothing is under way between source and spool; what the spool has the next run archives."""
+        return self._filling.drained()
+
+    def stop(self) -> None:
+        """End both; blocks."""
+        try:
+            self._filling.stop()
+        finally:
+            self._emptying.stop()

@@ -1,0 +1,79 @@
+"""What a spool has received."""
+
+from __future__ import annotations
+
+import pytest
+
+from isthmus.connectors.spool.seen import Seen
+
+
+def test_i1_a_message_that_comes_again_is_known_however_late() -> None:
+    seen = Seen()
+    assert all(seen.add("ewr/q", number, 1_000 + number) for number in range(1, 1000))
+    assert not any(seen.add("ewr/q", number, 1_000 + number) for number in range(1, 1000))
+
+
+def test_numbers_of_one_entity_say_nothing_of_another() -> None:
+    seen = Seen()
+    assert seen.add("ewr/q", 7, 1)
+    assert seen.add("jfk/q", 7, 1)
+
+
+def test_a_message_without_a_number_is_always_new() -> None:
+    seen = Seen()
+    assert seen.add("ewr/q", -1, 0)
+    assert seen.add("ewr/q", -1, 0)
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_i2_an_entity_that_was_made_again_gives_its_numbers_to_other_messages(first: int) -> None:
+    seen = Seen()
+    for number in range(3, 10):
+        seen.add("q", number, 1_000 + number)
+    assert [seen.add("q", number, 5_000) for number in range(first, 12)] == [True] * (12 - first)
+    assert seen.epoch("q", 1) == 1
+    assert not seen.add("q", 5, 5_000)  # of the new epoch
+
+
+def test_a_message_that_was_passed_over_is_new_when_it_comes() -> None:
+    seen = Seen()
+    seen.add("q", 1, 1_001)
+    seen.add("q", 3, 1_003)
+    assert seen.add("q", 2, 1_002)
+    assert seen.epoch("q", 1) == 0
+
+
+def test_partitions_have_numbers_of_their_own() -> None:
+    seen = Seen()
+    seen.add("q", (3 << 48) + 5, 2_000)
+    assert seen.add("q", (1 << 48) + 9, 3_000)
+    assert not seen.add("q", (3 << 48) + 5, 2_000)
+
+
+def test_it_survives_being_written_and_read() -> None:
+    seen = Seen()
+    for number in (1, 2, 3, 7, 9):
+        seen.add("q", number, 100 + number)
+    seen.add("q", 1, 900)
+    again = Seen.from_text(seen.to_text())
+    assert again.epoch("q", 1) == 1
+    assert not again.add("q", 1, 900)
+    assert again.add("q", 2, 901)
+
+
+def test_what_a_segment_holds_is_restored_with_its_epoch() -> None:
+    seen = Seen()
+    seen.restore("q", 5, 100, 0)
+    seen.restore("q", 1, 500, 1)
+    assert seen.epoch("q", 1) == 1
+    assert not seen.add("q", 1, 500)
+    assert seen.add("q", 5, 504)
+
+
+def test_the_lowest_ranges_are_forgotten_first() -> None:
+    seen = Seen(ranges=2)
+    for number in (1, 3, 5):
+        seen.add("q", number, 100 + number)
+    assert not seen.add("q", 5, 105)
+    assert not seen.add("q", 3, 103)
+    assert seen.add("q", 1, 101)  # forgotten: it stands twice, and is not lost

@@ -1,0 +1,287 @@
+"""A spool on disk: what a kill leaves behind at each place, and what is read of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from isthmus.connectors.spool import writer as writer_module
+from isthmus.connectors.spool.block import Record
+from isthmus.connectors.spool.folder import SpoolError, SpoolInUseError
+from isthmus.connectors.spool.reader import Place, SpoolMissingError, SpoolReader
+from isthmus.connectors.spool.writer import SpoolWriter
+
+KEY = "ewr/q 0123"
+
+
+def records(start: int, stop: int) -> list[Record]:
+    return [
+        Record(KEY, number, 1_000_000 + number, b"message %d " % number + b"x" * 50) for number in range(start, stop)
+    ]
+
+
+def numbers_read(path: Path, start: Place | None = None, end: Place | None = None) -> list[int]:
+    reader = SpoolReader(path)
+    begin = start or reader.first()
+    stop = end or reader.end(begin, 1 << 40)
+    return [
+        record.sequence
+        for part in reader.ranges(begin, stop, 1 << 40)
+        for _, found in reader.blocks(part)
+        for record in found
+    ]
+
+
+def write(path: Path, *groups: tuple[int, int], segment_bytes: int = 1 << 20) -> None:
+    writer = SpoolWriter(path, segment_bytes).open()
+    for start, stop in groups:
+        writer.append(records(start, stop))
+        writer.sync()
+    writer.close()
+
+
+def test_what_is_written_is_read_over_segments_in_order(tmp_path: Path) -> None:
+    write(tmp_path, *((at, at + 5) for at in range(0, 100, 5)), segment_bytes=1000)
+    assert numbers_read(tmp_path) == list(range(100))
+    assert len(list((tmp_path / "segments").iterdir())) > 5
+
+
+def test_a_segment_is_followed_by_another_when_it_is_old(tmp_path: Path) -> None:
+    now = [100.0]
+    writer = SpoolWriter(tmp_path, segment_seconds=60.0, wall=lambda: now[0]).open()
+    writer.append(records(0, 1))
+    now[0] += 61
+    writer.append(records(1, 2))
+    writer.sync()
+    writer.close()
+    assert len(list((tmp_path / "segments").iterdir())) == 2
+    assert numbers_read(tmp_path) == [0, 1]
+
+
+def test_i1_what_is_not_synced_is_not_read(tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path).open()
+    writer.append(records(0, 3))
+    writer.sync()
+    writer.append(records(3, 6))
+    assert numbers_read(tmp_path) == [0, 1, 2]
+    writer.sync()
+    writer.close()
+    assert numbers_read(tmp_path) == list(range(6))
+
+
+def test_i2_a_spool_has_one_writer(tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path).open()
+    with pytest.raises(SpoolInUseError, match="written by another process"):
+        SpoolWriter(tmp_path).open()
+    writer.close()
+    SpoolWriter(tmp_path).open().close()
+
+
+def test_i3_what_comes_again_is_kept_once_also_after_a_kill(tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path, 1000).open()
+    assert writer.append(records(0, 20)) == 20
+    assert writer.append(records(10, 30)) == 10
+    writer.sync()
+    writer.close()
+    again = SpoolWriter(tmp_path, 1000).open()
+    assert again.append(records(0, 31)) == 1
+    again.sync()
+    again.close()
+    assert numbers_read(tmp_path) == list(range(31))
+
+
+def test_i3_what_comes_again_after_its_segment_was_given_up_is_kept_once(tmp_path: Path) -> None:
+    write(tmp_path, *((at, at + 5) for at in range(0, 40, 5)), segment_bytes=500)
+    reader = SpoolReader(tmp_path)
+    reader.release(reader.end(reader.first(), 1 << 40))
+    assert len(list((tmp_path / "segments").iterdir())) == 1
+    writer = SpoolWriter(tmp_path, 500).open()
+    assert writer.append(records(0, 40)) == 0
+    writer.close()
+
+
+def test_i3_a_message_of_the_group_in_which_a_segment_ends_is_not_known_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file `seen` is written when a segment ends: what it tells of has to be in a segment already."""
+    writer = SpoolWriter(tmp_path, 500).open()
+    writer.append(records(0, 10))
+    writer.sync()
+
+    def killed(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer_module, "encode", killed)
+    with pytest.raises(KeyboardInterrupt):
+        writer.append(records(10, 20))
+    writer.close()
+    monkeypatch.undo()
+    again = SpoolWriter(tmp_path, 500).open()
+    assert again.append(records(10, 20)) == 10
+    again.close()
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.3, 0.99])
+def test_i4_a_torn_end_is_cut_off_and_comes_again(tmp_path: Path, kept: float) -> None:
+    writer = SpoolWriter(tmp_path).open()
+    writer.append(records(0, 5))
+    writer.sync()
+    (segment,) = (tmp_path / "segments").iterdir()
+    whole = segment.stat().st_size
+    writer.append(records(5, 9))
+    writer.close()
+    torn = whole + int((segment.stat().st_size - whole) * kept)
+    os.truncate(segment, torn)
+    again = SpoolWriter(tmp_path).open()
+    assert again.append(records(5, 9)) == 4
+    again.sync()
+    again.close()
+    assert numbers_read(tmp_path) == list(range(9))
+
+
+def test_what_was_written_and_not_synced_when_its_process_was_killed_is_kept_once(tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path).open()
+    writer.append(records(0, 5))
+    writer.sync()
+    writer.append(records(5, 9))
+    writer.close()
+    again = SpoolWriter(tmp_path).open()
+    assert numbers_read(tmp_path) == list(range(9))
+    assert again.append(records(5, 9)) == 0
+    again.close()
+
+
+def test_i4_what_was_on_disk_is_not_cut_off_where_it_is_damaged(tmp_path: Path) -> None:
+    write(tmp_path, (0, 5), (5, 9))
+    (segment,) = (tmp_path / "segments").iterdir()
+    data = bytearray(segment.read_bytes())
+    data[-3] ^= 0xFF
+    segment.write_bytes(data)
+    writer = SpoolWriter(tmp_path).open()
+    writer.append(records(20, 25))
+    writer.sync()
+    writer.close()
+    assert segment.read_bytes() == bytes(data)
+    assert numbers_read(tmp_path) == [0, 1, 2, 3, 4, 20, 21, 22, 23, 24]
+
+
+def test_i5_what_a_failed_sync_covered_is_not_taken_for_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = SpoolWriter(tmp_path).open()
+    writer.append(records(0, 5))
+    writer.sync()
+    writer.append(records(5, 9))
+    real = os.fdatasync
+
+    def failing(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", failing)
+    with pytest.raises(SpoolError, match="cannot be synced: Input/output error"):
+        writer.sync()
+    monkeypatch.setattr(os, "fdatasync", real)
+    writer.open()
+    assert numbers_read(tmp_path) == list(range(5))
+    assert writer.append(records(5, 9)) == 4
+    writer.close()
+
+
+def test_a_disk_that_is_full_is_told_and_the_spool_goes_on_when_it_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = SpoolWriter(tmp_path).open()
+    real = os.write
+
+    def half(descriptor: int, data: memoryview) -> int:
+        real(descriptor, bytes(data[: len(data) // 2]))
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", half)
+    with pytest.raises(SpoolError, match="No space left"):
+        writer.append(records(0, 5))
+    monkeypatch.setattr(os, "write", real)
+    writer.open()
+    assert writer.append(records(0, 5)) == 5
+    writer.sync()
+    writer.close()
+    assert numbers_read(tmp_path) == list(range(5))
+
+
+def test_a_batch_that_is_read_again_is_the_same(tmp_path: Path) -> None:
+    write(tmp_path, *((at, at + 5) for at in range(0, 100, 5)), segment_bytes=1000)
+    reader = SpoolReader(tmp_path)
+    places = [reader.first()]
+    while (place := reader.end(places[-1], 700)) != places[-1]:
+        places.append(place)
+    batches = [numbers_read(tmp_path, start, end) for start, end in pairwise(places)]
+    write(tmp_path, (100, 140), segment_bytes=1000)
+    again = [numbers_read(tmp_path, start, end) for start, end in pairwise(places)]
+    assert batches == again
+    assert [number for batch in batches for number in batch] == list(range(100))
+    assert len(batches) > 5
+
+
+def test_the_parts_of_a_batch_are_its_records(tmp_path: Path) -> None:
+    write(tmp_path, *((at, at + 5) for at in range(0, 100, 5)), segment_bytes=1000)
+    reader = SpoolReader(tmp_path)
+    parts = reader.ranges(reader.first(), reader.end(reader.first(), 1 << 40), 300)
+    found = [record.sequence for part in parts for _, group in reader.blocks(part) for record in group]
+    assert found == list(range(100))
+    assert len(parts) > 10
+
+
+def test_i3_a_segment_is_given_up_whole_and_only_behind_what_committed(tmp_path: Path) -> None:
+    write(tmp_path, *((at, at + 5) for at in range(0, 100, 5)), segment_bytes=1000)
+    reader = SpoolReader(tmp_path)
+    middle = reader.end(reader.first(), 2500)
+    done = numbers_read(tmp_path, reader.first(), middle)
+    reader.release(middle)
+    assert numbers_read(tmp_path, middle) == list(range(len(done), 100))
+    # The same batch once more, as after a crash before the commit was known: what was given up has committed.
+    assert set(numbers_read(tmp_path, Place(0, 0, 0), middle)) <= set(done)
+
+
+def test_i3_a_damaged_segment_is_kept_and_its_loss_is_noted(tmp_path: Path) -> None:
+    write(tmp_path, *((at, at + 5) for at in range(0, 30, 5)), segment_bytes=600)
+    first = min((tmp_path / "segments").iterdir())
+    data = bytearray(first.read_bytes())
+    data[60] ^= 0xFF
+    first.write_bytes(data)
+    reader = SpoolReader(tmp_path)
+    end = reader.end(reader.first(), 1 << 40)
+    assert numbers_read(tmp_path) == list(range(5, 30))
+    reader.release(end)
+    note = json.loads((tmp_path / "quarantine" / f"{first.stem}.json").read_text())
+    assert note["missing"] == [[0, 5]]
+    assert note["messages"] == 5
+    assert (tmp_path / "quarantine" / first.name).read_bytes() == bytes(data)
+    assert not first.exists()
+
+
+def test_i4_a_segment_that_is_missing_is_named(tmp_path: Path) -> None:
+    write(tmp_path, *((at, at + 5) for at in range(0, 30, 5)), segment_bytes=600)
+    reader = SpoolReader(tmp_path)
+    start = reader.first()
+    first = min((tmp_path / "segments").iterdir())
+    first.unlink()
+    with pytest.raises(SpoolMissingError, match=first.name):
+        reader.end(start, 1 << 40)
+
+
+def test_a_spool_that_does_not_stand_has_nothing_to_read(tmp_path: Path) -> None:
+    reader = SpoolReader(tmp_path / "none")
+    assert reader.first() == reader.last() == Place(0, 0, 0)
+    assert reader.end(reader.first(), 100) == Place(0, 0, 0)
+
+
+def test_a_damaged_note_of_what_came_is_read_from_the_segments(tmp_path: Path) -> None:
+    write(tmp_path, *((at, at + 5) for at in range(0, 30, 5)), segment_bytes=600)
+    (tmp_path / "seen").write_bytes(b"garbage")
+    writer = SpoolWriter(tmp_path, 600).open()
+    assert writer.append(records(0, 31)) == 1
+    writer.close()

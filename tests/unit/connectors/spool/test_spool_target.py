@@ -1,0 +1,181 @@
+"""A spool as a target: what it acknowledges is on disk, and it tells what hinders it."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from isthmus.amqp import section, types
+from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
+from isthmus.bridge.port import TargetEvent
+from isthmus.bridge.refusal import RefusalKind
+from isthmus.bridge.registry import connector
+from isthmus.connectors.spool.connector import SpoolTargets
+from isthmus.connectors.spool.folder import SpoolError
+from isthmus.connectors.spool.reader import SpoolReader
+from isthmus.connectors.spool.target import SpoolTarget, SpoolThread, record_of
+from isthmus.connectors.spool.writer import SpoolWriter
+from isthmus.errors import ConfigError, InvalidArgumentError
+
+LIMIT_SECONDS = 60.0
+
+
+def message(number: int) -> bytes:
+    return section.encode_message(
+        b"x",
+        annotations={
+            "x-opt-sequence-number": types.Long(number),
+            "x-opt-enqueued-time": types.Timestamp(1_000 + number),
+        },
+    )
+
+
+class Loop:
+    """The loop of a process that has one target."""
+
+    def __init__(self, pool: SpoolTargets, target: SpoolTarget) -> None:
+        self.pool, self.target = pool, target
+        self.events: list[TargetEvent] = []
+
+    def until(self, holds: Callable[[], object]) -> None:
+        poll = select.poll()
+        for descriptor, events in self.pool.descriptors():
+            poll.register(descriptor, events)
+        limit = time.monotonic() + LIMIT_SECONDS
+        while not holds():
+            assert time.monotonic() < limit, self.events
+            ready = dict(poll.poll(100))
+            self.pool.service(ready, time.monotonic())
+            self.events += self.target.poll(time.monotonic())
+
+    def has(self, kind: type) -> bool:
+        return any(isinstance(each, kind) for each in self.events)
+
+    @property
+    def answered(self) -> int:
+        return max((each.last + 1 for each in self.events if isinstance(each, Outcome)), default=0)
+
+
+@pytest.fixture
+def pool() -> Iterator[SpoolTargets]:
+    made = SpoolTargets()
+    yield made
+    made.close()
+
+
+def target(pool: SpoolTargets, path: Path, identity: str = "id") -> Loop:
+    made = pool.target(1, {"path": str(path), "source": "ewr/q"}, origin_identity=identity)
+    assert isinstance(made, SpoolTarget)
+    return Loop(pool, made)
+
+
+def stored(path: Path) -> list[int]:
+    reader = SpoolReader(path)
+    return [
+        record.sequence
+        for part in reader.ranges(reader.first(), reader.last(), 1 << 40)
+        for _, records in reader.blocks(part)
+        for record in records
+    ]
+
+
+def test_i1_what_is_acknowledged_is_on_disk(pool: SpoolTargets, tmp_path: Path) -> None:
+    loop = target(pool, tmp_path)
+    loop.target.open()
+    loop.until(lambda: loop.has(Granted))
+    assert isinstance(loop.events[0], Opened)
+    loop.target.send(Send([message(number) for number in range(5)]))
+    loop.target.send(Send([message(number) for number in range(5, 8)], is_envelope=True))
+    loop.until(lambda: loop.answered == 6)
+    assert stored(tmp_path) == list(range(8))
+    loop.target.close()
+
+
+def test_what_comes_again_is_acknowledged_and_kept_once(pool: SpoolTargets, tmp_path: Path) -> None:
+    loop = target(pool, tmp_path)
+    loop.target.open()
+    loop.until(lambda: loop.has(Granted))
+    loop.target.send(Send([message(1), message(2), message(1)]))
+    loop.until(lambda: loop.answered == 3)
+    loop.target.send(Send([message(2)]))
+    loop.until(lambda: loop.answered == 4)
+    assert stored(tmp_path) == [1, 2]
+    loop.target.close()
+
+
+def test_another_namespace_under_the_same_alias_has_numbers_of_its_own(pool: SpoolTargets, tmp_path: Path) -> None:
+    for identity in ("one", "two"):
+        loop = target(pool, tmp_path, identity)
+        loop.target.open()
+        loop.until(lambda loop=loop: loop.has(Granted))
+        loop.target.send(Send([message(1)]))
+        loop.until(lambda loop=loop: loop.answered == 1)
+        loop.target.close()
+    assert stored(tmp_path) == [1, 1]
+
+
+def test_i3_the_next_opening_takes_the_spool_when_the_one_before_has_left_it(
+    pool: SpoolTargets, tmp_path: Path
+) -> None:
+    loop = target(pool, tmp_path)
+    for _ in range(3):
+        loop.events.clear()
+        loop.target.open()
+        loop.until(lambda: loop.has(Granted))
+    loop.target.send(Send([message(1)]))
+    loop.until(lambda: loop.answered == 1)
+    loop.target.close()
+
+
+def test_i3_a_spool_that_another_process_writes_is_waited_for_and_then_refused(
+    pool: SpoolTargets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.connectors.spool.target._LOCK_SECONDS", 0.0)
+    other = SpoolWriter(tmp_path).open()
+    loop = target(pool, tmp_path)
+    loop.target.open()
+    loop.until(lambda: loop.has(Lost))
+    (lost,) = (each for each in loop.events if isinstance(each, Lost))
+    assert lost.refusal.kind is RefusalKind.BLOCKED
+    assert "written by another process" in lost.refusal.description
+    other.close()
+    loop.target.open()
+    loop.until(lambda: loop.has(Granted))
+    loop.target.close()
+
+
+def test_a_disk_that_refuses_is_told_and_nothing_is_acknowledged(pool: SpoolTargets, tmp_path: Path) -> None:
+    class Full(SpoolWriter):
+        def sync(self) -> None:
+            raise SpoolError("spool cannot be synced: No space left on device")
+
+    def thread(*arguments: object) -> SpoolThread:
+        return SpoolThread(*arguments, writer=Full)  # type: ignore[arg-type]
+
+    loop = target(pool, tmp_path)
+    loop.target._make_thread = thread  # type: ignore[method-assign]
+    loop.target.open()
+    loop.until(lambda: loop.has(Granted))
+    loop.target.send(Send([message(1)]))
+    loop.until(lambda: loop.has(Lost))
+    assert loop.answered == 0
+
+
+def test_a_message_that_nobody_can_read_is_kept() -> None:
+    assert record_of("k", b"junk") == ("k", -1, 0, b"junk", 0)
+    assert record_of("k", message(3))[:3] == ("k", 3, 1_003)
+    for odd in (True, types.ULong(1 << 63), types.Long(-5), "7"):
+        made = section.encode_message(b"x", annotations={"x-opt-sequence-number": odd, "x-opt-enqueued-time": odd})
+        assert record_of("k", made)[:3] == ("k", -1, 0)
+
+
+def test_a_spool_is_no_source_and_its_options_are_checked(pool: SpoolTargets) -> None:
+    assert not connector("spool").capabilities.reads
+    with pytest.raises(InvalidArgumentError, match="isthmus_spool"):
+        connector("spool").sources()
+    with pytest.raises(ConfigError, match="path"):
+        pool.target(1, {"source": "ewr/q"})

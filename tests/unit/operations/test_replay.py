@@ -1,0 +1,103 @@
+"""Which messages of an archive a replay sends, and as what."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from archive_filling import move, receive
+from isthmus.amqp import section, types
+from isthmus.connectors.spool.block import Record
+from isthmus.errors import InvalidArgumentError
+from isthmus.operations.replay import MARK, Replay, Replayed, chosen, parse_moment, replayed_message
+
+HOUR_MS = 3_600_000
+START_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS
+START = datetime.fromtimestamp(START_MS / 1000, UTC)
+
+
+def record(number: int, ms: int) -> Record:
+    message = section.encode_message(
+        b"body %d" % number,
+        header=section.Header(durable=True, ttl_ms=5000, delivery_count=3),
+        annotations={
+            "x-opt-sequence-number": types.Long(number),
+            "x-opt-enqueued-time": types.Timestamp(START_MS + ms),
+            "x-opt-partition-key": f"s{number % 2}",
+            "x-own": 1,
+        },
+        properties={"message_id": f"m{number}", "group_id": f"s{number % 2}", "user_id": b"u"},
+        application_properties={"n": types.UByte(number), "repl-origin": "jfk/q", "RuleName": "isthmus"},
+    )
+    return Record("ewr/q 01", number, START_MS + ms, message)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    receive(tmp_path / "spool", [record(number, number * HOUR_MS // 2) for number in range(6)])
+    move(tmp_path / "spool", tmp_path / "lake")
+    return tmp_path / "lake"
+
+
+def numbers(table: Path, **wanted: object) -> list[int]:
+    return [row["sequence_number"] for row, _ in chosen(table, Replay(name="r", **wanted), Replayed())]  # type: ignore[arg-type]
+
+
+def test_a_window_a_session_a_filter_and_a_count_choose(table: Path) -> None:
+    assert numbers(table) == [0, 1, 2, 3, 4, 5]
+    assert numbers(table, after=datetime.fromtimestamp(START_MS / 1000 + 1800, UTC)) == [1, 2, 3, 4, 5]
+    assert numbers(table, before=datetime.fromtimestamp(START_MS / 1000 + 3600, UTC)) == [0, 1]
+    assert numbers(table, session="s1") == [1, 3, 5]
+    assert numbers(table, where="n > 3 OR sys.MessageId = 'm0'") == [0, 4, 5]
+    assert numbers(table, where="n > 1", count=2) == [2, 3]
+
+
+def test_a_message_keeps_all_that_its_sender_gave_it_and_is_marked(table: Path) -> None:
+    wanted = Replay(name="again", keeps_ids=True)
+    row, message = next(chosen(table, wanted, Replayed()))
+    sent = replayed_message(row, message, wanted)
+    places = section.locate(sent)
+    assert section.decode_properties(sent, places.properties) == {"message_id": "m0", "group_id": "s0", "user_id": b"u"}
+    own = section.decode_map(sent, places.application_properties)
+    assert own == {"n": 0, MARK: "again ewr/q/0"}
+    assert type(own["n"]) is types.UByte
+    annotations = {str(name) for name in section.decode_map(sent, places.message_annotations)}
+    assert annotations == {"x-opt-partition-key", "x-own"}
+    assert section.decode_header(sent, places.header).ttl_ms == 5000
+    assert section.contents(sent, *places.body) == b"body 0"
+
+
+def test_i2_new_ids_are_the_same_for_the_same_name(table: Path) -> None:
+    def ids(name: str) -> list[object]:
+        wanted = Replay(name=name)
+        sent = [replayed_message(row, message, wanted) for row, message in chosen(table, wanted, Replayed())]
+        return [section.decode_properties(each, section.locate(each).properties)["message_id"] for each in sent]
+
+    assert ids("a") == ids("a")
+    assert len({*ids("a"), *ids("b")}) == 12
+
+
+def test_i1_a_damaged_row_is_not_sent_and_is_told(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from isthmus.operations import replay as module
+
+    rows = list(module.rows_of(table))
+    rows[2]["body"] = b"altered"
+    monkeypatch.setattr(module, "rows_of", lambda *_: iter(rows))
+    found = Replayed()
+    assert [row["sequence_number"] for row, _ in chosen(table, Replay(name="r"), found)] == [0, 1, 3, 4, 5]
+    assert (found.chosen, found.damaged) == (5, 1)
+    assert "digest does not fit" in found.first_damage
+
+
+def test_what_is_no_archive_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="is no archive"):
+        list(chosen(tmp_path, Replay(name="r"), Replayed()))
+
+
+def test_a_time_that_is_none_is_told() -> None:
+    assert parse_moment("--from", "2023-11-14T22:00:00Z") == START
+    assert parse_moment("--from", "2023-11-14T22:00:00") == START
+    with pytest.raises(InvalidArgumentError, match="--from yesterday: write a time"):
+        parse_moment("--from", "yesterday")

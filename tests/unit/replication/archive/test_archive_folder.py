@@ -1,0 +1,158 @@
+"""The commit of an archive: whole or not at all, once, whatever is killed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from isthmus.replication.archive import folder as module
+from isthmus.replication.archive.folder import ArchiveError, ArchiveFolder
+
+COLUMNS = {"a": "int64"}
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def opened(path: Path) -> ArchiveFolder:
+    return ArchiveFolder(path, COLUMNS).open()
+
+
+def stage(folder: ArchiveFolder, *names: str) -> None:
+    staging = folder.staging()
+    for name in names:
+        (staging / name).parent.mkdir(parents=True, exist_ok=True)
+        (staging / name).write_bytes(name.encode())
+
+
+def visible(path: Path) -> list[bytes]:
+    return [file.read_bytes() for file in sorted(path.glob("date=*/hour=*/*.parquet"))]
+
+
+def test_a_batch_is_seen_when_it_is_committed_and_not_before(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    stage(folder, "date=d/hour=1/x.parquet", "date=d/hour=2/y.parquet")
+    assert visible(tmp_path) == []
+    folder.commit("s", 0, 10, 10)
+    assert visible(tmp_path) == [b"date=d/hour=1/x.parquet", b"date=d/hour=2/y.parquet"]
+    assert (folder.watermark("s"), folder.watermark("other"), folder.total) == (10, 0, 10)
+
+
+def test_i1_what_is_below_the_watermark_is_not_committed_again(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    stage(folder, "date=d/hour=1/x.parquet")
+    folder.commit("s", 0, 10, 10)
+    stage(folder, "date=d/hour=1/x.parquet")
+    with pytest.raises(ArchiveError, match="in the table already"):
+        folder.commit("s", 9, 12, 3)
+    assert len(visible(tmp_path)) == 1
+
+
+def test_watermarks_and_counts_are_those_of_all_batches_after_a_restart(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    for at in range(3):
+        stage(folder, "date=d/hour=1/x.parquet")
+        folder.commit("s", at * 10, at * 10 + 10, 10)
+    stage(folder, "date=d/hour=1/x.parquet")
+    folder.commit("t", 0, 5, 5)
+    folder.close()
+    again = opened(tmp_path)
+    assert (again.watermark("s"), again.watermark("t"), again.total) == (30, 5, 35)
+
+
+@pytest.mark.parametrize("step", ["before the note", "after the note", "within the move", "after the move"])
+def test_i2_i3_a_kill_leaves_a_batch_whole_or_undone(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = opened(tmp_path)
+    stage(folder, "date=d/hour=1/x.parquet", "date=d/hour=2/y.parquet")
+    real_write, real_rename = module.write_whole, Path.rename
+    moved = []
+
+    def write(path: Path, data: bytes) -> None:
+        if step == "before the note":
+            raise Killed
+        real_write(path, data)
+        if step == "after the note":
+            raise Killed
+
+    def rename(path: Path, target: Path) -> Path:
+        if path.name.startswith("0") and step == "within the move" and moved:
+            raise Killed
+        found = real_rename(path, target)
+        if path.name.startswith("0"):
+            moved.append(path)
+        return found
+
+    def rmtree(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(module, "write_whole", write)
+    monkeypatch.setattr(Path, "rename", rename)
+    if step == "after the move":
+        monkeypatch.setattr(shutil, "rmtree", rmtree)
+    with pytest.raises(Killed):
+        folder.commit("s", 0, 10, 10)
+    monkeypatch.undo()
+    folder.close()
+    again = opened(tmp_path)
+    if step == "before the note":
+        assert (visible(tmp_path), again.watermark("s")) == ([], 0)
+        stage(again, "date=d/hour=1/x.parquet", "date=d/hour=2/y.parquet")
+        again.commit("s", 0, 10, 10)
+    assert (len(visible(tmp_path)), again.watermark("s"), again.total) == (2, 10, 10)
+
+
+def test_a_batch_that_was_noted_and_not_moved_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = opened(tmp_path)
+    stage(folder, "date=d/hour=1/x.parquet")
+    monkeypatch.setattr(ArchiveFolder, "_move", lambda self, commit: None)
+    folder.commit("s", 0, 10, 10)
+    folder.close()
+    assert len(ArchiveFolder(tmp_path, COLUMNS).files()) == 1
+
+
+def test_i4_an_archive_has_one_writer(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    with pytest.raises(ArchiveError, match="written by another run"):
+        opened(tmp_path)
+    folder.close()
+    opened(tmp_path).close()
+
+
+def test_notes_do_not_grow_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_KEPT", 3)
+    folder = opened(tmp_path)
+    for at in range(10):
+        stage(folder, "date=d/hour=1/x.parquet")
+        folder.commit("s", at, at + 1, 1)
+    assert len(list((tmp_path / "_isthmus" / "commits").iterdir())) == 3
+    assert len(visible(tmp_path)) == 10
+
+
+def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "report.csv").write_text("x")
+    with pytest.raises(ArchiveError, match=r"holds report\.csv and is no archive"):
+        ArchiveFolder(tmp_path, COLUMNS).check()
+
+
+def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    with pytest.raises(ArchiveError, match="column a is int64 there and string here"):
+        ArchiveFolder(tmp_path, {"a": "string"}).check()
+    with pytest.raises(ArchiveError, match="column b is absent there and int32 here"):
+        ArchiveFolder(tmp_path, {**COLUMNS, "b": "int32"}).check()
+
+
+def test_a_path_through_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ArchiveError, match="is no folder"):
+        ArchiveFolder(tmp_path / "file" / "lake", COLUMNS).check()
+
+
+def test_a_check_changes_nothing(tmp_path: Path) -> None:
+    ArchiveFolder(tmp_path / "lake", COLUMNS).check()
+    assert not (tmp_path / "lake").exists()

@@ -1,0 +1,96 @@
+"""An archive as verification and replay see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from archive_filling import move, receive
+from isthmus.amqp import section, types
+from isthmus.connectors.servicebus.head import standing
+from isthmus.connectors.spool.block import Record
+from isthmus.errors import EntityNotFoundError
+from isthmus.replication.archive.peek import ArchivePeek, rows_of
+from isthmus.replication.identity import identify
+from isthmus.replication.passage import messages
+
+HOUR_MS = 3_600_000
+START_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS
+
+
+def record(number: int, *, ms: int = 0, body: bytes = b"x", key: str = "ewr/q 01") -> Record:
+    enqueued_ms = START_MS + (ms or number)
+    message = section.encode_message(
+        body,
+        annotations={
+            "x-opt-sequence-number": types.Long(number),
+            "x-opt-enqueued-time": types.Timestamp(enqueued_ms),
+        },
+        properties={"message_id": f"m{number}", "group_id": f"s{number % 2}"},
+        application_properties={"n": types.UByte(number)},
+    )
+    return Record(key, number, enqueued_ms, message)
+
+
+def seen(peek: ArchivePeek) -> list[int]:
+    return [identity.sequence for _, identity in messages(peek, 0, identify)]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    return tmp_path / "spool"
+
+
+def test_i1_what_waits_in_the_spool_is_found_with_what_is_in_the_table(table: Path, spool: Path) -> None:
+    receive(spool, [record(number) for number in range(1, 6)])
+    assert seen(ArchivePeek(table, spool)) == [1, 2, 3, 4, 5]
+    assert move(spool, table) == 5
+    receive(spool, [record(number) for number in range(6, 9)])
+    peek = ArchivePeek(table, spool)
+    assert seen(peek) == list(range(1, 9))
+    assert peek(3, 2) == [record(3).message, record(4).message]
+    move(spool, table)
+    assert seen(ArchivePeek(table, spool)) == list(range(1, 9))
+
+
+def test_what_comes_later_is_found_by_the_same_look(table: Path, spool: Path) -> None:
+    receive(spool, [record(1)])
+    peek = ArchivePeek(table, spool)
+    assert len(peek(0, 10)) == 1
+    receive(spool, [record(2)])
+    assert [standing(each).sequence for each in peek(2, 10)] == [2]
+
+
+def test_i2_a_row_that_stands_twice_is_shown_twice(table: Path, spool: Path) -> None:
+    receive(spool, [record(1), record(2)])
+    move(spool, table)
+    (file,) = (path for path in table.rglob("*.parquet"))
+    file.with_name("copy.parquet").write_bytes(file.read_bytes())
+    assert [len(ArchivePeek(table, spool)(start, 1)) for start in (0, 2)] == [2, 2]
+    assert seen(ArchivePeek(table, spool)) == [1, 1, 2, 2]
+
+
+def test_of_an_entity_that_was_made_again_its_present_messages_are_found(table: Path, spool: Path) -> None:
+    receive(spool, [record(1), record(2), record(3)])
+    receive(spool, [record(1, ms=500), record(2, ms=501)])
+    move(spool, table)
+    assert [standing(each).enqueued_ms - START_MS for each in ArchivePeek(table, spool)(0, 10)] == [500, 501]
+
+
+def test_there_is_no_archive(table: Path, spool: Path) -> None:
+    with pytest.raises(EntityNotFoundError):
+        ArchivePeek(table, spool)
+
+
+def test_rows_come_in_the_order_of_the_source_over_hours_and_batches(table: Path, spool: Path) -> None:
+    receive(spool, [record(1), record(2, ms=HOUR_MS), record(3)])
+    move(spool, table)
+    receive(spool, [record(4)])
+    move(spool, table)
+    assert [row["sequence_number"] for row in rows_of(table)] == [1, 2, 3, 4]
