@@ -173,9 +173,9 @@ def test_a_run_with_an_end_archives_all_and_it_can_be_proved_and_sent_again(fede
     again = rows(federation, "orders")[300:]
     assert numbers(again) == [number for number in range(201, 301) if number % 3 == 1]
     assert {dict(row["application_properties"])["isthmus-replay"]["string"].split()[0] for row in again} == {"again"}
-    lost = min((federation.folder / "lake" / "orders").glob("date=*/hour=*/*.parquet"))
+    lost = min((federation.folder / "lake" / "flights").glob("date=*/hour=*/*.parquet"))
     lost.unlink()
-    assert federation.verify("kept").total("lost") > 0
+    assert federation.verify("copied").total("lost") > 0
 
 
 def kill_and_start_again(federation: FederationProcess, run: RunProcess) -> RunProcess:
