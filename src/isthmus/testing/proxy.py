@@ -51,6 +51,7 @@ class Proxy:
         self._rewrite = rewrite
         self._weather = (Weather(), Weather())
         self._refuses = False
+        self._cuts = 0
         self._pairs: set[_Pair] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self._door = socket.create_server(("127.0.0.1", 0))
@@ -79,7 +80,11 @@ class Proxy:
 
     def cut(self) -> int:
         """Resets all connections, losing what is under way; how many there were."""
-        return self._call(lambda: sum(pair.reset() for pair in tuple(self._pairs)))
+        return self._call(self._cut)
+
+    def _cut(self) -> int:
+        self._cuts += 1
+        return sum(pair.reset() for pair in tuple(self._pairs))
 
     def refuse(self, refuses: bool = True) -> None:
         """Whether new connections are reset at once."""
@@ -135,6 +140,11 @@ class Proxy:
         task.add_done_callback(self._serving.discard)
         task.add_done_callback(lambda _: client.close())  # also of one that was cancelled before it began
 
+    def _raise_refusal(self) -> None:
+        if self._refuses:
+            self.refused += 1
+            raise ConnectionError("refused")
+
     async def _serve(self, client: socket.socket) -> None:
         server = socket.socket()
         for each in (client, server):
@@ -142,11 +152,13 @@ class Proxy:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         rewrite = self._rewrite
         pair = _Pair(client, server, self._weather, None if rewrite is None else lambda data: rewrite(data, self.port))
+        cuts = self._cuts
         try:
-            if self._refuses:
-                self.refused += 1
-                raise ConnectionError("refused")
+            self._raise_refusal()
             await self._loop.sock_connect(server, self._address)
+            self._raise_refusal()  # it may refuse since, or all connections were cut while this one was made
+            if cuts != self._cuts:
+                raise ConnectionError("cut")
             self.accepted += 1
             pair.set_weather(*self._weather)  # it may have changed meanwhile
             self._pairs.add(pair)

@@ -35,6 +35,7 @@ __all__ = ["Join", "Keep", "Side"]
 _NUMBERS = itertools.count(1)
 _TAKE_SECONDS = 0.01
 _END_SECONDS = 10.0
+_MEET_SECONDS, _MEET_STEP_SECONDS = 5.0, 0.002
 
 
 class Keep(NamedTuple):
@@ -124,7 +125,7 @@ class Join:
         self._is_stopping.set()
         lease = self._lease
         if lease is not None:
-            lease.reader.stop(why)
+            lease.stop(why)
         self._thread.join(_END_SECONDS)
         assert not self._thread.is_alive(), "the lease did not end"
 
@@ -161,7 +162,7 @@ class Join:
             self._lease = lease  # before it starts: a scripted kill may come with the first messages
             lease.start()
             if self._is_stopping.is_set():
-                lease.reader.stop("the test is over")
+                lease.stop("the test is over")
             self.ends.append(lease.run())
             if self._is_stopping.is_set() or not self.restarts:
                 return
@@ -220,6 +221,20 @@ class _Lease:
         """Starts both hosts."""
         self.reader.start()
         self.sender.start()
+
+    def stop(self, why: str) -> None:
+        """Asks the reader to end, once the sink has come: who asks before gives the lease up, and the sink is told nothing."""
+        limit = time.monotonic() + _MEET_SECONDS
+        while not self._has_met and time.monotonic() < limit:
+            time.sleep(_MEET_STEP_SECONDS)
+        self.reader.stop(why)
+
+    @property
+    def _has_met(self) -> bool:
+        """Whether reader and sink have met, or never will."""
+        loop = self.reader._loop
+        has_ended = self.reader._over.is_set() or bool(self.killed) or self._told is not None
+        return has_ended or (loop is not None and loop._sink.has_come)
 
     def kill_reader(self) -> None:
         """Ends the reader without a word."""
