@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from isthmus.broker.private_file import write_file
+from isthmus.whole_file import write_file
 
 __all__ = ["forget_running", "read_running", "tell_running"]
 

@@ -7,7 +7,8 @@ documentation of its arguments.
 
 Invariants:
     I1. What `ReplicatedReceiver` holds to, holds: a message that was handled at one namespace is settled unseen at the other.
-    I2. The state is on disk before anything follows from it, where a file is given; a receiver that starts again goes on from there.
+    I2. The state is on disk before anything follows from it, where a file is given, unless the disk refuses it, which is logged; a receiver
+        that starts again goes on from there.
 """
 
 from __future__ import annotations

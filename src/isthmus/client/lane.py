@@ -78,7 +78,7 @@ class Lane:
         endpoint: the namespace.
         entity: queue or topic.
         connect_timeout: seconds that opening a connection may take in the background.
-        idle_refresh: seconds without a message after which the link is opened anew; 0: never.
+        idle_refresh: seconds without a message after which the link is closed and opened again; 0: never.
 
     Attributes:
         has_been_open: whether a link was ever opened.
@@ -296,12 +296,12 @@ class _Worker:
         return sdk.batch_of(self._sender, parcel.payloads, first, parcel.session_id, parcel.partition_key)
 
     def _refresh(self) -> None:
-        """Open a link that has been idle anew, before the namespace detaches it."""
+        """Close a link that has been idle and open it again, before the namespace detaches it."""
         self._close()
         try:
             self._open(time.monotonic() + self._connect_timeout)
         except Exception as error:  # noqa: BLE001  # the next attempt opens it, and says what is wrong
-            _log.debug("opening a link anew failed: %s", error)
+            _log.debug("opening an idle link again failed: %s", error)
             self._close()
 
     def _leave_tasks(self) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from isthmus.client.replication import Side
 from isthmus.errors import StoreError
+from isthmus.whole_file import write_file
 
 __all__ = ["RoleState"]
 
@@ -48,18 +49,8 @@ class RoleState:
         Raises:
             StoreError: the disk refused.
         """
-        fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
         try:
-            with fresh.open("w", encoding="utf-8") as file:
-                json.dump({"active": active.value}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._path)
-            folder = os.open(self._path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            write_file(self._path, json.dumps({"active": active.value}).encode(), suffix=f".{os.getpid()}.new")
         except OSError as error:
             raise StoreError(
                 f"the roles cannot be written to {self._path}: {error.strerror}; free or mend the disk"

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isthmus.broker.private_file import write_file
 from isthmus.errors import InvalidArgumentError
+from isthmus.whole_file import write_file
 
 __all__ = ["ProgressNote"]
 

@@ -17,13 +17,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from isthmus.errors import IsthmusError
 from isthmus.pairing.state import PairState
+from isthmus.whole_file import write_file
 
 __all__ = ["NotPairedError", "PairInUseError", "StateFile", "StateFileError", "SupersededError"]
 
@@ -146,18 +146,8 @@ class StateFile:
         return state
 
     def _write(self, state: PairState) -> None:
-        fresh = self.path.with_name(_FILE + ".new")
         try:
-            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(json.dumps(state.to_dict(), indent=1).encode())
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self.path)
-            folder = os.open(self._folder, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            write_file(self.path, json.dumps(state.to_dict(), indent=1).encode())
         except OSError as error:
             raise self._error(f"it cannot be written ({error.strerror or error})", "make room on the disk") from None
 

@@ -25,9 +25,9 @@ from isthmus.amqp import section
 from isthmus.connectors.ledger.file import OPEN
 from isthmus.connectors.servicebus.sequence import UNREADABLE, annotations_of
 from isthmus.connectors.spool.block import Block, Record, decode, walk
-from isthmus.connectors.spool.folder import sync_folder
 from isthmus.message.name import ENQUEUED_TIME, MESSAGE_ID, SEQUENCE_NUMBER
 from isthmus.replication.identity import provenance_of
+from isthmus.whole_file import sync_folder
 
 __all__ = ["LEDGER_SCHEMA", "collect"]
 
@@ -90,7 +90,8 @@ def _take(folder: Path, path: Path, *, bodies: bool) -> None:
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(target)
-        sync_folder(target.parent)
+        for each in (target.parent, folder):  # the day's folder may be new
+            sync_folder(each)
     path.unlink()
 
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from isthmus.errors import IsthmusError
+from isthmus.whole_file import write_file
 
 __all__ = ["FILE", "PauseFile", "PauseFileError"]
 
@@ -130,15 +130,4 @@ class PauseFile:
             raise PauseFileError(f"{self.path} cannot be written: {error.strerror or error}") from None
 
     def _replace(self, tasks: Mapping[str, str]) -> None:
-        temporary = self.path.with_suffix(".new")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump({"version": VERSION, "tasks": dict(tasks)}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_file(self.path, json.dumps({"version": VERSION, "tasks": dict(tasks)}).encode())

@@ -88,7 +88,7 @@ class SeenConformance:
         self.advance(1.2)
         assert seen.claim([(A,)], "one") == [Verdict.NEW]
         assert seen.handle([(A,)], "one") == [True]
-        assert seen.claim([(A,)], "two") == [Verdict.HANDLED]  # remembered anew, though no sweep was made
+        assert seen.claim([(A,)], "two") == [Verdict.HANDLED]  # remembered again, though no sweep was made
         self.advance(1.2)
         assert seen.sweep() == Swept(by_age=1)
         assert seen.count() == 0

@@ -26,9 +26,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from isthmus.broker.private_file import write_file
 from isthmus.errors import IsthmusError
 from isthmus.store import make_private
+from isthmus.whole_file import write_file
 
 __all__ = ["LOCAL_HOST_NAMES", "CertificateError", "CertificateFiles", "ensure_certificate", "server_context"]
 

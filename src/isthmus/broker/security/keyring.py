@@ -27,7 +27,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from isthmus.broker.private_file import write_file
 from isthmus.broker.security.own_host import OwnHosts
 from isthmus.broker.security.resource import check_host, scope_of
 from isthmus.broker.security.sas import (
@@ -44,6 +43,7 @@ from isthmus.broker.security.sas import (
 from isthmus.clock import Clock
 from isthmus.entities.description import AuthorizationRule
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
+from isthmus.whole_file import write_file
 
 __all__ = [
     "KEY_FILE",

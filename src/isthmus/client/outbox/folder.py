@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isthmus.errors import StoreError
+from isthmus.whole_file import sync_folder
 
 __all__ = ["NEW_SUFFIX", "Folder", "Lock", "Segment"]
 
@@ -123,7 +124,7 @@ class Folder:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.path / "quarantine").mkdir(mode=0o700, exist_ok=True)
-            _sync(self.path.parent)  # the folder's own name
+            sync_folder(self.path.parent)  # the folder's own name
         except OSError as error:
             raise StoreError(
                 f"the outbox {self.path} cannot be made: {error.strerror}; name a folder that can"
@@ -212,15 +213,7 @@ class Folder:
 
     def sync(self) -> None:
         """Wait until the disk has the folder's names."""
-        _sync(self.path)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_folder(self.path)
 
 
 def _is_free(path: Path) -> bool:

@@ -22,6 +22,7 @@ from isthmus.client.outbox.folder import Folder, Lock
 from isthmus.client.outbox.frame import Record, encode_record, find_record, read_record
 from isthmus.client.outbox.journal import Journal
 from isthmus.errors import InvalidArgumentError, StoreError
+from isthmus.whole_file import write_file
 
 __all__ = [
     "FolderSource",
@@ -221,12 +222,13 @@ class FolderSource:
     def set_aside(self, batch: Batch, reason: str) -> None:
         told = json.dumps({"reason": reason, "set_aside_ms": time.time_ns() // 1_000_000}).encode()
         record = encode_record([told, *batch.payloads], time.time_ns() // 1_000_000)
-        descriptor = os.open(self._folder.refused_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(descriptor, record)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        # Buffered: a nearly full disk takes a part of one write without an error.
+        with os.fdopen(os.open(self._folder.refused_path, flags, 0o600), "ab") as file:
+            file.write(record)
+            file.flush()
+            os.fsync(file.fileno())
+        self._folder.sync()  # the file may be new
         self.done(batch)
 
 
@@ -247,10 +249,8 @@ def claim(path: Path, entity: str) -> None:
     """
     known = entity_of(path)
     if not known:
-        fresh = path / f"{ENTITY_FILE}.{os.getpid()}"
         try:
-            fresh.write_text(entity, encoding="utf-8")
-            fresh.replace(path / ENTITY_FILE)
+            write_file(path / ENTITY_FILE, entity.encode(), suffix=f".{os.getpid()}.new")
         except OSError as error:
             raise StoreError(
                 f"the outbox {path} cannot be written: {error.strerror}; free the disk or name another folder"

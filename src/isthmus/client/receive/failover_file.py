@@ -12,6 +12,7 @@ from pathlib import Path
 
 from isthmus.client.receive.failover import FailoverState
 from isthmus.errors import IsthmusError
+from isthmus.whole_file import write_file
 
 __all__ = ["FailoverFile", "FailoverStateError"]
 
@@ -67,15 +68,10 @@ class FailoverFile:
         """Keeps both on disk; a disk that fails is logged, since what follows from the state must not wait for it."""
         if (state, watermark_ms) == self._written:
             return
-        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
         text = json.dumps({"version": _VERSION, "state": state.value, "watermark_ms": watermark_ms})
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with beside.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(self._path)
+            write_file(self._path, text.encode(), suffix=f".{os.getpid()}.new")
         except OSError as error:
             _LOGGER.error("%s", FailoverStateError(str(self._path), error.strerror or str(error)))
             return

@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from isthmus.errors import IsthmusError
+from isthmus.whole_file import write_file
 
-__all__ = ["Durable", "SpoolError", "SpoolFolder", "SpoolInUseError", "sync_folder", "write_whole"]
+__all__ = ["Durable", "SpoolError", "SpoolFolder", "SpoolInUseError"]
 
 _DURABLE = struct.Struct(">qqq")
 _SUFFIX = ".seg"
@@ -76,7 +77,7 @@ class SpoolFolder:
         """
         self.segments.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (self.path / "id").exists():
-            write_whole(self.path / "id", uuid.uuid4().hex.encode())
+            write_file(self.path / "id", uuid.uuid4().hex.encode())
 
     def identity(self) -> str:
         """Which spool it is; empty where it has not been made."""
@@ -126,25 +127,4 @@ class SpoolFolder:
 
     def write_released(self, number: int) -> None:
         """Nothing before this record is needed any more."""
-        write_whole(self.path / "released", str(number).encode())
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file in one step; it is on disk then."""
-    temporary = path.with_name(path.name + ".new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(descriptor)
-    temporary.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Put a folder's entries on disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        write_file(self.path / "released", str(number).encode())

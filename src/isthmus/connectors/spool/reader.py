@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from isthmus.connectors.spool.block import Block, Damage, Record, decode, walk
-from isthmus.connectors.spool.folder import SpoolError, SpoolFolder, sync_folder, write_whole
+from isthmus.connectors.spool.folder import SpoolError, SpoolFolder
+from isthmus.whole_file import sync_folder, write_file
 
 __all__ = ["Place", "Range", "SpoolMissingError", "SpoolReader"]
 
@@ -207,7 +208,7 @@ class SpoolReader:
         folder.mkdir(mode=0o700, exist_ok=True)
         count = sum(stop - start for start, stop in missing)
         note = {"segment": path.name, "records": [number, end], "missing": missing, "messages": count}
-        write_whole(folder / f"{path.stem}.json", json.dumps(note).encode())
+        write_file(folder / f"{path.stem}.json", json.dumps(note).encode())
         with suppress(FileNotFoundError):
             path.replace(folder / path.name)
         sync_folder(folder)

@@ -27,10 +27,9 @@ from isthmus.connectors.spool.folder import (
     SpoolError,
     SpoolFolder,
     SpoolInUseError,
-    sync_folder,
-    write_whole,
 )
 from isthmus.connectors.spool.seen import Seen
+from isthmus.whole_file import sync_folder, write_file
 
 __all__ = ["SEGMENT_BYTES", "SEGMENT_SECONDS", "SpoolWriter"]
 
@@ -186,7 +185,7 @@ class SpoolWriter:
 
     def _write_seen(self) -> None:
         text = b"%d\n%b" % (self._number, self._seen.to_text().encode())
-        write_whole(self._folder.path / "seen", b"%x\n%b" % (zlib.crc32(text), text))
+        write_file(self._folder.path / "seen", b"%x\n%b" % (zlib.crc32(text), text))
 
     def _scan(self, number: int) -> int:
         """Note what a segment holds; the number of the record behind its last block."""

@@ -118,7 +118,7 @@ class Partitions:
         """It was read: what it does not name is gone, and what it says of deleted entities is done.
 
         After a failure, what the store shows need not be durable: a disk without room is read on as it stands. Entities that
-        it shows anew, and deletions, take effect with the next commit.
+        it shows again, and deletions, take effect with the next commit.
         """
         loaded, self._loading = self._loading or {}, None
         for number, entity in self._entities.items():

@@ -32,8 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isthmus.connectors.spool.folder import sync_folder, write_whole
 from isthmus.errors import IsthmusError
+from isthmus.whole_file import sync_folder, write_file
 
 __all__ = ["FORMAT", "ArchiveError", "ArchiveFolder", "Commit", "files_of"]
 
@@ -156,7 +156,7 @@ class ArchiveFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not (self._own / "archive.json").exists():
                 text = json.dumps({"format": FORMAT, "columns": self._columns}, indent=1)
-                write_whole(self._own / "archive.json", text.encode())
+                write_file(self._own / "archive.json", text.encode())
             self._last = self._read_last()
             if self._last is not None:
                 self._move(self._last)
@@ -237,7 +237,7 @@ class ArchiveFolder:
             watermarks=marks,
             total=self.total + rows,
         )
-        write_whole(self._note(number), made.to_json().encode())
+        write_file(self._note(number), made.to_json().encode())
         self._last = made
         self._move(made)
         self._note(number - _KEPT).unlink(missing_ok=True)

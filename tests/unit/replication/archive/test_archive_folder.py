@@ -69,7 +69,7 @@ def test_i2_i3_a_kill_leaves_a_batch_whole_or_undone(
 ) -> None:
     folder = opened(tmp_path)
     stage(folder, "date=d/hour=1/x.parquet", "date=d/hour=2/y.parquet")
-    real_write, real_rename = module.write_whole, Path.rename
+    real_write, real_rename = module.write_file, Path.rename
     moved = []
 
     def write(path: Path, data: bytes) -> None:
@@ -90,7 +90,7 @@ def test_i2_i3_a_kill_leaves_a_batch_whole_or_undone(
     def rmtree(*_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(module, "write_whole", write)
+    monkeypatch.setattr(module, "write_file", write)
     monkeypatch.setattr(Path, "rename", rename)
     if step == "after the move":
         monkeypatch.setattr(shutil, "rmtree", rmtree)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.broker.private_file import write_file
+from isthmus.whole_file import write_file
 
 
 def test_i1_the_mode_is_private_whatever_the_mask(tmp_path: Path) -> None:
@@ -36,3 +36,16 @@ def test_i2_a_refused_write_leaves_the_old_content(tmp_path: Path, monkeypatch: 
     with pytest.raises(OSError, match="disk full"):
         write_file(tmp_path / "key", b"new")
     assert (tmp_path / "key").read_bytes() == b"old"
+
+
+def test_i2_the_contents_and_then_the_name_are_on_disk_before_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+
+    def note(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    monkeypatch.setattr(os, "fsync", note)
+    write_file(tmp_path / "state", b"new", suffix=".1.new")
+    assert synced == ["state.1.new", tmp_path.name]

@@ -1,0 +1,51 @@
+"""isthmus.client.outbox.store: what is set aside."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from isthmus.client.outbox.folder import Folder
+from isthmus.client.outbox.store import FolderSource, Store, refused
+
+
+def opened(path: Path) -> FolderSource:
+    store = Store(path)
+    store.append((b"first", b"second"))
+    source = FolderSource(store.folder)
+    assert source.acquire()
+    return source
+
+
+def test_a_refused_message_is_kept_whole_though_the_disk_takes_half_a_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = opened(tmp_path / "outbox")
+    batch = source.next_batch(5, 1)
+    assert batch is not None
+    with monkeypatch.context() as patched:
+        real = os.write
+        patched.setattr(os, "write", lambda descriptor, data: real(descriptor, bytes(data)[: len(data) // 2]))
+        source.set_aside(batch, "too large")
+    assert refused(Folder(tmp_path / "outbox")) == [("too large", b"first")]
+    following = source.next_batch(1000, 10)
+    assert following is not None
+    assert following.payloads == [b"second"]
+    source.release()
+
+
+def test_a_message_that_cannot_be_set_aside_stays_in_the_outbox(tmp_path: Path) -> None:
+    source = opened(tmp_path / "outbox")
+    batch = source.next_batch(5, 1)
+    assert batch is not None
+    Folder(tmp_path / "outbox").refused_path.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space"):
+        source.set_aside(batch, "too large")
+    source.release()
+    assert source.acquire()
+    again = source.next_batch(1000, 10)
+    assert again is not None
+    assert again.payloads == [b"first", b"second"]
+    source.release()
