@@ -3,7 +3,7 @@
 What it is: the payload of a large message (what stands before its body, and a reference to the rest), the rows that tell
 which stored message refers to which body, and the choice of the bodies that nothing refers to any more. What it is not:
 the files (`isthmus.store.blob`), nor their reading and writing, which never happen on the engine's thread.
-See docs/explanation/store.md.
+See docs/explanation/store.md. A little over 400 lines: references are written, counted and collected by one set of rows.
 
 Invariants:
     I1. A body is complete and durable before a record refers to it; reference and record are one batch.

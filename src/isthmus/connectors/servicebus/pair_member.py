@@ -2,6 +2,7 @@
 
 What it is: everything that pairing asks of a namespace: all that it holds, steps, counts, statuses, and the marker that
 tells which member is active. What it is not: a decision (`isthmus.topology.pair.difference`, `isthmus.pairing`).
+A little over 400 lines: one method for each step and kind of entity, which share one client.
 Spec: Microsoft Learn, "Service Bus resource manager", Atom API; docs/how-to/recover-from-a-disaster.md.
 
 Invariants:

@@ -3,16 +3,14 @@
 What it is: the link from one queue, subscription or dead-letter queue: credit, deliveries in their order, settlement, renewal
 of locks. What it is not: the decision what is settled or how much may be under way (`isthmus.bridge`).
 
-Credit. The owner's credit counts messages that it is given. Messages that go back because of the guard cost the link's credit
-and not the owner's: the link is granted again what is missing.
+Credit. The owner's credit counts messages that it is given; those that go back because of the guard are granted to the link again.
 
 Invariants:
     I1. The link's credit never exceeds what the owner has granted and not been given.
     I2. What a lost link delivered is renewed and settled by lock token once the source is open again.
     I3. In an ordered source nothing is given while an earlier message is locked by a reader before this one.
     I4. With `only_present` nothing is given that came after the first opening.
-    I5. What was never given goes back before the link is detached, also where a fault of something else ends the link; at the end so
-        does what was given and not settled.
+    I5. What was never given goes back before the link is detached, whatever ends it; at the end what was not settled does, too.
 """
 
 from __future__ import annotations
