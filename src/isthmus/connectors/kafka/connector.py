@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from isthmus.bridge.port import Capabilities, Source, SourcePool, Target, TargetPool
 from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.kafka.option import read_source, read_target
-from isthmus.connectors.kafka.pool import EndPool
 from isthmus.extra import require
 
 __all__ = ["CONNECTOR", "KafkaConnector", "KafkaSources", "KafkaTargets", "dispositions_of"]

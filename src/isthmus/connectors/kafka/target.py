@@ -22,9 +22,9 @@ from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.kafka.mapping import Record, to_record
 from isthmus.connectors.kafka.option import TargetOptions
-from isthmus.connectors.kafka.pool import EndPool
 from isthmus.connectors.kafka.producer import ProducerThread, ranges
 from isthmus.connectors.servicebus.message_rewriter import Mark, MessageRewriter
 from isthmus.errors import InvalidArgumentError

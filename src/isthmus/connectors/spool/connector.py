@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from isthmus.bridge.port import Capabilities, SourcePool, Target, TargetPool
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.connectors.kafka.pool import EndPool
+from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.spool.option import target_options
 from isthmus.connectors.spool.target import SpoolTarget
 from isthmus.errors import InvalidArgumentError

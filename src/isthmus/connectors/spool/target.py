@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from isthmus.bridge.delivery_event import Granted, Lost, Opened, Outcome, Send
 from isthmus.bridge.port import Copies, TargetEvent
 from isthmus.bridge.refusal import Refusal, RefusalKind
-from isthmus.connectors.kafka.pool import EndPool
+from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.servicebus.sequence import UNREADABLE, annotations_of
 from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.folder import SpoolError, SpoolInUseError

@@ -1,4 +1,4 @@
-"""isthmus.connectors.kafka.pool: threads wake the loop."""
+"""isthmus.connectors.end_pool: threads wake the loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import select
 import threading
 import time
 
-from isthmus.connectors.kafka.pool import EndPool
+from isthmus.connectors.end_pool import EndPool
 
 
 def ready(pool: EndPool) -> dict[int, int]:

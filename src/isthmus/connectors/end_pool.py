@@ -1,7 +1,7 @@
-"""The ends of one process at Kafka, and the one descriptor by which their threads wake the process's loop.
+"""Ends that have a thread each, and the one descriptor by which these wake the process's loop.
 
-What it is: what the pools of sources and of targets have in common. librdkafka has sockets and threads of its own, of which it shows
-nothing: each end has a thread that waits for it. What it is not: an end.
+What it is: the pool of sources or of targets of a system that cannot be polled: librdkafka has sockets and threads of its own, of which
+it shows nothing, and a disk has no descriptor that tells of a sync. What it is not: an end.
 
 Invariants:
     I1. An end whose thread has something to tell is named by the next `service`.
