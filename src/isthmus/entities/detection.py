@@ -5,8 +5,8 @@ that are not yet written.
 Spec: Microsoft Learn, "Duplicate detection"; for keys, `isthmus.message.duplicate_key`.
 
 Invariants:
-    I1. An id is seen again if and only if it was accepted less than a window ago, restarts in between or not, and also
-        where the clock has gone back by up to a window since.
+    I1. An id is seen again if and only if it was accepted less than a window ago, by the window's present length, restarts in between or
+        not, and also where the clock has gone back by up to a window since.
     I2. Ids are written in the same batch as their messages.
 """
 
@@ -74,11 +74,11 @@ class Detection:
             put(key, seen_at)
         self._staging.pending_ids.update(dict.fromkeys(keys, now_ms))
 
-    @property
-    def latest(self) -> int:
-        """The latest generation that ids were remembered in since the object was made; -1: none."""
-        return self._generations.latest
+    def change(self, window_ms: int) -> None:
+        """Count ids as seen for another time from now on, also those that were seen before; stages it."""
+        self._generations.change(window_ms)
+        self.window_ms = window_ms
 
-    def forget(self) -> None:
-        """Stage the removal of all ids, since the window's length changed or the entity goes."""
-        self._generations.forget()
+    def end_ms(self) -> int:
+        """When the last generation is over in which ids may lie; 0 where there is none."""
+        return self._generations.end_ms()

@@ -35,6 +35,7 @@ from isthmus.entities.key import (
     DEFERRED,
     DETECTION,
     DUPLICATE_KEY,
+    ERAS,
     KEY_RUN,
     MESSAGE,
     SCHEDULED,
@@ -257,10 +258,10 @@ class Intake:
         self._heads = HeadCache(0 if default_ttl_ms >= INFINITE_MS else default_ttl_ms)
         self._quota_bytes = quota_megabytes << 20
         self.max_message_size_bytes = max_message_size_bytes or self._context.limits.max_message_size_bytes
-        if duplicate_window_ms and (self._detection is None or self._detection.window_ms != duplicate_window_ms):
-            if self._detection is not None:
-                self._detection.forget()
+        if duplicate_window_ms and self._detection is None:
             self._detection = Detection(self.number, duplicate_window_ms, self._staging)
+        elif duplicate_window_ms and self._detection is not None and self._detection.window_ms != duplicate_window_ms:
+            self._detection.change(duplicate_window_ms)
 
     def stored_bytes(self) -> int:
         """What counts towards the quota: messages as their senders wrote them, without what the broker adds to each."""
@@ -698,7 +699,7 @@ class Intake:
     def wipe(self) -> None:
         """Stage the removal of everything the entity has in the store, and end it."""
         batch = self._staging.batch
-        for table in (MESSAGE, DEFERRED, SCHEDULED, UNREADABLE, DETECTION, DUPLICATE_KEY, SOURCE_MARK, KEY_RUN):
+        for table in (MESSAGE, DEFERRED, SCHEDULED, UNREADABLE, DETECTION, DUPLICATE_KEY, SOURCE_MARK, KEY_RUN, ERAS):
             batch.delete_range(*numbered_span(table, self.number))
         batch.delete(state_key(self.number))
         self.is_deleted = True

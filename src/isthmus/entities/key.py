@@ -18,6 +18,7 @@ __all__ = [
     "DOOMED",
     "DUE",
     "DUPLICATE_KEY",
+    "ERAS",
     "EXPIRY",
     "FORMAT",
     "IDENTITY",
@@ -36,6 +37,7 @@ __all__ = [
     "detection_generation",
     "detection_key",
     "doomed_key",
+    "eras_key",
     "lane_key",
     "leaving_key",
     "message_key",
@@ -56,7 +58,7 @@ DOOMED = b"\x00doomed"
 CATALOG, STATE = 0x01, 0x02
 MESSAGE, DEFERRED, SCHEDULED, UNREADABLE = 0x10, 0x11, 0x12, 0x13
 DUE, EXPIRY = 0x20, 0x21
-DETECTION, DUPLICATE_KEY, SOURCE_MARK, KEY_RUN = 0x30, 0x31, 0x32, 0x33
+DETECTION, DUPLICATE_KEY, SOURCE_MARK, KEY_RUN, ERAS = 0x30, 0x31, 0x32, 0x33, 0x34
 SESSION = 0x40
 REFERENCE = 0x50
 LEAVING, LANE, ARRIVED = 0x80, 0x81, 0x82
@@ -111,6 +113,11 @@ def detection_key(table: int, number: int, generation: int) -> bytes:
 def detection_generation(key: bytes) -> int:
     """The generation in such a key."""
     return int.from_bytes(key[5:13], "big")
+
+
+def eras_key(number: int, table: int) -> bytes:
+    """Where it stands how long the generations of a table were, and are."""
+    return _NUMBERED.pack(ERAS, number) + bytes((table,))
 
 
 def doomed_key(number: int) -> bytes:

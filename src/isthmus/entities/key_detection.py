@@ -6,8 +6,8 @@ Specification: `isthmus.message.duplicate_key`; docs/explanation/guarantees.md.
 
 Invariants:
     I1. Whether a key was seen is what `Detection` alone would say; the marks save its reads and change no answer. A copy
-        above the mark of its source was not taken (`source_mark`, I1), as long as all generations that would be asked
-        begin at or after the time from which on the marks cover all.
+        above the mark of its source was not taken (`source_mark`, I1), as long as all that counts as seen was kept at or
+        after the time from which on the marks cover all.
     I2. Keys that an earlier release kept without marks are looked up until they are over.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from isthmus.entities.detection import Detection
-from isthmus.entities.key import DUPLICATE_KEY, KEY_RUN, detection_generation, detection_key, numbered_span
+from isthmus.entities.key import DUPLICATE_KEY
 from isthmus.entities.key_run import KeyRuns
 from isthmus.entities.source_mark import SourceMarks
 from isthmus.entities.staging import Staging
@@ -34,11 +34,9 @@ class KeyDetection:
         staging: where new keys go.
     """
 
-    __slots__ = ("_detection", "_marks", "_number", "_runs", "_staging")
+    __slots__ = ("_detection", "_marks", "_runs")
 
     def __init__(self, number: int, window_ms: int, staging: Staging) -> None:
-        self._number = number
-        self._staging = staging
         self._detection = Detection(number, window_ms, staging, DUPLICATE_KEY)
         self._runs = KeyRuns(number, window_ms, staging)
         self._marks = SourceMarks(number, staging)
@@ -64,30 +62,16 @@ class KeyDetection:
     def _trusts(self, now_ms: int) -> bool:
         """Whether the marks cover all keys that count as seen."""
         if self._marks.trusted_from_ms is None:
-            self._marks.begin(self._after_all())
-        window_ms = self._detection.window_ms
-        asked_from_ms = (now_ms // window_ms - 1) * window_ms
+            self._marks.begin(self._end_ms())
         trusted_from_ms = self._marks.trusted_from_ms
-        return trusted_from_ms is not None and asked_from_ms >= trusted_from_ms
+        return trusted_from_ms is not None and now_ms - self._detection.window_ms >= trusted_from_ms
 
     def _raise(self, marks: dict[bytes, bytes]) -> None:
-        if not self._marks.has_room(marks):
-            # What is staged now is in the latest generation, and the store need not have it yet.
-            latest_ms = (max(self._detection.latest, self._runs.latest) + 1) * self._detection.window_ms
-            self._marks.begin(max(latest_ms, self._after_all()))
-        else:
+        if self._marks.has_room(marks):
             self._marks.raise_to(marks)
+        else:
+            self._marks.begin(self._end_ms())
 
-    def _after_all(self) -> int:
-        """When the generations of all keys in the store are over; 0 where there are none."""
-        latest = max(self._latest_of(DUPLICATE_KEY), self._latest_of(KEY_RUN))
-        return (latest + 1) * self._detection.window_ms
-
-    def _latest_of(self, table: int) -> int:
-        """The latest generation of a table; -1 where there is none."""
-        generation = -1
-        first, end = numbered_span(table, self._number)
-        while (found := next(iter(self._staging.journal.scan(first, end)), None)) is not None:
-            generation = detection_generation(found[0])
-            first = detection_key(table, self._number, generation + 1)
-        return generation
+    def _end_ms(self) -> int:
+        """When the generations of all keys are over, staged or in the store; 0 where there are none."""
+        return max(self._detection.end_ms(), self._runs.end_ms())

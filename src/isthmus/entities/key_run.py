@@ -43,11 +43,6 @@ class KeyRuns:
         self._staging = staging
         self._generations = Generations(KEY_RUN, number, window_ms, staging)
 
-    @property
-    def latest(self) -> int:
-        """The latest generation that keys were remembered in since the object was made; -1: none."""
-        return self._generations.latest
-
     def remember(
         self, ids: Sequence[bytes], places: Sequence[bytes], marks: Mapping[bytes, bytes], now_ms: int
     ) -> None:
@@ -84,6 +79,10 @@ class KeyRuns:
                 if _seen_ms(row) > oldest_ms and _holds(row, ids[at]):
                     flags[at] = True
         return flags
+
+    def end_ms(self) -> int:
+        """When the last generation is over in which keys may lie; 0 where there is none."""
+        return self._generations.end_ms()
 
     def _first_from(self, prefix: bytes, place: bytes) -> tuple[bytes, bytes]:
         """The last place and the row of the first run that may have a place; where there is none, the last of its block."""

@@ -23,7 +23,7 @@ from isthmus.errors import StoreError
 
 __all__ = ["FORMAT_VERSION", "Identity", "ensure_format", "read_identity"]
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 
 
 class Identity(NamedTuple):
@@ -103,7 +103,8 @@ def _keep_rows(journal: Journal, batch: Batch, now_ms: int, random_bytes: Callab
     Format 3 counts hops in a forwarded message's record and numbers transfer dead-letter queues; format 4 has bodies of
     large messages outside of their records, and rows that refer to them, and names the fragments of partitioned
     entities, whose messages lie in stores of their own, and lines of messages on their way from one store to another. Format 5 keeps marks of the sources of copies, without which an
-    earlier release would add keys, and rows that hold the keys of many.
+    earlier release would add keys, and rows that hold the keys of many. Format 6 says how long the generations of detection
+    are, and keeps those of a former window.
     """
 
 
@@ -112,4 +113,5 @@ _STEPS: dict[int, Callable[[Journal, Batch, int, Callable[[int], bytes]], None]]
     2: _keep_rows,
     3: _keep_rows,
     4: _keep_rows,
+    5: _keep_rows,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,7 +69,7 @@ def test_an_entity_that_goes_takes_its_keys_along(namespace: Any) -> None:
     namespace.send("q", copy(1))
     namespace.engine.delete_queue("q")
     namespace.commit()
-    assert not [key for key, _ in namespace.journal.scan(b"\x31", b"\x33")]
+    assert not [key for key, _ in namespace.journal.scan(b"\x30", b"\x35")]
 
 
 def test_a_topic_compares_once_however_many_rules_select(namespace: Any) -> None:
@@ -135,3 +136,19 @@ def test_in_a_partitioned_entity_an_equal_meets_its_equal(groups: tuple[str | No
         held.crash()
     assert ended == [None] * 3
     assert held.engine.runtime("q").active_message_count == 38
+
+
+@pytest.mark.parametrize("window_ms", [1_800_000, 3_601_000, 86_400_000])
+def test_keys_outlive_a_change_of_their_window(namespace: Any, window_ms: int) -> None:
+    namespace.engine.create_queue("q")
+    namespace.send("q", copy(1), copy(2), copy(9))
+    namespace.send("q", copy(5))  # not in order: a row of its own
+    namespace.limits = replace(namespace.limits, duplicate_key_window_ms=window_ms)
+    for elapsed_ms in (1_000_000, window_ms - 1_000_001):
+        namespace.crash()
+        namespace.clock.advance(elapsed_ms)
+        namespace.send("q", copy(5), copy(1), copy(2), copy(9), copy(10))
+        assert namespace.queue("q").active_count == 5
+    namespace.clock.advance(1)
+    namespace.send("q", copy(5), copy(1), copy(10))
+    assert namespace.queue("q").active_count == 7

@@ -34,13 +34,14 @@ class Side:
 
     def __init__(self, *, marked: bool) -> None:
         self.marked = marked
+        self.window_ms = WINDOW_MS
         self.journal = MemoryJournal()
         self.start()
 
     def start(self) -> None:
         self.staging = Staging(self.journal)
-        self.keys = KeyDetection(NUMBER, WINDOW_MS, self.staging)
-        self.plain = Detection(NUMBER, WINDOW_MS, self.staging, DUPLICATE_KEY)
+        self.keys = KeyDetection(NUMBER, self.window_ms, self.staging)
+        self.plain = Detection(NUMBER, self.window_ms, self.staging, DUPLICATE_KEY)
 
     def send(self, keys: Sequence[bytes], now_ms: int) -> list[bool]:
         """Per key whether it was seen before."""
@@ -109,6 +110,12 @@ class Marked(RuleBasedStateMachine):
         self.commit()
         for side in self.sides:
             side.become_old()
+
+    @rule(window_ms=st.sampled_from([WINDOW_MS // 3, WINDOW_MS, WINDOW_MS + 1, 7 * WINDOW_MS]))
+    def start_with_another_window(self, window_ms: int) -> None:
+        for side in self.sides:
+            side.window_ms = window_ms
+        self.kill()
 
     @rule(ms=st.sampled_from([1, WINDOW_MS // 2, WINDOW_MS, 3 * WINDOW_MS, -WINDOW_MS // 2, -WINDOW_MS]))
     def pass_time(self, ms: int) -> None:
