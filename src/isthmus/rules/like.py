@@ -124,7 +124,7 @@ def _general(pieces: list[list[str | _Wildcard]]) -> LikeMatcher:
     first, last = expressions[0], expressions[-1]
     if len(pieces) == 1:
         return lambda text: first.fullmatch(text) is not None
-    middle = list(zip(pieces[1:-1], expressions[1:-1], lengths[1:-1], strict=True))
+    middle = [each for each in zip(pieces[1:-1], expressions[1:-1], lengths[1:-1], strict=True) if each[0]]
 
     def matches(text: str) -> bool:
         bits: _Bits | None = None

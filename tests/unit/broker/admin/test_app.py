@@ -462,6 +462,27 @@ async def test_lists_come_in_pages(served: Served) -> None:
     assert len(list((await served.get("/$Resources/queues?$skip=9")).find_all("entry"))) == 0
 
 
+@pytest.mark.parametrize("query", ["?api-version=2017-04", ""])
+async def test_an_old_api_version_refuses_settings_that_came_later(served: Served, query: str) -> None:
+    later = "<MaxMessageSizeInKilobytes>512</MaxMessageSizeInKilobytes>"
+    for path, made in (("/q", queue), ("/t", topic)):
+        status, detail = await refusal(await served.request("PUT", path + query, entry(made(later))))
+        assert status == 400
+        assert (
+            "MaxMessageSizeInKilobytes is a setting of api-version 2021-05 and later; the request has 2017-04."
+            in detail
+        )
+        assert (await served.get(path + query)).name == "feed"  # it is not there
+        assert (await served.put(path, made(later))).status == 201
+        status, _ = await refusal(
+            await served.request("PUT", path + query, entry(made(later)), headers={"If-Match": "*"})
+        )
+        assert status == 400
+        assert (await served.request("PUT", path + query, entry(made()), headers={"If-Match": "*"})).status == 200
+        answer = await served.request("GET", f"{path}?api-version=2021-05")
+        assert later in await answer.text()
+
+
 @pytest.mark.parametrize("query", ["$skip=-1", "$top=many", "$skip=" + "9" * 30, "api-version=latest", "api-version="])
 async def test_bad_queries(served: Served, query: str) -> None:
     assert (await served.request("GET", f"/$Resources/queues?{query}")).status == 400
