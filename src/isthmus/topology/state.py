@@ -6,6 +6,7 @@ wanted, None means "whatever stands, or the service's default". What it is not: 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -26,6 +27,14 @@ DEFAULT_RULE = "$Default"
 """The rule that Service Bus gives a new subscription; it selects everything."""
 
 
+# A text, or a name in quotes or brackets; a quote within one is doubled, which makes two of it.
+_QUOTED_OR_BLANK = re.compile(r"""('[^']*'|"[^"]*"|\[[^\]]*\])|\s+""")
+
+
+def _words(text: str) -> str:
+    return _QUOTED_OR_BLANK.sub(lambda found: found[1] or " ", text).strip()
+
+
 @dataclass(frozen=True, slots=True)
 class RuleState:
     """A rule: SQL text of its filter (correlation filters in a writing of their own) and of its action."""
@@ -35,8 +44,8 @@ class RuleState:
     action: str = ""
 
     def selects_as(self, other: RuleState) -> bool:
-        """Whether filter and action are the same but for white space."""
-        return self.filter.split() == other.filter.split() and self.action.split() == other.action.split()
+        """Whether filter and action are the same but for white space between words; in a text or a name every blank counts."""
+        return _words(self.filter) == _words(other.filter) and _words(self.action) == _words(other.action)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
