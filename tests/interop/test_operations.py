@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
@@ -196,6 +197,25 @@ def test_what_a_purge_holds_stays_locked_longer_than_a_lock_lasts(operator, monk
     monkeypatch.setattr(module, "_dispose", slow)
     [done] = operator.run("purge", "short", "--filter", "number = 39", "--yes")
     assert done["removed"] == 1
+    assert {row["delivery_count"] for row in operator.run("peek", "short", "--max", 0)} == {0}
+
+
+def test_locks_are_renewed_in_time_where_clocks_are_apart(operator, monkeypatch):
+    operator.send("short", 32)
+    import isthmus.operations.sweep as module
+
+    behind = SimpleNamespace(monotonic=time.monotonic, time=lambda: time.time() - 3600)
+    monkeypatch.setattr(module, "time", behind)
+    monkeypatch.setattr(module, "_WINDOW", 2)
+    dispose = module._dispose
+
+    def slow(*arguments):
+        time.sleep(0.3)
+        dispose(*arguments)
+
+    monkeypatch.setattr(module, "_dispose", slow)
+    [done] = operator.run("purge", "short", "--yes", "--filter", "number % 2 = 1")
+    assert done["removed"] == 16
     assert {row["delivery_count"] for row in operator.run("peek", "short", "--max", 0)} == {0}
 
 
