@@ -34,7 +34,7 @@ class ArrivalClock:
         lock_seconds: the lock duration as told; 0: not told.
 
     Attributes:
-        lock_seconds: the lock duration to renew by.
+        lock_seconds: the lock duration, as told or seen.
         longest_seconds: the lock duration that others' locks may have.
     """
 
@@ -46,6 +46,11 @@ class ArrivalClock:
         self._read_at = -math.inf
         self._credit_since = math.inf
         self._came_at = 0.0
+
+    @property
+    def renewal_seconds(self) -> float:
+        """The lock duration to renew by; no long one that nobody told, which a clock that is behind makes of a short one."""
+        return self.lock_seconds if self._told_seconds else min(self.lock_seconds, LOCK_SECONDS_UNKNOWN)
 
     @property
     def offset_ms(self) -> int | None:

@@ -105,7 +105,7 @@ class ServiceBusSource(End):
         if self.step is Step.ATTACHED:
             due = min(due, self._requests.deadline(), self._node.deadline())
             if not self._requests.is_renewing:
-                due = min(due, self._tokens.renewal_due(self._clock.lock_seconds))
+                due = min(due, self._tokens.renewal_due(self._clock.renewal_seconds))
             if (
                 self._guard is not None
                 and self._guard.retry_at
@@ -326,7 +326,7 @@ class ServiceBusSource(End):
             events.append(Blocked(blocked_by))
 
     def _renew(self, now: float) -> None:
-        lock_seconds = self._clock.lock_seconds
+        lock_seconds = self._clock.renewal_seconds
         if not self._requests.is_renewing and now >= self._tokens.renewal_due(lock_seconds):
             self._requests.renew(self._tokens.renew(now, lock_seconds))
 

@@ -31,3 +31,13 @@ def test_what_is_not_told_is_learned_from_a_delivery() -> None:
     assert 80 < clock.lock_seconds <= 90
     clock.learn(section.encode_message(b"x"))
     assert 80 < clock.lock_seconds <= 90
+
+
+@pytest.mark.parametrize("lock_seconds", [10, 30, 90])
+def test_a_clock_that_is_behind_lengthens_no_renewal_where_nothing_is_told_i2(lock_seconds: int) -> None:
+    clock = ArrivalClock(0.0)
+    clock.learn(locked_for(lock_seconds + 3600))
+    assert clock.renewal_seconds / 3 <= lock_seconds
+    clock = ArrivalClock(0.0)
+    clock.learn(locked_for(lock_seconds - 3600))
+    assert clock.renewal_seconds <= lock_seconds
