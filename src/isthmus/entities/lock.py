@@ -182,6 +182,8 @@ class LockTable:
                 touched.setdefault(token[:8], set()).add(place)
         for random, places in touched.items():
             lock = self._by_random[random]
+            if until_ms < lock.expires_at_ms:  # the entity's LockDuration was shortened meanwhile
+                self._push(lock, until_ms)
             if len(places) == lock.remaining:
                 lock.expires_at_ms = until_ms
                 lock.renewed = None

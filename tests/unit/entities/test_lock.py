@@ -87,6 +87,20 @@ def test_a_lock_renewed_for_less_is_due_then() -> None:
     assert len(table.expire(2000, 100)) == 1
 
 
+def test_a_lock_renewed_for_a_shorter_time_than_is_left_is_due_then() -> None:
+    """LockDuration was shortened meanwhile."""
+    table = LockTable()
+    whole, part = lock(1, 1, 2, 300_000), lock(2, 5, 2, 300_000)
+    tags = [*whole.tags, part.tags[1]]
+    table.add(whole)
+    table.add(part)
+    table.renew(tags, 5000)
+    assert table.due_ms == 5000
+    assert [list(span.sequences) for span in table.expire(5000, 100)] == [[1, 2], [6]]
+    assert table.due_ms == 300_000
+    assert [list(span.sequences) for span in table.expire(300_000, 100)] == [[5]]
+
+
 def test_settled_locks_do_not_pile_up() -> None:
     table = LockTable()
     for number in range(10_000):
