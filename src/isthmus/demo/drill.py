@@ -143,8 +143,9 @@ class Drill:
         account = self._account
         self._say(f"{self._lost} is lost")
         survivors = ["application"] if self._plan.pattern == "active-passive" else self._others
-        account.lost(self._lost, survivors, time.monotonic())
-        self._members.lose(self._lost)
+        asked_at = time.monotonic()
+        self._members.lose(self._lost)  # an operator takes a while
+        account.lost(self._lost, survivors, max(asked_at, account.last_sent(self._lost)))
         time.sleep(self._plan.away_seconds)
         missing, since = account.missing(), time.monotonic()
         while missing and time.monotonic() - since < SETTLED_SECONDS:

@@ -58,7 +58,7 @@ class DrillAccount:
         self._suppressed = 0
         self._lost_member = ""
         self._lost_at = math.inf
-        self._recovered_at = math.inf
+        self._first: dict[str, dict[str, float]] = {name: {} for name in consumers}  # when each was handled first
         self._missing: int | None = None
         self._survivors: tuple[str, ...] = ()
 
@@ -79,16 +79,29 @@ class DrillAccount:
         """A consumer has handled a message."""
         with self._lock:
             self._handled[consumer][message_id] += 1
-            _, sent_at = self._sent.get(message_id, ("", -math.inf))
-            # One whose acknowledgement is still on its way to the publisher was sent a moment ago.
-            is_later = message_id not in self._sent or sent_at > self._lost_at
-            if now > self._lost_at and is_later and consumer in self._survivors:
-                self._recovered_at = min(self._recovered_at, now)
+            self._first[consumer].setdefault(message_id, now)
 
-    def lost(self, member: str, survivors: Sequence[str], now: float) -> None:
-        """A member is lost; `survivors` are the consumers that go on without it."""
+    def last_sent(self, member: str) -> float:
+        """When a member last acknowledged a message; minus infinity where it never did."""
         with self._lock:
-            self._lost_member, self._lost_at, self._survivors = member, now, tuple(survivors)
+            return max((at for by, at in self._sent.values() if by == member), default=-math.inf)
+
+    def lost(self, member: str, survivors: Sequence[str], at: float) -> None:
+        """A member was lost at a time; `survivors` are the consumers that go on without it."""
+        with self._lock:
+            self._lost_member, self._lost_at, self._survivors = member, at, tuple(survivors)
+
+    def _recovered_at(self) -> float:
+        """When a survivor first handled a message that was acknowledged after the loss; infinity where none has."""
+        return min(
+            (
+                max(at, sent_at)
+                for name in self._survivors
+                for message_id, at in self._first[name].items()
+                if at > self._lost_at and (sent_at := self._sent.get(message_id, ("", -math.inf))[1]) > self._lost_at
+            ),
+            default=math.inf,
+        )
 
     def missing(self) -> int:
         """How many messages that the lost member had acknowledged are not handled elsewhere, while it is away."""
@@ -123,11 +136,11 @@ class DrillAccount:
         with self._lock:
             whole = [each for each in self._sent if all(handled[each] for handled in self._handled.values())]
             twice = {each for handled in self._handled.values() for each, count in handled.items() if count > 1}
-            has_recovered = self._recovered_at < math.inf
+            recovered_at = self._recovered_at()
             return DrillReport(
                 sent=len(self._sent),
                 rpo_messages=self._missing or 0,
-                rto_seconds=round(self._recovered_at - self._lost_at, 3) if has_recovered else None,
+                rto_seconds=None if recovered_at == math.inf else round(recovered_at - self._lost_at, 3),
                 handled=len(whole),
                 handled_twice=len(twice),
                 suppressed=self._suppressed,

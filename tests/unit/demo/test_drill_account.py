@@ -64,3 +64,30 @@ def test_recovery_is_what_was_published_after_the_loss_and_where_life_goes_on() 
     take(account, "ewr", "new", 4.0)
     take(account, "jfk", "new", 5.0)
     assert account.report().rto_seconds == 3.0
+
+
+def test_what_is_handled_while_an_operator_makes_the_member_unreachable_is_no_recovery() -> None:
+    """The loss is told after it has happened, and counts from the last that the member has acknowledged."""
+    account = DrillAccount(["app"])
+    asked_at = 1.0
+    for at in (0.5, 2.0, 30.0):
+        account.sent(f"before {at}", "ewr", at)
+        take(account, "app", f"before {at}", at + 0.1)
+    assert account.last_sent("ewr") == 30.0
+    account.sent("after", "jfk", 31.0)
+    take(account, "app", "after", 34.0)  # before the operator tells
+    account.lost("ewr", ["app"], max(asked_at, account.last_sent("ewr")))
+    account.sent("later", "jfk", 36.0)
+    take(account, "app", "later", 36.1)
+    assert account.report().rto_seconds == 4.0
+
+
+def test_what_was_handled_before_its_acknowledgement_came_is_no_recovery() -> None:
+    account = DrillAccount(["app"])
+    account.lost("ewr", ["app"], 2.0)
+    take(account, "app", "never acknowledged", 2.1)
+    account.sent("new", "jfk", 5.0)
+    take(account, "app", "new", 5.5)
+    take(account, "app", "acknowledged later", 6.0)
+    account.sent("acknowledged later", "jfk", 6.1)
+    assert account.report().rto_seconds == 3.5
