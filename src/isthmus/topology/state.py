@@ -28,7 +28,7 @@ DEFAULT_RULE = "$Default"
 
 
 # A text, or a name in quotes or brackets; a quote within one is doubled, which makes two of it.
-_QUOTED_OR_BLANK = re.compile(r"""('[^']*'|"[^"]*"|\[[^\]]*\])|\s+""")
+_QUOTED_OR_BLANK = re.compile(r"""('[^']*'|"[^"]*"|\[(?:[^\]]|\]\])*\])|\s+""")
 
 
 def _words(text: str) -> str:

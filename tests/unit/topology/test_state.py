@@ -17,6 +17,7 @@ from isthmus.topology.state import RuleState
         ("name = 'it''s  a'", "name = 'it''s a'", False),
         ("name  = 'it''s a'", "name = 'it''s a'", True),
         ("[my  name] = 1", "[my name] = 1", False),
+        ("[my]]  name] = 1", "[my]] name] = 1", False),
         ('"my  name" = 1', '"my name" = 1', False),
         ("a = 1", "a = 2", False),
     ],
