@@ -203,6 +203,7 @@ class _Pass:
         count, done = self._chosen.count(), self._done
         completed = sweep(client, path, self._chosen, self._take)
         # What was acknowledged without its lock stands in the queue still; sent again, it has the same duplicate key.
+        done.dropped = min(done.dropped, completed)
         done.sent = completed - done.dropped
         done.left = count - completed - done.refused
         done.gone = self._target.gone

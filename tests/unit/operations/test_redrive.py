@@ -1,10 +1,19 @@
-"""Which messages that were set aside are sent unasked."""
+"""Which messages that were set aside are sent unasked, and what is counted."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 
+from isthmus.amqp import section
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.entities.run import RunSet
+from isthmus.operations import redrive
+from isthmus.operations.copy_target import Sent
 from isthmus.operations.redrive import Choice
+from isthmus.operations.sweep import Taken
 
 
 @pytest.mark.parametrize("reason", ["RefusedByTarget", "MessageTooLarge", "MaxDeliveryCountExceeded", "StepFailed"])
@@ -31,3 +40,39 @@ def test_named_reasons_leave_out_all_others() -> None:
 def test_expired_ones_are_meant_where_that_is_asked() -> None:
     assert Choice(expired=True).takes("TTLExpiredException", is_parking=False)
     assert Choice(expired=True).takes("RefusedByTarget", is_parking=False)
+
+
+class Taking:
+    """A target that takes everything."""
+
+    gone = ""
+
+    def send(self, payloads: Sequence[bytes], meanwhile: Callable[[], None]) -> list[Sent]:
+        return [Sent() for _ in payloads]
+
+
+class Dropping:
+    """A step that drops what it is told to."""
+
+    name = "drop"
+
+
+@pytest.mark.parametrize("completed", [0, 1, 2, 3])
+def test_what_lost_its_lock_counts_neither_as_sent_nor_as_dropped(
+    monkeypatch: pytest.MonkeyPatch, completed: int
+) -> None:
+    def sweep(client: Any, path: str, wanted: RunSet, take: Any) -> int:
+        taken = [Taken(number, b"", section.encode_message(b"x")) for number in range(3)]
+        assert len(take(taken, lambda: None)) == 3
+        return completed
+
+    monkeypatch.setattr(redrive, "sweep", sweep)
+    drops = iter((Disposition("complete"), Disposition("complete"), None))
+    monkeypatch.setattr(redrive, "guarded", lambda step, message: next(drops))
+    chosen = RunSet()
+    chosen.add(1, 3)
+    target: Any = Taking()
+    step: Any = Dropping()
+    done = redrive._Pass(target, [step], lambda payload: payload, chosen, lambda count: None).carry(object(), "q")  # type: ignore[arg-type]
+    assert done.sent >= 0
+    assert (done.sent + done.dropped, done.left, done.refused) == (completed, 3 - completed, 0)
