@@ -54,13 +54,15 @@ def first_place(message: bytes, start: int, end: int) -> bytes:
         start: where they begin; the provenance is the last in them, as `Tail` writes it.
         end: where they end.
     """
+    length_bytes = 1
     at = message.rfind(_ORIGIN, start, end)
     if at < 0:
+        length_bytes = 4
         at = message.rfind(_LONG_ORIGIN, start, end)
         if at < 0:
             return b""
-    # From the slash on: the alias is no part of the key.
-    slash = message.find(b"/", at + len(_ORIGIN), end)
+    # From the slash on: the alias is no part of the key. The length in front of it may have the byte of a slash.
+    slash = message.find(b"/", at + len(_ORIGIN) + length_bytes, end)
     stop = message.find(_DIGEST, slash, end)
     if slash < 0 or stop < 0:
         return b""

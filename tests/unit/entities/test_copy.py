@@ -52,7 +52,7 @@ fake = copy(99, "lga/other").rest[20:-60]
 copies = st.builds(
     copy,
     NUMBERS | st.sampled_from(["007", "", "x", "1;2", "-3", "1" * 30, "²"]),
-    st.sampled_from(["ewr/flights", "ewr/bookings", "jfk/flights", "none"]),
+    st.sampled_from(["ewr/flights", "ewr/bookings", "jfk/flights", "none", "ewr/" + "f" * 43, "newark/" + "f" * 40]),
     st.sampled_from(["A", "B", "n" * 300]),
     st.sampled_from(
         [b"", encoded("a") + encoded("b"), encoded("fake") + b"\xb0" + struct.pack(">I", len(fake)) + fake]
@@ -96,3 +96,10 @@ def test_a_key_tells_source_and_number() -> None:
 
 def test_the_proof_of_a_copy_is_no_part_of_its_key() -> None:
     assert key_of(copy(1, proof="a" * 16).rest) == key_of(copy(1).rest)
+
+
+def test_the_alias_is_no_part_of_it_whatever_the_length_of_the_name() -> None:
+    for length in (46, 47, 48):
+        entity = "f" * (length - len("ewr/"))
+        several = [copy(1, f"ewr/{entity}"), copy(1, f"newark/{entity}"), copy(1, f"ewr/{entity}", hops=2)]
+        assert len({parts.duplicate_key for parts in KeyReader().with_keys(several)}) == 1
