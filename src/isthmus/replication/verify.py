@@ -91,7 +91,8 @@ def verify(
             reasons = {flow: why for flow in flows if (why := _unread(flow, flows))}
             read = [flow for flow in flows if flow not in reasons]
             results = [_audit(federation, each.name, group, chosen, reach, former_marks) for group in _groups(read)]
-            yield _merged(each.name, results, tuple(dict.fromkeys(reasons.values())))
+            nothing = () if flows else (f"task {each.name} moves nothing that can be compared",)
+            yield _merged(each.name, results, (*dict.fromkeys(reasons.values()), *nothing))
 
 
 def flows_of(federation: Federation, task: str, subscription: str = "") -> list[Flow]:

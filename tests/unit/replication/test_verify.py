@@ -9,6 +9,7 @@ import pytest
 from isthmus.amqp import section, types
 from isthmus.errors import InvalidArgumentError
 from isthmus.replication import verify as verify_module
+from isthmus.replication.count import Verdict
 from isthmus.replication.identity import identify
 from isthmus.replication.reconcile import Reconciliation
 from isthmus.replication.verify import flows_of, verify
@@ -124,3 +125,11 @@ def test_order_is_expected_where_the_task_promises_it(
     monkeypatch: pytest.MonkeyPatch, task: str, ordered: bool
 ) -> None:
     assert asked(monkeypatch, task)["ordered"] is ordered
+
+
+def test_a_task_of_which_nothing_is_compared_is_not_called_clean() -> None:
+    text = FILE.partition("tasks:")[0] + "tasks:\n  t: {pattern: chain, members: [ewr], forward: {inbox: off}}\n"
+    federation = read(text)
+    (result,) = verify(federation)
+    assert result.verdict is Verdict.UNCLEAR
+    assert result.doubts == ("task t moves nothing that can be compared",)
