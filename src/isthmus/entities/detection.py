@@ -5,8 +5,8 @@ that are not yet written.
 Spec: Microsoft Learn, "Duplicate detection"; for keys, `isthmus.message.duplicate_key`.
 
 Invariants:
-    I1. An id is seen again if and only if it was accepted less than a window ago, by the window's present length, restarts in between or
-        not, and also where the clock has gone back by up to a window since.
+    I1. An id is seen again if and only if it was accepted less than a window ago, by the window's present length, restarts
+        in between or not, and also where the clock has gone back by up to a window since.
     I2. Ids are written in the same batch as their messages.
 """
 

@@ -101,7 +101,8 @@ class Generations:
         if generation != self._current:
             self._current = generation
             self._latest = max(self._latest, generation)
-            self._entered.add(generation)
+            # What is older than these has been written, and dropped.
+            self._entered = {each for each in self._entered if each >= generation - 3} | {generation}
             # One more than is asked now: a clock that goes back asks for it again.
             over = self._prefix(era, 0), self._prefix(era, max(0, generation - 2))
             # As long as a memtable holds a deleted range, its filter is no use to reads of many keys.
