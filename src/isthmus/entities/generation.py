@@ -79,9 +79,7 @@ class Generations:
         """What the keys of all generations begin with in which an id may have been seen."""
         era = self._load()
         generation = now_ms // self.window_ms
-        if self._latest < 0:  # asked of the store once, since a restart may come with a clock gone back
-            ahead = self._prefix(era, generation + 1), self._prefix(era, generation + 2)
-            self._latest = generation + any(True for _ in self._staging.journal.scan(*ahead))
+        self._look_ahead(era, generation)
         asked = [self._prefix(era, generation), self._prefix(era, generation - 1)]
         if self._latest > generation:
             asked.append(self._prefix(era, generation + 1))
@@ -100,6 +98,7 @@ class Generations:
         generation = now_ms // self.window_ms
         if generation != self._current:
             self._current = generation
+            self._look_ahead(era, generation)
             self._latest = max(self._latest, generation)
             # What is older than these has been written, and dropped.
             self._entered = {each for each in self._entered if each >= generation - 3} | {generation}
@@ -112,6 +111,12 @@ class Generations:
             if not self._is_noted:
                 self._note()
         return self._prefix(era, generation)
+
+    def _look_ahead(self, era: int, generation: int) -> None:
+        """Ask the store once which is the latest: a restart may come with a clock gone back."""
+        if self._latest < 0:
+            ahead = self._prefix(era, generation + 1), self._prefix(era, generation + 2)
+            self._latest = generation + any(True for _ in self._staging.journal.scan(*ahead))
 
     def change(self, window_ms: int) -> None:
         """Make generations of another length from now on; stages what a restart has to know of it."""
