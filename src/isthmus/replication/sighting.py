@@ -7,7 +7,26 @@ from dataclasses import dataclass
 
 from isthmus.replication.tally import NO_COUNTS, Counts
 
-__all__ = ["Backlog", "Sighting"]
+__all__ = ["Backlog", "Sighting", "SpoolView"]
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolView:
+    """What is in the spools of a route: settled at the source, and not at the target yet.
+
+    Attributes:
+        waiting: messages.
+        size_bytes: of the spools' files.
+        oldest_ms: wall time at which about the first of them was written; 0 where there are none.
+        suppressed: messages that a step `deduplicate` has not passed on, since the spool was made.
+        refused: messages that were set aside in the spool, since the target or a step refused them.
+    """
+
+    waiting: int = 0
+    size_bytes: int = 0
+    oldest_ms: int = 0
+    suppressed: int = 0
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +42,7 @@ class Sighting:
         retry_in_seconds: when, with `error`.
         limit: the operator's rate that holds now, e.g. `100/s until 18:00 UTC`; empty for none.
         limit_per_second: as messages a second; infinite for none.
+        spool: what is in its spools; None: it has none.
     """
 
     ready: bool = True
@@ -33,6 +53,7 @@ class Sighting:
     retry_in_seconds: float = 0.0
     limit: str = ""
     limit_per_second: float = math.inf
+    spool: SpoolView | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from isthmus.replication.ledger import LedgerWatch, check_ledgers, noted
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
 from isthmus.replication.shared_spark import SharedSettings, open_shared_run, query_slots, task_slots
+from isthmus.replication.shuffle.start import SpoolStarter, check_spools, route_specs, spool_folder
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.replication.step.chain import check as check_steps
@@ -48,6 +49,7 @@ from isthmus.topology.claim import CLAIM_LOCK_MS
 from isthmus.topology.model import Federation, Route
 from isthmus.topology.route import routes
 from isthmus.topology.spark import SparkSettings, control_warning, slots_warning
+from isthmus.topology.step.order import legs
 
 __all__ = ["RunOptions", "TaskClaimedError", "checkpoint_folder", "run_federation"]
 
@@ -120,10 +122,15 @@ def run_federation(
     fill = FillWatch(federation, chosen)
     run = _Run(options, on_status, fill)
     reach = Reach(federation, "isthmus-claim")
-    specs = {
-        route.name: noted(route, route_spec(route, federation, only_present=options.settings.available_now))
+    carriers = {
+        route.name: route_specs(
+            route,
+            noted(route, route_spec(route, federation, only_present=options.settings.available_now)),
+            spool_folder(route, options.folder),
+        )
         for route in chosen
     }
+    specs = {spec.name: spec for each in carriers.values() for spec in each}
     ledgers = LedgerWatch(
         (Path(each.path), each.bodies) for each in (route.options.ledger for route in chosen) if each is not None
     )
@@ -143,7 +150,7 @@ def run_federation(
         ),
     )
     try:
-        _check(federation, chosen)
+        _check(federation, chosen, options.folder)
         _decide(claims, stop)
         holds.enter_context(held_folder(options.folder))
         watch.start()
@@ -164,6 +171,7 @@ def run_federation(
             checkpoints = checkpoint_folder(where.checkpoints, options)
             if where.checkpoints:
                 check_checkpoints(spark, checkpoints, stop)
+            spools = SpoolStarter(spark, checkpoints, options.folder)
             archives = ArchiveStarter(spark, checkpoints, available_now=options.settings.available_now)
             keys = {claim_key(route.task, route.claim_alias): (route.task, route.claim_alias) for route in claimed}
             carried = open_shared_run(
@@ -182,7 +190,12 @@ def run_federation(
                 supervisor = Supervisor(
                     chosen,
                     lambda route: archives.start(
-                        route, lambda: carried.start(specs[route.name], _teller(federation, route))
+                        route,
+                        lambda: spools.start(
+                            route,
+                            carriers[route.name],
+                            lambda spec: carried.start(spec, _teller(federation, route)),
+                        ),
                     ),
                     claims=claims,
                     backlog=watch.backlog,
@@ -275,11 +288,14 @@ def _teller(federation: Federation, route: Route) -> Callable[[str], str]:
     return lru_cache(16)(lambda text: name_places(text, federation, ends))
 
 
-def _check(federation: Federation, chosen: Sequence[Route]) -> None:
+def _check(federation: Federation, chosen: Sequence[Route], state_folder: Path) -> None:
     """Refuse what cannot run before somebody changes the configuration."""
     for route in chosen:
-        check_steps(route.options.steps)
+        parts = legs(route.options.steps)
+        check_steps(parts.before)
+        check_steps(parts.behind)
     check_archives(chosen)
+    check_spools(chosen, state_folder)
     check_ledgers(chosen)
     found = preflight(federation, chosen, lambda: Reach(federation, "isthmus-check"))
     if found.faults:

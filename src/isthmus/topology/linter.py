@@ -21,9 +21,13 @@ from isthmus.topology.planning.wanted import contradictions
 from isthmus.topology.reader import read_model
 from isthmus.topology.route import routes
 from isthmus.topology.spark import control_warning, slots_needed, slots_warning
-from isthmus.topology.step import may_set_aside
+from isthmus.topology.step import may_set_aside, shuffles
+from isthmus.topology.step.order import legs
 
 __all__ = ["lint", "read", "warnings"]
+
+# What a micro-batch with state takes on two cores.
+_BATCH_MS = 1_000
 
 
 def lint(text: str, file: str = "isthmus.yaml") -> list[Fault]:
@@ -74,13 +78,16 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
         spark = federation.spark
         found = routes(federation)
         _warn_of_steps(federation, document)
+        _check_windows(federation, document)
         has_unordered = any(
             route.options.ordering == "none" and not federation.namespaces[route.source.alias].is_log for route in found
         )
         query_slots = spark.query_slots(has_unordered=has_unordered)
-        has_tables = any(route.target.is_table for route in found)
-        queries = len({route.options.steps for route in found})
-        needed = slots_needed(len(found), queries, query_slots, has_tables=has_tables)
+        parts = [legs(route.options.steps) for route in found]
+        has_tables = any(route.target.is_table for route in found) or any(each.shuffle for each in parts)
+        queries = len({each.before for each in parts} | {each.behind for each in parts if each.shuffle})
+        carried = len(found) + sum(bool(each.shuffle) for each in parts)
+        needed = slots_needed(carried, queries, query_slots, has_tables=has_tables)
         for warned in (slots_warning(spark, needed), control_warning(spark)):
             if warned is not None:
                 document.warn(spark.place, *warned)
@@ -116,6 +123,43 @@ def _warn_of_steps(federation: Federation, document: Document) -> None:
                 "blocks the route",
                 "write on_failure: drop in the step, or dead_letter_stream: NAME in the task",
             )
+
+
+def _check_windows(federation: Federation, document: Document) -> None:
+    """Fault steps that look at several messages where they cannot, and tell what they cost."""
+    for task in federation.tasks.values():
+        for step in filter(shuffles, task.steps):
+            if task.pattern == "archive":
+                document.fault(
+                    step.place,
+                    f"a task of pattern archive keeps each message once, and has no step {step}",
+                    "write a task of another pattern with this step, and archive what it sends to",
+                )
+                continue
+            if step.kind == "aggregate" and task.canary_ms:
+                document.fault(
+                    task.places.get("canary", task.place),
+                    "a canary does not pass the step aggregate, which sends results instead of messages",
+                    "remove canary",
+                )
+            written = step.settings.get("spool")
+            where = f"in {written}" if written else "in spools in the state folder of the run"
+            interval = int(step.settings["interval"])
+            late = f"about {(interval + _BATCH_MS) / 1000:g} s after they came"
+            if step.kind == "aggregate":
+                late = f"{_seconds(step.settings['wait'])} or more after its window has ended"
+            document.warn(
+                step.place,
+                f"step {step} reads through a spool {where}, which holds messages that are settled at their source; what it sends goes "
+                f"out {late}",
+                "keep that folder and the checkpoint of the task: they are data"
+                if not federation.spark.is_remote or written
+                else "write spool: with a folder that all executors share",
+            )
+
+
+def _seconds(ms: int) -> str:
+    return f"{int(ms) / 1000:g} s"
 
 
 def _check_namespaces(federation: Federation, document: Document) -> None:

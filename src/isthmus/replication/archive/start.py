@@ -15,6 +15,7 @@ from isthmus.replication.archive.folder import ArchiveError
 from isthmus.replication.archive.query import ArchiveQuery, ArchiveSettings, check_archive
 from isthmus.replication.archive.route import ArchiveRoute
 from isthmus.replication.shared_route import SharedRoute
+from isthmus.replication.shuffle.route import SpooledRoute
 from isthmus.topology.model import Route
 
 if TYPE_CHECKING:
@@ -72,7 +73,9 @@ class ArchiveStarter:
         self._checkpoints = checkpoints
         self._available_now = available_now
 
-    def start(self, route: Route, start: Callable[[], SharedRoute]) -> SharedRoute | ArchiveRoute:
+    def start(
+        self, route: Route, start: Callable[[], SharedRoute | SpooledRoute]
+    ) -> SharedRoute | SpooledRoute | ArchiveRoute:
         """Start a route.
 
         Args:

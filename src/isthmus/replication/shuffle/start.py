@@ -1,0 +1,187 @@
+"""The start of routes that read through spools.
+
+What it is: where a route's spools lie, the routes that it is carried as, their check before a run begins, and the start of all of them
+together. What it is not: any of them (`route`, `query`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from isthmus.bridge.route_spec import End, RouteSpec
+from isthmus.connectors.spool.backlog import spool_backlog
+from isthmus.replication.shared_route import SharedRoute
+from isthmus.replication.shuffle.note import last_note
+from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings, check_folder
+from isthmus.replication.shuffle.route import SpooledRoute
+from isthmus.replication.sighting import SpoolView
+from isthmus.topology.model import Route
+from isthmus.topology.step import StepDeclaration
+from isthmus.topology.step.order import legs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SpoolStarter", "check_spools", "is_spooled", "route_specs", "spool_folder", "spool_view"]
+
+SPOOLS = "spools"
+"""In the state folder."""
+
+_VIEW_SECONDS = 1.0
+# What the route out of a spool is called beside the one into it.
+_OUT = ".out"
+
+
+def is_spooled(route: Route) -> bool:
+    """Whether a route reads through spools."""
+    return bool(legs(route.options.steps).shuffle)
+
+
+def spool_folder(route: Route, state_folder: Path) -> Path:
+    """The folder of a route's spools."""
+    shuffle = legs(route.options.steps).shuffle
+    written = str(StepDeclaration.from_text(shuffle).settings.get("spool") or "") if shuffle else ""
+    return (Path(written) if written else state_folder.absolute() / SPOOLS) / route.name
+
+
+def route_specs(route: Route, spec: RouteSpec, folder: Path) -> tuple[RouteSpec, ...]:
+    """What carries a route: itself, or the route into the spools and the route out of them.
+
+    Args:
+        route: the route.
+        spec: what would carry it without a spool.
+        folder: of its spools.
+    """
+    parts = legs(route.options.steps)
+    if not parts.shuffle:
+        return (spec,)
+    is_aggregate = StepDeclaration.from_text(parts.shuffle).kind == "aggregate"
+    source = f"{route.source.alias}/{route.source.entity}"
+    filled = {"path": str(folder / "in"), "source": source}
+    filling = replace(
+        spec,
+        target=End("spool", route.target.alias, filled),
+        steps=parts.before,
+        ordered=True,  # one process writes a spool
+        competing=False,
+    )
+    target = spec.target
+    if is_aggregate and "origin" in target.options:
+        target = replace(target, options={**target.options, "origin": _origin(route)})
+    follows = {} if is_aggregate else {"follows": str(folder / "in")}
+    sending = replace(
+        spec,
+        name=f"{spec.name}{_OUT}",
+        source=End("spool", route.source.alias, {"path": str(folder / "out")} | follows),
+        target=target,
+        steps=parts.behind,
+        ordered=True,
+        competing=False,
+        only_present=False,
+    )
+    return filling, sending
+
+
+def _origin(route: Route) -> str:
+    """What results count as coming from: they are no copies of messages of the source, and have numbers of their own."""
+    return f"{route.source.alias}/{route.source.entity.partition('/Subscriptions/')[0]}/{route.task}"
+
+
+def check_spools(routes: Iterable[Route], state_folder: Path) -> None:
+    """Say what keeps spools from being written, without changing anything.
+
+    Raises:
+        ConfigError: a folder cannot be written.
+    """
+    for route in routes:
+        if is_spooled(route):
+            check_folder(spool_folder(route, state_folder), route.task)
+
+
+def spool_view(folder: Path) -> SpoolView:
+    """What is in the spools of a route."""
+    came, goes = spool_backlog(folder / "in"), spool_backlog(folder / "out")
+    note = last_note(folder / "out")
+    return SpoolView(
+        waiting=came.messages + goes.messages,
+        size_bytes=came.size_bytes + goes.size_bytes,
+        oldest_ms=min((each for each in (came.oldest_ms, goes.oldest_ms) if each), default=0),
+        suppressed=note.suppressed,
+        refused=came.refused + goes.refused,
+    )
+
+
+class SpoolStarter:
+    """Starts routes; those that read through spools with their query.
+
+    Args:
+        spark: the session.
+        checkpoints: folder of the queries' checkpoint folders; a path, or a URI.
+        state_folder: of the run.
+    """
+
+    def __init__(self, spark: SparkSession, checkpoints: str, state_folder: Path) -> None:
+        self._spark = spark
+        self._checkpoints = checkpoints
+        self._state_folder = state_folder
+
+    def start(
+        self, route: Route, specs: tuple[RouteSpec, ...], start: Callable[[RouteSpec], SharedRoute]
+    ) -> SharedRoute | SpooledRoute:
+        """Start a route.
+
+        Args:
+            route: the route.
+            specs: from `route_specs`.
+            start: starts what carries it.
+
+        Raises:
+            SpoolError: a spool cannot be written.
+            SparkGoneError: Spark has ended.
+        """
+        if len(specs) == 1:
+            return start(specs[0])
+        filling, sending = specs
+        folder = spool_folder(route, self._state_folder)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        settings = ShuffleSettings(
+            task=route.task,
+            step=legs(route.options.steps).shuffle,
+            incoming=folder / "in",
+            outgoing=folder / "out",
+            source=_origin(route),
+            checkpoint=f"{self._checkpoints.rstrip('/')}/{route.name}",
+        )
+        query = ShuffleQuery(self._spark, settings).start()
+        view = _Seldom(lambda: replace(spool_view(folder), suppressed=query.note.suppressed))
+        started: list[SharedRoute] = []
+        try:
+            started.append(start(filling))
+            started.append(start(sending))
+            return SpooledRoute(
+                started[0], started[1], query, lambda: spool_backlog(folder / "out").messages == 0, view
+            )
+        except BaseException:
+            for each in started:
+                each.stop()
+            query.stop()
+            raise
+
+
+class _Seldom:
+    """A look that is not taken more often than once in a while."""
+
+    def __init__(self, look: Callable[[], SpoolView]) -> None:
+        self._look = look
+        self._at = float("-inf")
+        self._found = SpoolView()
+
+    def __call__(self) -> SpoolView:
+        now = time.monotonic()
+        if now - self._at >= _VIEW_SECONDS:
+            self._at, self._found = now, self._look()
+        return self._found
