@@ -38,6 +38,7 @@ from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.replication.step.chain import check as check_steps
 from isthmus.supervisor.canary_watch import CanaryWatch
 from isthmus.supervisor.claim import ClaimKeeper, TaskClaimedError
+from isthmus.supervisor.drop_watch import DropWatch
 from isthmus.supervisor.fill import Fill, FillWatch
 from isthmus.supervisor.folder_lock import held_folder
 from isthmus.supervisor.pause import PauseFile
@@ -120,7 +121,6 @@ def run_federation(
     paused = PauseFile(options.folder)
     paused.tasks()  # one that cannot be read is refused before anything starts
     fill = FillWatch(federation, chosen)
-    run = _Run(options, on_status, fill)
     reach = Reach(federation, "isthmus-claim")
     carriers = {
         route.name: route_specs(
@@ -141,6 +141,13 @@ def run_federation(
     claimed = [route for route in chosen if route.is_claimed]
     claims = ClaimKeeper([(route.task, route.claim_alias) for route in claimed], reach.open).start()
     watch = BacklogWatch(chosen, lambda: Reach(federation, "isthmus-look"))
+    drops = DropWatch(
+        chosen,
+        fill.fills,
+        lambda: Reach(federation, "isthmus-drop"),
+        lambda route: claims.remaining_seconds(route.task, route.claim_alias) > 0,
+    )
+    run = _Run(options, on_status, fill, drops)
     holds = ExitStack()
     canaries = CanaryWatch(
         () if options.settings.available_now else chosen,
@@ -155,6 +162,7 @@ def run_federation(
         holds.enter_context(held_folder(options.folder))
         watch.start()
         fill.start()
+        drops.start()
         canaries.start()
         ledgers.start()
         log.info("starting Spark; its own log is %s", options.folder / LOG_FILE)
@@ -215,6 +223,7 @@ def run_federation(
             with suppress(SparkGoneError), calling_spark():
                 spark.stop()
     finally:
+        drops.close()
         canaries.close()
         ledgers.close()
         fill.close()
@@ -242,8 +251,13 @@ class _Run:
     """Tells a run's status, once a second."""
 
     def __init__(
-        self, options: RunOptions, on_status: Callable[[dict[str, Any]], None] | None, fill: FillWatch
+        self,
+        options: RunOptions,
+        on_status: Callable[[dict[str, Any]], None] | None,
+        fill: FillWatch,
+        drops: DropWatch,
     ) -> None:
+        self._drops = drops
         self._file = StatusFile(options.folder)
         self._fill = fill
         self._warned: set[tuple[str, str]] = set()
@@ -258,7 +272,10 @@ class _Run:
             return
         self._told_at = now
         self._footprint.measure()
-        described = [describe(route, condition, now, self._footprint) for route, condition in supervisor.conditions()]
+        described = [
+            describe(route, condition, now, self._footprint) | {"dropped": self._drops.dropped(route.name)}
+            for route, condition in supervisor.conditions()
+        ]
         fills = self._fill.fills()
         self._warn(fills)
         document = self._file.write(state, described, self._footprint, [each.to_dict() for each in fills])

@@ -15,6 +15,7 @@ from isthmus.topology.canary import check_canaries
 from isthmus.topology.document import Document
 from isthmus.topology.edge import cycle_faults
 from isthmus.topology.forwarding import hop_faults
+from isthmus.topology.mailbox import check_full
 from isthmus.topology.model import Federation, NamespaceRef, Task
 from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS, TAKE_LOGS
 from isthmus.topology.planning.wanted import contradictions
@@ -79,14 +80,19 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
         found = routes(federation)
         _warn_of_steps(federation, document)
         _check_windows(federation, document)
+        check_full(federation, document)
         has_unordered = any(
             route.options.ordering == "none" and not federation.namespaces[route.source.alias].is_log for route in found
         )
         query_slots = spark.query_slots(has_unordered=has_unordered)
         parts = [legs(route.options.steps) for route in found]
-        has_tables = any(route.target.is_table for route in found) or any(each.shuffle for each in parts)
-        queries = len({each.before for each in parts} | {each.behind for each in parts if each.shuffle})
-        carried = len(found) + sum(bool(each.shuffle) for each in parts)
+        spooled = [
+            bool(each.shuffle) or route.options.when_full == "spool" for each, route in zip(parts, found, strict=True)
+        ]
+        has_tables = any(spooled) or any(route.target.is_table for route in found)
+        behind = {each.behind for each, has_spool in zip(parts, spooled, strict=True) if has_spool}
+        queries = len({each.before for each in parts} | behind)
+        carried = len(found) + sum(spooled)
         needed = slots_needed(carried, queries, query_slots, has_tables=has_tables)
         for warned in (slots_warning(spark, needed), control_warning(spark)):
             if warned is not None:
@@ -152,10 +158,14 @@ def _check_windows(federation: Federation, document: Document) -> None:
                 step.place,
                 f"step {step} reads through a spool {where}, which holds messages that are settled at their source; what it sends goes "
                 f"out {late}",
-                "keep that folder and the checkpoint of the task: they are data"
-                if not federation.spark.is_remote or written
-                else "write spool: with a folder that all executors share",
+                "keep that folder and the checkpoint of the task: they are data",
             )
+            if federation.spark.is_remote and not written:
+                document.fault(
+                    step.place,
+                    f"step {step} keeps messages in the state folder, which executors on other machines do not have",
+                    "write spool: with a folder that all of them share",
+                )
 
 
 def _seconds(ms: int) -> str:

@@ -38,7 +38,7 @@ _OUT = ".out"
 
 def is_spooled(route: Route) -> bool:
     """Whether a route reads through spools."""
-    return bool(legs(route.options.steps).shuffle)
+    return bool(legs(route.options.steps).shuffle) or route.options.when_full == "spool"
 
 
 def spool_folder(route: Route, state_folder: Path) -> Path:
@@ -56,10 +56,10 @@ def route_specs(route: Route, spec: RouteSpec, folder: Path) -> tuple[RouteSpec,
         spec: what would carry it without a spool.
         folder: of its spools.
     """
-    parts = legs(route.options.steps)
-    if not parts.shuffle:
+    if not is_spooled(route):
         return (spec,)
-    is_aggregate = StepDeclaration.from_text(parts.shuffle).kind == "aggregate"
+    parts = legs(route.options.steps)
+    is_aggregate = bool(parts.shuffle) and StepDeclaration.from_text(parts.shuffle).kind == "aggregate"
     source = f"{route.source.alias}/{route.source.entity}"
     filled = {"path": str(folder / "in"), "source": source}
     filling = replace(
@@ -72,11 +72,12 @@ def route_specs(route: Route, spec: RouteSpec, folder: Path) -> tuple[RouteSpec,
     target = spec.target
     if is_aggregate and "origin" in target.options:
         target = replace(target, options={**target.options, "origin": _origin(route)})
-    follows = {} if is_aggregate else {"follows": str(folder / "in")}
+    last = folder / ("out" if parts.shuffle else "in")
+    follows = {"follows": str(folder / "in")} if parts.shuffle and not is_aggregate else {}
     sending = replace(
         spec,
         name=f"{spec.name}{_OUT}",
-        source=End("spool", route.source.alias, {"path": str(folder / "out")} | follows),
+        source=End("spool", route.source.alias, {"path": str(last)} | follows),
         target=target,
         steps=parts.behind,
         ordered=True,
@@ -88,7 +89,7 @@ def route_specs(route: Route, spec: RouteSpec, folder: Path) -> tuple[RouteSpec,
 
 def _origin(route: Route) -> str:
     """What results count as coming from: they are no copies of messages of the source, and have numbers of their own."""
-    return f"{route.source.alias}/{route.source.entity.partition('/Subscriptions/')[0]}/{route.task}"
+    return f"{route.source.alias}/{route.entered}/{route.task}"
 
 
 def check_spools(routes: Iterable[Route], state_folder: Path) -> None:
@@ -148,28 +149,35 @@ class SpoolStarter:
         filling, sending = specs
         folder = spool_folder(route, self._state_folder)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        query = self._query(route, folder)
+        last = folder / ("in" if query is None else "out")
+        view = _Seldom(lambda: spool_view(folder))
+        started: list[SharedRoute] = []
+        try:
+            started.append(start(filling))
+            started.append(start(sending))
+            return SpooledRoute(started[0], started[1], query, lambda: spool_backlog(last).messages == 0, view)
+        except BaseException:
+            for each in started:
+                each.stop()
+            if query is not None:
+                query.stop()
+            raise
+
+    def _query(self, route: Route, folder: Path) -> ShuffleQuery | None:
+        """The query between a route's spools, started; None where it has none."""
+        step = legs(route.options.steps).shuffle
+        if not step:
+            return None
         settings = ShuffleSettings(
             task=route.task,
-            step=legs(route.options.steps).shuffle,
+            step=step,
             incoming=folder / "in",
             outgoing=folder / "out",
             source=_origin(route),
             checkpoint=f"{self._checkpoints.rstrip('/')}/{route.name}",
         )
-        query = ShuffleQuery(self._spark, settings).start()
-        view = _Seldom(lambda: replace(spool_view(folder), suppressed=query.note.suppressed))
-        started: list[SharedRoute] = []
-        try:
-            started.append(start(filling))
-            started.append(start(sending))
-            return SpooledRoute(
-                started[0], started[1], query, lambda: spool_backlog(folder / "out").messages == 0, view
-            )
-        except BaseException:
-            for each in started:
-                each.stop()
-            query.stop()
-            raise
+        return ShuffleQuery(self._spark, settings).start()
 
 
 class _Seldom:
