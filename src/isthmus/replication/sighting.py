@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from isthmus.replication.tally import NO_COUNTS, Counts
 
-__all__ = ["Backlog", "Sighting", "SpoolView"]
+__all__ = ["Backlog", "Seldom", "Sighting", "SpoolView"]
+
+VIEW_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +72,24 @@ class Backlog:
 
     waiting: int = 0
     oldest_enqueued_ms: int = 0
+
+
+class Seldom:
+    """A look at spools that is taken no more often than every VIEW_SECONDS.
+
+    Args:
+        look: takes it.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, look: Callable[[], SpoolView], clock: Callable[[], float] = time.monotonic) -> None:
+        self._look = look
+        self._clock = clock
+        self._at = -math.inf
+        self._found = SpoolView()
+
+    def __call__(self) -> SpoolView:
+        now = self._clock()
+        if now - self._at >= VIEW_SECONDS:
+            self._at, self._found = now, self._look()
+        return self._found

@@ -53,7 +53,10 @@ def test_the_time_to_live_of_active_passive_is_the_mailboxes_too() -> None:
     ("task", "told"),
     [
         ("{pattern: move, source: ewr, target: jfk, queue: a, mailbox: true}", "no replication subscription"),
-        ("{pattern: move, source: ewr, target: jfk, queue: a, when_full: drop}", "the task has none; write mailbox: true"),
+        (
+            "{pattern: move, source: ewr, target: jfk, queue: a, when_full: drop}",
+            "the task has none; write mailbox: true",
+        ),
         ("{pattern: archive, source: ewr, topic: a, table: t, when_full: spool}", "has a spool already"),
         ("{pattern: copy, source: ewr, target: jfk, topic: a, mailbox: true, when_full: throw}", "unknown value"),
     ],
@@ -66,5 +69,8 @@ def test_what_cannot_be_is_told(task: str, told: str) -> None:
 def test_a_spool_in_the_state_folder_is_refused_where_executors_are_elsewhere() -> None:
     text = HEAD + "  a: {pattern: copy, source: ewr, target: jfk, topic: a, when_full: spool}\n"
     assert not lint(text)
-    remote = text + "spark: {master: 'spark://cluster:7077', checkpoints: 's3a://bucket/checkpoints', control: {host: 10.0.0.1}}\n"
+    remote = (
+        text
+        + "spark: {master: 'spark://cluster:7077', checkpoints: 's3a://bucket/checkpoints', control: {host: 10.0.0.1}}\n"
+    )
     assert any("executors on other machines do not have" in str(each) for each in lint(remote)), lint(remote)

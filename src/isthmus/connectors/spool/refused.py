@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.whole_file import write_file
 
-__all__ = ["count_refused", "set_aside"]
+__all__ = ["count_refused", "refused_messages", "set_aside"]
 
 _FOLDER = "refused"
 _DIGITS = 20
@@ -38,6 +39,12 @@ def set_aside(spool: Path, number: int, message: bytes, disposition: Disposition
     told = {"reason": disposition.reason, "description": disposition.description, "time": when}
     write_file(folder / f"{number:0{_DIGITS}d}.amqp", message)
     write_file(folder / f"{number:0{_DIGITS}d}.json", json.dumps(told, ensure_ascii=False).encode(errors="replace"))
+
+
+def refused_messages(spool: Path) -> Iterator[bytes]:
+    """Those that are kept, in the order of the spool."""
+    for note in sorted((spool / _FOLDER).glob("*.json")):
+        yield note.with_suffix(".amqp").read_bytes()
 
 
 def count_refused(spool: Path) -> int:

@@ -16,6 +16,7 @@ from isthmus.replication.archive.query import ArchiveQuery, ArchiveSettings, che
 from isthmus.replication.archive.route import ArchiveRoute
 from isthmus.replication.shared_route import SharedRoute
 from isthmus.replication.shuffle.route import SpooledRoute
+from isthmus.replication.sighting import Seldom
 from isthmus.topology.model import Route
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class ArchiveStarter:
         settings = archive_settings(route, self._checkpoints, available_now=self._available_now)
         query = ArchiveQuery(self._spark, settings).start()
         try:
-            return ArchiveRoute(start(), query)
+            return ArchiveRoute(start(), query, Seldom(query.view))
         except BaseException:
             query.stop()
             raise

@@ -6,7 +6,6 @@ together. What it is not: any of them (`route`, `query`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from isthmus.replication.shared_route import SharedRoute
 from isthmus.replication.shuffle.note import last_note
 from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings, check_folder
 from isthmus.replication.shuffle.route import SpooledRoute
-from isthmus.replication.sighting import SpoolView
+from isthmus.replication.sighting import Seldom, SpoolView
 from isthmus.topology.model import Route
 from isthmus.topology.step import StepDeclaration
 from isthmus.topology.step.order import legs
@@ -31,7 +30,6 @@ __all__ = ["SpoolStarter", "check_spools", "is_spooled", "route_specs", "spool_f
 SPOOLS = "spools"
 """In the state folder."""
 
-_VIEW_SECONDS = 1.0
 # What the route out of a spool is called beside the one into it.
 _OUT = ".out"
 
@@ -151,7 +149,7 @@ class SpoolStarter:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         query = self._query(route, folder)
         last = folder / ("in" if query is None else "out")
-        view = _Seldom(lambda: spool_view(folder))
+        view = Seldom(lambda: spool_view(folder))
         started: list[SharedRoute] = []
         try:
             started.append(start(filling))
@@ -178,18 +176,3 @@ class SpoolStarter:
             checkpoint=f"{self._checkpoints.rstrip('/')}/{route.name}",
         )
         return ShuffleQuery(self._spark, settings).start()
-
-
-class _Seldom:
-    """A look that is not taken more often than once in a while."""
-
-    def __init__(self, look: Callable[[], SpoolView]) -> None:
-        self._look = look
-        self._at = float("-inf")
-        self._found = SpoolView()
-
-    def __call__(self) -> SpoolView:
-        now = time.monotonic()
-        if now - self._at >= _VIEW_SECONDS:
-            self._at, self._found = now, self._look()
-        return self._found
