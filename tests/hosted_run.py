@@ -103,7 +103,7 @@ def main(file: Path, folder: Path) -> None:
     groups: dict[tuple[str, ...], list[RouteSpec]] = {}
     for route in routes(federation):
         spec = replace(route_spec(route, federation), claim="")
-        for each in route_specs(route, spec, spool_folder(route, folder.parent / "hosted")):
+        for each in route_specs(route, spec, spool_folder(route, folder.parent / "state")):
             groups.setdefault(each.steps, []).append(each)
     for number, specs in enumerate(groups.values()):
         place = folder / f"g{number}"

@@ -15,6 +15,7 @@ from isthmus.connectors.servicebus.head import standing
 from isthmus.connectors.spool.backlog import spool_backlog
 from isthmus.errors import IsthmusError
 from isthmus.replication.reach import Reach
+from isthmus.replication.shuffle.standing import SpoolsStanding
 from isthmus.supervisor.drop_watch import DropWatch
 from isthmus.supervisor.fill import Fill, FillWatch
 from isthmus.testing.federation import FederationProcess
@@ -115,13 +116,15 @@ def test_the_oldest_messages_of_a_mailbox_that_is_nearly_full_are_deleted(federa
 def test_nothing_waits_at_the_source_while_the_target_is_away_and_nothing_is_lost(
     federation: FederationProcess,
 ) -> None:
-    spool = federation.folder / "hosted" / "planes.ewr.jfk" / "in"
+    spool = federation.state / "spools" / "planes.ewr.jfk" / "in"
     first = federation.published["ewr"]
+    chosen = routes(federation.federation, "planes")
     federation.namespaces["jfk"].kill()
     with carried(federation, "away") as run:
         federation.publish("ewr", COUNT, topic="planes")
         wait(lambda: numbers(federation, "ewr", "planes/Subscriptions/isthmus.planes.jfk") == [], run.log)
         wait(lambda: spool_backlog(spool).messages == COUNT, run.log)
+    assert [*SpoolsStanding({each.name: each for each in chosen}, federation.state).waiting("planes.ewr.jfk")][COUNT - 1 :]
     with carried(federation, "back") as run:
         federation.namespaces["jfk"].start()
         federation.publish("ewr", COUNT, topic="planes")

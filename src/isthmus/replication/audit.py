@@ -73,6 +73,7 @@ def audit(
     logs: Mapping[str, bool] | None = None,
     log_reader: LogReader | None = None,
     spools: SpoolsReader | None = None,
+    delivered: Callable[[Passage], set[int]] | None = None,
 ) -> Reconciliation:
     """Read a task's namespaces and compare them.
 
@@ -96,6 +97,7 @@ def audit(
         logs: by alias, which of the entities are logs, and whether what stood in one before the task began is not moved.
         log_reader: reads what stands before routes whose source is a log.
         spools: tells what stands in the spools of routes.
+        delivered: what ledgers tell of messages that went a way, as sequence numbers at their origin.
 
     Raises:
         EntityNotFoundError: an audited subscription or a route's source does not stand.
@@ -170,6 +172,10 @@ def audit(
             if passage.is_witnessed:
                 at = rest[passage.pair], missing[passage.pair], audited[passage.origin], readings[passage.member]
                 _doubt(*at, began_ms - DRIFT_MS, passage)
+        for passage in followed if delivered is not None else ():
+            at_pair = rest[passage.pair]
+            if at_pair.consumed and delivered is not None:
+                at_pair.delivered |= at_pair.consumed & delivered(passage)
     pairs = {each.pair for each in followed} | {(each.origin, each.origin) for each in followed} if passages else None
     return reconcile(
         task, holdings, rest, ordered=ordered, readings=tuple(readings.values()), pairs=pairs, unread=unseen

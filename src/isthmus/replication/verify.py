@@ -209,7 +209,19 @@ def _audit(
         },
         log_reader=logs,
         spools=spools,
+        delivered=lambda passage: _delivered(passage, ground),
     )
+
+
+def _delivered(passage: Passage, ground: Ground) -> set[int]:
+    """What the ledger of a way's last route tells; nothing where the task keeps none."""
+    ledger = passage.routes[-1].options.ledger if passage.routes else None
+    if ledger is None or not Path(ledger.path).exists():
+        return set()
+    from isthmus.replication.ledger_reading import moved
+
+    origins = [str(end) for end, label in ground.origins.items() if label == passage.origin]
+    return moved(Path(ledger.path), passage.routes[-1].name, origins)
 
 
 def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:
