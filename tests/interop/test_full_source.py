@@ -124,7 +124,9 @@ def test_nothing_waits_at_the_source_while_the_target_is_away_and_nothing_is_los
         federation.publish("ewr", COUNT, topic="planes")
         wait(lambda: numbers(federation, "ewr", "planes/Subscriptions/isthmus.planes.jfk") == [], run.log)
         wait(lambda: spool_backlog(spool).messages == COUNT, run.log)
-    assert [*SpoolsStanding({each.name: each for each in chosen}, federation.state).waiting("planes.ewr.jfk")][COUNT - 1 :]
+    assert [*SpoolsStanding({each.name: each for each in chosen}, federation.state).waiting("planes.ewr.jfk")][
+        COUNT - 1 :
+    ]
     with carried(federation, "back") as run:
         federation.namespaces["jfk"].start()
         federation.publish("ewr", COUNT, topic="planes")

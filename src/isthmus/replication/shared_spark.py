@@ -23,6 +23,7 @@ from isthmus.bridge.route_spec import RouteSpec
 from isthmus.replication.executor_check import check_executors
 from isthmus.replication.shared_run import Group, SharedRun
 from isthmus.replication.step.chain import Chain
+from isthmus.topology.model import TABLE
 from isthmus.topology.spark import ControlAddress, SparkSettings, slots_needed
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def task_slots(specs: Mapping[str, RouteSpec], query_slots: int) -> int:
 
 
 def _ends_in_spool(spec: RouteSpec) -> bool:
-    return spec.target.kind == "spool"
+    return spec.target.kind == "spool" or spec.target.alias == TABLE  # a ledger may be around the spool of a table
 
 
 def open_shared_run(

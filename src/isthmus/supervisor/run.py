@@ -25,6 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from isthmus.bridge.route_spec import RouteSpec
 from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.replication.archive.start import ArchiveStarter, check_archives
 from isthmus.replication.checkpoint_check import check_checkpoints
@@ -122,14 +123,7 @@ def run_federation(
     paused.tasks()  # one that cannot be read is refused before anything starts
     fill = FillWatch(federation, chosen)
     reach = Reach(federation, "isthmus-claim")
-    carriers = {
-        route.name: route_specs(
-            route,
-            noted(route, route_spec(route, federation, only_present=options.settings.available_now)),
-            spool_folder(route, options.folder),
-        )
-        for route in chosen
-    }
+    carriers = {route.name: _carriers(route, federation, options) for route in chosen}
     specs = {spec.name: spec for each in carriers.values() for spec in each}
     ledgers = LedgerWatch(
         (Path(each.path), each.bodies) for each in (route.options.ledger for route in chosen) if each is not None
@@ -230,6 +224,13 @@ def run_federation(
         watch.close()
         holds.close()  # before the claims: whoever waits for them finds the folder free
         claims.close()
+
+
+def _carriers(route: Route, federation: Federation, options: RunOptions) -> tuple[RouteSpec, ...]:
+    """What carries a route. A ledger notes what the route's target has, not what went into a spool before it."""
+    spec = route_spec(route, federation, only_present=options.settings.available_now)
+    *into, last = route_specs(route, spec, spool_folder(route, options.folder))
+    return (*into, noted(route, last))
 
 
 def checkpoint_folder(uri: str, options: RunOptions) -> str:

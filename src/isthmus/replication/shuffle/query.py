@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isthmus.connectors.spool.block import Record
-from isthmus.connectors.spool.folder import SpoolFolder
+from isthmus.connectors.spool.folder import SpoolError, SpoolFolder
 from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.connectors.spool.spool_clock import END_ROW, MESSAGE_ROW
 from isthmus.connectors.spool.writer import SpoolWriter
@@ -108,6 +108,10 @@ class ShuffleQuery:
         self._started = threading.Event()
         self._note = BatchNote()
         self._error = ""
+        self._lock = (
+            threading.Lock()
+        )  # of the writer: Spark's thread may go on for a moment after the query was stopped
+        self._is_stopped = False
 
     @property
     def note(self) -> BatchNote:
@@ -199,7 +203,9 @@ class ShuffleQuery:
         if self._query is not None:
             with suppress(SparkGoneError), calling_spark():
                 self._query.stop()
-        self._writer.close()
+        with self._lock:
+            self._is_stopped = True
+            self._writer.close()
 
     def _take(self, rows: DataFrame, batch: int) -> None:
         """Write one micro-batch; called on a thread of Spark's."""
@@ -219,8 +225,13 @@ class ShuffleQuery:
         assert self._query is not None
         query = str(self._query.id)
         found = rows.toArrow().to_pylist()  # also where the batch was written: Spark has to make its state again
-        if self._note.has(query, batch):
-            return
+        with self._lock:
+            if self._is_stopped:
+                raise SpoolError("the query was stopped; the next start repeats the batch")
+            if not self._note.has(query, batch):
+                self._append(found, query, batch)
+
+    def _append(self, found: list[dict[str, Any]], query: str, batch: int) -> None:
         settings = self._settings
         if self._step.kind == "aggregate":
             source = f"{settings.source} {SpoolFolder(settings.outgoing).identity()}"

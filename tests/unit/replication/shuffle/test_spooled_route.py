@@ -12,6 +12,7 @@ from isthmus.replication.shuffle.route import SpooledRoute
 from isthmus.replication.shuffle.start import route_specs
 from isthmus.replication.sighting import Sighting, SpoolView
 from isthmus.replication.tally import Counts
+from isthmus.supervisor.run import RunOptions, _carriers
 from isthmus.topology import read
 from isthmus.topology.route import routes
 
@@ -121,3 +122,14 @@ def test_a_route_is_carried_as_one_into_the_spool_and_one_out_of_it(tmp_path: Pa
         ("t.ewr.jfk", "servicebus", "spool", "", ("aggregate",)),
         ("t.ewr.jfk.out", "spool", "servicebus", "ewr/a/t", ()),
     ]
+
+
+def test_a_ledger_notes_what_the_target_has_and_results_are_no_messages_of_the_source(tmp_path: Path) -> None:
+    step = "{aggregate: {window: 5m, fields: {n: count}}}"
+    task = f"{{pattern: copy, source: ewr, target: jfk, topic: a, ledger: {{path: ledger}}, steps: [{step}]}}"
+    federation = read(HEAD + f"  t: {task}\n")
+    (route,) = routes(federation)
+    filling, sending = _carriers(route, federation, RunOptions(folder=tmp_path))
+    assert filling.target.kind == "spool"
+    assert sending.target.kind == "ledger"
+    assert "ewr/a/t" in str(sending.target.options)
