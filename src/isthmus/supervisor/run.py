@@ -33,7 +33,7 @@ from isthmus.replication.ledger import LedgerWatch, check_ledgers, noted
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
 from isthmus.replication.shared_spark import SharedSettings, open_shared_run, query_slots, task_slots
-from isthmus.replication.shuffle.start import SpoolStarter, check_spools, route_specs, spool_folder
+from isthmus.replication.shuffle.start import SpoolStarter, check_spools, route_specs, spool_folder, stranded
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.replication.step.chain import check as check_steps
@@ -315,6 +315,13 @@ def _check(federation: Federation, chosen: Sequence[Route], state_folder: Path) 
     check_archives(chosen)
     check_spools(chosen, state_folder)
     check_ledgers(chosen)
+    for path, messages in stranded(routes(federation), state_folder):
+        log.warning(
+            "spool %s holds %d messages that were settled at their source and that no route of the file sends on: put the setting back that "
+            "made it read through a spool, and let it drain",
+            path,
+            messages,
+        )
     found = preflight(federation, chosen, lambda: Reach(federation, "isthmus-check"))
     if found.faults:
         raise ConfigError(found.faults)

@@ -6,13 +6,14 @@ together. What it is not: any of them (`route`, `query`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isthmus.bridge.route_spec import End, RouteSpec
 from isthmus.connectors.spool.backlog import spool_backlog
+from isthmus.connectors.spool.folder import SpoolFolder
 from isthmus.replication.shared_route import SharedRoute
 from isthmus.replication.shuffle.note import last_note
 from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings, check_folder
@@ -25,7 +26,15 @@ from isthmus.topology.step.order import legs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SpoolStarter", "check_spools", "is_spooled", "route_specs", "spool_folder", "spool_view"]
+__all__ = [
+    "SpoolStarter",
+    "check_spools",
+    "is_spooled",
+    "route_specs",
+    "spool_folder",
+    "spool_view",
+    "stranded",
+]
 
 SPOOLS = "spools"
 """In the state folder."""
@@ -101,6 +110,24 @@ def check_spools(routes: Iterable[Route], state_folder: Path) -> None:
             check_folder(spool_folder(route, state_folder), route.task)
 
 
+def stranded(routes: Iterable[Route], state_folder: Path) -> Iterator[tuple[Path, int]]:
+    """Spools in the state folder that hold messages which no route sends on, and how many.
+
+    Args:
+        routes: all of the file.
+        state_folder: of the run.
+    """
+    sent: set[Path] = set()
+    for route in routes:
+        if is_spooled(route):
+            folder = spool_folder(route, state_folder)
+            sent |= {folder / "in", folder / "out"} if legs(route.options.steps).shuffle else {folder / "in"}
+    for path in sorted((state_folder.absolute() / SPOOLS).glob("*/*")):
+        messages = spool_backlog(path).messages
+        if path not in sent and messages:
+            yield path, messages
+
+
 def spool_view(folder: Path) -> SpoolView:
     """What is in the spools of a route."""
     came, goes = spool_backlog(folder / "in"), spool_backlog(folder / "out")
@@ -147,6 +174,7 @@ class SpoolStarter:
         filling, sending = specs
         folder = spool_folder(route, self._state_folder)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        SpoolFolder(folder / "in").make()  # its reader may come before its writer
         query = self._query(route, folder)
         last = folder / ("in" if query is None else "out")
         view = Seldom(lambda: spool_view(folder))

@@ -14,7 +14,7 @@ from isthmus.connectors.spool.refused import set_aside
 from isthmus.connectors.spool.writer import SpoolWriter
 from isthmus.replication.shuffle.note import BatchNote
 from isthmus.replication.shuffle.standing import SpoolsStanding
-from isthmus.replication.shuffle.start import spool_folder, spool_view
+from isthmus.replication.shuffle.start import spool_folder, spool_view, stranded
 from isthmus.replication.sighting import Seldom, SpoolView
 from isthmus.topology import read
 from isthmus.topology.model import Route
@@ -80,6 +80,18 @@ def test_a_missing_segment_that_was_not_taken_is_told(tmp_path: Path) -> None:
     ]  # the first that stands: a reading route tells of the one that is missing
     with pytest.raises(SpoolMissingError):
         reader.ranges(reader.place(0)._replace(segment=0, number=0), reader.last(), 1)
+
+
+def test_what_no_route_sends_on_any_more_is_named(tmp_path: Path) -> None:
+    was, now = route("steps: [{deduplicate: 10m}]"), route("when_full: spool")
+    folder = spool_folder(was, tmp_path)
+    write(folder / "in", b"a")
+    write(folder / "out", b"b", b"c")
+    assert list(stranded([was], tmp_path)) == []
+    assert list(stranded([now], tmp_path)) == [(folder / "out", 2)]
+    assert list(stranded([route("mailbox: true")], tmp_path)) == [(folder / "in", 1), (folder / "out", 2)]
+    SpoolReader(folder / "in").take(1)
+    assert list(stranded([], tmp_path)) == [(folder / "out", 2)]
 
 
 def test_a_spool_that_was_never_made_is_empty(tmp_path: Path) -> None:
