@@ -172,10 +172,10 @@ def audit(
             if passage.is_witnessed:
                 at = rest[passage.pair], missing[passage.pair], audited[passage.origin], readings[passage.member]
                 _doubt(*at, began_ms - DRIFT_MS, passage)
-        for passage in followed if delivered is not None else ():
-            at_pair = rest[passage.pair]
-            if at_pair.consumed and delivered is not None:
-                at_pair.delivered |= at_pair.consumed & delivered(passage)
+        if delivered is not None:
+            for passage in followed:
+                doubtful = rest[passage.pair].consumed
+                rest[passage.pair].delivered |= doubtful & delivered(passage) if doubtful else set()
     pairs = {each.pair for each in followed} | {(each.origin, each.origin) for each in followed} if passages else None
     return reconcile(
         task, holdings, rest, ordered=ordered, readings=tuple(readings.values()), pairs=pairs, unread=unseen

@@ -193,8 +193,10 @@ class SourceReader:
                             (at.expired if identity.reason == EXPIRED else at.dead_lettered).add(identity.number)
 
     def _in_spools(self, passages: Sequence[Passage], depth: int) -> Iterator[tuple[bytes, Identity]]:
-        for name in dict.fromkeys(each.routes[depth].name for each in passages) if self._spools is not None else ():
-            for message in self._spools.waiting(name) if self._spools is not None else ():
+        if self._spools is None:
+            return
+        for name in dict.fromkeys(each.routes[depth].name for each in passages):
+            for message in self._spools.waiting(name):
                 if not is_canary(message):
                     yield message, self._read(message)
 
