@@ -41,7 +41,12 @@ def batch(*numbers: int, taken: int = 0) -> Any:
     """What `deduplicate` lets pass of a batch, in no order, and the row behind it."""
     rows = [{"kind": 0, "spool_number": n, "source": "ewr/q id", "message": b"m%d" % n} for n in reversed(numbers)]
     rows.append({"kind": 1, "spool_number": 99, "source": "", "message": b"%d" % (taken or len(numbers))})
-    return SimpleNamespace(toArrow=lambda: pa.Table.from_pylist(rows))
+    return frame(rows)
+
+
+def frame(rows: list[dict[str, Any]], schema: pa.Schema | None = None) -> Any:
+    """A DataFrame, as far as a query asks it."""
+    return SimpleNamespace(toArrow=lambda: pa.Table.from_pylist(rows, schema))
 
 
 def written(folder: Path) -> list[bytes]:
@@ -119,9 +124,9 @@ def test_nothing_is_written_after_the_stop_and_spark_does_not_commit_the_batch(t
 def test_a_batch_in_which_no_window_closes_writes_nothing(tmp_path: Path) -> None:
     query = opened(tmp_path, "aggregate", fields={"n": "count"}, by=[], wait=1000)
     row = {"kind": 0, "start_ms": 0, "end_ms": 1000, "by": "[]", "count": 2, "v0": 2.0}
-    query._take(SimpleNamespace(toArrow=lambda: pa.Table.from_pylist([], pa.schema([("kind", pa.int32())]))), 0)
+    query._take(frame([], pa.schema([("kind", pa.int32())])), 0)
     assert written(tmp_path) == []
-    query._take(SimpleNamespace(toArrow=lambda: pa.Table.from_pylist([row])), 1)
-    query._take(SimpleNamespace(toArrow=lambda: pa.Table.from_pylist([row])), 1)
+    query._take(frame([row]), 1)
+    query._take(frame([row]), 1)
     query.stop()
     assert len(written(tmp_path)) == 1
