@@ -1,7 +1,7 @@
 """The routes of a federation, carried by leases without Spark: readers and senders of the bridge in one process.
 
 Run as `python tests/hosted_run.py FILE FOLDER`. Routes with the same steps share a lease, as they share a query in a run. Steps of DataFrames
-need Spark and are refused.
+need Spark and are refused. Spools lie beside the folder, so that the next run finds them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from isthmus.bridge.spark.inflow import Inflow
 from isthmus.bridge.spark.outflow import Outflow
 from isthmus.bridge.spark.stage import open_stage
 from isthmus.replication.route_spec import route_spec
+from isthmus.replication.shuffle.start import route_specs, spool_folder
 from isthmus.topology.route import routes
 from isthmus.topology.source import load
 
@@ -101,7 +102,9 @@ def main(file: Path, folder: Path) -> None:
     federation = load(file).anchored(file.parent.absolute())
     groups: dict[tuple[str, ...], list[RouteSpec]] = {}
     for route in routes(federation):
-        groups.setdefault(route.options.steps, []).append(replace(route_spec(route, federation), claim=""))
+        spec = replace(route_spec(route, federation), claim="")
+        for each in route_specs(route, spec, spool_folder(route, folder.parent / "state")):
+            groups.setdefault(each.steps, []).append(each)
     for number, specs in enumerate(groups.values()):
         place = folder / f"g{number}"
         place.mkdir()

@@ -31,6 +31,7 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
         "tests/fault/test_batch_kill.py",
         "tests/spark/test_standalone.py",
         "tests/spark/test_archive.py",
+        "tests/spark/test_windows.py",
         "tests/spark/test_checkpoint_uri.py",
         "tests/spark/test_many_tasks.py",
     ),

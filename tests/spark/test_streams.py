@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from typer.testing import CliRunner
 
+from isthmus.cli.app import create_app
 from isthmus.connectors.administration import Administrations
 from isthmus.replication.verify import verify
 from isthmus.supervisor.status import read_status
@@ -37,6 +40,7 @@ tasks:
   arrivals:
     {pattern: queue-to-stream, source: ewr, queue: outgoing, target: hub, stream: arrivals, partitions: 2}
   mirror: {pattern: copy, source: hub, topic: flights, target: hub, target_topic: flights-copy}
+  kept: {pattern: archive, source: hub, stream: flights, table: lake/flights, batch_interval: 1s}
   emptied: {pattern: move, source: ewr, queue: old, target: hub, target_topic: old, partitioning: single}
 """
 LOOK_SECONDS = 0.5
@@ -112,7 +116,7 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
         publish(kafka.address, "flights", 9000, 9010, keys=5)  # stands before `apply`, and is passed over: start is now
         with Administrations(made.federation) as administrations:
             noted = plan(made.federation, administrations.observe()).notes
-        assert sum("what was published before `apply` is not moved" in note for note in noted) == 2
+        assert sum("what was published before `apply` is not moved" in note for note in noted) == 3
         assert sorted(made.apply()) == [
             "ewr queue old",
             "ewr subscription isthmus.claims/Subscriptions/arrivals",
@@ -120,6 +124,7 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
             "ewr subscription isthmus.claims/Subscriptions/emptied",
             "ewr topic isthmus.claims",
             "hub group flights/Groups/isthmus.departures",
+            "hub group flights/Groups/isthmus.kept",
             "hub group flights/Groups/isthmus.mirror.hub",
             "hub log arrivals",
             "hub log flights-copy",
@@ -165,6 +170,7 @@ def test_both_ways_in_one_run(streams: Streams) -> None:
         "departures": (10, 1010, "CLEAN"),
         "arrivals": (0, 300, "CLEAN"),
         "mirror": (10, 1010, "CLEAN"),
+        "kept": (10, 1010, "CLEAN"),
         "emptied": (0, 50, "CLEAN"),
     }, [proof.to_dict() for proof in proofs.values()]
     at = {alias: numbers(consumed(streams.kafka.address, alias, 1010)) for alias in ("flights", "flights-copy")}
@@ -192,6 +198,9 @@ def test_both_ways_in_one_run(streams: Streams) -> None:
 def test_a_kill_doubles_nothing_and_a_second_run_is_refused(streams: Streams) -> None:
     run = streams.running()
     before = moved(run)
+    assert sorted(archived(streams)) == list(range(1010))
+    told("pause", streams)
+    wait(lambda: run.phases()["kept.hub.archive"] == "paused", "the archive to be paused", 120)
     other = streams.run("--state", str(streams.folder / "other"))
     assert other.wait(120) == 1
     assert f"is run by process {run.pid}" in other.log()
@@ -199,9 +208,25 @@ def test_a_kill_doubles_nothing_and_a_second_run_is_refused(streams: Streams) ->
 
     wait(lambda: moved(run) > before, "messages to move")
     run.end(signal.SIGKILL)
+    assert len(archived(streams)) == 1010, "a task that is paused archives nothing"
+    told("resume", streams)
     again = streams.run("--available-now")
     assert again.wait(240) == 0, again.log()[-3000:]
     (proof,) = verify(streams.federation, task="departures")
     assert proof.total("lost") == proof.total("duplicated") == 0, proof.to_dict()
     found = {key: [int(str(each)) for each in streams.received(f"key-{key}")] for key in range(5)}
     assert found == {key: list(range(2000 + key, 6000, 5)) for key in range(5)}
+    assert sorted(archived(streams)) == [*range(1010), *range(2000, 6000)]
+    assert {proof.total("lost") for proof in verify(streams.federation, task="kept")} == {0}
+
+
+def archived(streams: Streams) -> list[int]:
+    """The numbers that the table has, each as often as it stands there."""
+    files = (streams.folder / "lake" / "flights").glob("date=*/hour=*/*.parquet")
+    return [int(body) for file in files for body in pq.ParquetFile(file).read(["body"]).column(0).to_pylist()]
+
+
+def told(verb: str, streams: Streams) -> None:
+    command = [verb, str(streams.file), "kept", "--state", str(streams.folder / "state")]
+    result = CliRunner().invoke(create_app(verb), command)
+    assert result.exit_code == 0, result.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,6 +39,12 @@ def run(
         list[str] | None,
         typer.Option(help="A `mark` that the file named before: copies that bear it are arrivals. May be repeated."),
     ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that the run keeps its state in, for what is in spools; by default .isthmus/NAME beside the file."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Browse every member and compare by origin, sequence number and content.
@@ -48,6 +55,7 @@ def run(
     """
     from isthmus.replication.count import Verdict
     from isthmus.replication.verify import verify
+    from isthmus.supervisor.status import state_folder
 
     federation = load(file)
     names = [task] if task or len(federation.tasks) < 2 else list(federation.tasks)
@@ -55,7 +63,13 @@ def run(
     unread: dict[str, IsthmusError] = {}  # by task; what cannot be read of one hides nothing of the others
     for name in names:
         try:
-            results += verify(federation, task=name, subscription=subscription, former_marks=former_mark or ())
+            results += verify(
+                federation,
+                task=name,
+                subscription=subscription,
+                former_marks=former_mark or (),
+                state_folder=state or state_folder(file),
+            )
         except ConfigError:
             raise
         except InvalidArgumentError as error:

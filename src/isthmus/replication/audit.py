@@ -6,7 +6,7 @@ true while messages move, and the collection of nothing but numbers and digests.
 
 The order of reading, and why it is sound while routes run:
     1. every member's audited subscription to its end: what entered by then is what must be accounted for;
-    2. every route's source: what waits there;
+    2. every route's source, and behind it the spools that the route reads through: what waits there;
     3. every member's audited subscription again, from where the first reading ended: what moved between 1 and 2;
     4. every route's dead-letter queue: what was set aside between 2 and 4 has left the source before.
     5. for what is missing then, where the target detects duplicates: the subscriptions once more, for the equal that
@@ -42,6 +42,7 @@ from isthmus.replication.passage import (
     Peek,
     PeekOpener,
     SourceReader,
+    SpoolsReader,
     messages,
 )
 from isthmus.replication.reading import Reading
@@ -71,6 +72,8 @@ def audit(
     members: Members | None = None,
     logs: Mapping[str, bool] | None = None,
     log_reader: LogReader | None = None,
+    spools: SpoolsReader | None = None,
+    delivered: Callable[[Passage], set[int]] | None = None,
 ) -> Reconciliation:
     """Read a task's namespaces and compare them.
 
@@ -93,6 +96,8 @@ def audit(
         members: as for `identify`.
         logs: by alias, which of the entities are logs, and whether what stood in one before the task began is not moved.
         log_reader: reads what stands before routes whose source is a log.
+        spools: tells what stands in the spools of routes.
+        delivered: what ledgers tell of messages that went a way, as sequence numbers at their origin.
 
     Raises:
         EntityNotFoundError: an audited subscription or a route's source does not stand.
@@ -122,7 +127,7 @@ def audit(
         for alias, endpoint in subscriptions.items()
     }
     ends = {alias: _read_on(each, peeks[alias], read, {}, on_message) for alias, each in audited.items()}
-    sources = SourceReader(followed, open_peek, read, log_reader)
+    sources = SourceReader(followed, open_peek, read, log_reader, spools)
     sources.read_waiting(began_ms)
     rest = sources.found
     met = {pair: set(each.waiting) for pair, each in rest.items()}
@@ -167,6 +172,10 @@ def audit(
             if passage.is_witnessed:
                 at = rest[passage.pair], missing[passage.pair], audited[passage.origin], readings[passage.member]
                 _doubt(*at, began_ms - DRIFT_MS, passage)
+        if delivered is not None:
+            for passage in followed:
+                doubtful = rest[passage.pair].consumed
+                rest[passage.pair].delivered |= doubtful & delivered(passage) if doubtful else set()
     pairs = {each.pair for each in followed} | {(each.origin, each.origin) for each in followed} if passages else None
     return reconcile(
         task, holdings, rest, ordered=ordered, readings=tuple(readings.values()), pairs=pairs, unread=unseen

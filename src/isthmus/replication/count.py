@@ -61,6 +61,11 @@ COUNTS = (
     ),
     Count("resent", Verdict.CLEAN, "dead letters that were sent again: they entered again, and count as that message"),
     Count(
+        "delivered",
+        Verdict.CLEAN,
+        "the task's ledger says that the target acknowledged them; an application may have consumed them since",
+    ),
+    Count(
         "consumed",
         Verdict.UNCLEAR,
         "the copy may have been taken out of the subscription that was read, or a step completed the message, or it was lost",

@@ -29,7 +29,7 @@ from isthmus.message.name import ENQUEUED_TIME, MESSAGE_ID, SEQUENCE_NUMBER
 from isthmus.replication.identity import provenance_of
 from isthmus.whole_file import sync_folder
 
-__all__ = ["LEDGER_SCHEMA", "collect"]
+__all__ = ["LEDGER_SCHEMA", "collect", "rows_of"]
 
 _TIME = pa.timestamp("ms", tz="UTC")
 LEDGER_SCHEMA = pa.schema(
@@ -81,7 +81,7 @@ def collect(folder: Path, *, bodies: bool) -> int:
 
 def _take(folder: Path, path: Path, *, bodies: bool) -> None:
     data = path.read_bytes()
-    rows = list(_rows(data, bodies=bodies))
+    rows = list(rows_of(data, bodies=bodies))
     if rows:
         target = folder / f"date={rows[0]['moved_time']:%Y-%m-%d}" / f"{path.stem}.parquet"
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,8 @@ def _take(folder: Path, path: Path, *, bodies: bool) -> None:
     path.unlink()
 
 
-def _rows(data: bytes, *, bodies: bool) -> Iterator[dict[str, Any]]:
+def rows_of(data: bytes, *, bodies: bool) -> Iterator[dict[str, Any]]:
+    """The rows of a file that was appended to."""
     for block in walk(data):
         if isinstance(block, Block):
             moved = datetime.fromtimestamp(block.written_ms / 1000, UTC)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 from isthmus.connectors.servicebus.head import pages, standing
@@ -61,6 +62,18 @@ class LogReader(Protocol):
         Raises:
             IsthmusError: the cluster cannot be read.
         """
+        ...
+
+
+class SpoolsReader(Protocol):
+    """What stands in the spools of routes (`isthmus.replication.shuffle.standing`)."""
+
+    def waiting(self, route: str) -> Iterator[bytes]:
+        """Messages that wait there."""
+        ...
+
+    def set_aside(self, route: str) -> Iterator[bytes]:
+        """Messages that were set aside there."""
         ...
 
 
@@ -118,11 +131,18 @@ class SourceReader:
         open_peek: opens an entity for browsing.
         read: a message's identity.
         logs: reads what stands before routes whose source is a log; None: there are none.
+        spools: tells what stands in the spools of routes; None: no route has any.
     """
 
     def __init__(
-        self, passages: Sequence[Passage], open_peek: PeekOpener, read: Read, logs: LogReader | None = None
+        self,
+        passages: Sequence[Passage],
+        open_peek: PeekOpener,
+        read: Read,
+        logs: LogReader | None = None,
+        spools: SpoolsReader | None = None,
     ) -> None:
+        self._spools = spools
         self.found = {passage.pair: Undelivered() for passage in passages}
         self._open = open_peek
         self._logs = logs
@@ -146,7 +166,9 @@ class SourceReader:
             for source, passages in stage.items():
                 is_log = bool(passages[0].routes[depth].options.log.group)
                 peek = self._logs.waiting(passages[0].routes[depth]) if is_log and self._logs else self._open(source)
-                for message, identity in messages(peek, 0, self._read):
+                # From the source a message goes into the spools: those are read behind it.
+                in_spools = self._in_spools(passages, depth)
+                for message, identity in chain(messages(peek, 0, self._read), in_spools):
                     over = 0 < standing(message).expires_at_ms < began_ms - DRIFT_MS
                     # A copy that stands before a first route was let through by a changed rule.
                     for each in passages:
@@ -170,7 +192,17 @@ class SourceReader:
                             at = self.found[each.pair]
                             (at.expired if identity.reason == EXPIRED else at.dead_lettered).add(identity.number)
 
+    def _in_spools(self, passages: Sequence[Passage], depth: int) -> Iterator[tuple[bytes, Identity]]:
+        if self._spools is None:
+            return
+        for name in dict.fromkeys(each.routes[depth].name for each in passages):
+            for message in self._spools.waiting(name):
+                if not is_canary(message):
+                    yield message, self._read(message)
+
     def _set_aside(self, source: Endpoint, route: Route) -> Iterator[Identity]:
+        for message in self._spools.set_aside(route.name) if self._spools is not None else ():
+            yield self._read(message)
         if route.options.log.group:
             yield from self._logs.set_aside(route) if self._logs is not None else ()
             return

@@ -6,7 +6,7 @@ namespaces (`isthmus.replication.audit`); and it never looks at a route's own co
 
 Invariants:
     I1. Every identity that entered a member and stands there is, for each other member, exactly one of: arrived, waiting,
-        expired, dead-lettered, dropped, copy expired, resent, consumed, ended, lost.
+        expired, dead-lettered, dropped, copy expired, resent, delivered, consumed, ended, lost.
     I2. A second arrival of an identity counts as duplicated, also at its own origin, where it is a copy that came back.
     I3. Order is judged per origin, over first arrivals only: one is out of order if a later one of the same origin stands
         before it. Partitions have no order among each other, neither those of the origin nor those of the member.
@@ -72,6 +72,7 @@ class Undelivered:
         resent: dead letters that were sent again, and entered again.
         copy_expired: the time for which the task lets a copy live is over.
         consumed: may have been taken out of the entity that was read at the target, or of the origin.
+        delivered: of those, what the target has acknowledged, as a ledger says.
         ended: found nowhere after their life ended.
         elsewhere: not for this target, but for another one.
     """
@@ -83,6 +84,7 @@ class Undelivered:
     copy_expired: set[int] = field(default_factory=set)
     resent: set[int] = field(default_factory=set)
     consumed: set[int] = field(default_factory=set)
+    delivered: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
     elsewhere: set[int] = field(default_factory=set)
 
@@ -272,7 +274,7 @@ def compare(
     # What was set aside counts although its original may have gone meanwhile.
     found = {"expired": rest.expired - seen, "dead_lettered": rest.dead_lettered - seen - rest.expired}
     missing = expected - seen - found["expired"] - found["dead_lettered"]
-    for kind in ("waiting", "dropped", "copy_expired", "resent", "consumed", "ended"):
+    for kind in ("waiting", "dropped", "copy_expired", "resent", "delivered", "consumed", "ended"):
         found[kind] = missing & getattr(rest, kind)
         missing -= found[kind]
     found["lost"] = missing

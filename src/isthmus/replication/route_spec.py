@@ -95,7 +95,7 @@ def _copies(route: Route, *, has_steps: bool) -> dict[str, str]:
     """What a target of any kind is told of the copies."""
     policy = route.options.policy.to_text()
     found = {
-        "origin": f"{route.source.alias}/{route.source.entity.partition('/Subscriptions/')[0]}",
+        "origin": f"{route.source.alias}/{route.entered}",
         "target": route.target.alias,
         "mark": route.options.mark,
         "mark_value": "number" if route.options.mark_is_number else "message-id",

@@ -62,11 +62,11 @@ def query_slots(specs: Mapping[str, RouteSpec], spark: SparkSettings) -> int:
 def task_slots(specs: Mapping[str, RouteSpec], query_slots: int) -> int:
     """How many task slots the routes need: those of each group's query, one for each route that may be in quarantine, and one for tables."""
     queries = len({spec.steps for spec in specs.values()})
-    return slots_needed(len(specs), queries, query_slots, has_tables=any(map(_ends_in_table, specs.values())))
+    return slots_needed(len(specs), queries, query_slots, has_tables=any(map(_ends_in_spool, specs.values())))
 
 
-def _ends_in_table(spec: RouteSpec) -> bool:
-    return spec.target.alias == TABLE
+def _ends_in_spool(spec: RouteSpec) -> bool:
+    return spec.target.kind == "spool" or spec.target.alias == TABLE  # a ledger may be around the spool of a table
 
 
 def open_shared_run(

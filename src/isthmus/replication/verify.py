@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from isthmus.amqp import section
@@ -30,6 +31,7 @@ from isthmus.replication.log_audit import LogAudit
 from isthmus.replication.passage import Passage
 from isthmus.replication.reach import Reach
 from isthmus.replication.reconcile import Reconciliation
+from isthmus.replication.shuffle.standing import SpoolsStanding
 from isthmus.rules import Filter, FilterError, parse_filter
 from isthmus.rules.value import compare
 from isthmus.topology.model import Endpoint, Federation, Flow, Route, RouteOptions
@@ -66,7 +68,12 @@ class Ground(NamedTuple):
 
 
 def verify(
-    federation: Federation, *, task: str = "", subscription: str = "", former_marks: Sequence[str] = ()
+    federation: Federation,
+    *,
+    task: str = "",
+    subscription: str = "",
+    former_marks: Sequence[str] = (),
+    state_folder: Path | None = None,
 ) -> Iterator[Reconciliation]:
     """Reconcile a federation's tasks by independent reading; blocks.
 
@@ -75,6 +82,7 @@ def verify(
         task: this one only; empty for all.
         subscription: the subscription to read at every topic; empty to choose.
         former_marks: properties that copies were marked with before the file named another mark.
+        state_folder: of the runs of the file, where routes have their spools; None: they have none there.
 
     Raises:
         InvalidArgumentError: there is no such task, or nothing to read.
@@ -90,7 +98,10 @@ def verify(
             flows = flows_of(federation, each.name, subscription)
             reasons = {flow: why for flow in flows if (why := _unread(flow, flows))}
             read = [flow for flow in flows if flow not in reasons]
-            results = [_audit(federation, each.name, group, chosen, reach, former_marks) for group in _groups(read)]
+            spools = SpoolsStanding(chosen, state_folder or Path("/nonexistent"))
+            results = [
+                _audit(federation, each.name, group, chosen, reach, former_marks, spools) for group in _groups(read)
+            ]
             nothing = () if flows else (f"task {each.name} moves nothing that can be compared",)
             yield _merged(each.name, results, (*dict.fromkeys(reasons.values()), *nothing))
 
@@ -165,6 +176,7 @@ def _audit(
     chosen: Mapping[str, Route],
     reach: Reach,
     former_marks: Sequence[str],
+    spools: SpoolsStanding,
 ) -> Reconciliation:
     ground = ground_of(flows, chosen)
     by_namespace = reach.identities(dict.fromkeys(each.alias for each in ground.origins))
@@ -197,7 +209,20 @@ def _audit(
             if not end.is_table and federation.namespaces[end.alias].is_log
         },
         log_reader=logs,
+        spools=spools,
+        delivered=lambda passage: _delivered(passage, ground),
     )
+
+
+def _delivered(passage: Passage, ground: Ground) -> set[int]:
+    """What the ledger of a way's last route tells; nothing where the task keeps none."""
+    ledger = passage.routes[-1].options.ledger if passage.routes else None
+    if ledger is None or not Path(ledger.path).exists():
+        return set()
+    from isthmus.replication.ledger_reading import moved
+
+    origins = [str(end) for end, label in ground.origins.items() if label == passage.origin]
+    return moved(Path(ledger.path), passage.routes[-1].name, origins)
 
 
 def ground_of(flows: Sequence[Flow], chosen: Mapping[str, Route]) -> Ground:

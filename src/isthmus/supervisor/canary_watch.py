@@ -175,4 +175,4 @@ class CanaryWatch:
 
 
 def _topic(route: Route) -> str:
-    return route.source.entity.partition("/Subscriptions/")[0]
+    return route.entered

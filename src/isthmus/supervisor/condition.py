@@ -20,7 +20,7 @@ import math
 from collections import deque
 from enum import StrEnum
 
-from isthmus.replication.sighting import Sighting
+from isthmus.replication.sighting import Sighting, SpoolView
 from isthmus.replication.tally import Counts
 
 __all__ = ["Condition", "Phase"]
@@ -193,6 +193,11 @@ class Condition:
     def limit(self) -> str:
         """The rate that the operator has set and that holds now, as last seen; empty for none."""
         return self._sighting.limit
+
+    @property
+    def spool(self) -> SpoolView | None:
+        """What is in its spools, as last seen; None where it has none."""
+        return self._sighting.spool
 
     @property
     def processes(self) -> tuple[int, ...]:

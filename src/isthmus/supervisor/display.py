@@ -24,7 +24,7 @@ _STYLES = {
 }
 
 # Shown where any route has some.
-_FURTHER = ("dead_lettered", "discarded")
+_FURTHER = ("dead_lettered", "discarded", "dropped")
 
 # A failure that the route has recovered from is shown for so long.
 RECENT_SECONDS = 600
@@ -36,6 +36,7 @@ def route_table(routes: Sequence[dict[str, Any]], title: str = "") -> Table:
     table.add_column("route")
     table.add_column("state", overflow="fold")
     further = [name for name in _FURTHER if any(route.get(name) for route in routes)]
+    has_spools = any(route.get("spool") for route in routes)
     has_canaries = any(route.get("canary_age_seconds") is not None for route in routes)
     canary = ("canary",) if has_canaries else ()
     for name in (
@@ -44,6 +45,7 @@ def route_table(routes: Sequence[dict[str, Any]], title: str = "") -> Table:
         "per second",
         "waiting",
         "oldest",
+        *(("in spool",) if has_spools else ()),
         *canary,
         "memory",
     ):
@@ -66,10 +68,19 @@ def route_table(routes: Sequence[dict[str, Any]], title: str = "") -> Table:
             f"{route['rate_per_second']:,.0f}",
             "?" if route["waiting"] is None else f"{route['waiting']:,}",
             _age(route["oldest_age_seconds"]),
+            *([_spool(route.get("spool"))] if has_spools else []),
             *([_canary(route)] if has_canaries else []),
             f"{route['memory_bytes'] / 1048576:,.0f} MiB" if route["memory_bytes"] else "",
         )
     return table
+
+
+def _spool(spool: dict[str, Any] | None) -> str:
+    """What a route's spools hold: messages, megabytes, and how many were set aside there."""
+    if not spool:
+        return ""
+    told = f"{spool['waiting']:,}, {spool['bytes'] / 1048576:,.0f} MiB"
+    return told + (f", {spool['refused']:,} refused" if spool["refused"] else "")
 
 
 def _canary(route: dict[str, Any]) -> str:

@@ -119,6 +119,8 @@ def topics_of(routes: Iterable[Route]) -> dict[str, list[str]]:
     for route in routes:
         for each in (route.source, *(target for target in route.targets if not target.is_table)):
             found.setdefault(each.alias, {})[entity_of(each.entity)] = None
+        if route.options.feed:
+            found[route.source.alias][route.entered] = None
     return {alias: list(topics) for alias, topics in found.items()}
 
 

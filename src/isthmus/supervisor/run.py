@@ -25,6 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from isthmus.bridge.route_spec import RouteSpec
 from isthmus.errors import ConfigError, InvalidArgumentError
 from isthmus.replication.archive.start import ArchiveStarter, check_archives
 from isthmus.replication.checkpoint_check import check_checkpoints
@@ -32,11 +33,13 @@ from isthmus.replication.ledger import LedgerWatch, check_ledgers, noted
 from isthmus.replication.reach import Reach, name_places
 from isthmus.replication.route_spec import claim_key, route_spec
 from isthmus.replication.shared_spark import SharedSettings, open_shared_run, query_slots, task_slots
+from isthmus.replication.shuffle.start import SpoolStarter, check_spools, route_specs, spool_folder, stranded
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 from isthmus.replication.spark_session import LOG_FILE, create_spark_session
 from isthmus.replication.step.chain import check as check_steps
 from isthmus.supervisor.canary_watch import CanaryWatch
 from isthmus.supervisor.claim import ClaimKeeper, TaskClaimedError
+from isthmus.supervisor.drop_watch import DropWatch
 from isthmus.supervisor.fill import Fill, FillWatch
 from isthmus.supervisor.folder_lock import held_folder
 from isthmus.supervisor.pause import PauseFile
@@ -48,6 +51,7 @@ from isthmus.topology.claim import CLAIM_LOCK_MS
 from isthmus.topology.model import Federation, Route
 from isthmus.topology.route import routes
 from isthmus.topology.spark import SparkSettings, control_warning, slots_warning
+from isthmus.topology.step.order import legs
 
 __all__ = ["RunOptions", "TaskClaimedError", "checkpoint_folder", "run_federation"]
 
@@ -118,12 +122,9 @@ def run_federation(
     paused = PauseFile(options.folder)
     paused.tasks()  # one that cannot be read is refused before anything starts
     fill = FillWatch(federation, chosen)
-    run = _Run(options, on_status, fill)
     reach = Reach(federation, "isthmus-claim")
-    specs = {
-        route.name: noted(route, route_spec(route, federation, only_present=options.settings.available_now))
-        for route in chosen
-    }
+    carriers = {route.name: _carriers(route, federation, options) for route in chosen}
+    specs = {spec.name: spec for each in carriers.values() for spec in each}
     ledgers = LedgerWatch(
         (Path(each.path), each.bodies) for each in (route.options.ledger for route in chosen) if each is not None
     )
@@ -134,6 +135,13 @@ def run_federation(
     claimed = [route for route in chosen if route.is_claimed]
     claims = ClaimKeeper([(route.task, route.claim_alias) for route in claimed], reach.open).start()
     watch = BacklogWatch(chosen, lambda: Reach(federation, "isthmus-look"))
+    drops = DropWatch(
+        chosen,
+        fill.fills,
+        lambda: Reach(federation, "isthmus-drop"),
+        lambda route: claims.remaining_seconds(route.task, route.claim_alias) > 0,
+    )
+    run = _Run(options, on_status, fill, drops)
     holds = ExitStack()
     canaries = CanaryWatch(
         () if options.settings.available_now else chosen,
@@ -143,11 +151,12 @@ def run_federation(
         ),
     )
     try:
-        _check(federation, chosen)
+        _check(federation, chosen, options.folder)
         _decide(claims, stop)
         holds.enter_context(held_folder(options.folder))
         watch.start()
         fill.start()
+        drops.start()
         canaries.start()
         ledgers.start()
         log.info("starting Spark; its own log is %s", options.folder / LOG_FILE)
@@ -164,6 +173,7 @@ def run_federation(
             checkpoints = checkpoint_folder(where.checkpoints, options)
             if where.checkpoints:
                 check_checkpoints(spark, checkpoints, stop)
+            spools = SpoolStarter(spark, checkpoints, options.folder)
             archives = ArchiveStarter(spark, checkpoints, available_now=options.settings.available_now)
             keys = {claim_key(route.task, route.claim_alias): (route.task, route.claim_alias) for route in claimed}
             carried = open_shared_run(
@@ -182,7 +192,12 @@ def run_federation(
                 supervisor = Supervisor(
                     chosen,
                     lambda route: archives.start(
-                        route, lambda: carried.start(specs[route.name], _teller(federation, route))
+                        route,
+                        lambda: spools.start(
+                            route,
+                            carriers[route.name],
+                            lambda spec: carried.start(spec, _teller(federation, route)),
+                        ),
                     ),
                     claims=claims,
                     backlog=watch.backlog,
@@ -202,12 +217,20 @@ def run_federation(
             with suppress(SparkGoneError), calling_spark():
                 spark.stop()
     finally:
+        drops.close()
         canaries.close()
         ledgers.close()
         fill.close()
         watch.close()
         holds.close()  # before the claims: whoever waits for them finds the folder free
         claims.close()
+
+
+def _carriers(route: Route, federation: Federation, options: RunOptions) -> tuple[RouteSpec, ...]:
+    """What carries a route. A ledger notes what the route's target has, not what went into a spool before it."""
+    spec = route_spec(route, federation, only_present=options.settings.available_now)
+    *into, last = route_specs(route, spec, spool_folder(route, options.folder))
+    return (*into, noted(route, last))
 
 
 def checkpoint_folder(uri: str, options: RunOptions) -> str:
@@ -229,8 +252,13 @@ class _Run:
     """Tells a run's status, once a second."""
 
     def __init__(
-        self, options: RunOptions, on_status: Callable[[dict[str, Any]], None] | None, fill: FillWatch
+        self,
+        options: RunOptions,
+        on_status: Callable[[dict[str, Any]], None] | None,
+        fill: FillWatch,
+        drops: DropWatch,
     ) -> None:
+        self._drops = drops
         self._file = StatusFile(options.folder)
         self._fill = fill
         self._warned: set[tuple[str, str]] = set()
@@ -245,7 +273,10 @@ class _Run:
             return
         self._told_at = now
         self._footprint.measure()
-        described = [describe(route, condition, now, self._footprint) for route, condition in supervisor.conditions()]
+        described = [
+            describe(route, condition, now, self._footprint) | {"dropped": self._drops.dropped(route.name)}
+            for route, condition in supervisor.conditions()
+        ]
         fills = self._fill.fills()
         self._warn(fills)
         document = self._file.write(state, described, self._footprint, [each.to_dict() for each in fills])
@@ -275,12 +306,22 @@ def _teller(federation: Federation, route: Route) -> Callable[[str], str]:
     return lru_cache(16)(lambda text: name_places(text, federation, ends))
 
 
-def _check(federation: Federation, chosen: Sequence[Route]) -> None:
+def _check(federation: Federation, chosen: Sequence[Route], state_folder: Path) -> None:
     """Refuse what cannot run before somebody changes the configuration."""
     for route in chosen:
-        check_steps(route.options.steps)
+        parts = legs(route.options.steps)
+        check_steps(parts.before)
+        check_steps(parts.behind)
     check_archives(chosen)
+    check_spools(chosen, state_folder)
     check_ledgers(chosen)
+    for path, messages in stranded(routes(federation), state_folder):
+        log.warning(
+            "spool %s holds %d messages that were settled at their source and that no route of the file sends on: put the setting back that "
+            "made it read through a spool, and let it drain",
+            path,
+            messages,
+        )
     found = preflight(federation, chosen, lambda: Reach(federation, "isthmus-check"))
     if found.faults:
         raise ConfigError(found.faults)

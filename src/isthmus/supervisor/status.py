@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 
 from isthmus.connectors.secret import scrub
+from isthmus.replication.sighting import SpoolView
 from isthmus.supervisor.condition import Condition
 from isthmus.topology.model import Route
 
@@ -76,8 +77,22 @@ def describe(route: Route, condition: Condition, now: float, footprint: Footprin
         "restarts": condition.restarts,
         "last_error": scrub(condition.last_error),
         "last_error_seconds_ago": round(now - condition.last_error_at, 1) if condition.last_error else None,
+        "spool": _spool(condition.spool),
         "processes": list(condition.processes),
         "memory_bytes": footprint.of(condition.processes) if footprint is not None else 0,
+    }
+
+
+def _spool(view: SpoolView | None) -> dict[str, Any] | None:
+    if view is None:
+        return None
+    age = max(0.0, time.time() - view.oldest_ms / 1000) if view.oldest_ms else None
+    return {
+        "waiting": view.waiting,
+        "bytes": view.size_bytes,
+        "oldest_age_seconds": _rounded(age),
+        "suppressed": view.suppressed,
+        "refused": view.refused,
     }
 
 

@@ -342,5 +342,5 @@ class FederationProcess:
         Raises:
             IsthmusError: a namespace cannot be read.
         """
-        (result,) = verify(self.federation, task=task)
+        (result,) = verify(self.federation, task=task, state_folder=self.state)
         return result

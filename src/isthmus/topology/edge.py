@@ -75,7 +75,7 @@ def _forwards(task: Task, alias: str, entity: str, state: QueueState | Subscript
 
 
 def _edge(route: Route, fed: Fed, *, is_changed: bool) -> Edge:
-    path = route.source.entity.lower()
+    path = (route.options.feed or route.source.entity).lower()
     for suffix in _DEAD_LETTERS:
         path = path.partition(suffix)[0]
     entity, _, subscription = path.partition(_SUBSCRIPTIONS)

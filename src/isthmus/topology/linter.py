@@ -15,15 +15,20 @@ from isthmus.topology.canary import check_canaries
 from isthmus.topology.document import Document
 from isthmus.topology.edge import cycle_faults
 from isthmus.topology.forwarding import hop_faults
+from isthmus.topology.mailbox import check_full
 from isthmus.topology.model import Federation, NamespaceRef, Task
 from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS, TAKE_LOGS
 from isthmus.topology.planning.wanted import contradictions
 from isthmus.topology.reader import read_model
 from isthmus.topology.route import routes
 from isthmus.topology.spark import control_warning, slots_needed, slots_warning
-from isthmus.topology.step import may_set_aside
+from isthmus.topology.step import may_set_aside, shuffles
+from isthmus.topology.step.order import legs
 
 __all__ = ["lint", "read", "warnings"]
+
+# What a micro-batch with state takes on two cores.
+_BATCH_MS = 1_000
 
 
 def lint(text: str, file: str = "isthmus.yaml") -> list[Fault]:
@@ -74,13 +79,21 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
         spark = federation.spark
         found = routes(federation)
         _warn_of_steps(federation, document)
+        _check_windows(federation, document)
+        check_full(federation, document)
         has_unordered = any(
             route.options.ordering == "none" and not federation.namespaces[route.source.alias].is_log for route in found
         )
         query_slots = spark.query_slots(has_unordered=has_unordered)
-        has_tables = any(route.target.is_table for route in found)
-        queries = len({route.options.steps for route in found})
-        needed = slots_needed(len(found), queries, query_slots, has_tables=has_tables)
+        parts = [legs(route.options.steps) for route in found]
+        spooled = [
+            bool(each.shuffle) or route.options.when_full == "spool" for each, route in zip(parts, found, strict=True)
+        ]
+        has_tables = any(spooled) or any(route.target.is_table for route in found)
+        behind = {each.behind for each, has_spool in zip(parts, spooled, strict=True) if has_spool}
+        queries = len({each.before for each in parts} | behind)
+        carried = len(found) + sum(spooled)
+        needed = slots_needed(carried, queries, query_slots, has_tables=has_tables)
         for warned in (slots_warning(spark, needed), control_warning(spark)):
             if warned is not None:
                 document.warn(spark.place, *warned)
@@ -116,6 +129,47 @@ def _warn_of_steps(federation: Federation, document: Document) -> None:
                 "blocks the route",
                 "write on_failure: drop in the step, or dead_letter_stream: NAME in the task",
             )
+
+
+def _check_windows(federation: Federation, document: Document) -> None:
+    """Fault steps that look at several messages where they cannot, and tell what they cost."""
+    for task in federation.tasks.values():
+        for step in filter(shuffles, task.steps):
+            if task.pattern == "archive":
+                document.fault(
+                    step.place,
+                    f"a task of pattern archive keeps each message once, and has no step {step}",
+                    "write a task of another pattern with this step, and archive what it sends to",
+                )
+                continue
+            if step.kind == "aggregate" and task.canary_ms:
+                document.fault(
+                    task.places.get("canary", task.place),
+                    "a canary does not pass the step aggregate, which sends results instead of messages",
+                    "remove canary",
+                )
+            written = step.settings.get("spool")
+            where = f"in {written}" if written else "in spools in the state folder of the run"
+            interval = int(step.settings["interval"])
+            late = f"about {(interval + _BATCH_MS) / 1000:g} s after they came"
+            if step.kind == "aggregate":
+                late = f"{_seconds(step.settings['wait'])} or more after its window has ended"
+            document.warn(
+                step.place,
+                f"step {step} reads through a spool {where}, which holds messages that are settled at their source; what it sends goes "
+                f"out {late}",
+                "keep that folder and the checkpoint of the task: they are data",
+            )
+            if federation.spark.is_remote and not written:
+                document.fault(
+                    step.place,
+                    f"step {step} keeps messages in the state folder, which executors on other machines do not have",
+                    "write spool: with a folder that all of them share",
+                )
+
+
+def _seconds(ms: int) -> str:
+    return f"{int(ms) / 1000:g} s"
 
 
 def _check_namespaces(federation: Federation, document: Document) -> None:

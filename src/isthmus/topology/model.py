@@ -112,6 +112,8 @@ class Task:
         rate: the most that each of its routes moves, as `isthmus.topology.rate` writes it; empty: no limit.
         canary_ms: how often each of its routes gets a heartbeat message; 0: never.
         ledger: the account of what its routes move; None: there is none.
+        mailbox: whether its replication subscriptions forward to queues of their own.
+        when_full: what is done when a source fills: `alert`, `spool` or `drop`.
         place: where the task stands.
         places: where its settings stand.
     """
@@ -123,6 +125,8 @@ class Task:
     rate: str = ""
     canary_ms: int = 0
     ledger: LedgerOptions | None = None
+    mailbox: bool = False
+    when_full: str = "alert"
     place: Place = field(default=Place(), compare=False, repr=False)
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
 
@@ -208,6 +212,8 @@ class RouteOptions:
         canary_ms: how often it gets a heartbeat message; 0: never.
         table: of a route whose target is a table; None: it is none.
         ledger: the account of what it moves; None: there is none.
+        feed: path of the subscription that forwards to the route's source, a mailbox; empty: it is none.
+        when_full: what is done when its source fills: `alert`, `spool` or `drop`.
     """
 
     ordering: str = "ordered"
@@ -225,6 +231,8 @@ class RouteOptions:
     canary_ms: int = 0
     table: TableOptions | None = None
     ledger: LedgerOptions | None = None
+    feed: str = ""
+    when_full: str = "alert"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +263,11 @@ class Route:
     def claim_alias(self) -> str:
         """Alias of the namespace where runs claim it. A log can hold no claim."""
         return self.claim_at or self.source.alias
+
+    @property
+    def entered(self) -> str:
+        """The queue or topic at its source's namespace that its messages entered: the topic, where its source is a mailbox."""
+        return (self.options.feed or self.source.entity).partition("/Subscriptions/")[0]
 
     @property
     def target(self) -> Endpoint:

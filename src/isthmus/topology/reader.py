@@ -272,7 +272,15 @@ def _task(name: str, place: Place, node: Any, declared: set[str], document: Docu
     task = pattern.build(name, values, document)
     if task is None:
         return None
-    return replace(task, steps=steps, rate=rate, canary_ms=values["canary"] or 0, ledger=ledger)
+    return replace(
+        task,
+        steps=steps,
+        rate=rate,
+        canary_ms=values["canary"] or 0,
+        ledger=ledger,
+        mailbox=bool(values["mailbox"]),
+        when_full=values["when_full"] or "alert",
+    )
 
 
 def _check_aliases(values: Values, spec: Spec, declared: set[str], document: Document) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from isthmus.topology.mailbox import rerouted
 from isthmus.topology.model import Federation, Flow, Route, Task
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.step import StepDeclaration, changes, may_drop
@@ -58,5 +59,12 @@ def _selection(steps: Sequence[StepDeclaration]) -> tuple[list[str], list[StepDe
 def _routes(task: Task) -> Iterator[Route]:
     steps = tuple(step.to_text() for step in task.steps)
     for route in PATTERNS[task.pattern].routes(task):
-        options = replace(route.options, steps=steps, rate=task.rate, canary_ms=task.canary_ms, ledger=task.ledger)
-        yield replace(route, options=options)
+        options = replace(
+            route.options,
+            steps=steps,
+            rate=task.rate,
+            canary_ms=task.canary_ms,
+            ledger=task.ledger,
+            when_full=task.when_full,
+        )
+        yield rerouted(task, replace(route, options=options))

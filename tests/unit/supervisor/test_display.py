@@ -47,3 +47,12 @@ def test_a_route_that_has_recovered_shows_for_a_while_what_it_was() -> None:
 )
 def test_what_is_long_over_is_not_shown(route: dict[str, Any]) -> None:
     assert "failed" not in shown(**route)
+
+
+def test_spools_have_a_column_where_a_route_has_one() -> None:
+    spool = {"waiting": 1200, "bytes": 3 << 20, "oldest_age_seconds": 4.0, "suppressed": 7, "refused": 2}
+    text = shown(spool=spool, dropped=5)
+    assert "in spool" in text
+    assert "1,200, 3 MiB, 2 refused" in text
+    assert "dropped" in text
+    assert "in spool" not in shown(spool=None)

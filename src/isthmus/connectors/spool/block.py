@@ -23,7 +23,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["HEADER_BYTES", "Block", "Damage", "Record", "decode", "encode", "walk"]
+__all__ = ["HEADER_BYTES", "Block", "Damage", "Record", "decode", "encode", "walk", "written_ms_of"]
 
 _MAGIC = b"iSPB"
 _HEADER = struct.Struct(">4sIIIqqI")
@@ -134,6 +134,13 @@ def walk(data: bytes, start: int = 0, stop: int | None = None) -> Iterator[Block
         start = found if found >= 0 else end
     if damaged >= 0:
         yield Damage(damaged, end)
+
+
+def written_ms_of(head: bytes) -> int:
+    """Wall time of the append of a block, from its header alone; 0 where it is none."""
+    if len(head) < HEADER_BYTES or head[: len(_MAGIC)] != _MAGIC:
+        return 0
+    return int(_HEADER.unpack_from(head)[5])
 
 
 def _block_at(data: bytes, start: int, end: int) -> Block | None:

@@ -1,17 +1,31 @@
-"""The spool as a connector of the bridge: a target only; it is read by Spark (`source`)."""
+"""The spool as a connector of the bridge: routes write into it, and read from it what others wrote; Spark reads it by `source`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from isthmus.bridge.port import Capabilities, SourcePool, Target, TargetPool
+from isthmus.bridge.port import Capabilities, Source, SourcePool, Target, TargetPool
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.end_pool import EndPool
-from isthmus.connectors.spool.option import target_options
+from isthmus.connectors.spool.option import source_options, target_options
+from isthmus.connectors.spool.port_source import SpoolSource
 from isthmus.connectors.spool.target import SpoolTarget
-from isthmus.errors import InvalidArgumentError
 
-__all__ = ["CONNECTOR", "SpoolConnector", "SpoolTargets"]
+__all__ = ["CONNECTOR", "SpoolConnector", "SpoolSources", "SpoolTargets"]
+
+
+class SpoolSources(EndPool):
+    """The sources of one process."""
+
+    def source(
+        self, key: int, options: Mapping[str, str], *, ordered: bool = True, only_present: bool = False
+    ) -> Source:
+        """A source that is not open yet; it keeps its order whether it is `ordered` or not.
+
+        Raises:
+            ConfigError: an option is of no use.
+        """
+        return SpoolSource(self, key, source_options(options), only_present=only_present)
 
 
 class SpoolTargets(EndPool):
@@ -30,15 +44,11 @@ class SpoolConnector:
     """The kind `spool`."""
 
     kind = "spool"
-    capabilities = Capabilities(reads=False, is_log=True, dispositions=frozenset(), reports_backlog=False)
+    capabilities = Capabilities(dispositions=frozenset({"dead-letter", "abandon"}), reports_backlog=False)
 
     def sources(self) -> SourcePool:
-        """There are none.
-
-        Raises:
-            InvalidArgumentError: always.
-        """
-        raise InvalidArgumentError("a spool is no source of a route; a query reads it by format('isthmus_spool')")
+        """A new pool."""
+        return SpoolSources()
 
     def targets(self) -> TargetPool:
         """A new pool."""

@@ -10,6 +10,11 @@ is not: the writing of segments (`writer`), or their reading (`reader`). docs/ex
     seen                    what has come, up to the last segment (`seen`)
     released                number of the first record whose segment has not been given up
     quarantine/             segments in which bytes were damaged, and what is known of each
+    origin                  identity of the namespace that the messages come from, of a spool that a route reads
+    taken                   the lowest record that the route which reads it has not settled, and of which spool
+    reading                 held by the process that reads it for a route
+    refused/                messages that this route set aside, and why (`refused`)
+    note                    what the last batch of a query told that writes it (`noted`)
 
 Invariants:
     I1. `durable` is written after the bytes that it tells of are on disk.
@@ -31,6 +36,7 @@ from isthmus.whole_file import write_file
 __all__ = ["Durable", "SpoolError", "SpoolFolder", "SpoolInUseError"]
 
 _DURABLE = struct.Struct(">qqq")
+_TAKEN = struct.Struct(">q32s")
 _SUFFIX = ".seg"
 _DIGITS = 20
 
@@ -116,6 +122,39 @@ class SpoolFolder:
     def write_durable(descriptor: int, durable: Durable) -> None:
         """Tell readers how far the spool is on disk. It is not synced: an older one only makes readers wait."""
         data = _DURABLE.pack(*durable)
+        os.pwrite(descriptor, data + zlib.crc32(data).to_bytes(4, "big"), 0)
+
+    def origin(self) -> str | None:
+        """Identity of the namespace that the messages come from; None where no writer has told it."""
+        try:
+            return (self.path / "origin").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def write_origin(self, identity: str) -> None:
+        """Tell readers where messages come from."""
+        if self.origin() != identity:
+            write_file(self.path / "origin", identity.encode())
+
+    def taken(self) -> int | None:
+        """The lowest record that the route which reads this spool has not settled; None where that is not known."""
+        try:
+            data = (self.path / "taken").read_bytes()
+        except FileNotFoundError:
+            return None
+        if len(data) != _TAKEN.size + 4 or zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "big"):
+            return None
+        number, spool = _TAKEN.unpack(data[:-4])
+        return int(number) if spool == self.identity().encode() else None
+
+    def open_taken(self) -> int:
+        """A descriptor for `write_taken`."""
+        return os.open(self.path / "taken", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    @staticmethod
+    def write_taken(descriptor: int, identity: str, number: int) -> None:
+        """Note what the route has settled. It is not synced: an older one only makes it send messages again."""
+        data = _TAKEN.pack(number, identity.encode())
         os.pwrite(descriptor, data + zlib.crc32(data).to_bytes(4, "big"), 0)
 
     def released(self) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 
-__all__ = ["ReadOptions", "TargetOptions", "read_options", "target_options"]
+__all__ = ["ReadOptions", "SourceOptions", "TargetOptions", "read_options", "source_options", "target_options"]
 
 _PATH = Setting(
     name="path",
@@ -47,6 +47,20 @@ TARGET = Spec(
         ),
     ),
 )
+SOURCE = Spec(
+    "spool read by a route",
+    "The messages of a spool, each until the route has settled it.",
+    (
+        _PATH,
+        Setting(
+            name="follows",
+            kind=Kind.TEXT,
+            default="",
+            description="Folder of another spool: a spool without messages takes from there which namespace its messages come from.",
+            example="/srv/spools/flights/in",
+        ),
+    ),
+)
 READ = Spec(
     "isthmus_spool read",
     "The messages of a spool.",
@@ -55,9 +69,10 @@ READ = Spec(
         Setting(
             name="rows",
             kind=Kind.CHOICE,
-            choices=("message", "archive"),
+            choices=("message", "archive", "timed"),
             default="message",
-            description="`message`: encoded messages; `archive`: the columns of an archive.",
+            description="`message`: encoded messages; `archive`: the columns of an archive; `timed`: encoded messages with their times, for "
+            "steps with windows.",
             example="archive",
         ),
         Setting(
@@ -76,6 +91,22 @@ READ = Spec(
             description="About how many of them one task reads.",
             example="67108864",
         ),
+        Setting(
+            name="window_ms",
+            kind=Kind.INTEGER,
+            default=60_000,
+            minimum=1,
+            description="With `timed`: the window of the step; once messages have ceased for so long, time goes on by the wall clock.",
+            example="60000",
+        ),
+        Setting(
+            name="slack_ms",
+            kind=Kind.INTEGER,
+            default=60_000,
+            minimum=1,
+            description="With `timed`: how much later than others a message may come and still count at its own time.",
+            example="60000",
+        ),
     ),
 )
 
@@ -91,6 +122,14 @@ class TargetOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """A spool that a route reads; see `SOURCE`."""
+
+    path: Path
+    follows: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """A spool that a query reads; see `READ`."""
 
@@ -98,6 +137,8 @@ class ReadOptions:
     rows: str
     batch_bytes: int
     part_bytes: int
+    window_ms: int = 60_000
+    slack_ms: int = 60_000
 
 
 def target_options(options: Mapping[str, str]) -> TargetOptions:
@@ -108,6 +149,16 @@ def target_options(options: Mapping[str, str]) -> TargetOptions:
     """
     values = parse_options(TARGET, options)
     return TargetOptions(**values | {"path": Path(values["path"])})
+
+
+def source_options(options: Mapping[str, str]) -> SourceOptions:
+    """The options of a source.
+
+    Raises:
+        ConfigError: an option is of no use.
+    """
+    values = parse_options(SOURCE, options)
+    return SourceOptions(**values | {"path": Path(values["path"])})
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:

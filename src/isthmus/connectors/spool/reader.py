@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import mmap
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
@@ -85,6 +86,11 @@ class SpoolReader:
         # The last segment counts once its writer says how far it is on disk.
         return Place(numbers[-1], 0, numbers[-1]) if numbers else self.first()
 
+    def place(self, number: int) -> Place:
+        """The beginning of the segment in which a record stands, or of the first that stands, where its own was given up."""
+        found = [each for each in self._folder.numbers() if each <= number]
+        return Place(found[-1], 0, found[-1]) if found else self.first()
+
     def end(self, start: Place, limit_bytes: int) -> Place:
         """Where a batch ends that begins at `start` and has about so many bytes at most, but one block at least.
 
@@ -141,12 +147,26 @@ class SpoolReader:
                 if isinstance(block, Block):
                     yield block, list(decode(data, block))
 
+    def taken(self) -> int | None:
+        """The record up to which whoever reads this spool has noted that it took it (`take`); None where that is not known."""
+        return self._folder.taken()
+
+    def take(self, number: int) -> None:
+        """Note that everything before a record was taken."""
+        descriptor = self._folder.open_taken()
+        try:
+            self._folder.write_taken(descriptor, self.identity, number)
+        finally:
+            os.close(descriptor)
+
+    def would_release(self, before: Place) -> bool:
+        """Whether `release` would give up anything."""
+        return bool(self._ended(before, self._folder.numbers()))
+
     def release(self, before: Place) -> None:
         """Give up the segments that end before a place."""
         numbers = self._folder.numbers()
-        gone = [
-            number for number, following in pairwise(numbers) if following <= before.number and number < before.segment
-        ]
+        gone = self._ended(before, numbers)
         if not gone:
             return
         following = numbers[numbers.index(gone[-1]) + 1]
@@ -162,6 +182,13 @@ class SpoolReader:
         sync_folder(self._folder.segments)
 
     # ---- segments
+
+    @staticmethod
+    def _ended(before: Place, numbers: list[int]) -> list[int]:
+        """The segments that end before a place."""
+        return [
+            number for number, following in pairwise(numbers) if following <= before.number and number < before.segment
+        ]
 
     def _standing(self, start: Place) -> Place:
         """The place, or the first that stands behind it where its segment was given up."""

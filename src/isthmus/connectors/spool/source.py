@@ -26,7 +26,7 @@ from isthmus.errors import InvalidArgumentError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SpoolDataSource", "SpoolStreamReader"]
+__all__ = ["SpoolDataSource", "SpoolStreamReader", "place_of"]
 
 
 class SpoolDataSource(DataSource):
@@ -38,14 +38,18 @@ class SpoolDataSource(DataSource):
 
     def schema(self) -> str:
         from isthmus.connectors.spool.row import ARCHIVE_DDL, MESSAGE_DDL
+        from isthmus.connectors.spool.timed_reader import TIMED_DDL
 
-        return ARCHIVE_DDL if read_options(self.options).rows == "archive" else MESSAGE_DDL
+        return {"archive": ARCHIVE_DDL, "timed": TIMED_DDL}.get(read_options(self.options).rows, MESSAGE_DDL)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         raise InvalidArgumentError("isthmus_spool reads streams only: write spark.readStream")
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return SpoolStreamReader(read_options(self.options))
+        from isthmus.connectors.spool.timed_reader import TimedStreamReader
+
+        options = read_options(self.options)
+        return TimedStreamReader(options) if options.rows == "timed" else SpoolStreamReader(options)
 
 
 class SpoolPartition(InputPartition):
@@ -82,12 +86,12 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if end["spool"] != self._spool.identity:
             return []  # what it named is gone, and its rows were committed or are lost
-        parts = self._spool.ranges(self._place(start), _place_of(end), self.options.part_bytes)
+        parts = self._spool.ranges(self._place(start), place_of(end), self.options.part_bytes)
         return [SpoolPartition(number, part) for number, part in enumerate(parts)]
 
     def commit(self, end: dict[str, Any]) -> None:
         if end["spool"] == self._spool.identity:
-            self._spool.release(_place_of(end))
+            self._spool.release(place_of(end))
 
     def stop(self) -> None:
         """Nothing is open."""
@@ -107,8 +111,9 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         identity = self._spool.identity
         if offset["spool"] != identity and identity:
             return self._spool.first()
-        return _place_of(offset)
+        return place_of(offset)
 
 
-def _place_of(offset: dict[str, Any]) -> Place:
+def place_of(offset: dict[str, Any]) -> Place:
+    """The place that an offset names."""
     return Place(int(offset["segment"]), int(offset["position"]), int(offset["number"]))

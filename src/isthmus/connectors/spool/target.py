@@ -23,7 +23,7 @@ from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.end_pool import EndPool
 from isthmus.connectors.servicebus.sequence import UNREADABLE, annotations_of
 from isthmus.connectors.spool.block import Record
-from isthmus.connectors.spool.folder import SpoolError, SpoolInUseError
+from isthmus.connectors.spool.folder import SpoolError, SpoolFolder, SpoolInUseError
 from isthmus.connectors.spool.option import TargetOptions
 from isthmus.connectors.spool.writer import SpoolWriter
 from isthmus.message.name import ENQUEUED_TIME, SEQUENCE_NUMBER
@@ -73,6 +73,7 @@ class SpoolThread(threading.Thread):
     ) -> None:
         super().__init__(name=f"spool-{options.path.name}", daemon=True)
         self._key = key
+        self._path = options.path
         self._on_news = on_news
         self._writer = writer(options.path, options.segment_bytes, options.segment_seconds)
         self._condition = threading.Condition()
@@ -120,6 +121,7 @@ class SpoolThread(threading.Thread):
         while True:
             try:
                 self._writer.open()
+                SpoolFolder(self._path).write_origin(self._key.rpartition(" ")[2])
                 return True
             except SpoolInUseError:
                 if time.monotonic() >= limit:

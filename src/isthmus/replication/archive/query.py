@@ -18,10 +18,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from isthmus.connectors.spool.backlog import spool_backlog
 from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.errors import IsthmusError
 from isthmus.replication.archive.folder import ArchiveError, ArchiveFolder, files_of
 from isthmus.replication.query_failure import cause_of
+from isthmus.replication.sighting import SpoolView
 from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 
 if TYPE_CHECKING:
@@ -146,6 +148,12 @@ class ArchiveQuery:
         spool = SpoolReader(self._settings.spool)
         end = spool.last().number
         return self._folder.watermark(spool.identity) >= end or self._read_until() >= end
+
+    def view(self) -> SpoolView:
+        """What is in the spool and not in the table."""
+        reader = SpoolReader(self._settings.spool)
+        found = spool_backlog(self._settings.spool, self._folder.watermark(reader.identity))
+        return SpoolView(waiting=found.messages, size_bytes=found.size_bytes, oldest_ms=found.oldest_ms)
 
     def stop(self) -> None:
         """End it; blocks until a batch under way has been given up, which the next start repeats."""

@@ -9,9 +9,11 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
-from isthmus.replication.sighting import Sighting
+from isthmus.replication.sighting import Sighting, SpoolView
 
 __all__ = ["ArchiveRoute", "Emptying", "Filling"]
 
@@ -50,9 +52,11 @@ class ArchiveRoute:
     Args:
         filling: fills the spool.
         emptying: empties it.
+        view: what is in the spool; None: not told.
     """
 
-    def __init__(self, filling: Filling, emptying: Emptying) -> None:
+    def __init__(self, filling: Filling, emptying: Emptying, view: Callable[[], SpoolView] | None = None) -> None:
+        self._view = view
         self._filling = filling
         self._emptying = emptying
 
@@ -74,7 +78,8 @@ class ArchiveRoute:
 
     def sighting(self) -> Sighting:
         """What the reader of the source reported last. What is in the spool counts as moved: it is settled at the source."""
-        return self._filling.sighting()
+        seen = self._filling.sighting()
+        return replace(seen, spool=self._view()) if self._view is not None else seen
 
     def drain(self) -> None:
         """Take in nothing more."""

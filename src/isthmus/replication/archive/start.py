@@ -15,6 +15,8 @@ from isthmus.replication.archive.folder import ArchiveError
 from isthmus.replication.archive.query import ArchiveQuery, ArchiveSettings, check_archive
 from isthmus.replication.archive.route import ArchiveRoute
 from isthmus.replication.shared_route import SharedRoute
+from isthmus.replication.shuffle.route import SpooledRoute
+from isthmus.replication.sighting import Seldom
 from isthmus.topology.model import Route
 
 if TYPE_CHECKING:
@@ -72,7 +74,9 @@ class ArchiveStarter:
         self._checkpoints = checkpoints
         self._available_now = available_now
 
-    def start(self, route: Route, start: Callable[[], SharedRoute]) -> SharedRoute | ArchiveRoute:
+    def start(
+        self, route: Route, start: Callable[[], SharedRoute | SpooledRoute]
+    ) -> SharedRoute | SpooledRoute | ArchiveRoute:
         """Start a route.
 
         Args:
@@ -88,7 +92,7 @@ class ArchiveStarter:
         settings = archive_settings(route, self._checkpoints, available_now=self._available_now)
         query = ArchiveQuery(self._spark, settings).start()
         try:
-            return ArchiveRoute(start(), query)
+            return ArchiveRoute(start(), query, Seldom(query.view))
         except BaseException:
             query.stop()
             raise

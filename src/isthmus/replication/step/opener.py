@@ -26,6 +26,7 @@ _OPENERS = {
     "encrypt": ("cipher", "open_encrypt"),
     "decrypt": ("cipher", "open_decrypt"),
     "python": ("custom", "open_function"),
+    "aggregate": ("aggregate", "open_aggregate"),
 }
 
 

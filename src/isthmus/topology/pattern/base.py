@@ -67,10 +67,31 @@ COMMON = (
     ),
 )
 
-COMMON_PLANNED = tuple(
-    Setting(name=name, kind=Kind.TEXT, description="Not available yet.", available=False)
-    for name in ("when_full", "mailbox", "compression", "hop_budget")
+COMMON_PLANNED = (
+    Setting(
+        name="mailbox",
+        kind=Kind.BOOLEAN,
+        default=False,
+        description="Whether each replication subscription forwards to a queue of its own, of the same name, from which the route reads: what waits for a "
+        "target that is away then fills that queue, and not the topic.",
+        example="true",
+    ),
+    Setting(
+        name="when_full",
+        kind=Kind.CHOICE,
+        choices=("alert", "spool", "drop"),
+        default="alert",
+        description="What is done so that a backlog does not fill the source. `alert`: `isthmus status` forecasts it, and `run` warns; `spool`: the routes "
+        "read through a spool on the disk of the machine that runs them, always, so that nothing waits at the source; `drop`, with `mailbox`: "
+        "when a mailbox is 90 % full, `run` deletes its oldest messages until it is 80 % full, and counts them.",
+        example="spool",
+    ),
+    *(
+        Setting(name=name, kind=Kind.TEXT, description="Not available yet.", available=False)
+        for name in ("compression", "hop_budget")
+    ),
 )
+"""Behind the settings of a pattern: what tasks of every pattern take, or will take."""
 
 
 class Pattern(Protocol):

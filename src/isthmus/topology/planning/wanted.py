@@ -19,6 +19,7 @@ from isthmus.errors import Fault
 from isthmus.topology.canary import with_canary
 from isthmus.topology.change import label, same_value, shown
 from isthmus.topology.claim import claims
+from isthmus.topology.mailbox import with_mailboxes
 from isthmus.topology.model import Federation, Task
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.state import EntityState, LogState, QueueState, SubscriptionState, TopicState
@@ -48,7 +49,8 @@ def wanted_of(task: Task) -> Iterator[tuple[str, EntityState]]:
     pattern = PATTERNS[task.pattern]
     for alias, entity in pattern.wanted(task):
         if not isinstance(entity, LogState):
-            yield alias, with_canary(task, alias, entity)
+            for each in with_mailboxes(task, alias, with_canary(task, alias, entity)):
+                yield alias, each
     if next(pattern.routes(task), None) is not None:
         yield from claims(task)
 

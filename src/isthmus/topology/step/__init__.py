@@ -15,8 +15,19 @@ from isthmus.topology.step.declaration import StepDeclaration
 from isthmus.topology.step.enrich import EnrichStep
 from isthmus.topology.step.rule import FilterStep, SetStep
 from isthmus.topology.step.validate import ValidateStep
+from isthmus.topology.step.window import AggregateStep, DeduplicateStep
 
-__all__ = ["PLANNED_STEPS", "STEPS", "StepDeclaration", "StepKind", "anchored", "changes", "may_drop", "may_set_aside"]
+__all__ = [
+    "PLANNED_STEPS",
+    "STEPS",
+    "StepDeclaration",
+    "StepKind",
+    "anchored",
+    "changes",
+    "may_drop",
+    "may_set_aside",
+    "shuffles",
+]
 
 STEPS: dict[str, StepKind] = {
     kind.spec.name: kind
@@ -32,10 +43,12 @@ STEPS: dict[str, StepKind] = {
         DecryptStep(),
         PythonStep(),
         SqlStep(),
+        DeduplicateStep(),
+        AggregateStep(),
     )
 }
 
-PLANNED_STEPS = ("deduplicate", "aggregate")
+PLANNED_STEPS: tuple[str, ...] = ()
 """Steps that are known by name and refused as not available yet."""
 
 
@@ -44,7 +57,7 @@ def anchored(step: StepDeclaration, directory: object) -> StepDeclaration:
     from pathlib import Path
 
     kind = STEPS[step.kind]
-    return step.anchored(Path(str(directory)), kind.paths, kind.references)
+    return step.anchored(Path(str(directory)), (*kind.paths, *kind.folders), kind.references)
 
 
 def changes(step: StepDeclaration) -> bool:
@@ -54,9 +67,14 @@ def changes(step: StepDeclaration) -> bool:
 
 def may_drop(step: StepDeclaration) -> bool:
     """Whether a step may complete a message at its source without passing it on."""
-    return step.settings.get("on_failure") == "drop" or step.kind in ("python", "sql")
+    return step.settings.get("on_failure") == "drop" or step.kind in ("python", "sql") or shuffles(step)
 
 
 def may_set_aside(step: StepDeclaration) -> bool:
     """Whether a step dead-letters what it cannot pass on."""
     return step.settings.get("on_failure") == "dead-letter"
+
+
+def shuffles(step: StepDeclaration) -> bool:
+    """Whether a step looks at several messages together, so that its routes read through a spool."""
+    return STEPS[step.kind].shuffles

@@ -24,14 +24,18 @@ class StepKind:
         short: the setting that a plain value stands for, as in `filter: "carrier = 'UA'"`; empty: it takes a mapping only.
         paths: its settings that are file paths.
         references: its settings that are references to secrets, or mappings of names to such.
+        folders: its settings that are folders.
         changes: whether it changes messages.
+        shuffles: whether it looks at several messages together: its routes read through a spool.
     """
 
     spec: ClassVar[Spec]
     short: ClassVar[str] = ""
     paths: ClassVar[tuple[str, ...]] = ()
     references: ClassVar[tuple[str, ...]] = ()
+    folders: ClassVar[tuple[str, ...]] = ()
     changes: ClassVar[bool] = True
+    shuffles: ClassVar[bool] = False
 
     def check(self, values: Values, document: Document) -> None:
         """Fault what is wrong with the settings together, without looking at any file."""

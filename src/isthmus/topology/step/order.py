@@ -10,10 +10,14 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from isthmus.topology.step.declaration import StepDeclaration
 
-__all__ = ["in_between", "is_frame_step", "split"]
+__all__ = ["SHUFFLING", "Legs", "in_between", "is_frame_step", "legs", "split"]
+
+SHUFFLING = ("deduplicate", "aggregate")
+"""Steps that look at several messages together."""
 
 _EITHER = ("filter",)
 """Steps that work on columns as well as on messages."""
@@ -35,7 +39,36 @@ def split(
     return steps[:first], steps[first:behind], steps[behind:]
 
 
+class Legs(NamedTuple):
+    """The steps of a route that reads through a spool, each as text.
+
+    Attributes:
+        before: of the route into the spool.
+        shuffle: of the query between its spools; empty: the route has none.
+        behind: of the route out of the spool.
+    """
+
+    before: tuple[str, ...]
+    shuffle: str = ""
+    behind: tuple[str, ...] = ()
+
+
+def legs(texts: Sequence[str]) -> Legs:
+    """Where the steps of a route are carried out. A step `aggregate` is also among those before: there it looks whether a message has what
+    it needs, while its source can still dead-letter it.
+    """
+    for at, text in enumerate(texts):
+        kind = StepDeclaration.from_text(text).kind
+        if kind in SHUFFLING:
+            looked = (text,) if kind == "aggregate" else ()
+            return Legs((*texts[:at], *looked), text, tuple(texts[at + 1 :]))
+    return Legs(tuple(texts))
+
+
 def in_between(steps: Sequence[StepDeclaration]) -> StepDeclaration | None:
     """A step that stands between two DataFrame steps and cannot; None where there is none."""
+    parted = next((at for at, step in enumerate(steps) if step.kind in SHUFFLING), None)
+    if parted is not None:
+        return in_between(steps[:parted]) or in_between(steps[parted + 1 :])
     _, frames, _ = split(steps)
     return next((step for step in frames if not is_frame_step(step) and step.kind not in _EITHER), None)

@@ -12,7 +12,7 @@ import yaml
 
 from isthmus.topology.document import Document, Values, suggest
 from isthmus.topology.setting import Setting, SettingError
-from isthmus.topology.step import PLANNED_STEPS, STEPS, StepDeclaration, StepKind
+from isthmus.topology.step import PLANNED_STEPS, STEPS, StepDeclaration, StepKind, shuffles
 from isthmus.topology.step.order import in_between
 
 __all__ = ["read_steps"]
@@ -28,6 +28,13 @@ def read_steps(node: Any, document: Document) -> tuple[StepDeclaration, ...]:
         document.fault(document.place(node), "steps is not a list", _EXAMPLE)
         return ()
     found = tuple(step for item in node.value if (step := _step(item, document)) is not None)
+    gathering = [step for step in found if shuffles(step)]
+    if len(gathering) > 1:
+        document.fault(
+            gathering[1].place,
+            f"there are two steps that look at several messages together: {gathering[0]} and {gathering[1]}",
+            "write a second task for the second, from an entity that the first one sends to",
+        )
     wrong = in_between(found)
     if wrong is not None:
         document.fault(

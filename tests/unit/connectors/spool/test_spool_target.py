@@ -19,7 +19,7 @@ from isthmus.connectors.spool.folder import SpoolError
 from isthmus.connectors.spool.reader import SpoolReader
 from isthmus.connectors.spool.target import SpoolTarget, SpoolThread, record_of
 from isthmus.connectors.spool.writer import SpoolWriter
-from isthmus.errors import ConfigError, InvalidArgumentError
+from isthmus.errors import ConfigError
 
 LIMIT_SECONDS = 60.0
 
@@ -173,9 +173,10 @@ def test_a_message_that_nobody_can_read_is_kept() -> None:
         assert record_of("k", made)[:3] == ("k", -1, 0)
 
 
-def test_a_spool_is_no_source_and_its_options_are_checked(pool: SpoolTargets) -> None:
-    assert not connector("spool").capabilities.reads
-    with pytest.raises(InvalidArgumentError, match="isthmus_spool"):
-        connector("spool").sources()
+def test_the_options_of_a_spool_are_checked(pool: SpoolTargets) -> None:
+    sources = connector("spool").sources()
+    with pytest.raises(ConfigError, match="path"):
+        sources.source(1, {})
+    sources.close()
     with pytest.raises(ConfigError, match="path"):
         pool.target(1, {"source": "ewr/q"})

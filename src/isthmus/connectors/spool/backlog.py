@@ -1,0 +1,62 @@
+"""How much is in a spool that nobody has taken yet.
+
+What it is: a look at a spool's folder, which any process may take. What it is not: its reading.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from isthmus.connectors.spool.block import HEADER_BYTES, written_ms_of
+from isthmus.connectors.spool.folder import SpoolFolder
+from isthmus.connectors.spool.reader import SpoolReader
+from isthmus.connectors.spool.refused import count_refused
+
+__all__ = ["SpoolBacklog", "spool_backlog"]
+
+
+class SpoolBacklog(NamedTuple):
+    """What is in a spool.
+
+    Attributes:
+        messages: that nobody has taken; notes are counted along.
+        size_bytes: of the segments, those whose messages were taken included.
+        oldest_ms: wall time at which the first block of the oldest segment with such messages was written; 0 where there are none.
+        refused: messages that were set aside.
+    """
+
+    messages: int = 0
+    size_bytes: int = 0
+    oldest_ms: int = 0
+    refused: int = 0
+
+
+def spool_backlog(path: Path, taken: int | None = None) -> SpoolBacklog:
+    """Look at a spool.
+
+    Args:
+        path: its folder.
+        taken: the first record that nobody has taken; None: as the spool's own note of its reader says.
+    """
+    folder, reader = SpoolFolder(path), SpoolReader(path)
+    numbers = folder.numbers()
+    size = 0
+    for number in numbers:
+        with suppress(FileNotFoundError):
+            size += folder.segment(number).stat().st_size
+    if taken is None:
+        taken = folder.taken()
+    taken = max(taken or 0, numbers[0] if numbers else 0)
+    messages = max(0, reader.last().number - taken)
+    return SpoolBacklog(messages, size, _oldest_ms(folder, reader, taken) if messages else 0, count_refused(path))
+
+
+def _oldest_ms(folder: SpoolFolder, reader: SpoolReader, taken: int) -> int:
+    """When the segment was begun in which the first message stands; its first block tells."""
+    try:
+        with folder.segment(reader.place(taken).segment).open("rb") as file:
+            return written_ms_of(file.read(HEADER_BYTES))
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,468 @@
+"""A spool as a source on the port: a route sends on what another route, or a query, has written.
+
+What it is: the source, and the thread that reads for it. What is settled is noted by number; segments that are settled as a whole are
+deleted. A message that is set aside is kept in the spool's folder `refused`. What it is not: the files (`reader`), the account (`cursor`).
+
+Invariants:
+    I1. Nothing is noted as settled that the owner has not settled.
+    I2. One process reads a spool for a route at a time; the lock ends with the process, however it ends.
+    I3. A message that is set aside is on disk in `refused` before it counts as settled.
+    I4. Records without a key are notes of the query that wrote them (`noted`), and are no messages.
+    I5. All messages of one opening come from one namespace; where others follow, the source is lost and opened again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
+from isthmus.connectors.end_pool import EndPool
+from isthmus.connectors.spool.block import Record
+from isthmus.connectors.spool.cursor import Cursor
+from isthmus.connectors.spool.folder import SpoolError, SpoolFolder, SpoolInUseError
+from isthmus.connectors.spool.option import SourceOptions
+from isthmus.connectors.spool.reader import Range, SpoolReader
+from isthmus.connectors.spool.refused import set_aside
+
+__all__ = ["SpoolSource", "SpoolSourceThread"]
+
+# One look at the file that tells how far the spool is on disk.
+_LOOK_SECONDS = 0.02
+_CHUNK_BYTES = 1 << 20
+# Read and not yet taken by the owner; what it has taken it bounds itself.
+_QUEUED_BYTES = 16 << 20
+_RELEASE_SECONDS = 5.0
+_LOCK_SECONDS = 10.0
+# Whoever writes the spool may not know for long where messages come from: while their namespace is away.
+_ORIGIN_SECONDS = 60.0
+
+
+class SpoolSourceThread(threading.Thread):
+    """Reads a spool, from its opening to its end.
+
+    Args:
+        options: of the source.
+        cursor: the account; that of the opening before, where there was one.
+        identity: of the spool that the account is of; empty before the first opening.
+        credit: how many messages may be given.
+        on_news: called when there is something to take.
+        only_present: tell when what stood at the opening has been given.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        cursor: Cursor,
+        identity: str,
+        credit: int,
+        on_news: Callable[[], None],
+        *,
+        only_present: bool,
+    ) -> None:
+        super().__init__(name=f"spool-source-{options.path.name}", daemon=True)
+        self.cursor = cursor
+        self.identity = identity
+        self._folder = SpoolFolder(options.path)
+        self._follows = options.follows
+        self._reader = SpoolReader(options.path)
+        self._on_news = on_news
+        self._only_present = only_present
+        self._condition = threading.Condition()
+        self._credit = credit
+        self._events: list[SourceEvent] = []
+        self._positions: list[int] = []
+        self._payloads: list[bytes] = []
+        self._queued_bytes = 0
+        self._to_set_aside: list[tuple[int, int, Disposition]] = []
+        self._blocks: deque[tuple[int, Range]] = deque()  # first record and place of what was read and is not settled
+        self._lock = self._taken = -1
+        self._noted = -1
+        self._origin = ""
+        self._is_stopped = self._goes_back = False
+
+    # ---- for the owner
+
+    def take(self) -> list[SourceEvent]:
+        """What happened since the last call."""
+        with self._condition:
+            events, self._events = self._events, []
+            if self._positions:
+                # What was told before the messages came before them.
+                events = [
+                    *(each for each in events if type(each) is SourceOpened),
+                    Arrived(self._positions, self._payloads),
+                    *(each for each in events if type(each) is not SourceOpened),
+                ]
+                self._positions, self._payloads = [], []
+                self._queued_bytes = 0
+                self._condition.notify()
+        return events
+
+    def grant(self, credit: int) -> None:
+        with self._condition:
+            # What is queued was given by the credit before, and counts against this one.
+            self._credit = max(0, credit - len(self._positions))
+            self._condition.notify()
+
+    def settle(self, first: int, last: int) -> None:
+        with self._condition:
+            self.cursor.settle(first, last)
+            self._note_low()
+
+    def set_aside(self, first: int, last: int, disposition: Disposition) -> None:
+        with self._condition:
+            self._to_set_aside.append((first, last, disposition))
+            self._condition.notify()
+
+    def give_back(self, first: int, last: int) -> None:
+        with self._condition:
+            if self.cursor.give_back(first, last):
+                self._goes_back = True
+                self._condition.notify()
+
+    def stop(self) -> None:
+        with self._condition:
+            self._is_stopped = True
+            self._condition.notify()
+
+    def _note_low(self) -> None:
+        if self.cursor.low != self._noted and self._taken >= 0:
+            SpoolFolder.write_taken(self._taken, self.identity, self.cursor.low)
+            self._noted = self.cursor.low
+
+    # ---- the thread
+
+    def run(self) -> None:
+        try:
+            if self._open():
+                self._serve()
+        except (SpoolError, OSError) as error:
+            self._lose(str(error), is_fatal=isinstance(error, SpoolError) and not error.retryable)
+        except Exception as error:  # noqa: BLE001 - a thread that ended silently would leave its route waiting
+            self._lose(f"{type(error).__name__}: {error}", is_fatal=False)
+        finally:
+            self._close()
+
+    def _lose(self, text: str, *, is_fatal: bool) -> None:
+        with self._condition:
+            # What is queued was never given: it is read again.
+            for position in self._positions:
+                self.cursor.give_back(position, position)
+            self._positions, self._payloads = [], []
+            self._events.append(SourceLost(f"spool {self._folder.path}: {text}", is_fatal))
+        self._on_news()
+
+    def _close(self) -> None:
+        with self._condition:
+            for position in self._positions:
+                self.cursor.give_back(position, position)
+            self._positions, self._payloads = [], []
+            for descriptor in (self._taken, self._lock):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            self._taken = self._lock = -1
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait; whether to go on."""
+        with self._condition:
+            if not self._is_stopped:
+                self._condition.wait(seconds)
+            return not self._is_stopped
+
+    def _open(self) -> bool:
+        # Its writer makes the spool, and tells where messages come from.
+        limit = time.monotonic() + _ORIGIN_SECONDS
+        while not self._folder.identity() or (self._told_origin() is None and time.monotonic() < limit):
+            if not self._pause(_LOOK_SECONDS * 5):
+                return False
+        limit = time.monotonic() + _LOCK_SECONDS
+        self._lock = os.open(self._folder.path / "reading", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= limit:
+                    raise SpoolInUseError("another process reads it; one route reads a spool, in one run") from None
+            if not self._pause(_LOOK_SECONDS * 2):
+                return False
+        identity = self._folder.identity()
+        with self._condition:
+            if identity != self.identity:
+                self.identity = identity
+                taken = self._folder.taken()
+                self.cursor = Cursor(self._reader.first().number if taken is None else taken)
+            self._taken = self._folder.open_taken()
+        following = next((each for each in self._records() if each is None or each[1].key), None)
+        self._origin = self._told_origin() or "" if following is None else _origin_of(following[1])
+        with self._condition:
+            self._events.append(SourceOpened(self._origin))
+        self._on_news()
+        return True
+
+    def _told_origin(self) -> str | None:
+        """Where messages that are to come will come from; None where nobody has told it yet."""
+        found = self._folder.origin()
+        return SpoolFolder(Path(self._follows)).origin() if found is None and self._follows else found
+
+    def _serve(self) -> None:
+        """Read and give until stopped."""
+        last = self._reader.last().number if self._only_present else None
+        release_at = time.monotonic() + _RELEASE_SECONDS
+        records = _Following(self._records())
+        is_waiting = False
+        while True:
+            self._set_aside_all()
+            now = time.monotonic()
+            if now >= release_at:
+                release_at = now + _RELEASE_SECONDS
+                self._release()
+            with self._condition:
+                if self._is_stopped:
+                    return
+                if self._goes_back:
+                    self._goes_back, is_waiting = False, False
+                    records = _Following(self._records())
+                if last is not None and self.cursor.following >= last:
+                    self._events.append(Exhausted())
+                    last = None
+                    self._on_news()
+                has_room = self._credit > 0 and self._queued_bytes < _QUEUED_BYTES
+                if is_waiting or not has_room:
+                    self._condition.wait(_LOOK_SECONDS if has_room else _RELEASE_SECONDS)
+                    is_waiting = False
+                    continue
+            is_waiting = not self._give(records)
+
+    def _give(self, records: _Following) -> bool:
+        """Queue records as far as there is credit; whether there were any."""
+        has_given = False
+        while (found := records.look()) is not None:
+            number, record = found
+            with self._condition:
+                if self._is_stopped or self._goes_back:
+                    return True
+                if not record.key:
+                    self.cursor.skip(number)
+                    self._note_low()
+                elif self._credit <= 0 or self._queued_bytes >= _QUEUED_BYTES:
+                    break
+                elif _origin_of(record) != self._origin:
+                    if self.cursor.outstanding:
+                        break
+                    raise SpoolError(f"the messages that follow come from another namespace, {_origin_of(record)}")
+                elif self.cursor.give(number):
+                    self._positions.append(number)
+                    self._payloads.append(record.message)
+                    self._queued_bytes += len(record.message)
+                    self._credit -= 1
+                    has_given = True
+            records.take()
+        if has_given:
+            self._on_news()
+        return has_given
+
+    def _records(self) -> Iterator[tuple[int, Record] | None]:
+        """Records from the next one on; None whenever there are no more for now."""
+        start = self.cursor.following
+        place = self._reader.place(start)
+        self._blocks.clear()
+        while True:
+            end = self._reader.end(place, _CHUNK_BYTES)
+            if end == place:
+                yield None
+                continue
+            for part in self._reader.ranges(place, end, _CHUNK_BYTES):
+                for block, records in self._reader.blocks(part):
+                    if block.end <= self.cursor.low:
+                        continue
+                    self._blocks.append((block.first, Range(part.segment, block.start, block.stop)))
+                    while len(self._blocks) > 1 and self._blocks[1][0] <= self.cursor.low:
+                        self._blocks.popleft()
+                    for number, record in enumerate(records, block.first):
+                        if number >= start:
+                            yield number, record
+            place = end
+
+    def _release(self) -> None:
+        """Delete segments of which everything is settled."""
+        with self._condition:
+            low = self.cursor.low
+        place = self._reader.place(low)
+        if self._reader.first().segment < place.segment:
+            os.fsync(self._taken)
+            self._reader.release(place._replace(number=low))
+
+    def _set_aside_all(self) -> None:
+        with self._condition:
+            pending, self._to_set_aside = self._to_set_aside, []
+        for first, last, disposition in pending:
+            for number in range(first, last + 1):
+                message = self._message(number)
+                if message is not None:
+                    set_aside(self._folder.path, number, message, disposition, time.time())
+                self.settle(number, number)
+
+    def _message(self, number: int) -> bytes | None:
+        """A record that was given and is not settled."""
+        found = [part for first, part in self._blocks if first <= number]
+        for block, records in self._reader.blocks(found[-1]) if found else ():
+            if block.first <= number < block.end:
+                return records[number - block.first].message
+        place = self._reader.place(number)  # read before reading went back
+        for part in self._reader.ranges(place, self._reader.last(), 1 << 62):
+            for block, records in self._reader.blocks(part):
+                if block.first <= number < block.end:
+                    return records[number - block.first].message
+        return None
+
+
+class _Following:
+    """Records with a look at the next one."""
+
+    def __init__(self, records: Iterator[tuple[int, Record] | None]) -> None:
+        self._records = records
+        self._next: tuple[int, Record] | None = None
+
+    def look(self) -> tuple[int, Record] | None:
+        """The next record; None where there is none for now."""
+        if self._next is None:
+            self._next = next(self._records)
+        return self._next
+
+    def take(self) -> None:
+        """Go beyond it."""
+        self._next = None
+
+
+def _origin_of(record: Record) -> str:
+    """Identity of the namespace that a record comes from."""
+    return record.key.rpartition(" ")[2]
+
+
+class SpoolSource:
+    """One route's source.
+
+    Args:
+        pool: what it belongs to.
+        key: what the pool's owner knows it by.
+        options: where it leads to.
+        only_present: give only what stands when it is opened first.
+        thread: makes what reads.
+    """
+
+    def __init__(
+        self,
+        pool: EndPool,
+        key: int,
+        options: SourceOptions,
+        *,
+        only_present: bool = False,
+        thread: Callable[..., SpoolSourceThread] = SpoolSourceThread,
+    ) -> None:
+        self._pool = pool
+        self._key = key
+        self._options = options
+        self._only_present = only_present
+        self._make_thread = thread
+        self._thread: SpoolSourceThread | None = None
+        self._credit = 0
+        self._is_draining = self._is_closed = False
+
+    @property
+    def clock_offset_ms(self) -> int | None:
+        """A spool tells no time of its own: this machine's."""
+        return round((time.time() - time.monotonic()) * 1000)
+
+    def open(self) -> None:
+        """Begins to take the spool."""
+        if self._is_closed:
+            return
+        before = self._leave()
+        self._thread = self._make_thread(
+            self._options,
+            before.cursor if before is not None else Cursor(),
+            before.identity if before is not None else "",
+            self._credit,
+            lambda: self._pool.mark(self._key),
+            only_present=self._only_present,
+        )
+        self._thread.start()
+
+    def poll(self, now: float) -> Sequence[SourceEvent]:
+        """What happened since the last call."""
+        if self._is_closed or self._thread is None:
+            return ()
+        events = self._thread.take()
+        self._credit = max(0, self._credit - sum(len(each.positions) for each in events if type(each) is Arrived))
+        if any(type(each) is SourceLost for each in events):
+            self._credit = 0
+        if self._is_draining:
+            self._is_draining = False
+            events.append(Drained())
+        return events
+
+    def deadline(self, now: float) -> float:
+        """Never: the thread tells what happens."""
+        return math.inf
+
+    def grant(self, credit: int) -> None:
+        """Sets the credit."""
+        self._is_draining = False
+        self._credit = credit
+        if self._thread is not None:
+            self._thread.grant(credit)
+
+    def drain(self) -> None:
+        """Takes the credit back; what is queued comes before `Drained`."""
+        self._credit = 0
+        self._is_draining = True
+        if self._thread is not None:
+            self._thread.grant(0)
+        self._pool.mark(self._key)
+
+    def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
+        """Settles delivered positions."""
+        if self._thread is None:
+            return
+        if disposition is None or disposition.kind == "complete":
+            self._thread.settle(first, last)
+        elif disposition.kind == "abandon":
+            self._thread.give_back(first, last)
+        else:
+            self._thread.set_aside(first, last, disposition)
+
+    def release(self, first: int, last: int) -> None:
+        """Gives delivered positions back."""
+        if self._thread is not None:
+            self._thread.give_back(first, last)
+
+    def close(self) -> None:
+        """Ends it."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._pool.unmark(self._key)
+        self._leave()
+
+    @property
+    def has_left(self) -> bool:
+        """Whether another source of the spool may open."""
+        return self._is_closed and (self._thread is None or not self._thread.is_alive())
+
+    def _leave(self) -> SpoolSourceThread | None:
+        thread = self._thread
+        if thread is not None:
+            thread.stop()
+            self._pool.add_leaving(thread)
+            if not self._is_closed:
+                thread.join(_LOCK_SECONDS)
+        return thread

@@ -1,0 +1,139 @@
+"""The spool as Spark reads it for windows: messages with their times, and how far time has come.
+
+What it is: the streaming read behind `rows: timed`. A batch ends with one row of kind 1, which bears the time after it, the number of
+the next record and, as its message, how many rows there were; so Spark's watermark follows the clock of the spool, also where no message comes. What it is not: the clock (`spool_clock`).
+
+A batch is one partition: what a shuffle gets from one task it gets in its order.
+
+Invariants:
+    I1. A batch that Spark repeats has the same rows, with the same times.
+    I2. Before a segment is deleted, what Spark has written of the batches that read it is on disk, on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+
+from isthmus.connectors.spool.block import Record
+from isthmus.connectors.spool.option import ReadOptions
+from isthmus.connectors.spool.reader import Place, Range
+from isthmus.connectors.spool.source import SpoolStreamReader, place_of
+from isthmus.connectors.spool.spool_clock import END_ROW, MESSAGE_ROW, SpoolClock, time_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["TIMED_DDL", "TimedStreamReader"]
+
+TIMED_DDL = "kind int, spool_number long, source string, time timestamp, message binary"
+_ALL = 1 << 62
+
+
+class TimedPartition(InputPartition):
+    """A batch: parts of segments, in which `number` is the first record that counts."""
+
+    def __init__(self, parts: Sequence[Range], number: int, floor_ms: int, end: Place, now_ms: int) -> None:
+        super().__init__(0)
+        self.parts = tuple(parts)
+        self.number = number
+        self.floor_ms = floor_ms
+        self.end = end
+        self.now_ms = now_ms
+
+
+class TimedStreamReader(SpoolStreamReader):
+    """A streaming read; at the driver but for `read`."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        super().__init__(options)
+        self._began_ms = _wall_ms()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        taken = self._spool.taken()
+        start = self._spool.first() if taken is None else self._spool.place(taken)
+        return self._timed(start if taken is None else start._replace(number=max(taken, start.number)), SpoolClock())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        place, clock = self._place(start), _clock_of(start)
+        end = self._spool.end(place, self.options.batch_bytes)
+        if end.number == place.number and end.segment == place.segment:
+            options = self.options
+            return self._timed(place, clock.idle(_wall_ms(), self._began_ms, options.window_ms, options.slack_ms))
+        for part in self._spool.ranges(place, end, _ALL):
+            for block, records in self._spool.blocks(part):
+                newest = max((time_of(each.enqueued_ms, block.written_ms) for each in records), default=0)
+                clock = clock.seen(newest, block.written_ms)
+        return self._timed(end, clock)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if end["spool"] != self._spool.identity:
+            return []
+        place, last = self._place(start), place_of(end)
+        parts = self._spool.ranges(place, last, _ALL) if place != last else []
+        floor_ms = _clock_of(start).floor_ms(self.options.slack_ms)
+        return [TimedPartition(parts, place.number, floor_ms, last, _clock_of(end).now_ms)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if end["spool"] != self._spool.identity:
+            return
+        place = place_of(end)
+        self._spool.take(place.number)
+        if self._spool.would_release(place):
+            os.sync()  # Spark does not sync its checkpoint, which holds what these messages have become
+            self._spool.release(place)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TimedPartition)
+        count = 0
+        for part in partition.parts:
+            for block, records in self._spool.blocks(part):
+                first = max(block.first, partition.number)
+                fresh = records[first - block.first :]
+                if fresh:
+                    count += len(fresh)
+                    yield _batch(first, block.written_ms, fresh, partition.floor_ms)
+        yield _rows([END_ROW], [partition.end.number], [""], [partition.now_ms], [b"%d" % count])
+
+    def _timed(self, place: Place, clock: SpoolClock) -> dict[str, Any]:
+        return {**self._told(place), **clock._asdict()}
+
+
+def _clock_of(offset: dict[str, Any]) -> SpoolClock:
+    return SpoolClock(*(int(offset.get(name, 0)) for name in SpoolClock._fields))
+
+
+def _batch(first: int, written_ms: int, records: Sequence[Record], floor_ms: int) -> pa.RecordBatch:
+    return _rows(
+        [MESSAGE_ROW] * len(records),
+        list(range(first, first + len(records))),
+        [each.key for each in records],
+        [max(floor_ms, time_of(each.enqueued_ms, written_ms)) for each in records],
+        [each.message for each in records],
+    )
+
+
+def _rows(
+    kinds: list[int], numbers: list[int], sources: list[str], times_ms: list[int], messages: list[bytes]
+) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(kinds, pa.int32()),
+            pa.array(numbers, pa.int64()),
+            pa.array(sources, pa.string()),
+            pa.array([each * 1000 for each in times_ms], pa.timestamp("us", tz="UTC")),
+            pa.array(messages, pa.binary()),
+        ],
+        names=["kind", "spool_number", "source", "time", "message"],
+    )
+
+
+def _wall_ms() -> int:
+    return round(time.time() * 1000)

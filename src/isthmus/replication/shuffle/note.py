@@ -1,0 +1,99 @@
+"""What a query notes beside the messages of a batch, in the spool that it writes.
+
+What it is: the note, and where the last one is found. A note is a record without a key in the same block as the batch's messages; a block
+is on disk whole or not at all. So a batch that Spark repeats is known, whatever Spark's checkpoint says. The last note is also a file of its
+own, since its segment may be deleted. What it is not: the query (`query`).
+
+Invariants:
+    I1. A note that is found says that the messages of its batch are in the spool; where none is found for a batch they are not.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from isthmus.connectors.spool.block import Record
+from isthmus.connectors.spool.folder import SpoolError, SpoolFolder
+from isthmus.connectors.spool.reader import SpoolReader
+from isthmus.whole_file import write_file
+
+__all__ = ["BatchNote", "last_note", "write_note"]
+
+_FILE = "note"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchNote:
+    """The note of a batch.
+
+    Attributes:
+        number: of the batch in this spool, from 1.
+        query: identity of the query, which its checkpoint keeps.
+        batch: its number in the query.
+        taken: messages that all batches have read.
+        passed: messages that they have written.
+        suppressed: messages that they have not passed on, since one like them came before.
+    """
+
+    number: int = 0
+    query: str = ""
+    batch: int = -1
+    taken: int = 0
+    passed: int = 0
+    suppressed: int = 0
+
+    def has(self, query: str, batch: int) -> bool:
+        """Whether a batch was written."""
+        return query == self.query and batch <= self.batch
+
+    def record(self) -> Record:
+        """As it stands behind the messages."""
+        return Record("", -1, 0, json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> BatchNote:
+        """What `record` made.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            return cls(**json.loads(data))
+        except TypeError as error:
+            raise ValueError(f"no note: {error}") from None
+
+
+def last_note(spool: Path) -> BatchNote:
+    """The last note of a spool; an empty one where there is none.
+
+    Raises:
+        SpoolError: the file of the last note is damaged.
+    """
+    found = _in_file(spool)
+    reader, folder = SpoolReader(spool), SpoolFolder(spool)
+    for number in folder.numbers()[-2:]:
+        start = reader.place(number)
+        for part in reader.ranges(start, reader.last(), 1 << 62):
+            for _, records in reader.blocks(part):
+                for record in records[-1:]:
+                    if not record.key:
+                        note = BatchNote.from_bytes(record.message)
+                        found = note if note.number > found.number else found
+    return found
+
+
+def write_note(spool: Path, note: BatchNote) -> None:
+    """Keep the last note beside the segments; it is on disk then."""
+    write_file(spool / _FILE, note.record().message)
+
+
+def _in_file(spool: Path) -> BatchNote:
+    path = spool / _FILE
+    try:
+        return BatchNote.from_bytes(path.read_bytes())
+    except FileNotFoundError:
+        return BatchNote()
+    except ValueError as error:
+        raise SpoolError(f"{path} is damaged ({error}); without it a batch could be sent twice: put it back") from None

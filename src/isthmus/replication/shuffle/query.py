@@ -1,0 +1,286 @@
+"""The Spark query between the two spools of a route: deduplication, or aggregation.
+
+What it is: one streaming query in micro-batches. What a batch results in is collected at the driver and appended to the outgoing spool as one
+block, with a note of the batch. What it is not: the steps (`isthmus.replication.step`), or the routes into and out of the spools (`route`).
+
+Where it is killed:
+    before the block is on disk    Spark repeats the batch from its checkpoint; the half-written block is cut off
+    after that, before Spark's     Spark repeats the batch; its note is found, and nothing is written
+    commit
+    after Spark's commit           the next batch
+
+Invariants:
+    I1. The messages of a batch are in the outgoing spool once, as a whole and before Spark commits the batch.
+    I2. Segments of the incoming spool are given up only after Spark has committed what read them.
+    I3. Its failure text is fit for an operator, and stays the same once it has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isthmus.connectors.spool.block import Record
+from isthmus.connectors.spool.folder import SpoolError, SpoolFolder
+from isthmus.connectors.spool.reader import SpoolReader
+from isthmus.connectors.spool.spool_clock import END_ROW, MESSAGE_ROW
+from isthmus.connectors.spool.writer import SpoolWriter
+from isthmus.errors import ConfigError, Fault, IsthmusError
+from isthmus.replication.query_failure import cause_of
+from isthmus.replication.shuffle.note import BatchNote, last_note, write_note
+from isthmus.replication.spark_gone import SparkGoneError, calling_spark
+from isthmus.replication.step.aggregate import aggregated, message_of
+from isthmus.replication.step.deduplicate import deduplicated, slack_ms
+from isthmus.topology.step import StepDeclaration
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["ShuffleQuery", "ShuffleSettings", "check_folder", "results"]
+
+log = logging.getLogger(__name__)
+
+FORMAT = "isthmus_spool"
+# A batch's results are one block, and in the driver's memory some times over.
+_BATCH_BYTES = 16 << 20
+_STATE_STORE = (
+    "spark.sql.streaming.stateStore.providerClass",
+    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+)
+_START_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShuffleSettings:
+    """What is read and written where.
+
+    Attributes:
+        task: the task's name.
+        step: the step, as `StepDeclaration.to_text` writes it.
+        incoming: folder of the spool that is read.
+        outgoing: folder of the spool that is written.
+        source: alias and entity that results of `aggregate` count as coming from.
+        checkpoint: of the query; a path, or a URI that Spark can write.
+    """
+
+    task: str
+    step: str
+    incoming: Path
+    outgoing: Path
+    source: str
+    checkpoint: str
+
+
+def check_folder(path: Path, task: str) -> None:
+    """Say what keeps spools from being written below a folder, without changing anything.
+
+    Raises:
+        ConfigError: it is no folder that this user can write.
+    """
+    at = path
+    while not at.exists():
+        at = at.parent
+    if not at.is_dir() or not os.access(at, os.W_OK | os.X_OK):
+        raise ConfigError([Fault(f"task {task}: spool {path}: {at} is no folder that this user can write")])
+
+
+class ShuffleQuery:
+    """A query from one spool to another.
+
+    Args:
+        spark: the session.
+        settings: what is read and written where.
+    """
+
+    def __init__(self, spark: SparkSession, settings: ShuffleSettings) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._step = StepDeclaration.from_text(settings.step)
+        self._writer = SpoolWriter(settings.outgoing)
+        self._query: StreamingQuery | None = None
+        self._started = threading.Event()
+        self._note = BatchNote()
+        self._error = ""
+        self._lock = (
+            threading.Lock()
+        )  # of the writer: Spark's thread may go on for a moment after the query was stopped
+        self._is_stopped = False
+
+    @property
+    def note(self) -> BatchNote:
+        """Of the last batch that was written."""
+        return self._note
+
+    def start(self) -> ShuffleQuery:
+        """Take the outgoing spool and start.
+
+        Raises:
+            SpoolError: it cannot be written.
+            SparkGoneError: Spark has ended.
+        """
+        self._writer.open()
+        try:
+            self._note = last_note(self._settings.outgoing)
+            if self._step.kind == "aggregate":
+                folder = SpoolFolder(self._settings.outgoing)
+                folder.write_origin(folder.identity())
+            with calling_spark():
+                self._query = self._start()
+            self._started.set()
+        except BaseException:
+            self._writer.close()
+            raise
+        return self
+
+    def _start(self) -> StreamingQuery:
+        settings, step = self._settings, self._step
+        before = self._spark.conf.get(_STATE_STORE[0], None)
+        self._spark.conf.set(*_STATE_STORE)
+        try:
+            is_aggregate = step.kind == "aggregate"
+            slack = int(step.settings["wait"]) if is_aggregate else slack_ms(step.settings)
+            rows = (
+                self._spark.readStream.format(FORMAT)
+                .options(path=str(settings.incoming), rows="timed", batch_bytes=str(_BATCH_BYTES))
+                .options(window_ms=str(step.settings["window"]), slack_ms=str(slack))
+                .load()
+            )
+            made = (
+                aggregated(rows, step.settings, settings.incoming)
+                if is_aggregate
+                else deduplicated(rows, step.settings)
+            )
+            return (
+                made.writeStream.foreachBatch(self._take)
+                .option("checkpointLocation", settings.checkpoint)
+                .outputMode("append")
+                .trigger(processingTime=f"{int(step.settings['interval'])} milliseconds")
+                .start()
+            )
+        finally:
+            if before is None:
+                self._spark.conf.unset(_STATE_STORE[0])
+            else:
+                self._spark.conf.set(_STATE_STORE[0], before)
+
+    def is_active(self) -> bool:
+        """Whether it runs.
+
+        Raises:
+            SparkGoneError: Spark has ended.
+        """
+        if self._query is None:
+            return False
+        with calling_spark():
+            return bool(self._query.isActive)
+
+    def failure(self) -> str:
+        """Why it ended; empty where it runs or was stopped.
+
+        Raises:
+            SparkGoneError: Spark has ended.
+        """
+        if not self._error and self._query is not None:
+            with calling_spark():
+                error = None if self._query.isActive else self._query.exception()
+            self._error = cause_of(str(error)) if error is not None else ""
+        return f"step {self._step}: {self._error}" if self._error else ""
+
+    def has_all(self) -> bool:
+        """Whether everything in the incoming spool has been read by a batch that was committed."""
+        reader = SpoolReader(self._settings.incoming)
+        return (reader.taken() or 0) >= reader.last().number
+
+    def stop(self) -> None:
+        """End it; blocks until a batch under way has been given up, which the next start repeats."""
+        if self._query is not None:
+            with suppress(SparkGoneError), calling_spark():
+                self._query.stop()
+        with self._lock:
+            self._is_stopped = True
+            self._writer.close()
+
+    def _take(self, rows: DataFrame, batch: int) -> None:
+        """Write one micro-batch; called on a thread of Spark's."""
+        try:
+            self._write(rows, batch)
+        except IsthmusError as error:
+            self._error = str(error)
+            raise
+        except OSError as error:
+            self._error = f"it cannot be written: {error.strerror or error}"
+            raise
+
+    def _write(self, rows: DataFrame, batch: int) -> None:
+        # Spark calls this before `start` has returned.
+        if not self._started.wait(_START_SECONDS):
+            raise TimeoutError("the query was not started in time")
+        assert self._query is not None
+        query = str(self._query.id)
+        found = rows.toArrow().to_pylist()  # also where the batch was written: Spark has to make its state again
+        with self._lock:
+            if self._is_stopped:
+                raise SpoolError("the query was stopped; the next start repeats the batch")
+            if not self._note.has(query, batch):
+                self._append(found, query, batch)
+
+    def _append(self, found: list[dict[str, Any]], query: str, batch: int) -> None:
+        settings = self._settings
+        if self._step.kind == "aggregate":
+            source = f"{settings.source} {SpoolFolder(settings.outgoing).identity()}"
+            records, taken = results(self._step.settings, found, settings.task, source, self._writer.number)
+        else:
+            records, taken = _passed(found)
+        note = replace(
+            self._note,
+            number=self._note.number + 1,
+            query=query,
+            batch=batch,
+            taken=self._note.taken + taken,
+            passed=self._note.passed + len(records),
+            suppressed=self._note.suppressed + (taken - len(records) if self._step.kind == "deduplicate" else 0),
+        )
+        if records or taken:
+            self._tell_origin(records)
+            self._writer.append([*records, note.record()])
+            self._writer.sync()
+            write_note(settings.outgoing, note)
+        self._note = note
+
+    def _tell_origin(self, records: list[Record]) -> None:
+        if records:
+            SpoolFolder(self._settings.outgoing).write_origin(records[-1].key.rpartition(" ")[2])
+
+
+def _passed(rows: list[dict[str, Any]]) -> tuple[list[Record], int]:
+    """The messages that `deduplicate` lets pass, in the order of the source, and how many there were."""
+    messages = sorted((row for row in rows if row["kind"] == MESSAGE_ROW), key=lambda row: int(row["spool_number"]))
+    taken = sum(int(row["message"]) for row in rows if row["kind"] == END_ROW)
+    return [Record(row["source"], -1, 0, bytes(row["message"])) for row in messages], taken
+
+
+def results(
+    settings: Mapping[str, Any], rows: list[dict[str, Any]], task: str, source: str, number: int
+) -> tuple[list[Record], int]:
+    """The messages of windows that have closed, in the order of the windows, and how many messages they are made of.
+
+    Args:
+        settings: of the step.
+        rows: of `aggregated`.
+        task: the task's name.
+        source: the key of the records.
+        number: of the first record in the outgoing spool.
+    """
+    closed = sorted((row for row in rows if row["kind"] == MESSAGE_ROW), key=lambda row: (row["start_ms"], row["by"]))
+    made = [
+        Record(source, -1, int(row["end_ms"]), message_of(settings, row, task, at))
+        for at, row in enumerate(closed, number)
+    ]
+    return made, sum(int(row["count"]) for row in closed)

@@ -1,0 +1,121 @@
+"""A route that reads through spools, as the supervisor sees it.
+
+What it is: the route into the incoming spool, the query, and the route out of the outgoing spool, as one. What it is not: any of them.
+
+Invariants:
+    I1. When one of them has failed the route has failed, and all are stopped before they are started again.
+    I2. A run with an end ends only when the target has what the query has made of everything in the incoming spool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from isthmus.replication.archive.route import Filling
+from isthmus.replication.sighting import Sighting, SpoolView
+from isthmus.replication.tally import Counts
+
+__all__ = ["Gathering", "SpooledRoute"]
+
+
+class Gathering(Protocol):
+    """The query between the spools (`query`)."""
+
+    def is_active(self) -> bool: ...
+
+    def failure(self) -> str: ...
+
+    def has_all(self) -> bool: ...
+
+    def stop(self) -> None: ...
+
+
+class SpooledRoute:
+    """A started route.
+
+    Args:
+        filling: the route into the incoming spool.
+        sending: the route out of the outgoing spool.
+        gathering: the query between them; None: there is one spool, and no query.
+        is_sent: whether the target has everything that is in the outgoing spool.
+        view: how much is in the spools, and what became of it.
+    """
+
+    def __init__(
+        self,
+        filling: Filling,
+        sending: Filling,
+        gathering: Gathering | None,
+        is_sent: Callable[[], bool],
+        view: Callable[[], SpoolView],
+    ) -> None:
+        self._filling = filling
+        self._sending = sending
+        self._gathering = gathering
+        self._is_sent = is_sent
+        self._view = view
+        self._suppressed = view().suppressed
+
+    def is_active(self) -> bool:
+        """Whether it runs.
+
+        Raises:
+            SparkGoneError: Spark has ended.
+        """
+        if not self._sending.is_active() or (self._gathering is not None and not self._gathering.is_active()):
+            return False
+        if self._filling.is_active():
+            return True
+        if self._filling.failure():
+            return False
+        return not ((self._gathering is None or self._gathering.has_all()) and self._is_sent())
+
+    def failure(self) -> str:
+        """Why it ended; empty where it did not fail."""
+        gathering = self._gathering.failure() if self._gathering is not None else ""
+        return self._filling.failure() or gathering or self._sending.failure()
+
+    def sighting(self) -> Sighting:
+        """What both routes reported last. Moved is what the target has; settled, what is in the spool."""
+        came, went, view = self._filling.sighting(), self._sending.sighting(), self._view()
+        counts = Counts(
+            settled=came.counts.settled,
+            moved=went.counts.moved,
+            dead_lettered=came.counts.dead_lettered + went.counts.dead_lettered,
+            discarded=came.counts.discarded + went.counts.discarded + view.suppressed - self._suppressed,
+            resent=came.counts.resent + went.counts.resent,
+        )
+        first = came if came.error else went
+        return Sighting(
+            # The route out of a spool opens when there is something in it.
+            ready=came.ready,
+            counts=counts,
+            held=came.held or went.held,
+            processes=tuple(sorted({*came.processes, *went.processes})),
+            error=came.error or went.error,
+            retry_in_seconds=first.retry_in_seconds,
+            limit=came.limit,
+            limit_per_second=came.limit_per_second,
+            spool=view,
+        )
+
+    def drain(self) -> None:
+        """Take in nothing more, and send nothing more: what is in the spools the next run sends."""
+        self._filling.drain()
+        self._sending.drain()
+
+    def drained(self) -> bool:
+        """Whether nothing is under way between source and spool, and between spool and target."""
+        return self._filling.drained() and self._sending.drained()
+
+    def stop(self) -> None:
+        """End all; blocks."""
+        try:
+            self._filling.stop()
+        finally:
+            try:
+                if self._gathering is not None:
+                    self._gathering.stop()
+            finally:
+                self._sending.stop()

@@ -1,0 +1,206 @@
+"""The start of routes that read through spools.
+
+What it is: where a route's spools lie, the routes that it is carried as, their check before a run begins, and the start of all of them
+together. What it is not: any of them (`route`, `query`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from isthmus.bridge.route_spec import End, RouteSpec
+from isthmus.connectors.spool.backlog import spool_backlog
+from isthmus.connectors.spool.folder import SpoolFolder
+from isthmus.replication.shared_route import SharedRoute
+from isthmus.replication.shuffle.note import last_note
+from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings, check_folder
+from isthmus.replication.shuffle.route import SpooledRoute
+from isthmus.replication.sighting import Seldom, SpoolView
+from isthmus.topology.model import Route
+from isthmus.topology.step import StepDeclaration
+from isthmus.topology.step.order import legs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "SpoolStarter",
+    "check_spools",
+    "is_spooled",
+    "route_specs",
+    "spool_folder",
+    "spool_view",
+    "stranded",
+]
+
+SPOOLS = "spools"
+"""In the state folder."""
+
+# What the route out of a spool is called beside the one into it.
+_OUT = ".out"
+
+
+def is_spooled(route: Route) -> bool:
+    """Whether a route reads through spools."""
+    return bool(legs(route.options.steps).shuffle) or route.options.when_full == "spool"
+
+
+def spool_folder(route: Route, state_folder: Path) -> Path:
+    """The folder of a route's spools."""
+    shuffle = legs(route.options.steps).shuffle
+    written = str(StepDeclaration.from_text(shuffle).settings.get("spool") or "") if shuffle else ""
+    return (Path(written) if written else state_folder.absolute() / SPOOLS) / route.name
+
+
+def route_specs(route: Route, spec: RouteSpec, folder: Path) -> tuple[RouteSpec, ...]:
+    """What carries a route: itself, or the route into the spools and the route out of them.
+
+    Args:
+        route: the route.
+        spec: what would carry it without a spool.
+        folder: of its spools.
+    """
+    if not is_spooled(route):
+        return (spec,)
+    parts = legs(route.options.steps)
+    is_aggregate = bool(parts.shuffle) and StepDeclaration.from_text(parts.shuffle).kind == "aggregate"
+    source = f"{route.source.alias}/{route.source.entity}"
+    filled = {"path": str(folder / "in"), "source": source}
+    filling = replace(
+        spec,
+        target=End("spool", route.target.alias, filled),
+        steps=parts.before,
+        ordered=True,  # one process writes a spool
+        competing=False,
+    )
+    target = spec.target
+    if is_aggregate and "origin" in target.options:
+        target = replace(target, options={**target.options, "origin": _origin(route)})
+    last = folder / ("out" if parts.shuffle else "in")
+    follows = {"follows": str(folder / "in")} if parts.shuffle and not is_aggregate else {}
+    sending = replace(
+        spec,
+        name=f"{spec.name}{_OUT}",
+        source=End("spool", route.source.alias, {"path": str(last)} | follows),
+        target=target,
+        steps=parts.behind,
+        ordered=True,
+        competing=False,
+        only_present=False,
+    )
+    return filling, sending
+
+
+def _origin(route: Route) -> str:
+    """What results count as coming from: they are no copies of messages of the source, and have numbers of their own."""
+    return f"{route.source.alias}/{route.entered}/{route.task}"
+
+
+def check_spools(routes: Iterable[Route], state_folder: Path) -> None:
+    """Say what keeps spools from being written, without changing anything.
+
+    Raises:
+        ConfigError: a folder cannot be written.
+    """
+    for route in routes:
+        if is_spooled(route):
+            check_folder(spool_folder(route, state_folder), route.task)
+
+
+def stranded(routes: Iterable[Route], state_folder: Path) -> Iterator[tuple[Path, int]]:
+    """Spools in the state folder that hold messages which no route sends on, and how many.
+
+    Args:
+        routes: all of the file.
+        state_folder: of the run.
+    """
+    sent: set[Path] = set()
+    for route in routes:
+        if is_spooled(route):
+            folder = spool_folder(route, state_folder)
+            sent |= {folder / "in", folder / "out"} if legs(route.options.steps).shuffle else {folder / "in"}
+    for path in sorted((state_folder.absolute() / SPOOLS).glob("*/*")):
+        messages = spool_backlog(path).messages
+        if path not in sent and messages:
+            yield path, messages
+
+
+def spool_view(folder: Path) -> SpoolView:
+    """What is in the spools of a route."""
+    came, goes = spool_backlog(folder / "in"), spool_backlog(folder / "out")
+    note = last_note(folder / "out")
+    return SpoolView(
+        waiting=came.messages + goes.messages,
+        size_bytes=came.size_bytes + goes.size_bytes,
+        oldest_ms=min((each for each in (came.oldest_ms, goes.oldest_ms) if each), default=0),
+        suppressed=note.suppressed,
+        refused=came.refused + goes.refused,
+    )
+
+
+class SpoolStarter:
+    """Starts routes; those that read through spools with their query.
+
+    Args:
+        spark: the session.
+        checkpoints: folder of the queries' checkpoint folders; a path, or a URI.
+        state_folder: of the run.
+    """
+
+    def __init__(self, spark: SparkSession, checkpoints: str, state_folder: Path) -> None:
+        self._spark = spark
+        self._checkpoints = checkpoints
+        self._state_folder = state_folder
+
+    def start(
+        self, route: Route, specs: tuple[RouteSpec, ...], start: Callable[[RouteSpec], SharedRoute]
+    ) -> SharedRoute | SpooledRoute:
+        """Start a route.
+
+        Args:
+            route: the route.
+            specs: from `route_specs`.
+            start: starts what carries it.
+
+        Raises:
+            SpoolError: a spool cannot be written.
+            SparkGoneError: Spark has ended.
+        """
+        if len(specs) == 1:
+            return start(specs[0])
+        filling, sending = specs
+        folder = spool_folder(route, self._state_folder)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        SpoolFolder(folder / "in").make()  # its reader may come before its writer
+        query = self._query(route, folder)
+        last = folder / ("in" if query is None else "out")
+        view = Seldom(lambda: spool_view(folder))
+        started: list[SharedRoute] = []
+        try:
+            started.append(start(filling))
+            started.append(start(sending))
+            return SpooledRoute(started[0], started[1], query, lambda: spool_backlog(last).messages == 0, view)
+        except BaseException:
+            for each in started:
+                each.stop()
+            if query is not None:
+                query.stop()
+            raise
+
+    def _query(self, route: Route, folder: Path) -> ShuffleQuery | None:
+        """The query between a route's spools, started; None where it has none."""
+        step = legs(route.options.steps).shuffle
+        if not step:
+            return None
+        settings = ShuffleSettings(
+            task=route.task,
+            step=step,
+            incoming=folder / "in",
+            outgoing=folder / "out",
+            source=_origin(route),
+            checkpoint=f"{self._checkpoints.rstrip('/')}/{route.name}",
+        )
+        return ShuffleQuery(self._spark, settings).start()

@@ -1,0 +1,76 @@
+"""The step `deduplicate`: a message that came before, within a window, is not passed on.
+
+What it is: the key of a message, and Spark's deduplication over keys. What it is not: the spool that the rows come from
+(`isthmus.connectors.spool.timed_reader`), or the query (`isthmus.replication.shuffle`). docs/explanation/spool.md.
+Specification: Spark's documentation, "Structured Streaming", `dropDuplicatesWithinWatermark`.
+
+Invariants:
+    I1. Of the messages with one key within a window the first passes. A message without the key always passes.
+    I2. The last row of a batch, which is no message, passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from isthmus.connectors.spool.spool_clock import MESSAGE_ROW
+from isthmus.replication.canary_mark import is_canary
+from isthmus.replication.step.base import Settings
+from isthmus.replication.step.field import ABSENT, reader
+from isthmus.replication.step.message import StepMessage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+__all__ = ["deduplicated", "key_of", "slack_ms"]
+
+_KEYED = "kind int, spool_number long, source string, time timestamp, message binary, key string"
+
+
+def slack_ms(settings: Settings) -> int:
+    """The delay of the watermark. Spark keeps a key until the watermark, so much behind the latest row, is so much behind the key's row:
+    half the window makes the whole.
+    """
+    return max(1, int(settings["window"]) // 2)
+
+
+def key_of(settings: Settings) -> Callable[[bytes], str]:
+    """What tells a message's key; empty where it has none."""
+    value_of = reader(settings["by"])
+
+    def key(payload: bytes) -> str:
+        if is_canary(payload):
+            return ""
+        try:
+            value = value_of(StepMessage(payload))
+        except Exception:  # noqa: BLE001 - a message of any bytes may come; without a key it passes
+            return ""
+        return "" if value is ABSENT or value is None or value == "" else f"{type(value).__name__}:{value}"
+
+    return key
+
+
+def deduplicated(rows: DataFrame, settings: Settings) -> DataFrame:
+    """The rows without those that came before; columns as they were."""
+    keyed = rows.mapInArrow(partial(_with_keys, dict(settings)), _KEYED)
+    delay = f"{slack_ms(settings)} milliseconds"
+    return keyed.withWatermark("time", delay).dropDuplicatesWithinWatermark(["key"]).drop("key")
+
+
+def _with_keys(settings: Settings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    find = key_of(settings)
+    for batch in batches:
+        kinds, numbers, messages = (batch.column(name).to_pylist() for name in ("kind", "spool_number", "message"))
+        times = batch.column("time").to_pylist()
+        found = [
+            (find(message) if kind == MESSAGE_ROW else "") or f"#{kind}:{number}:{'' if kind == MESSAGE_ROW else time}"
+            for kind, number, message, time in zip(kinds, numbers, messages, times, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(
+            [*batch.columns, pa.array(found, pa.string())], names=[*batch.schema.names, "key"]
+        )

@@ -1,0 +1,140 @@
+"""Deletes the oldest messages of mailboxes that are nearly full, where a task says `when_full: drop`.
+
+What it is: the decision how much goes, pure, and the thread that receives and completes so much. A mailbox holds messages of one route
+only, so that nothing of others goes. What it is not: the look at sizes (`isthmus.supervisor.fill`).
+
+Invariants:
+    I1. Nothing is deleted below DROP_PERCENT, or while this run does not hold the task's claim.
+    I2. What is deleted is counted, logged and shown.
+    I3. What was received and not completed when this ends is given back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from isthmus.errors import IsthmusError
+from isthmus.replication.reach import Reach
+from isthmus.supervisor.fill import Fill
+from isthmus.topology.model import Route
+from isthmus.transport import Receiver
+
+__all__ = ["DROP_PERCENT", "KEPT_PERCENT", "DropWatch", "excess_bytes"]
+
+log = logging.getLogger(__name__)
+
+DROP_PERCENT, KEPT_PERCENT = 90.0, 80.0
+_INTERVAL_SECONDS = 5.0
+_CREDIT = 200
+_SLICE_SECONDS = 0.2
+_SILENT_SECONDS = 10.0
+
+
+def excess_bytes(fill: Fill) -> int:
+    """How many bytes of messages have to go; 0 while there is room."""
+    if fill.percent < DROP_PERCENT:
+        return 0
+    return max(0, fill.used_bytes - int(fill.limit_bytes * KEPT_PERCENT / 100))
+
+
+class DropWatch:
+    """Keeps the mailboxes of a run from filling.
+
+    Args:
+        routes: of the run.
+        fills: what is known of sizes.
+        reach: makes a way to the namespaces; called in the thread.
+        may_drop: whether this run moves a route's task now.
+    """
+
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        fills: Callable[[], Sequence[Fill]],
+        reach: Callable[[], Reach],
+        may_drop: Callable[[Route], bool],
+    ) -> None:
+        self._routes = [route for route in routes if route.options.when_full == "drop" and route.options.feed]
+        self._fills = fills
+        self._reach = reach
+        self._may_drop = may_drop
+        self._dropped: Counter[str] = Counter()
+        self._acted_on: dict[str, Fill] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="drop", daemon=True) if self._routes else None
+
+    def start(self) -> DropWatch:
+        """Begins to look."""
+        if self._thread is not None:
+            self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Ends; blocks until a deletion under way has ended."""
+        self._stop.set()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join(30.0)
+
+    def dropped(self, route: str) -> int:
+        """How many messages this run has deleted before a route."""
+        return self._dropped[route]
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_INTERVAL_SECONDS):
+            fills = {(each.namespace, each.topic): each for each in self._fills()}
+            for route in self._routes:
+                fill = fills.get((route.source.alias, route.source.entity))
+                # One look at the size tells of one deletion: the next look comes later.
+                if fill is None or fill == self._acted_on.get(route.name) or not excess_bytes(fill):
+                    continue
+                if self._may_drop(route):
+                    self._acted_on[route.name] = fill
+                    self._drop(route, excess_bytes(fill), fill.percent)
+
+    def _drop(self, route: Route, size: int, percent: float) -> None:
+        before = self._dropped[route.name]
+        try:
+            with self._reach() as reach:
+                self._delete(reach, route, size)
+        except (IsthmusError, OSError) as error:
+            log.warning("route %s: its mailbox cannot be emptied: %s", route.name, error)
+        finally:
+            count = self._dropped[route.name] - before
+            log.warning(
+                "route %s: mailbox %s was %.0f %% full; %d of its oldest messages were deleted, as when_full: drop says",
+                route.name,
+                route.source,
+                percent,
+                count,
+            )
+
+    def _delete(self, reach: Reach, route: Route, size: int) -> None:
+        """Receive and complete messages of so many bytes, the oldest first."""
+        client = reach.open(route.source)
+        try:
+            receiver = Receiver(client, route.source.entity).wait_attached()
+            heard_at = time.monotonic()
+            while size > 0 and not self._stop.is_set() and time.monotonic() - heard_at < _SILENT_SECONDS:
+                if not receiver.credit:
+                    receiver.grant(_CREDIT)
+                client.wait(_SLICE_SECONDS)
+                if receiver.error is not None:
+                    raise receiver.error
+                for run in receiver.take():
+                    heard_at = time.monotonic()
+                    count = 0
+                    for payload in run.payloads:
+                        if size <= 0:
+                            break
+                        size -= len(payload)
+                        count += 1
+                    if count:
+                        receiver.dispose(run.first_id, (run.first_id + count - 1) & 0xFFFFFFFF)
+                        self._dropped[route.name] += count
+                client.flush()
+        finally:
+            client.close(1.0)  # what is left of the last deliveries is given back by the end of its link

@@ -1,0 +1,141 @@
+"""The steps `deduplicate` and `aggregate`: what looks at several messages together."""
+
+from __future__ import annotations
+
+import re
+
+from isthmus.topology.document import Document, Values
+from isthmus.topology.setting import Kind, Setting, Spec
+from isthmus.topology.step.base import StepKind, check_field, on_failure
+
+__all__ = ["FUNCTION", "AggregateStep", "DeduplicateStep"]
+
+_DAY_MS = 86_400_000
+FUNCTION = re.compile(r"(count|sum|avg|min|max)\(\s*([^()]+?)\s*\)|count")
+"""What a window makes of a field."""
+
+_INTERVAL = Setting(
+    name="interval",
+    kind=Kind.DURATION,
+    default=1_000,
+    minimum=100,
+    maximum=3_600_000,
+    description="How often messages are taken from the spool: what this step adds to the latency of each, and about half a second more.",
+    example="1s",
+)
+_SPOOL = Setting(
+    name="spool",
+    kind=Kind.PATH,
+    description="Folder in which each route has its spools; `spools` in the state folder of the run where this is not written. Where executors "
+    "of Spark are on other machines, on storage that all of them share under one path.",
+    example="/var/spool/isthmus",
+)
+
+
+class DeduplicateStep(StepKind):
+    """`deduplicate`."""
+
+    spec = Spec(
+        "deduplicate",
+        "Passes the first of the messages that have the same MessageId, or the same field, within a window. `deduplicate: 10m` is short for "
+        "`window`. The route reads through a durable spool ([the spool](../explanation/spool.md)).",
+        (
+            Setting(
+                name="window",
+                kind=Kind.DURATION,
+                required=True,
+                minimum=1_000,
+                maximum=30 * _DAY_MS,
+                description="How long a message is remembered, by enqueued times: at least so long, and some batches longer.",
+                example="10m",
+            ),
+            Setting(
+                name="by",
+                kind=Kind.TEXT,
+                default="system:MessageId",
+                description="What messages are compared by: `system:MessageId`, `property:NAME`, or a field of the JSON body. A message that has "
+                "none passes.",
+                example="property:booking",
+            ),
+            _INTERVAL,
+            _SPOOL,
+        ),
+    )
+    short = "window"
+    folders = ("spool",)
+    changes = False
+    shuffles = True
+
+    def check(self, values: Values, document: Document) -> None:
+        if values["by"]:
+            check_field(values["by"], values, "by", document)
+
+
+class AggregateStep(StepKind):
+    """`aggregate`."""
+
+    spec = Spec(
+        "aggregate",
+        "Sends one message for all messages of a window instead of them, with a JSON body of counts and sums. The route reads through a durable "
+        "spool ([the spool](../explanation/spool.md)).",
+        (
+            Setting(
+                name="window",
+                kind=Kind.DURATION,
+                required=True,
+                minimum=1_000,
+                maximum=30 * _DAY_MS,
+                description="How long a window is. Windows begin at multiples of it since 1970, in UTC; a message belongs to one by its enqueued "
+                "time.",
+                example="5m",
+            ),
+            Setting(
+                name="fields",
+                kind=Kind.PAIRS,
+                required=True,
+                description="Field of the result → what it holds: `count`, or `count`, `sum`, `avg`, `min` or `max` of a field of the JSON body "
+                "or of a property. Messages that have not got the field are left out there.",
+                example="{flights: count, delay: avg(dep_delay)}",
+            ),
+            Setting(
+                name="by",
+                kind=Kind.TEXTS,
+                description="Fields of the JSON body, or `property:NAME`: each combination of values gets a result of its own.",
+                example="[carrier, property:region]",
+            ),
+            Setting(
+                name="wait",
+                kind=Kind.DURATION,
+                default=60_000,
+                minimum=1_000,
+                maximum=_DAY_MS,
+                description="How much later than others a message may come, and still count in the window of its own time; later, it counts in the "
+                "oldest window that is open. A window's result is sent so long after its end, or later.",
+                example="1m",
+            ),
+            on_failure(
+                "dead-letter",
+                "a message without a field of `by`, or with one in `fields` that is no number (reason `StepFailed`)",
+            ),
+            _INTERVAL,
+            _SPOOL,
+        ),
+    )
+    folders = ("spool",)
+    shuffles = True
+
+    def check(self, values: Values, document: Document) -> None:
+        for name in values["by"] or ():
+            check_field(name, values, "by", document)
+        if values.written("fields") and not values["fields"]:
+            document.fault(values.at("fields"), "fields is empty", "write fields: {flights: count}")
+        for text in (values["fields"] or {}).values():
+            match = FUNCTION.fullmatch(text.strip())
+            if match is None:
+                document.fault(
+                    values.at("fields"),
+                    f"{text!r} is no function of a window",
+                    "write count, or count, sum, avg, min or max with a field: avg(dep_delay)",
+                )
+            elif match[2]:
+                check_field(match[2], values, "fields", document)

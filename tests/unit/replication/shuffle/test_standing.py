@@ -1,0 +1,107 @@
+"""What stands in spools, as verification and status see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.connectors.spool.backlog import spool_backlog
+from isthmus.connectors.spool.block import Record
+from isthmus.connectors.spool.reader import SpoolMissingError, SpoolReader
+from isthmus.connectors.spool.refused import set_aside
+from isthmus.connectors.spool.writer import SpoolWriter
+from isthmus.replication.shuffle.note import BatchNote
+from isthmus.replication.shuffle.standing import SpoolsStanding
+from isthmus.replication.shuffle.start import spool_folder, spool_view, stranded
+from isthmus.replication.sighting import Seldom, SpoolView
+from isthmus.topology import read
+from isthmus.topology.model import Route
+from isthmus.topology.route import routes
+
+HEAD = "isthmus: 1\nnamespaces:\n  ewr: {connection: env:A}\n  jfk: {connection: env:B}\ntasks:\n"
+KEY = "ewr/a id"
+
+
+def route(setting: str) -> Route:
+    (found,) = routes(read(HEAD + f"  t: {{pattern: copy, source: ewr, target: jfk, topic: a, {setting}}}\n"))
+    return found
+
+
+def write(path: Path, *messages: bytes, segment_bytes: int = 1 << 20) -> None:
+    writer = SpoolWriter(path, segment_bytes=segment_bytes, wall=lambda: 5.0).open()
+    for message in messages:
+        writer.append([Record(KEY, -1, 0, message) if message else BatchNote(number=1).record()])
+    writer.sync()
+    writer.close()
+
+
+def standing(found: Route, state: Path) -> list[bytes]:
+    return list(SpoolsStanding({found.name: found}, state).waiting(found.name))
+
+
+def test_what_is_in_either_spool_and_not_taken_stands(tmp_path: Path) -> None:
+    found = route("steps: [{deduplicate: 10m}]")
+    folder = spool_folder(found, tmp_path)
+    assert standing(found, tmp_path) == []
+    write(folder / "in", b"a", b"b", b"c")
+    write(folder / "out", b"d", b"", b"e")
+    SpoolReader(folder / "in").take(2)
+    SpoolReader(folder / "out").take(1)
+    assert standing(found, tmp_path) == [b"c", b"e"]
+    set_aside(folder / "out", 0, b"d", Disposition("dead-letter", "TooLarge"), 1.0)
+    assert list(SpoolsStanding({found.name: found}, tmp_path).set_aside(found.name)) == [b"d"]
+    view = spool_view(folder)
+    assert (view.waiting, view.oldest_ms, view.refused) == (1 + 2, 5000, 1)  # a note counts along
+
+
+def test_results_are_no_messages_of_the_source(tmp_path: Path) -> None:
+    found = route("steps: [{aggregate: {window: 5m, fields: {n: count}}}]")
+    folder = spool_folder(found, tmp_path)
+    write(folder / "in", b"a")
+    write(folder / "out", b"result")
+    assert standing(found, tmp_path) == [b"a"]
+
+
+def test_a_route_without_spool_has_nothing(tmp_path: Path) -> None:
+    assert standing(route("mailbox: true"), tmp_path) == []
+
+
+def test_a_missing_segment_that_was_not_taken_is_told(tmp_path: Path) -> None:
+    found = route("when_full: spool")
+    folder = spool_folder(found, tmp_path) / "in"
+    write(folder, b"a", b"b", segment_bytes=1)
+    reader = SpoolReader(folder)
+    reader.take(0)
+    (folder / "segments" / f"{0:020d}.seg").rename(tmp_path / "away")
+    assert standing(found, tmp_path) == [
+        b"b"
+    ]  # the first that stands: a reading route tells of the one that is missing
+    with pytest.raises(SpoolMissingError):
+        reader.ranges(reader.place(0)._replace(segment=0, number=0), reader.last(), 1)
+
+
+def test_what_no_route_sends_on_any_more_is_named(tmp_path: Path) -> None:
+    was, now = route("steps: [{deduplicate: 10m}]"), route("when_full: spool")
+    folder = spool_folder(was, tmp_path)
+    write(folder / "in", b"a")
+    write(folder / "out", b"b", b"c")
+    assert list(stranded([was], tmp_path)) == []
+    assert list(stranded([now], tmp_path)) == [(folder / "out", 2)]
+    assert list(stranded([route("mailbox: true")], tmp_path)) == [(folder / "in", 1), (folder / "out", 2)]
+    SpoolReader(folder / "in").take(1)
+    assert list(stranded([], tmp_path)) == [(folder / "out", 2)]
+
+
+def test_a_spool_that_was_never_made_is_empty(tmp_path: Path) -> None:
+    assert spool_backlog(tmp_path / "none") == (0, 0, 0, 0)
+
+
+def test_spools_are_looked_at_once_in_a_second() -> None:
+    now = [0.0]
+    views = iter([SpoolView(waiting=1), SpoolView(waiting=2)])
+    look = Seldom(lambda: next(views), lambda: now[0])
+    assert (look().waiting, look().waiting) == (1, 1)
+    now[0] = 1.0
+    assert look().waiting == 2

@@ -1,0 +1,65 @@
+"""What the steps with windows take from a message, without Spark."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from isthmus.amqp import section
+from isthmus.replication.step.aggregate import open_aggregate
+from isthmus.replication.step.base import NamedStep, guarded
+from isthmus.replication.step.deduplicate import key_of, slack_ms
+from isthmus.replication.step.message import StepMessage
+
+SETTINGS = {
+    "by": ["carrier", "property:region"],
+    "fields": {"n": "count", "delay": "sum(delay)", "told": "count(delay)"},
+}
+
+
+def encoded(body: Any, **properties: Any) -> bytes:
+    return section.encode_message(
+        json.dumps(body).encode(), properties={"message_id": "m"}, application_properties=properties
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"delay": 1}, "no field carrier"),
+        ({"carrier": "UA", "delay": "late"}, "its field delay is 'late', and sum takes numbers"),
+        ({"carrier": "UA", "delay": True}, "sum takes numbers"),
+        ({"carrier": {"name": "UA"}}, "no field carrier"),
+        ([1], "an object is needed"),
+    ],
+)
+def test_a_message_that_cannot_be_counted_is_set_aside_before_the_spool(body: Any, told: str) -> None:
+    step = NamedStep("aggregate", open_aggregate(SETTINGS))
+    found = guarded(step, StepMessage(encoded(body, region="east")))
+    assert found is not None
+    assert found.kind == "dead-letter"
+    assert told in found.description
+
+
+def test_a_value_may_be_absent() -> None:
+    step = NamedStep("aggregate", open_aggregate(SETTINGS))
+    assert guarded(step, StepMessage(encoded({"carrier": "UA"}, region="east"))) is None
+    assert guarded(step, StepMessage(encoded({"carrier": None, "delay": 1.5}, region=1))) is None
+
+
+def test_messages_are_compared_by_value_and_type() -> None:
+    assert key_of({"by": "system:MessageId"})(encoded({})) == "str:m"
+    by = key_of({"by": "property:booking"})
+    assert by(encoded({}, booking=1)) != by(encoded({}, booking="1"))
+    assert key_of({"by": "flight.number"})(encoded({"flight": {"number": 7}})) == "int:7"
+
+
+@pytest.mark.parametrize("payload", [encoded({}), b"no message", section.encode_message(b"no json")])
+def test_a_message_without_the_key_has_none(payload: bytes) -> None:
+    assert key_of({"by": "booking"})(payload) == ""
+
+
+def test_half_the_window_is_the_watermarks_delay() -> None:
+    assert slack_ms({"window": 60_000}) == 30_000
