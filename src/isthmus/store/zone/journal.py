@@ -358,8 +358,8 @@ class ZonedJournal:
     def sync(self) -> None:
         self.unsynced_bytes = 0
         with self.changed:
-            self._read_member()
-            through = self.sequence
+            # Not `sequence`: the last one may be that of a write that failed everywhere.
+            through = self._read_member().applied
             self._want(through)
             self.changed.wait_for(
                 lambda: self._synced_count(through) >= MAJORITY or self.serving_count < MAJORITY or self._is_closed
@@ -534,7 +534,7 @@ class ZonedJournal:
             try:
                 self.sync()
                 # So that the next start finds all copies the same.
-                self.wait_all_synced(self.sequence, _CLOSE_SECONDS)
+                self.wait_all_synced(self._read_member().applied, _CLOSE_SECONDS)
             except StoreError as error:
                 failure = error
         self._repair.stop()

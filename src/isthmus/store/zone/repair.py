@@ -193,9 +193,12 @@ class Repair:
             leader = journal.leader
             if leader is member:
                 raise StoreError("it is the last copy that can be read")
-            base = Position(journal.epoch, journal.sequence)
+            base = Position(journal.epoch, leader.applied)
             member.state = ZoneState.RESILVERING
-        is_safe = journal.serving_count >= MAJORITY and journal.wait_all_synced(base.sequence, _SYNC_SECONDS)
+        # What the note tells of must be on disk somewhere: a start waits for it.
+        if not journal.wait_all_synced(base.sequence, _SYNC_SECONDS):
+            raise StoreError("the disks of the other zones have not answered yet")
+        is_safe = journal.serving_count >= MAJORITY
         member.shut()
         note = member.read_note()
         if note is not None and note.set_name != journal.set_name:
@@ -266,7 +269,7 @@ class Repair:
             touched_after(leader.opened(), after, touched)
             copy_touched(leader.opened(), member.opened(), touched, common)
             member.forget_pending()
-            member.applied = journal.sequence
+            member.applied = leader.applied
             member.synced = member.wanted = common
             member.state = ZoneState.JOINING
 
