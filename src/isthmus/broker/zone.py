@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from isthmus.broker.backup import FRAGMENTS_FOLDER, LARGE_FOLDER
+from isthmus.broker.backup import FRAGMENTS_FOLDER, LARGE_FOLDER, back_up
 from isthmus.broker.security.keyring import KEY_FILE
 from isthmus.entities import BlobFiles, FragmentStores, Journal
 from isthmus.errors import InvalidArgumentError, StoreError
@@ -32,7 +32,16 @@ from isthmus.store import BlobFolder, RocksJournal, make_private
 from isthmus.store.zone import COPIES, ZonedBlobs, ZonedJournal, ZoneStatus
 from isthmus.whole_file import write_file
 
-__all__ = ["ZoneFiles", "ZoneRow", "check_zones", "known_zones", "open_zoned", "zone_rows"]
+__all__ = [
+    "ZoneFiles",
+    "ZoneRow",
+    "back_up_zoned",
+    "check_zones",
+    "close_zoned",
+    "known_zones",
+    "open_zoned",
+    "zone_rows",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -141,6 +150,23 @@ def close_zoned(zoned: _Zoned) -> None:
     """Close journal and bodies."""
     zoned.blobs.close()
     zoned.journal.close()
+
+
+def back_up_zoned(data: Path, folder: Path) -> None:
+    """Copy a namespace in zones that no process serves, into a plain data folder.
+
+    Raises:
+        StoreError: a process has it open, or fewer than two zones can be read, or a disk refused.
+        InvalidArgumentError: the folder is there already, or cannot be made.
+    """
+    zoned = open_zoned(data, known_zones(data))
+    with contextlib.ExitStack() as stack:
+        stack.callback(close_zoned, zoned)
+        fragments: dict[str, Journal] = {}
+        for name in sorted({each.name for zone in zoned.zones for each in (zone / FRAGMENTS_FOLDER).glob("*")}):
+            journal = fragments[name] = zoned.open_fragments(int(name))
+            stack.callback(journal.close)
+        back_up(zoned.journal, zoned.blobs, data, folder, fragments)
 
 
 def _take_over(data: Path, zoned: _Zoned) -> None:

@@ -115,6 +115,7 @@ class ZonedBlobs:
         self._lock = threading.RLock()
         self._writing: set[int] = set()
         self._closed = threading.Event()
+        self._woken = threading.Event()
         self._version = 0
         self._start()
         self._thread = threading.Thread(target=self._run, name="isthmus-zone-bodies", daemon=True)
@@ -157,6 +158,7 @@ class ZonedBlobs:
     def close(self) -> None:
         """End the thread that looks after the folders."""
         self._closed.set()
+        self._woken.set()
         self._thread.join(_LOOK_SECONDS)
 
     # ---- folders that fail
@@ -168,6 +170,7 @@ class ZonedBlobs:
             folder.reason = reason or "it failed"
             _log.error("zone %d takes no bodies of large messages: reason=%s", folder.index + 1, reason)
             self._write_marks()
+            self._woken.set()
 
     def _write_marks(self) -> None:
         """I3."""
@@ -181,7 +184,9 @@ class ZonedBlobs:
                 return  # which has written the others
 
     def _run(self) -> None:
-        while not self._closed.wait(_LOOK_SECONDS):
+        while not self._closed.is_set():
+            self._woken.wait(_LOOK_SECONDS)
+            self._woken.clear()
             try:
                 for folder in self._folders:
                     if not folder.reason and folder.read_mark() is None:
@@ -275,7 +280,11 @@ class ZonedBlobs:
                 except StoreError as error:
                     self._drop(folder, str(error))
         writer = _Writer(self, number, writers)
-        writer.check()
+        try:
+            writer.check()
+        except StoreError:
+            writer.close()
+            raise
         return writer
 
     def written(self, number: int) -> None:

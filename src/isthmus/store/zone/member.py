@@ -154,7 +154,11 @@ class Member:
         Raises:
             StoreError: it is not there, damaged, or cannot be read.
         """
-        if not create and not (self.database / "CURRENT").exists():
+        try:
+            is_there = create or (self.database / "CURRENT").exists()
+        except OSError as error:
+            raise StoreError(f"'{self.database}' cannot be read: {error.strerror or error}") from error
+        if not is_there:
             raise StoreError(f"There is no store in '{self.database}'.")
         make_private(self.folder)
         self.journal = RocksJournal(self.database, share=self._share)

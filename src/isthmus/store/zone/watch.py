@@ -74,17 +74,17 @@ class FileWatch:
 
     def _look_at_logs(self) -> str:
         before, self._logs = self._logs, {}
-        for entry in os.scandir(self._folder):
-            if not (entry.name.endswith(".log") or entry.name.startswith("MANIFEST-")):
+        for name in os.listdir(self._folder):
+            if not (name.endswith(".log") or name.startswith("MANIFEST-")):
                 continue
             try:
-                now = _seen(Path(entry.path), _HEAD_BYTES)
+                now = _seen(self._folder / name, _HEAD_BYTES)
             except FileNotFoundError:  # RocksDB removes them as it goes
                 continue
-            old = before.get(entry.name)
+            old = before.get(name)
             if old is not None and (old.inode != now.inode or now.size < old.size or not now.head.startswith(old.head)):
-                return f"{entry.name} was changed from outside"
-            self._logs[entry.name] = now
+                return f"{name} was changed from outside"
+            self._logs[name] = now
         return ""
 
 
