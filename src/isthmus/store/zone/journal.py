@@ -52,6 +52,8 @@ _LOG_STEP_BYTES = 1 << 20
 # A copy that is being brought back holds the log; beyond this its repair begins anew.
 _LOG_LIMIT_BYTES = 512 << 20
 _CLOSE_SECONDS = 10.0
+# A copy that fails so soon after it came back waits before it is tried again.
+_FLAPPING_SECONDS = 10.0
 # No key of an entity lies there or above.
 _RESERVED = b"\xff"
 _REPLACE_BYTES = 4 << 20
@@ -412,6 +414,11 @@ class ZonedJournal:
             if member.state in (ZoneState.SERVING, ZoneState.JOINING):
                 member.state, member.reason = ZoneState.DOWN, reason
                 member.drops += 1
+                now = time.monotonic()
+                if now - member.back_at > _FLAPPING_SECONDS:
+                    member.retry_seconds = member.retry_at = 0.0
+                else:
+                    member.put_off(now)
                 member.forget_pending()
                 _log.error("zone %d is out of service: folder='%s' reason=%s", member.index + 1, member.folder, reason)
             if member is self._leader:
@@ -514,7 +521,7 @@ class ZonedJournal:
 
     def checkpoint(self, folder: Path) -> None:
         member = self._read_member()
-        checkpoint_to(member.opened(), member.scratch, folder)
+        checkpoint_to(member.opened(), member.folder / "back-up", folder)
 
     def statistics(self) -> dict[str, int]:
         leader = self._leader

@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
 import weakref
@@ -35,6 +36,9 @@ __all__ = ["Member", "write_changes"]
 _log = logging.getLogger(__name__)
 
 _DATABASE = "db"
+_ROOM_BYTES = 16 << 20
+_FIRST_RETRY_SECONDS = 0.5
+_LAST_RETRY_SECONDS = 60.0
 
 
 def write_changes(journal: RocksJournal, changes: Sequence[Change]) -> None:
@@ -96,7 +100,7 @@ class Member:
         self.busy_since: float | None = None
         self.must_copy = False
         self.drops = self.resilvers = 0
-        self.retry_at = 0.0
+        self.retry_at = self.back_at = 0.0
         self.retry_seconds = 0.0
         self.scans: weakref.WeakSet[Any] = weakref.WeakSet()
         self._share = share
@@ -114,9 +118,30 @@ class Member:
         return self.folder / _DATABASE
 
     @property
-    def scratch(self) -> Path:
-        """A folder beside the store, for a checkpoint on its way to another copy."""
-        return self.folder / "checkpoint"
+    def fresh(self) -> Path:
+        """Folder of a store that is being copied here."""
+        return self.folder / "db.new"
+
+    def check_room(self) -> None:
+        """See that the disk has room for more than the next write.
+
+        Raises:
+            StoreError: it has not, or cannot be asked.
+        """
+        try:
+            make_private(self.folder)
+            free = shutil.disk_usage(self.folder).free
+        except OSError as error:
+            raise StoreError(f"'{self.folder}' cannot be read: {error.strerror or error}") from error
+        if free < _ROOM_BYTES:
+            raise StoreError(
+                f"The disk of '{self.folder}' has {free >> 20} MiB left, and {_ROOM_BYTES >> 20} are needed."
+            )
+
+    def put_off(self, now: float) -> None:
+        """Try it ever more seldom, as long as it fails soon after it came back."""
+        self.retry_seconds = min(max(2 * self.retry_seconds, _FIRST_RETRY_SECONDS), _LAST_RETRY_SECONDS)
+        self.retry_at = now + self.retry_seconds
 
     def read_note(self) -> Note | None:
         """The note; None if there is none, or it is damaged, or the disk does not give it."""
@@ -161,6 +186,8 @@ class Member:
         if not is_there:
             raise StoreError(f"There is no store in '{self.database}'.")
         make_private(self.folder)
+        for left in (self.folder / "checkpoint", self.folder / "back-up", self.fresh):  # of a copy that was broken off
+            shutil.rmtree(left, ignore_errors=True)
         self.journal = RocksJournal(self.database, share=self._share)
 
     def opened(self) -> RocksJournal:

@@ -25,7 +25,15 @@ from isthmus.errors import StoreError
 from isthmus.store.zone.change import Position, Touched
 from isthmus.store.zone.member import Member
 from isthmus.store.zone.note import Note
-from isthmus.store.zone.resilver import common_sequence, copy_touched, copy_whole, position_of, touched_after
+from isthmus.store.zone.resilver import (
+    common_sequence,
+    copy_rows,
+    copy_touched,
+    copy_whole,
+    finish,
+    position_of,
+    touched_after,
+)
 from isthmus.store.zone.status import MAJORITY, ZoneState
 from isthmus.store.zone.watch import FileWatch
 from isthmus.whole_file import sync_folder
@@ -38,10 +46,6 @@ __all__ = ["Repair"]
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-# A copy that fails again soon after it came back is tried ever more seldom.
-_FIRST_RETRY_SECONDS = 0.5
-_LAST_RETRY_SECONDS = 60.0
-_STEADY_SECONDS = 60.0
 # So many keys are copied while writes wait.
 _LAST_KEYS = 2_000
 _SYNC_SECONDS = 10.0
@@ -154,7 +158,7 @@ class Repair:
         """Bring a copy up to date and into service; what stands against it is its reason then."""
         journal = self._journal
         if member.busy_since is not None:
-            self._put_off(member, member.reason or "its disk has not answered yet")
+            member.put_off(time.monotonic())
             return
         self._watches.pop(member, None)
         self._verifying.pop(member, None)
@@ -167,7 +171,9 @@ class Repair:
             with journal.changed:
                 if member.state is not ZoneState.SERVING:
                     member.state = ZoneState.DOWN
-                self._put_off(member, str(error))
+                    member.forget_pending()
+                member.reason = str(error)
+                member.put_off(time.monotonic())
             if str(error) != before:
                 _log.warning("zone %d does not come back yet: reason=%s", member.index + 1, error)
             return
@@ -176,15 +182,6 @@ class Repair:
         _log.warning(
             "zone %d is in service: folder='%s' by=%s seconds=%.3f", member.index + 1, member.folder, kind, seconds
         )
-
-    @staticmethod
-    def _put_off(member: Member, reason: str) -> None:
-        now = time.monotonic()
-        member.reason = reason
-        if now - member.retry_at > _STEADY_SECONDS:
-            member.retry_seconds = 0.0
-        member.retry_seconds = min(max(2 * member.retry_seconds, _FIRST_RETRY_SECONDS), _LAST_RETRY_SECONDS)
-        member.retry_at = now + member.retry_seconds
 
     def _bring_back(self, member: Member) -> str:
         """How it was done."""
@@ -196,10 +193,11 @@ class Repair:
             base = Position(journal.epoch, leader.applied)
             member.state = ZoneState.RESILVERING
         # What the note tells of must be on disk somewhere: a start waits for it.
-        if not journal.wait_all_synced(base.sequence, _SYNC_SECONDS):
+        if not journal.wait_all_synced(base.sequence, _SYNC_SECONDS) or leader.state is not ZoneState.SERVING:
             raise StoreError("the disks of the other zones have not answered yet")
         is_safe = journal.serving_count >= MAJORITY
         member.shut()
+        member.check_room()
         note = member.read_note()
         if note is not None and note.set_name != journal.set_name:
             raise StoreError(f"'{member.folder}' holds a copy of another namespace; name another folder, or empty it")
@@ -227,17 +225,18 @@ class Repair:
                 raise StoreError(member.reason or "it failed again")
             member.state, member.reason, member.must_copy = ZoneState.SERVING, "", False
             member.resilvers += 1
+            member.back_at = time.monotonic()
             journal.changed.notify_all()
         return kind
 
     def _copy_whole(self, leader: Member, member: Member, is_safe: bool) -> None:
         member.shut()
-        fresh = member.database.with_name("db.new")
+        fresh = member.fresh
         try:
             shutil.rmtree(fresh, ignore_errors=True)
             if is_safe:  # I4: room for the new one
                 shutil.rmtree(member.database, ignore_errors=True)
-            copy_whole(leader.opened(), leader.scratch, fresh)
+            copy_whole(leader.opened(), leader.folder / "checkpoint", fresh)
             shutil.rmtree(member.database, ignore_errors=True)
             fresh.rename(member.database)
             sync_folder(member.folder)
@@ -261,13 +260,15 @@ class Repair:
             touched_after(leader.opened(), after, touched)
             if len(touched) <= _LAST_KEYS:
                 break
-            copy_touched(leader.opened(), member.opened(), touched, common)
+            copy_touched(leader.opened(), member.opened(), touched)
+            copy_rows(leader.opened(), member.opened(), after, reached)
             touched, after = Touched(), reached
         with journal.changed:
             self._check()
             leader = journal.leader
             touched_after(leader.opened(), after, touched)
-            copy_touched(leader.opened(), member.opened(), touched, common)
+            copy_touched(leader.opened(), member.opened(), touched)
+            finish(leader.opened(), member.opened(), after)
             member.forget_pending()
             member.applied = leader.applied
             member.synced = member.wanted = common

@@ -5,7 +5,9 @@ it is not: the decision which copy is right (`election`), nor the time at which 
 
 Invariants:
     I1. Copies share no bytes on disk: files are copied, never linked.
-    I2. After `copy_touched` with all that was touched since the last common batch, by either, both hold the same.
+    I2. After `copy_touched` with all that was touched since the last common batch, by either, and `finish`, both hold the same.
+    I3. A target has the row of a batch only if it holds what the batch touched: what is broken off at any instant begins
+        again at a common batch that is one.
 """
 
 from __future__ import annotations
@@ -31,7 +33,16 @@ from isthmus.store.zone.change import (
 )
 from isthmus.whole_file import sync_folder
 
-__all__ = ["checkpoint_to", "common_sequence", "copy_touched", "copy_whole", "position_of", "touched_after"]
+__all__ = [
+    "checkpoint_to",
+    "common_sequence",
+    "copy_rows",
+    "copy_touched",
+    "copy_whole",
+    "finish",
+    "position_of",
+    "touched_after",
+]
 
 _LAST = (1 << 64) - 1
 _KEYS_AT_ONCE = 500
@@ -60,8 +71,10 @@ def touched_after(journal: Journal, sequence: int, into: Touched) -> None:
     """Add what a copy's batches after a sequence touched.
 
     Raises:
-        StoreError: a row cannot be read.
+        StoreError: a row cannot be read, or is no longer there.
     """
+    if sequence and journal.get(log_key(sequence)) is None:
+        raise StoreError("More was changed meanwhile than is remembered.")
     for _, row in journal.scan(log_key(sequence + 1), log_key(_LAST)):
         try:
             into.add(row)
@@ -69,8 +82,8 @@ def touched_after(journal: Journal, sequence: int, into: Touched) -> None:
             raise StoreError(f"The copy is damaged: {error}") from None
 
 
-def copy_touched(source: Journal, target: Journal, touched: Touched, after: int) -> None:
-    """Give the target what the source holds at touched keys, and the source's rows after a common batch; not synced."""
+def copy_touched(source: Journal, target: Journal, touched: Touched) -> None:
+    """Give the target what the source holds at touched keys; not synced."""
     for first, end in touched.ranges:
         _replace_range(source, target, first, end)
     for keys in _groups(sorted(touched.keys)):
@@ -81,13 +94,27 @@ def copy_touched(source: Journal, target: Journal, touched: Touched, after: int)
             else:
                 batch.put(key, value)
         target.write(batch)
-    first_row = next(iter(source.scan(log_key(0), log_key(_LAST))), None)
-    batch = target.batch()
-    batch.delete_range(log_key(0), first_row[0] if first_row is not None else log_key(_LAST))
-    target.write(batch)
+
+
+def copy_rows(source: Journal, target: Journal, after: int, last: int) -> None:
+    """Give the target the source's rows of touched keys, once it holds what they tell of; not synced.
+
+    Args:
+        source: the newer one.
+        target: the other.
+        after: the rows after this sequence,
+        last: and up to this one.
+    """
+    _replace_range(source, target, log_key(after + 1), log_key(last + 1))
+
+
+def finish(source: Journal, target: Journal, after: int) -> None:
+    """Copy the last rows and the position: both hold the same now; not synced."""
     _replace_range(source, target, log_key(after + 1), log_key(_LAST))
-    position = source.get(POSITION_KEY)
+    oldest = next(iter(source.scan(log_key(0), log_key(_LAST))), None)
     batch = target.batch()
+    batch.delete_range(log_key(0), oldest[0] if oldest is not None else log_key(_LAST))
+    position = source.get(POSITION_KEY)
     if position is not None:
         batch.put(POSITION_KEY, position)
     target.write(batch)
