@@ -217,7 +217,12 @@ def test_a_disk_that_is_overwritten_removed_or_full_is_noticed_by_no_client(tmp_
 
 
 @pytest.mark.parametrize(
-    ("fault", "away"), [(overwrite, 0), (shutil.rmtree, 2)], ids=["first overwritten", "third removed"]
+    ("fault", "away"),
+    [
+        pytest.param(overwrite, 0, id="first overwritten", marks=pytest.mark.soak),
+        pytest.param(shutil.rmtree, 1, id="second removed", marks=pytest.mark.soak),
+        pytest.param(shutil.rmtree, 2, id="third removed"),
+    ],
 )
 def test_killed_during_the_fault_it_starts_with_any_two(
     tmp_path: Path, fault: Callable[[Path], None], away: int

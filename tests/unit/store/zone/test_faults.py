@@ -92,8 +92,11 @@ def hang(member: Member) -> threading.Event:
     return answered
 
 
-@pytest.mark.parametrize("copy", range(3))
-@pytest.mark.parametrize("fault", [shutil.rmtree, overwrite], ids=["removed", "overwritten"])
+@pytest.mark.parametrize(
+    ("fault", "copy"),
+    [(shutil.rmtree, 0), (overwrite, 1), (shutil.rmtree, 2)],
+    ids=["first removed", "second overwritten", "third removed"],
+)
 def test_a_copy_that_goes_is_missed_by_nobody_and_comes_back(
     opened: ZonedJournal, folders: list[Path], fault: Callable[[Path], None], copy: int
 ) -> None:
