@@ -1,7 +1,8 @@
 """Bodies of large messages in three copies.
 
 What it is: `isthmus.entities.BlobFiles` over three folders, with checksums beside each body, and the way back of a folder
-that failed. What it is not: who refers to a body (`isthmus.entities.blob`).
+that failed. What it is not: a folder (`body_folder`), nor who refers to a body (`isthmus.entities.blob`). A little over 400 lines: what a failure
+does to writers, readers and the way back is read in one piece.
 
 Invariants:
     I1. `sync` returns when two folders have the body on disk.
@@ -12,22 +13,20 @@ Invariants:
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import struct
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from isthmus.entities.blob import BlobReader, BlobWriter
 from isthmus.errors import StoreError
 from isthmus.store.blob import BlobFolder
 from isthmus.store.private_folder import make_private
+from isthmus.store.zone.body_folder import BLOCK_BYTES, BodyFolder, Sums, read_block
 from isthmus.store.zone.status import COPIES, MAJORITY
 from isthmus.whole_file import sync_folder, write_file
 
@@ -35,69 +34,7 @@ __all__ = ["ZonedBlobs"]
 
 _log = logging.getLogger(__name__)
 
-_BLOCK_BYTES = 256 << 10
-_SIZE = struct.Struct(">Q")
-_SUM = struct.Struct(">I")
-_MARK = "zone"
 _LOOK_SECONDS = 2.0
-
-
-class _Sums(NamedTuple):
-    """Of one body: its size, and a checksum for each block."""
-
-    size_bytes: int
-    blocks: tuple[int, ...]
-
-    def pack(self) -> bytes:
-        body = _SIZE.pack(self.size_bytes) + b"".join(map(_SUM.pack, self.blocks))
-        return body + _SUM.pack(zlib.crc32(body))
-
-    @staticmethod
-    def unpack(content: bytes) -> _Sums | None:
-        body, check = content[:-4], content[-4:]
-        if len(body) < _SIZE.size or len(body) % 4 or _SUM.pack(zlib.crc32(body)) != check:
-            return None
-        return _Sums(_SIZE.unpack_from(body)[0], tuple(each[0] for each in _SUM.iter_unpack(body[_SIZE.size :])))
-
-
-class _Folder:
-    """One copy of all bodies.
-
-    Attributes:
-        reason: why it is out of service; empty while it is in it.
-    """
-
-    def __init__(self, index: int, path: Path) -> None:
-        self.index = index
-        self.path = path
-        self.bodies = BlobFolder(path)
-        self.reason = ""
-
-    def read_mark(self) -> tuple[int, list[int]] | None:
-        """Version and stale folders; None if they cannot be read."""
-        try:
-            told = json.loads((self.path / _MARK).read_bytes())
-            return int(told["version"]), [int(each) for each in told["stale"]]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def write_mark(self, version: int, stale: Sequence[int]) -> None:
-        make_private(self.path)
-        write_file(self.path / _MARK, json.dumps({"version": version, "stale": list(stale)}).encode())
-
-    def sums(self, number: int) -> _Sums | None:
-        try:
-            return _Sums.unpack(self.sums_path(number).read_bytes())
-        except OSError:
-            return None
-
-    def sums_path(self, number: int) -> Path:
-        return self.path / f"{number:016x}.sums"
-
-    def forget(self, number: int) -> None:
-        with suppress(OSError):
-            self.sums_path(number).unlink(missing_ok=True)
-        self.bodies.remove(number)
 
 
 class ZonedBlobs:
@@ -111,7 +48,7 @@ class ZonedBlobs:
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        self._folders = [_Folder(index, path) for index, path in enumerate(folders)]
+        self._folders = [BodyFolder(index, path) for index, path in enumerate(folders)]
         self._lock = threading.RLock()
         self._writing: set[int] = set()
         self._closed = threading.Event()
@@ -145,7 +82,7 @@ class ZonedBlobs:
                 self._try_back(folder)
 
     @property
-    def _serving(self) -> list[_Folder]:
+    def _serving(self) -> list[BodyFolder]:
         return [folder for folder in self._folders if not folder.reason]
 
     def _reasons(self) -> str:
@@ -163,7 +100,7 @@ class ZonedBlobs:
 
     # ---- folders that fail
 
-    def _drop(self, folder: _Folder, reason: str) -> None:
+    def _drop(self, folder: BodyFolder, reason: str) -> None:
         with self._lock:
             if folder.reason or self._closed.is_set():
                 return
@@ -196,7 +133,7 @@ class ZonedBlobs:
             except Exception:  # noqa: BLE001 - whatever it is, the next look comes
                 _log.exception("a fault in the look at bodies of large messages")
 
-    def _try_back(self, folder: _Folder) -> None:
+    def _try_back(self, folder: BodyFolder) -> None:
         try:
             make_private(folder.path)
             self._fill(folder, set())
@@ -214,7 +151,7 @@ class ZonedBlobs:
             return
         _log.warning("zone %d takes bodies of large messages again: folder='%s'", folder.index + 1, folder.path)
 
-    def _fill(self, folder: _Folder, only: set[int]) -> None:
+    def _fill(self, folder: BodyFolder, only: set[int]) -> None:
         """Copy what a folder lacks, and remove what the others do not have."""
         wanted = {number for each in self._serving if each is not folder for number in each.bodies.numbers()}
         for number in sorted(wanted - self._writing):
@@ -229,29 +166,29 @@ class ZonedBlobs:
                 folder.forget(number)
 
     @staticmethod
-    def _is_whole(folder: _Folder, number: int, sums: _Sums) -> bool:
+    def _is_whole(folder: BodyFolder, number: int, sums: Sums) -> bool:
         try:
             for block in range(len(sums.blocks)):
-                _read_block(folder, number, sums, block)
+                read_block(folder, number, sums, block)
         except StoreError:
             return False
         return True
 
-    def _sums(self, number: int, besides: _Folder | None = None) -> _Sums | None:
+    def _sums(self, number: int, besides: BodyFolder | None = None) -> Sums | None:
         for folder in self._serving:
             if folder is not besides and (sums := folder.sums(number)) is not None:
                 return sums
         return None
 
-    def _copy(self, number: int, folder: _Folder) -> None:
+    def _copy(self, number: int, folder: BodyFolder) -> None:
         others = [each for each in self._serving if each is not folder]
         reader = _Reader(self, number, others)
         folder.forget(number)
         writer = folder.bodies.create(number)
         try:
-            sums = reader.sums or _Sums(reader.size_bytes, ())
-            for start in range(0, sums.size_bytes, _BLOCK_BYTES):
-                writer.write([reader.read(start, min(_BLOCK_BYTES, sums.size_bytes - start))])
+            sums = reader.sums or Sums(reader.size_bytes, ())
+            for start in range(0, sums.size_bytes, BLOCK_BYTES):
+                writer.write([reader.read(start, min(BLOCK_BYTES, sums.size_bytes - start))])
             writer.sync()
             if reader.sums is not None:
                 write_file(folder.sums_path(number), sums.pack())
@@ -270,7 +207,7 @@ class ZonedBlobs:
         Raises:
             StoreError: fewer than two disks take it.
         """
-        writers: dict[_Folder, BlobWriter] = {}
+        writers: dict[BodyFolder, BlobWriter] = {}
         with self._lock:
             self._writing.add(number)
             for folder in self._serving:
@@ -292,7 +229,7 @@ class ZonedBlobs:
         with self._lock:
             self._writing.discard(number)
 
-    def drop(self, folder: _Folder, reason: str) -> None:
+    def drop(self, folder: BodyFolder, reason: str) -> None:
         """A folder failed."""
         self._drop(folder, reason)
 
@@ -337,8 +274,8 @@ class ZonedBlobs:
                 reader = _Reader(self, number, self._serving)
                 writer = target.create(number)
                 try:
-                    for start in range(0, reader.size_bytes, _BLOCK_BYTES):
-                        writer.write([reader.read(start, min(_BLOCK_BYTES, reader.size_bytes - start))])
+                    for start in range(0, reader.size_bytes, BLOCK_BYTES):
+                        writer.write([reader.read(start, min(BLOCK_BYTES, reader.size_bytes - start))])
                     writer.sync()
                 finally:
                     writer.close()
@@ -356,37 +293,24 @@ class ZonedBlobs:
             size = plain.path_of(number).stat().st_size
             reader, writer = plain.open(number), self.create(number)
             try:
-                for start in range(0, size, _BLOCK_BYTES):
-                    writer.write([reader.read(start, min(_BLOCK_BYTES, size - start))])
+                for start in range(0, size, BLOCK_BYTES):
+                    writer.write([reader.read(start, min(BLOCK_BYTES, size - start))])
                 writer.sync()
             finally:
                 writer.close()
 
 
-def _numbers(folder: _Folder) -> list[int]:
+def _numbers(folder: BodyFolder) -> list[int]:
     try:
         return folder.bodies.numbers()
     except OSError:
         return []
 
 
-def _read_block(folder: _Folder, number: int, sums: _Sums, block: int) -> bytes:
-    """A block of a body.
-
-    Raises:
-        StoreError: it is not there, or not as it was written.
-    """
-    start = block * _BLOCK_BYTES
-    data = folder.bodies.open(number).read(start, min(_BLOCK_BYTES, sums.size_bytes - start))
-    if zlib.crc32(data) != sums.blocks[block]:
-        raise StoreError(f"The body '{folder.path}/{number:016x}' is damaged at byte {start}.")
-    return data
-
-
 class _Writer:
     """See `isthmus.entities.BlobWriter`."""
 
-    def __init__(self, blobs: ZonedBlobs, number: int, writers: dict[_Folder, BlobWriter]) -> None:
+    def __init__(self, blobs: ZonedBlobs, number: int, writers: dict[BodyFolder, BlobWriter]) -> None:
         self._blobs = blobs
         self._number = number
         self._writers = writers
@@ -406,12 +330,12 @@ class _Writer:
     def _add(self, part: bytes) -> None:
         view = memoryview(part)
         while view:
-            room = _BLOCK_BYTES - self._size % _BLOCK_BYTES
+            room = BLOCK_BYTES - self._size % BLOCK_BYTES
             piece = view[:room]
             self._crc = zlib.crc32(piece, self._crc)
             self._size += len(piece)
             view = view[room:]
-            if self._size % _BLOCK_BYTES == 0:
+            if self._size % BLOCK_BYTES == 0:
                 self._blocks.append(self._crc)
                 self._crc = 0
 
@@ -419,16 +343,16 @@ class _Writer:
         self._each(lambda _, writer: writer.settle())
 
     def sync(self) -> None:
-        blocks = [*self._blocks, self._crc] if self._size % _BLOCK_BYTES else self._blocks
-        content = _Sums(self._size, tuple(blocks)).pack()
+        blocks = [*self._blocks, self._crc] if self._size % BLOCK_BYTES else self._blocks
+        content = Sums(self._size, tuple(blocks)).pack()
 
-        def finish(folder: _Folder, writer: BlobWriter) -> None:
+        def finish(folder: BodyFolder, writer: BlobWriter) -> None:
             writer.sync()
             write_file(folder.sums_path(self._number), content)
 
         self._each(finish)
 
-    def _each(self, run: Callable[[_Folder, BlobWriter], None]) -> None:
+    def _each(self, run: Callable[[BodyFolder, BlobWriter], None]) -> None:
         for folder, writer in self._writers.items():
             if folder.reason:
                 continue
@@ -453,7 +377,7 @@ class _Reader:
         size_bytes: of the body.
     """
 
-    def __init__(self, blobs: ZonedBlobs, number: int, folders: Sequence[_Folder]) -> None:
+    def __init__(self, blobs: ZonedBlobs, number: int, folders: Sequence[BodyFolder]) -> None:
         self._blobs = blobs
         self._number = number
         self._folders = list(folders)
@@ -474,11 +398,11 @@ class _Reader:
     def read(self, offset: int, size: int) -> bytes:
         if self.sums is None or not size:
             return self._any(lambda folder: folder.bodies.open(self._number).read(offset, size))
-        first, last = offset // _BLOCK_BYTES, (offset + size - 1) // _BLOCK_BYTES
+        first, last = offset // BLOCK_BYTES, (offset + size - 1) // BLOCK_BYTES
         if last >= len(self.sums.blocks):
             raise StoreError(f"The body {self._number:016x} ends before byte {offset + size}.")
         data = b"".join(map(self._block, range(first, last + 1)))
-        start = offset - first * _BLOCK_BYTES
+        start = offset - first * BLOCK_BYTES
         if len(data) < start + size:
             raise StoreError(f"The body {self._number:016x} ends before byte {offset + size}.")
         return data[start : start + size]
@@ -486,11 +410,11 @@ class _Reader:
     def _block(self, block: int) -> bytes:
         sums = self.sums
         assert sums is not None
-        return self._any(lambda folder: _read_block(folder, self._number, sums, block))
+        return self._any(lambda folder: read_block(folder, self._number, sums, block))
 
-    def _any(self, read: Callable[[_Folder], bytes]) -> bytes:
+    def _any(self, read: Callable[[BodyFolder], bytes]) -> bytes:
         failure: StoreError | None = None
-        failed: list[_Folder] = []
+        failed: list[BodyFolder] = []
         for folder in self._folders:
             try:
                 data = read(folder)

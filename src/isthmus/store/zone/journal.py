@@ -2,7 +2,7 @@
 
 What it is: `isthmus.entities.Journal` over three `Member`s: which of them counts, which one is read, and when a sync has
 been reached. What it is not: a copy (`member`), the way back of one (`repair`), the choice at the start (`election`).
-A little over 400 lines: what a write, a sync, a read and a failure do to the one state is read in one piece.
+Some 550 lines: what a start, a write, a sync, a read and a failure do to the one state is read in one piece.
 
 Invariants:
     I1. `sync` returns when two serving copies have everything on disk that was written before the call.
@@ -35,6 +35,7 @@ from isthmus.store.zone.member import Member
 from isthmus.store.zone.note import Note
 from isthmus.store.zone.repair import Repair
 from isthmus.store.zone.resilver import checkpoint_to
+from isthmus.store.zone.scan import ZonedScan
 from isthmus.store.zone.status import COPIES, MAJORITY, ZoneState, ZoneStatus
 
 __all__ = ["ZonedJournal"]
@@ -252,7 +253,7 @@ class ZonedJournal:
                 self.unreadable(member, error)
 
     def scan(self, first: bytes, end: bytes, *, read_ahead: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        return _Scan(self, first, end, read_ahead)
+        return ZonedScan(self, first, end, read_ahead)
 
     def _read_member(self) -> Member:
         if self._is_closed or self._leader is None:
@@ -260,7 +261,7 @@ class ZonedJournal:
         return self._leader
 
     def open_scan(
-        self, first: bytes, end: bytes, read_ahead: bool, scan: _Scan
+        self, first: bytes, end: bytes, read_ahead: bool, scan: ZonedScan
     ) -> tuple[Member, Iterator[tuple[bytes, bytes]]]:
         """A scan of the copy that is read now, and that copy."""
         while True:
@@ -562,46 +563,3 @@ class ZonedJournal:
             self.changed.notify_all()
         for member in self.members:
             member.stop(_CLOSE_SECONDS)
-
-
-class _Scan:
-    """Keys and values, from one copy after the other if need be (I5)."""
-
-    def __init__(self, journal: ZonedJournal, first: bytes, end: bytes, read_ahead: bool) -> None:
-        self._journal = journal
-        self._first = first
-        self._end = end
-        self._read_ahead = read_ahead
-        self._is_over = False
-        self._member, self._pairs = self._open()
-
-    def _open(self) -> tuple[Member, Iterator[tuple[bytes, bytes]] | None]:
-        return self._journal.open_scan(self._first, self._end, self._read_ahead, self)
-
-    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        return self
-
-    def __next__(self) -> tuple[bytes, bytes]:
-        while not self._is_over:
-            pairs = self._pairs
-            if pairs is None:
-                self._member, pairs = self._open()
-                self._pairs = pairs
-                assert pairs is not None
-            try:
-                pair = next(pairs)
-            except StopIteration:
-                self._is_over = True
-                self._pairs = None
-                break
-            except StoreError as error:
-                self._pairs = None
-                self._journal.unreadable(self._member, error)
-                continue
-            self._first = pair[0] + b"\0"
-            return pair
-        raise StopIteration
-
-    def detach(self) -> None:
-        """Let go of the copy, which is about to be closed."""
-        self._pairs = None
