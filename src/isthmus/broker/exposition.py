@@ -11,10 +11,11 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from isthmus.broker.commit import COMMIT_SECONDS
 from isthmus.broker.statistics import EntityRow, NamespaceRow
+from isthmus.broker.zone import ZoneRow
 
 __all__ = ["CONTENT_TYPE", "entity_text", "is_quiet", "namespace_text"]
 
@@ -85,7 +86,25 @@ def namespace_text(row: NamespaceRow) -> str:
         count += number
         lines.append(f'{full}_bucket{{le="{bound}"}} {count}')
     lines += [f"{full}_sum {row.commit_seconds:.6f}", f"{full}_count {count}"]
+    lines += _zone_lines(row.zones)
     return "\n".join(lines) + "\n"
+
+
+_ZONE: tuple[tuple[str, str, str, Callable[[ZoneRow], float]], ...] = (
+    ("in_service", "gauge", "1 if the zone's copy of the store counts.", lambda row: row.state == "serving"),
+    ("lag_seconds", "gauge", "For how long the zone's disk has been at work on one sync.", lambda row: row.lag_seconds),
+    ("drops_total", "counter", "How often the zone was taken out of service.", lambda row: row.drops_total),
+    ("resilvers_total", "counter", "How often the zone was brought up to date.", lambda row: row.resilvers_total),
+)
+
+
+def _zone_lines(rows: Sequence[ZoneRow]) -> Iterator[str]:
+    if not rows:
+        return
+    for name, kind, text, value in _ZONE:
+        full = f"isthmus_namespace_zone_{name}"
+        yield from (f"# HELP {full} {text}", f"# TYPE {full} {kind}")
+        yield from (f'{full}{{zone="{row.zone}"}} {float(value(row)):.15g}' for row in rows)
 
 
 def is_quiet(row: EntityRow) -> bool:

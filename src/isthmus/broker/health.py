@@ -21,11 +21,13 @@ class Health(NamedTuple):
         status: ``healthy``, ``unhealthy`` (the store refuses changes) or ``stopping``.
         reason: what is wrong; empty where nothing is.
         partition_stores_down: stores of partitioned entities that take nothing now, while everything else is served.
+        zones_down: zones whose copy of the store does not count now; clients are served by the others.
     """
 
     status: str
     reason: str = ""
     partition_stores_down: tuple[int, ...] = ()
+    zones_down: tuple[int, ...] = ()
 
     @property
     def is_ready(self) -> bool:

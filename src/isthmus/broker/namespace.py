@@ -28,6 +28,7 @@ from isthmus.broker.link.sender_link import SenderLink
 from isthmus.broker.net.admission import Admission
 from isthmus.broker.peer import Peer
 from isthmus.broker.security.keyring import Authority
+from isthmus.broker.zone import ZoneRow, zone_rows
 from isthmus.clock import Clock, SystemClock
 from isthmus.entities import AnyPartitionedQueue, Engine, FragmentStore, FragmentStores, Journal, Queue
 from isthmus.errors import EntityNotFoundError, StoreError
@@ -137,7 +138,12 @@ class Namespace:
         if not self.commits.is_healthy:
             return Health("unhealthy", f"The store refuses changes: {without_paths(self.commits.failure)}")
         down = tuple(store.index for store in self.engine.stores or () if not store.is_up)
-        return HEALTHY._replace(partition_stores_down=down) if down else HEALTHY
+        zones_down = tuple(row.zone for row in self.zones() if row.state != "serving")
+        return HEALTHY._replace(partition_stores_down=down, zones_down=zones_down)
+
+    def zones(self) -> list[ZoneRow]:
+        """How the copies of the store do; empty where there is one only."""
+        return zone_rows(self.store, self.engine.stores, self.engine.blobs.files)
 
     def has_entity(self, path: str) -> bool:
         """Whether an entity has this path."""

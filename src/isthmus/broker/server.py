@@ -45,8 +45,9 @@ from isthmus.broker.security.entity_rules import EngineRules
 from isthmus.broker.security.jwt_setting import JwtSettings
 from isthmus.broker.security.keyring import KEY_FILE, ROOT_KEY_NAME, Authority, Grant, Keyring, merge_rules
 from isthmus.broker.security.own_host import OwnHosts
+from isthmus.broker.zone import ZoneFiles, check_zones, close_zoned, open_zoned
 from isthmus.clock import SystemClock
-from isthmus.entities import Engine, FragmentStores, Limits
+from isthmus.entities import BlobFiles, Engine, FragmentStores, Journal, Limits
 from isthmus.entities.description import AuthorizationRule
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError, StoreError
 from isthmus.store import BlobFolder, RocksJournal, make_private, narrow_files
@@ -87,6 +88,7 @@ class Options:
         host_names: names and addresses besides the local ones by which clients dial: the namespace's own certificate
             holds them, and the resource of a token may begin with them.
         namespaces: how many share the process and its descriptors.
+        zones: three folders for three copies of the store; none keeps it in the data folder, where the config names none either.
         emulator: take the well-known key of the vendor's emulator besides the namespace's own; on loopback only.
     """
 
@@ -103,6 +105,7 @@ class Options:
     host_names: tuple[str, ...] = field(default=())
     namespaces: int = 1
     emulator: bool = False
+    zones: tuple[Path, ...] = ()
 
 
 class Server:
@@ -122,6 +125,7 @@ class Server:
         self._keyring: Keyring | None = None
         self._key_stamp = 0
         self._key_fault = ""
+        self._zone_files: ZoneFiles | None = None
         self._certificate: CertificateFiles | None = None
         self.namespace: Namespace | None = None
         self.ports: dict[str, int] = {}
@@ -154,12 +158,10 @@ class Server:
         _make_private(options.data)
         machine_clock = SystemClock()
         clock = SystemClock(options.clock_offset_ms)
-        store = RocksJournal(options.data / "store")
-        self._stack.callback(store.close)
+        store, blobs, open_fragments = self._open_store(options.zones or config.zones)
         limits = config.limits
-        blobs = BlobFolder(options.data / LARGE_FOLDER)
         random_bytes = RandomPool()
-        stores = FragmentStores(lambda index: _open_fragments(options.data, index), clock, limits, random_bytes)
+        stores = FragmentStores(open_fragments, clock, limits, random_bytes)
         engine = Engine(store, clock, limits=limits, random_bytes=random_bytes, blob_files=blobs, stores=stores)
         self._stack.callback(engine.close)
         self._keyring = self._open_keys(config, machine_clock)
@@ -177,11 +179,13 @@ class Server:
             limits=config.connection_limits,
             admission=self._admission(config),
             uploads_limit=upload_limit(options.namespaces),
-            quick_sync_bytes=_QUICK_SYNC_BYTES,
+            quick_sync_bytes=0 if self._zone_files is not None else _QUICK_SYNC_BYTES,
         )
         self._stack.push_async_callback(namespace.close)
         provision(engine, config, file=str(options.config or ""), limits=limits)
         namespace.every(_KEY_LOOK_SECONDS, lambda: self._look_at_keys(issuer))
+        if self._zone_files is not None:
+            namespace.every(_KEY_LOOK_SECONDS, self._zone_files.mirror)
         commits = namespace.commits
         await commits.wait_durable()
         gate = HttpGate()
@@ -190,9 +194,25 @@ class Server:
         self._stack.push_async_callback(namespace.disconnect)
         await self._listen(namespace, gate, machine_clock.wall_ms())
         self._tell_running()
+        if self._zone_files is not None:
+            self._zone_files.mirror()
         loading = asyncio.create_task(_load_http(gate, http, namespace, authority, limits, options.data / "backups"))
         self._stack.callback(gate.close)
         self._stack.push_async_callback(asyncio.wait, [loading])
+
+    def _open_store(self, zones: tuple[Path, ...]) -> tuple[Journal, BlobFiles, Callable[[int], Journal]]:
+        """The store, bodies of large messages, and what opens a store of fragments."""
+        data = self._options.data
+        if not zones:
+            check_zones(data, ())
+            store = RocksJournal(data / "store")
+            self._stack.callback(store.close)
+            return store, BlobFolder(data / LARGE_FOLDER), lambda index: _open_fragments(data, index)
+        zoned = open_zoned(data, zones)
+        self._stack.callback(close_zoned, zoned)
+        self._zone_files = ZoneFiles(data, zoned.zones)
+        self._zone_files.restore()
+        return zoned.journal, zoned.blobs, zoned.open_fragments
 
     def _admission(self, config: NamespaceConfig) -> Admission:
         sockets = socket_limit(self._options.namespaces)

@@ -19,6 +19,7 @@ from itertools import chain
 from typing import Any
 
 from isthmus.broker.namespace import Namespace
+from isthmus.broker.zone import ZoneRow
 from isthmus.entities import AnyPartitioned, PartitionedQueueBase, PartitionedSessionQueue, Queue, SessionQueue
 from isthmus.entities.hub import EventHub
 from isthmus.entities.intake import Intake
@@ -91,6 +92,7 @@ class NamespaceRow:
         partition_stores_down: how many of them take nothing now.
         unauthenticated_connections: over all protocols, whose client has shown no token.
         evicted_connections: closed since the start because there were too many of those.
+        zones: the copies of the store; none where there is one only.
     """
 
     name: str
@@ -112,6 +114,7 @@ class NamespaceRow:
     partition_stores_down: int = 0
     unauthenticated_connections: int = 0
     evicted_connections: int = 0
+    zones: tuple[ZoneRow, ...] = ()
 
 
 def entity_rows(namespace: Namespace) -> Iterator[EntityRow]:
@@ -192,12 +195,16 @@ def namespace_row(namespace: Namespace) -> NamespaceRow:
         healthy=commits.is_healthy,
         partition_stores=len(stores),
         partition_stores_down=sum(not store.is_up for store in stores),
+        zones=tuple(namespace.zones()),
     )
 
 
 def as_dict(row: EntityRow | NamespaceRow) -> dict[str, Any]:
     """The row as plain values."""
-    return {field.name: getattr(row, field.name) for field in fields(row)}
+    told = {field.name: getattr(row, field.name) for field in fields(row)}
+    if isinstance(row, NamespaceRow):
+        told["zones"] = [zone._asdict() for zone in row.zones]
+    return told
 
 
 def _resident_bytes() -> int:

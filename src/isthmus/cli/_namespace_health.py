@@ -33,11 +33,14 @@ def _health(
     found = wait_ready(data, wait)
     if json_output:
         told = found._asdict()
-        if not told["partition_stores_down"]:
-            del told["partition_stores_down"]
+        for name in ("partition_stores_down", "zones_down"):
+            if not told[name]:
+                del told[name]
         print(json.dumps(told))
     else:
         print(found.status + (f": {found.reason}" if found.reason else ""))
         if found.partition_stores_down:
             print(f"partition stores down: {', '.join(map(str, found.partition_stores_down))}")
+        if found.zones_down:
+            print(f"zones down: {', '.join(map(str, found.zones_down))}")
     raise typer.Exit(0 if found.is_ready else 1)

@@ -65,6 +65,10 @@ def _serve(
     allow_plain: Annotated[
         bool, typer.Option("--allow-plain", help="Serve without TLS also on an address that others reach.")
     ] = False,
+    zone: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder of one of three copies of the store, each on another disk; given three times."),
+    ] = None,
     emulator: Annotated[
         bool, typer.Option("--emulator", help="Take the key of the vendor's emulator too; on loopback only.")
     ] = False,
@@ -75,7 +79,7 @@ def _serve(
     Every port speaks AMQP, TLS, HTTP and WebSocket, told apart by their first bytes.
 
     With --config more than once, each file is a namespace of its own in this process: its folder is below --data and has
-    the file's name without the ending, and its ports are 10 higher than those of the one before.
+    the file's name without the ending, and its ports are 10 higher than those of the one before. Each --zone has such folders, too.
     """
     import uvloop
 
@@ -98,6 +102,7 @@ def _serve(
         certificate_key=certificate_key,
         host_names=tuple(host_name or ()),
         emulator=emulator,
+        zones=tuple(zone or ()),
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         several = _several(options, config or [])
@@ -126,7 +131,8 @@ def _several(options: Any, files: list[Path]) -> dict[str, Any]:
             raise InvalidArgumentError(f"two files are called '{file.stem}': each is a namespace's name; rename one")
         if max(ports.values()) > _LAST_PORT:
             raise InvalidArgumentError(f"the ports of '{file.stem}' would be above {_LAST_PORT}; begin with lower ones")
-        found[file.stem] = replace(options, config=file, data=options.data / file.stem, **ports)
+        zones = tuple(zone / file.stem for zone in options.zones)
+        found[file.stem] = replace(options, config=file, data=options.data / file.stem, zones=zones, **ports)
     return found
 
 

@@ -10,10 +10,12 @@ An endpoint is given as one of:
     "file:/path" or "file:/path#key"
                                    a file with a connection string, or a JSON object or KEY=value lines that have it at key
     "https://host/path#key"        the same in a document that is fetched; while it cannot be, the one before counts
+    "srv:NAME#REFERENCE"           host and port by the SRV records of a DNS name, all else from one of the references above
+    ("srv:NAME", credential)       the same with a credential
     an `Endpoint`
 
 Invariants:
-    I1. References (`env:`, `file:`, `https:`) are resolved for each new client, so that a changed key or a moved namespace counts from
+    I1. References (`env:`, `file:`, `https:`, `srv:`) are resolved for each new client, so that a changed key or a moved namespace counts from
         the next connection on.
     I2. A document that cannot be fetched is a region that may be away, not a mistake of the program.
     I3. No repr, error or statistic holds a key or a token.
@@ -32,6 +34,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isthmus.client.srv import NoRecordsError, Record, Service, address, with_host
 from isthmus.errors import InvalidArgumentError, IsthmusError
 
 if TYPE_CHECKING:
@@ -44,6 +47,7 @@ _log = logging.getLogger(__name__)
 
 _FETCH_SECONDS = 5.0
 _LARGEST_DOCUMENT_BYTES = 1 << 20
+_SRV = "srv:"
 
 Connection = str | tuple[str, Any]
 """A connection string, or a host and a credential."""
@@ -109,6 +113,9 @@ class Endpoint:
             return cls(value.given, {**value.options, **options}, value._resolve)
         if isinstance(value, tuple):
             host, credential = _host_and_credential(value)
+            if host.startswith(_SRV):
+                service = Service(host.removeprefix(_SRV))
+                return cls(host, options, lambda: (address(_found(host, service)), credential))
             return cls(host, options, lambda: (host, credential))
         if not isinstance(value, str):
             raise EndpointError(
@@ -116,11 +123,31 @@ class Endpoint:
             )
         if value.startswith("https://"):
             return cls(value, options, _Document(value).read)
+        if value.startswith(_SRV):
+            return cls(value, options, cls._by_srv(value))
         for scheme, read in (("env:", _from_environment), ("file:", _from_file)):
             if value.startswith(scheme):
                 return cls(value, options, partial(_resolved, value, read))
         connection = _checked("given", value)
         return cls(_host(connection), options, lambda: connection)
+
+    @classmethod
+    def _by_srv(cls, value: str) -> Callable[[], Connection]:
+        name, _, reference = value.removeprefix(_SRV).partition("#")
+        if not name or not reference.startswith(("env:", "file:", "https://")):
+            raise EndpointError(
+                f"{_SRV}{name}",
+                "names no connection string",
+                'write "srv:_servicebus._tcp.example.org#env:NAME", or a (host, credential)',
+            )
+        service, inner = Service(name), cls.of(reference)
+
+        def resolve() -> Connection:
+            connection = inner.resolve()
+            assert isinstance(connection, str)
+            return with_host(connection, _found(value, service))
+
+        return resolve
 
     def resolve(self) -> Connection:
         """The connection string, or host and credential, as they are now.
@@ -162,6 +189,15 @@ class Endpoint:
 
 EndpointLike = str | tuple[str, Any] | Endpoint
 """What the classes of this package take for a namespace."""
+
+
+def _found(given: str, service: Service) -> Record:
+    try:
+        return service.find()
+    except OSError as error:
+        raise EndpointUnavailableError(given, str(error)) from error
+    except NoRecordsError as error:
+        raise EndpointError(given, str(error), "check the name and its records") from None
 
 
 def _host_and_credential(value: tuple[Any, ...]) -> tuple[str, Any]:

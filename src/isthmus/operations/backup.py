@@ -19,6 +19,7 @@ from pathlib import Path
 from isthmus.broker.backup import back_up_stopped, copy_folder
 from isthmus.broker.running import read_running
 from isthmus.broker.security.keyring import Keyring
+from isthmus.broker.zone import back_up_zoned, known_zones
 from isthmus.clock import SystemClock
 from isthmus.errors import InvalidArgumentError, IsthmusError, StoreError
 from isthmus.operations.target import Target
@@ -40,7 +41,10 @@ def back_up_anyhow(data: Path, folder: Path) -> bool:
     if folder.exists():
         raise InvalidArgumentError(f"'{folder}' is there already; name a folder that is not")
     try:
-        back_up_stopped(data, folder)
+        if known_zones(data):
+            back_up_zoned(data, folder)
+        else:
+            back_up_stopped(data, folder)
     except StoreError as error:
         if "in use" not in str(error):
             raise

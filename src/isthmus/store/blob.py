@@ -136,7 +136,7 @@ class BlobFolder:
         Raises:
             StoreError: the disk refused.
         """
-        path = self._path(number)
+        path = self.path_of(number)
         try:
             if not self._folder.is_dir():
                 make_private(self._folder)
@@ -151,7 +151,7 @@ class BlobFolder:
         Raises:
             StoreError: it is not there.
         """
-        path = self._path(number)
+        path = self.path_of(number)
         try:
             return _Reader(path)
         except OSError as error:
@@ -159,7 +159,7 @@ class BlobFolder:
 
     def remove(self, number: int) -> None:
         """Remove a body, piece by piece; no error if it is not there."""
-        path = self._path(number)
+        path = self.path_of(number)
         with self._copying, suppress(OSError):  # what cannot be removed now is an orphan at the next start
             found = path.stat()
             if found.st_nlink == 1:  # otherwise it is a back-up's as well, and only a name goes
@@ -205,7 +205,8 @@ class BlobFolder:
     def _paths(self) -> list[Path]:
         return sorted(self._folder.glob("*" + _SUFFIX)) if self._folder.is_dir() else []
 
-    def _path(self, number: int) -> Path:
+    def path_of(self, number: int) -> Path:
+        """Where a body lies."""
         return self._folder / f"{number:016x}{_SUFFIX}"
 
 

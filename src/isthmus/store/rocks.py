@@ -45,6 +45,7 @@ _MEMTABLES = 4
 _CACHE_BYTES = 32 << 20
 _READ_AHEAD_BYTES = 1 << 20
 _BLOCK_BYTES = 32 << 10
+_VERIFIED_BYTES = 256 << 10
 _MEMTABLE_FILTER_SHARE = 0.02
 # Room that a start needs beyond what its log holds.
 _SPARE_BYTES = 8 << 20
@@ -226,6 +227,34 @@ class RocksJournal:
         except StoreError as error:
             self._failed = str(error)
             raise
+
+    @property
+    def failure(self) -> str:
+        """Why the store takes no writes; empty where it does."""
+        return self._failed if self._database is not None else self._failed or "it is closed"
+
+    def tables(self) -> list[str]:
+        """Names of the files that hold the tables in use."""
+        return [file["name"].lstrip("/") for file in self._read().live_files()]
+
+    def verified(self) -> Iterator[int]:
+        """Read everything from the disk, and verify every checksum; the bytes read, from time to time.
+
+        Raises:
+            StoreError: something is not as it was written.
+        """
+        options = rocksdict.ReadOptions()
+        options.fill_cache(False)  # type: ignore[call-arg]
+        options.set_verify_checksums(True)
+        options.set_readahead_size(_READ_AHEAD_BYTES)
+        database = self._read()
+        size = 0
+        for key, value in self._scan(database, database.items(from_key=b"", read_opt=options), options, b""):
+            size += len(key) + len(value)
+            if size >= _VERIFIED_BYTES:
+                yield size
+                size = 0
+        yield size
 
     def checkpoint(self, folder: Path) -> None:
         with self._in_use():

@@ -218,6 +218,8 @@ def _told(health: Health) -> web.Response:
         told["reason"] = health.reason
     if health.partition_stores_down:
         told["partition_stores_down"] = list(health.partition_stores_down)
+    if health.zones_down:
+        told["zones_down"] = list(health.zones_down)
     return web.json_response(told, status=200 if health.is_ready else 503)
 
 

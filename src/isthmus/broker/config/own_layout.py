@@ -24,13 +24,14 @@ from isthmus.entities.description import (
 )
 from isthmus.entities.hub import EventHubDescription
 from isthmus.entities.tier import TIERS, Tier
+from isthmus.store.zone import COPIES
 from isthmus.topology.document import Document
 from isthmus.topology.setting import Kind
 
 __all__ = ["OwnReader"]
 
 _RULES = "authorization_rules"
-_KEYS = ("namespace", "tier", "limits", _RULES, "jwt", "queues", "topics", "event_hubs")
+_KEYS = ("namespace", "tier", "zones", "limits", _RULES, "jwt", "queues", "topics", "event_hubs")
 
 
 class OwnReader(Reader):
@@ -49,6 +50,7 @@ class OwnReader(Reader):
         config = NamespaceConfig(name=self.text(pairs["namespace"][1], "namespace") if "namespace" in pairs else "")
         if "jwt" in pairs:
             config.jwt = read_jwt(self.document, pairs["jwt"][1], Path(self.document.file).parent)
+        config.zones = self._zones(pairs)
         self._authorization(config, pairs, "")
         tier = self._tier(pairs["tier"][1]) if "tier" in pairs else None
         if "limits" in pairs or tier is not None:
@@ -79,6 +81,16 @@ class OwnReader(Reader):
             node = pairs[_RULES][1]
             what = path or "the namespace"
             config.authorization_rules[path] = read_authorization_rules(self.document, node, what)
+
+    def _zones(self, pairs: Pairs) -> tuple[Path, ...]:
+        """Folders, relative ones to the file's."""
+        nodes = self.sequence(pairs, "zones", "the file")
+        folders = tuple(Path(self.document.file).parent / self.text(node, "a zone") for node in nodes)
+        if "zones" in pairs and (len(folders) != COPIES or len(set(folders)) != COPIES):
+            self.fault(
+                pairs["zones"][0], f"there are {len(set(folders))} zones", f"write {COPIES} folders, each another"
+            )
+        return folders
 
     def _tier(self, node: yaml.Node) -> Tier | None:
         name = self.text(node, "tier")

@@ -7,6 +7,7 @@ correlation filters, names. What it is not: a layout (`own_layout`, `emulator_la
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
@@ -71,6 +72,7 @@ class NamespaceConfig:
         connection_limits: of connections and links.
         authorization_rules: by path of the entity, "" for the namespace; what is not in it keeps the rules it has.
         jwt: who issues web tokens; None takes none.
+        zones: folders of the three copies of the store; empty keeps one in the data folder.
     """
 
     name: str = ""
@@ -81,6 +83,7 @@ class NamespaceConfig:
     connection_limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     authorization_rules: dict[str, list[AuthorizationRule]] = field(default_factory=dict)
     jwt: JwtSettings | None = None
+    zones: tuple[Path, ...] = ()
 
 
 class Reader:

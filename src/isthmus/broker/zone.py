@@ -1,0 +1,305 @@
+"""A namespace whose store stands in three zones: what lies where, and how the zones do.
+
+What it is: the layout of a zone's folder, the first start on zones of a namespace that had one folder, keys and
+certificate in each zone, and the zones' state put together for health and metrics. What it is not: the copies
+(`isthmus.store.zone`). See docs/explanation/zones.md.
+
+    zone/store            the copy of the store            zone/large       bodies of large messages
+    zone/fragments/N      of each store of fragments       zone/keys.json, zone/certificate
+
+Invariants:
+    I1. A namespace that was served from zones is not served from its data folder alone: it would be empty.
+    I2. A folder that holds a namespace of its own is not taken as a zone.
+    I3. Keys and certificate that the data folder lacks are taken from the zones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from isthmus.broker.backup import FRAGMENTS_FOLDER, LARGE_FOLDER, back_up
+from isthmus.broker.security.keyring import KEY_FILE
+from isthmus.entities import BlobFiles, FragmentStores, Journal
+from isthmus.errors import InvalidArgumentError, StoreError
+from isthmus.store import BlobFolder, RocksJournal, make_private
+from isthmus.store.zone import COPIES, ZonedBlobs, ZonedJournal, ZoneStatus
+from isthmus.whole_file import write_file
+
+__all__ = [
+    "ZoneFiles",
+    "ZoneRow",
+    "back_up_zoned",
+    "check_zones",
+    "close_zoned",
+    "known_zones",
+    "open_zoned",
+    "zone_rows",
+]
+
+_log = logging.getLogger(__name__)
+
+_NAME = "zones.json"
+_STORE = "store"
+# Of the memory of one store, so that three copies take what one takes.
+_SHARE = COPIES
+
+
+def known_zones(data: Path) -> tuple[Path, ...]:
+    """The zones from which a data folder's namespace was served last; empty if it was not.
+
+    Raises:
+        StoreError: the data folder cannot be read.
+    """
+    try:
+        return tuple(Path(each) for each in json.loads((data / _NAME).read_text(encoding="utf-8"))["zones"])
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"'{data / _NAME}' cannot be read: {error}") from None
+
+
+def check_zones(data: Path, zones: Sequence[Path]) -> None:
+    """Whether a namespace can be served from its data folder and these zones.
+
+    Raises:
+        InvalidArgumentError: with what to do.
+        StoreError: the data folder cannot be read.
+    """
+    if not zones:
+        if known := known_zones(data):
+            raise InvalidArgumentError(
+                f"the store of the namespace in '{data}' lies in zones: serve it with "
+                + " ".join(f"--zone {zone}" for zone in known)
+                + ", or, to do without zones, serve a back-up of it"
+            )
+        return
+    places = {zone.resolve() for zone in zones}
+    if len(zones) != COPIES or len(places) != COPIES:
+        raise InvalidArgumentError(
+            f"a store has {COPIES} zones, each another folder; there are {len(places)}: "
+            + ", ".join(f"'{zone}'" for zone in zones)
+        )
+    for zone in zones:
+        place = zone.resolve()
+        if place == data.resolve():
+            raise InvalidArgumentError(f"the zone '{zone}' is the data folder; name a folder of its own")
+        if (inner := next((each for each in places if each != place and each in place.parents), None)) is not None:
+            raise InvalidArgumentError(f"the zone '{zone}' lies in another one, '{inner}'")
+        if _is_there(zone / _STORE / "CURRENT"):
+            raise InvalidArgumentError(f"'{zone}' is the data folder of another namespace; name a folder of its own")
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a disk that fails: the store tells
+        return False
+
+
+class _Zoned(NamedTuple):
+    """The parts of a store in zones."""
+
+    journal: ZonedJournal
+    blobs: ZonedBlobs
+    zones: tuple[Path, ...]
+
+    def open_fragments(self, index: int) -> ZonedJournal:
+        """A store of fragments."""
+        return ZonedJournal([zone / FRAGMENTS_FOLDER / str(index) for zone in self.zones], share=_SHARE * 4)
+
+
+def open_zoned(data: Path, zones: Sequence[Path]) -> _Zoned:
+    """Open the store of a namespace in its zones; one that stood in the data folder is taken over.
+
+    Raises:
+        InvalidArgumentError: as `check_zones`.
+        StoreError: fewer than two zones can be read, or a disk refused.
+    """
+    check_zones(data, zones)
+    zones = tuple(zone.absolute() for zone in zones)
+    is_known = bool(known_zones(data))
+    is_taken_over = not is_known and (data / _STORE / "CURRENT").exists()
+    journal = ZonedJournal([zone / _STORE for zone in zones], share=_SHARE, may_found=not is_known)
+    try:
+        blobs = ZonedBlobs([zone / LARGE_FOLDER for zone in zones])
+    except BaseException:
+        journal.close()
+        raise
+    found = _Zoned(journal, blobs, zones)
+    try:
+        if is_taken_over:
+            _take_over(data, found)
+        write_file(data / _NAME, json.dumps({"zones": [str(zone) for zone in zones]}).encode())
+    except OSError as error:
+        close_zoned(found)
+        raise StoreError(f"'{data / _NAME}' cannot be written: {error.strerror or error}") from error
+    except BaseException:
+        close_zoned(found)
+        raise
+    return found
+
+
+def close_zoned(zoned: _Zoned) -> None:
+    """Close journal and bodies."""
+    zoned.blobs.close()
+    zoned.journal.close()
+
+
+def back_up_zoned(data: Path, folder: Path) -> None:
+    """Copy a namespace in zones that no process serves, into a plain data folder.
+
+    Raises:
+        StoreError: a process has it open, or fewer than two zones can be read, or a disk refused.
+        InvalidArgumentError: the folder is there already, or cannot be made.
+    """
+    zoned = open_zoned(data, known_zones(data))
+    with contextlib.ExitStack() as stack:
+        stack.callback(close_zoned, zoned)
+        fragments: dict[str, Journal] = {}
+        for name in sorted({each.name for zone in zoned.zones for each in (zone / FRAGMENTS_FOLDER).glob("*")}):
+            journal = fragments[name] = zoned.open_fragments(int(name))
+            stack.callback(journal.close)
+        back_up(zoned.journal, zoned.blobs, data, folder, fragments)
+
+
+def _take_over(data: Path, zoned: _Zoned) -> None:
+    """Copy a namespace from its data folder into its zones; killed meanwhile, the next start begins anew."""
+    _log.warning("the store is copied into its zones: data=%s", data)
+    if (data / LARGE_FOLDER).is_dir():
+        zoned.blobs.take_over(BlobFolder(data / LARGE_FOLDER))
+    for folder in sorted((data / FRAGMENTS_FOLDER).glob("*")):
+        fragments = zoned.open_fragments(int(folder.name))
+        try:
+            _copy_journal(folder, fragments)
+        finally:
+            fragments.close()
+    _copy_journal(data / _STORE, zoned.journal)
+    for name in (_STORE, LARGE_FOLDER, FRAGMENTS_FOLDER):
+        if (data / name).exists():
+            _put_aside(data / name)
+
+
+def _copy_journal(folder: Path, target: ZonedJournal) -> None:
+    source = RocksJournal(folder)
+    try:
+        target.replace(source)
+    finally:
+        source.close()
+
+
+def _put_aside(folder: Path) -> None:
+    aside = folder.with_name(folder.name + ".before-zones")
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+    except OSError as error:
+        raise StoreError(f"'{folder}' cannot be renamed: {error.strerror or error}") from error
+
+
+class ZoneFiles:
+    """Keys and certificate of a namespace, kept in each zone as well.
+
+    Args:
+        data: the data folder, whose files count.
+        zones: folders.
+    """
+
+    def __init__(self, data: Path, zones: Sequence[Path]) -> None:
+        self._data = data
+        self._zones = tuple(zones)
+        self._stamps: dict[Path, tuple[int, int]] = {}
+
+    def restore(self) -> None:
+        """Take what the data folder lacks from the zone that has it newest (I3).
+
+        Raises:
+            StoreError: the data folder refuses.
+        """
+        has_certificate = (self._data / "certificate").exists()
+        for name in sorted({each for zone in self._zones for each in _small_files(zone)}):
+            target = self._data / name
+            if target.exists() or (name.parent.name and has_certificate):
+                continue
+            found = [zone / name for zone in self._zones if _is_there(zone / name)]
+            newest = max(found, key=lambda path: path.stat().st_mtime_ns)
+            try:
+                make_private(target.parent)
+                write_file(target, newest.read_bytes())
+            except OSError as error:
+                raise StoreError(f"'{target}' cannot be written: {error.strerror or error}") from error
+            _log.warning("%s was missing in the data folder and is taken from a zone: file='%s'", name, newest)
+
+    def mirror(self) -> None:
+        """Copy what has changed, or what a zone lacks, into the zones; a zone that refuses is tried again."""
+        for name in _small_files(self._data):
+            for zone in self._zones:
+                with contextlib.suppress(OSError, StoreError):
+                    found = (self._data / name).stat()
+                    stamp = (found.st_mtime_ns, found.st_size)
+                    copy = zone / name
+                    if self._stamps.get(copy) != stamp or not copy.exists():
+                        make_private(copy.parent)
+                        write_file(copy, (self._data / name).read_bytes())
+                        self._stamps[copy] = stamp
+
+
+def _small_files(folder: Path) -> list[Path]:
+    found: list[Path] = []
+    with contextlib.suppress(OSError):
+        found += [Path(KEY_FILE)] if (folder / KEY_FILE).is_file() else []
+        names = sorted(os.listdir(folder / "certificate"))
+        found += [Path("certificate") / name for name in names if name.endswith(".pem")]
+    return found
+
+
+class ZoneRow(NamedTuple):
+    """One zone of a namespace, all its stores together. Totals count since the start.
+
+    Attributes:
+        zone: from 1 on.
+        state: `serving`, `joining`, `resilvering` or `down`; the least of its stores'.
+        reason: what is wrong; empty where nothing is.
+        lag_seconds: for how long its disk has been at work on one sync.
+        drops_total: how often it was taken out of service.
+        resilvers_total: how often it was brought back.
+    """
+
+    zone: int
+    state: str
+    reason: str
+    lag_seconds: float
+    drops_total: int
+    resilvers_total: int
+
+
+_ORDER = ("down", "resilvering", "joining", "serving")
+
+
+def zone_rows(store: Journal, stores: FragmentStores | None, blobs: BlobFiles | None) -> list[ZoneRow]:
+    """How the zones of a namespace do; empty where it has none."""
+    journals = [store, *(each.journal for each in stores or ())]
+    zoned = [each.zones() for each in journals if isinstance(each, ZonedJournal)]
+    if not zoned:
+        return []
+    reasons = blobs.reasons() if isinstance(blobs, ZonedBlobs) else [""] * COPIES
+    return [_row(statuses, reason) for statuses, reason in zip(zip(*zoned, strict=True), reasons, strict=True)]
+
+
+def _row(statuses: Sequence[ZoneStatus], bodies: str) -> ZoneRow:
+    states = [str(each.state) for each in statuses] + (["down"] if bodies else [])
+    told = (each.reason for each in statuses if each.state != "serving" and each.reason)
+    return ZoneRow(
+        statuses[0].zone,
+        min(states, key=_ORDER.index),
+        next(told, bodies),
+        max(each.lag_seconds for each in statuses),
+        sum(each.drops for each in statuses),
+        sum(each.resilvers for each in statuses),
+    )

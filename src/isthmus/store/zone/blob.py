@@ -1,0 +1,432 @@
+"""Bodies of large messages in three copies.
+
+What it is: `isthmus.entities.BlobFiles` over three folders, with checksums beside each body, and the way back of a folder
+that failed. What it is not: a folder (`body_folder`), nor who refers to a body (`isthmus.entities.blob`). A little over 400 lines: what a failure
+does to writers, readers and the way back is read in one piece.
+
+Invariants:
+    I1. `sync` returns when two folders have the body on disk.
+    I2. A read gives what was written, or raises: what does not have its checksum is read from another folder.
+    I3. A folder that missed a body or the end of one is told stale in the others, on disk, before the operation goes on:
+        after a restart nothing is read from it before it is brought up to date.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from isthmus.entities.blob import BlobReader, BlobWriter
+from isthmus.errors import StoreError
+from isthmus.store.blob import BlobFolder
+from isthmus.store.private_folder import make_private
+from isthmus.store.zone.body_folder import BLOCK_BYTES, BodyFolder, Sums, read_block
+from isthmus.store.zone.status import COPIES, MAJORITY
+from isthmus.whole_file import sync_folder, write_file
+
+__all__ = ["ZonedBlobs"]
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 2.0
+
+
+class ZonedBlobs:
+    """The bodies of one namespace.
+
+    Args:
+        folders: three, made if absent.
+
+    Raises:
+        StoreError: fewer than two folders can be used.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = [BodyFolder(index, path) for index, path in enumerate(folders)]
+        self._lock = threading.RLock()
+        self._writing: set[int] = set()
+        self._closed = threading.Event()
+        self._woken = threading.Event()
+        self._version = 0
+        self._start()
+        self._thread = threading.Thread(target=self._run, name="isthmus-zone-bodies", daemon=True)
+        self._thread.start()
+
+    def _start(self) -> None:
+        marks = {folder: mark for folder in self._folders if (mark := folder.read_mark()) is not None}
+        if not marks:
+            stale: list[int] = []
+        else:
+            self._version, stale = max(marks.values())
+            for folder in self._folders:
+                if folder not in marks:
+                    folder.reason = "there is no copy of the bodies of large messages"
+                elif folder.index in stale or marks[folder][0] < self._version:
+                    folder.reason = "its bodies of large messages are stale"
+        self._version += 1
+        for folder in self._serving:
+            try:
+                folder.write_mark(self._version, [each.index for each in self._folders if each.reason])
+            except (OSError, StoreError) as error:
+                folder.reason = str(error)
+        if not self._serving:
+            raise StoreError("No copy of the bodies of large messages can be read: " + self._reasons())
+        for folder in self._folders:
+            if folder.reason and len(self._serving) < MAJORITY:
+                self._try_back(folder)
+
+    @property
+    def _serving(self) -> list[BodyFolder]:
+        return [folder for folder in self._folders if not folder.reason]
+
+    def _reasons(self) -> str:
+        return "; ".join(f"zone {each.index + 1}: {each.reason}" for each in self._folders if each.reason)
+
+    def reasons(self) -> list[str]:
+        """Why each folder is out of service; empty for one that is in it."""
+        return [folder.reason for folder in self._folders]
+
+    def close(self) -> None:
+        """End the thread that looks after the folders."""
+        self._closed.set()
+        self._woken.set()
+        self._thread.join(_LOOK_SECONDS)
+
+    # ---- folders that fail
+
+    def _drop(self, folder: BodyFolder, reason: str) -> None:
+        with self._lock:
+            if folder.reason or self._closed.is_set():
+                return
+            folder.reason = reason or "it failed"
+            _log.error("zone %d takes no bodies of large messages: reason=%s", folder.index + 1, reason)
+            self._write_marks()
+            self._woken.set()
+
+    def _write_marks(self) -> None:
+        """I3."""
+        self._version += 1
+        stale = [each.index for each in self._folders if each.reason]
+        for each in self._serving:
+            try:
+                each.write_mark(self._version, stale)
+            except (OSError, StoreError) as error:
+                self._drop(each, str(error))
+                return  # which has written the others
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            self._woken.wait(_LOOK_SECONDS)
+            self._woken.clear()
+            try:
+                for folder in self._folders:
+                    if not folder.reason and folder.read_mark() is None:
+                        self._drop(folder, "its files have gone, or cannot be read")
+                    if folder.reason and self._serving:
+                        self._try_back(folder)
+            except Exception:  # noqa: BLE001 - whatever it is, the next look comes
+                _log.exception("a fault in the look at bodies of large messages")
+
+    def _try_back(self, folder: BodyFolder) -> None:
+        try:
+            make_private(folder.path)
+            self._fill(folder, set())
+            with self._lock:
+                folder.reason = ""
+                under_way = set(self._writing)
+                self._write_marks()
+            # What had begun without this folder is copied when it is whole; until then two others have it.
+            while under_way & self._writing and not self._closed.is_set():
+                time.sleep(0.05)
+            if under_way:
+                self._fill(folder, under_way)
+        except (StoreError, OSError) as error:
+            folder.reason = str(error)
+            return
+        _log.warning("zone %d takes bodies of large messages again: folder='%s'", folder.index + 1, folder.path)
+
+    def _fill(self, folder: BodyFolder, only: set[int]) -> None:
+        """Copy what a folder lacks, and remove what the others do not have."""
+        wanted = {number for each in self._serving if each is not folder for number in each.bodies.numbers()}
+        for number in sorted(wanted - self._writing):
+            if only and number not in only:
+                continue
+            sums = self._sums(number, folder)
+            if sums is not None and folder.sums(number) == sums and self._is_whole(folder, number, sums):
+                continue
+            self._copy(number, folder)
+        if not only:
+            for number in set(folder.bodies.numbers()) - wanted - self._writing:
+                folder.forget(number)
+
+    @staticmethod
+    def _is_whole(folder: BodyFolder, number: int, sums: Sums) -> bool:
+        try:
+            for block in range(len(sums.blocks)):
+                read_block(folder, number, sums, block)
+        except StoreError:
+            return False
+        return True
+
+    def _sums(self, number: int, besides: BodyFolder | None = None) -> Sums | None:
+        for folder in self._serving:
+            if folder is not besides and (sums := folder.sums(number)) is not None:
+                return sums
+        return None
+
+    def _copy(self, number: int, folder: BodyFolder) -> None:
+        others = [each for each in self._serving if each is not folder]
+        reader = _Reader(self, number, others)
+        folder.forget(number)
+        writer = folder.bodies.create(number)
+        try:
+            sums = reader.sums or Sums(reader.size_bytes, ())
+            for start in range(0, sums.size_bytes, BLOCK_BYTES):
+                writer.write([reader.read(start, min(BLOCK_BYTES, sums.size_bytes - start))])
+            writer.sync()
+            if reader.sums is not None:
+                write_file(folder.sums_path(number), sums.pack())
+        finally:
+            writer.close()
+
+    # ---- bodies
+
+    def numbers(self) -> list[int]:
+        """Of all bodies, whole or not."""
+        return sorted({number for folder in self._folders for number in _numbers(folder)})
+
+    def create(self, number: int) -> BlobWriter:
+        """Begin a body.
+
+        Raises:
+            StoreError: fewer than two disks take it.
+        """
+        writers: dict[BodyFolder, BlobWriter] = {}
+        with self._lock:
+            self._writing.add(number)
+            for folder in self._serving:
+                try:
+                    folder.forget(number)
+                    writers[folder] = folder.bodies.create(number)
+                except StoreError as error:
+                    self._drop(folder, str(error))
+        writer = _Writer(self, number, writers)
+        try:
+            writer.check()
+        except StoreError:
+            writer.close()
+            raise
+        return writer
+
+    def written(self, number: int) -> None:
+        """A body's writer has let go of it."""
+        with self._lock:
+            self._writing.discard(number)
+
+    def drop(self, folder: BodyFolder, reason: str) -> None:
+        """A folder failed."""
+        self._drop(folder, reason)
+
+    def too_few(self) -> StoreError:
+        """The error where a body cannot be kept twice."""
+        return StoreError(f"Bodies of large messages need {MAJORITY} of {COPIES} zones: {self._reasons()}")
+
+    def open(self, number: int) -> BlobReader:
+        """Read a body.
+
+        Raises:
+            StoreError: no folder has it.
+        """
+        return _Reader(self, number, self._serving)
+
+    def remove(self, number: int) -> None:
+        """Remove a body; no error if it is not there."""
+        for folder in self._serving:
+            folder.forget(number)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Within, no body is removed."""
+        with ExitStack() as stack:
+            for folder in self._folders:
+                stack.enter_context(folder.bodies.kept())
+            yield
+
+    def copy_to(self, folder: Path) -> None:
+        """Put all bodies into a folder that is not there yet; durable on return.
+
+        Raises:
+            OSError: the disk refused, or a body cannot be read.
+        """
+        numbers = sorted({number for each in self._serving for number in each.bodies.numbers()} - self._writing)
+        if not numbers:
+            return
+        target = BlobFolder(folder)
+        make_private(folder)
+        for number in numbers:
+            try:
+                reader = _Reader(self, number, self._serving)
+                writer = target.create(number)
+                try:
+                    for start in range(0, reader.size_bytes, BLOCK_BYTES):
+                        writer.write([reader.read(start, min(BLOCK_BYTES, reader.size_bytes - start))])
+                    writer.sync()
+                finally:
+                    writer.close()
+            except StoreError as error:
+                raise OSError(str(error)) from error
+        sync_folder(folder)
+
+    def take_over(self, plain: BlobFolder) -> None:
+        """Copy the bodies of a namespace that had one folder.
+
+        Raises:
+            StoreError: a disk refused.
+        """
+        for number in plain.numbers():
+            size = plain.path_of(number).stat().st_size
+            reader, writer = plain.open(number), self.create(number)
+            try:
+                for start in range(0, size, BLOCK_BYTES):
+                    writer.write([reader.read(start, min(BLOCK_BYTES, size - start))])
+                writer.sync()
+            finally:
+                writer.close()
+
+
+def _numbers(folder: BodyFolder) -> list[int]:
+    try:
+        return folder.bodies.numbers()
+    except OSError:
+        return []
+
+
+class _Writer:
+    """See `isthmus.entities.BlobWriter`."""
+
+    def __init__(self, blobs: ZonedBlobs, number: int, writers: dict[BodyFolder, BlobWriter]) -> None:
+        self._blobs = blobs
+        self._number = number
+        self._writers = writers
+        self._size = 0
+        self._blocks: list[int] = []
+        self._crc = 0
+
+    def check(self) -> None:
+        if sum(not folder.reason for folder in self._writers) < MAJORITY:
+            raise self._blobs.too_few()
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        for part in parts:
+            self._add(part)
+        self._each(lambda _, writer: writer.write(parts))
+
+    def _add(self, part: bytes) -> None:
+        view = memoryview(part)
+        while view:
+            room = BLOCK_BYTES - self._size % BLOCK_BYTES
+            piece = view[:room]
+            self._crc = zlib.crc32(piece, self._crc)
+            self._size += len(piece)
+            view = view[room:]
+            if self._size % BLOCK_BYTES == 0:
+                self._blocks.append(self._crc)
+                self._crc = 0
+
+    def settle(self) -> None:
+        self._each(lambda _, writer: writer.settle())
+
+    def sync(self) -> None:
+        blocks = [*self._blocks, self._crc] if self._size % BLOCK_BYTES else self._blocks
+        content = Sums(self._size, tuple(blocks)).pack()
+
+        def finish(folder: BodyFolder, writer: BlobWriter) -> None:
+            writer.sync()
+            write_file(folder.sums_path(self._number), content)
+
+        self._each(finish)
+
+    def _each(self, run: Callable[[BodyFolder, BlobWriter], None]) -> None:
+        for folder, writer in self._writers.items():
+            if folder.reason:
+                continue
+            try:
+                run(folder, writer)
+            except (StoreError, OSError) as error:
+                self._blobs.drop(folder, str(error))
+        self.check()
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            with suppress(OSError, StoreError):
+                writer.close()
+        self._blobs.written(self._number)
+
+
+class _Reader:
+    """See `isthmus.entities.BlobReader`.
+
+    Attributes:
+        sums: of the body; None where none were written.
+        size_bytes: of the body.
+    """
+
+    def __init__(self, blobs: ZonedBlobs, number: int, folders: Sequence[BodyFolder]) -> None:
+        self._blobs = blobs
+        self._number = number
+        self._folders = list(folders)
+        self.sums = next((sums for folder in folders if (sums := folder.sums(number)) is not None), None)
+        errors: list[str] = []
+        self.size_bytes = self.sums.size_bytes if self.sums is not None else -1
+        for folder in self._folders:
+            try:
+                folder.bodies.open(number).close()
+            except StoreError as error:
+                errors.append(str(error))
+                continue
+            if self.size_bytes < 0:
+                self.size_bytes = os.stat(folder.bodies.path_of(number)).st_size
+        if len(errors) == len(self._folders):
+            raise StoreError(errors[0] if errors else "No zone has the bodies of large messages.")
+
+    def read(self, offset: int, size: int) -> bytes:
+        if self.sums is None or not size:
+            return self._any(lambda folder: folder.bodies.open(self._number).read(offset, size))
+        first, last = offset // BLOCK_BYTES, (offset + size - 1) // BLOCK_BYTES
+        if last >= len(self.sums.blocks):
+            raise StoreError(f"The body {self._number:016x} ends before byte {offset + size}.")
+        data = b"".join(map(self._block, range(first, last + 1)))
+        start = offset - first * BLOCK_BYTES
+        if len(data) < start + size:
+            raise StoreError(f"The body {self._number:016x} ends before byte {offset + size}.")
+        return data[start : start + size]
+
+    def _block(self, block: int) -> bytes:
+        sums = self.sums
+        assert sums is not None
+        return self._any(lambda folder: read_block(folder, self._number, sums, block))
+
+    def _any(self, read: Callable[[BodyFolder], bytes]) -> bytes:
+        failure: StoreError | None = None
+        failed: list[BodyFolder] = []
+        for folder in self._folders:
+            try:
+                data = read(folder)
+            except StoreError as error:
+                failure = failure or error
+                failed.append(folder)
+                continue
+            for each in failed:  # another one had it
+                self._blobs.drop(each, str(failure))
+                self._folders.remove(each)
+            return data
+        raise failure or StoreError("No zone has the bodies of large messages.")
+
+    def close(self) -> None:
+        """Nothing is open between two reads."""

@@ -1,0 +1,106 @@
+"""One folder of bodies of large messages, with their checksums and what it knows of the other two.
+
+What it is: files. What it is not: the decision which folder is read or written (`blob`).
+
+Invariants:
+    I1. A block is given as it was written, or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from isthmus.errors import StoreError
+from isthmus.store.blob import BlobFolder
+from isthmus.store.private_folder import make_private
+from isthmus.whole_file import write_file
+
+__all__ = ["BLOCK_BYTES", "BodyFolder", "Sums", "read_block"]
+
+BLOCK_BYTES = 256 << 10
+_SIZE = struct.Struct(">Q")
+_SUM = struct.Struct(">I")
+_MARK = "zone"
+
+
+class Sums(NamedTuple):
+    """Of one body: its size, and a checksum for each block."""
+
+    size_bytes: int
+    blocks: tuple[int, ...]
+
+    def pack(self) -> bytes:
+        """As the file beside the body holds it."""
+        body = _SIZE.pack(self.size_bytes) + b"".join(map(_SUM.pack, self.blocks))
+        return body + _SUM.pack(zlib.crc32(body))
+
+    @staticmethod
+    def unpack(content: bytes) -> Sums | None:
+        """What a file holds; None if it is not as it was written."""
+        body, check = content[:-4], content[-4:]
+        if len(body) < _SIZE.size or len(body) % 4 or _SUM.pack(zlib.crc32(body)) != check:
+            return None
+        return Sums(_SIZE.unpack_from(body)[0], tuple(each[0] for each in _SUM.iter_unpack(body[_SIZE.size :])))
+
+
+class BodyFolder:
+    """One copy of all bodies.
+
+    Attributes:
+        reason: why it is out of service; empty while it is in it.
+    """
+
+    def __init__(self, index: int, path: Path) -> None:
+        self.index = index
+        self.path = path
+        self.bodies = BlobFolder(path)
+        self.reason = ""
+
+    def read_mark(self) -> tuple[int, list[int]] | None:
+        """Version and stale folders; None if they cannot be read."""
+        try:
+            told = json.loads((self.path / _MARK).read_bytes())
+            return int(told["version"]), [int(each) for each in told["stale"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write_mark(self, version: int, stale: Sequence[int]) -> None:
+        """Note which folders are stale; raises OSError or StoreError where the disk refuses."""
+        make_private(self.path)
+        write_file(self.path / _MARK, json.dumps({"version": version, "stale": list(stale)}).encode())
+
+    def sums(self, number: int) -> Sums | None:
+        """Of a body; None if there are none, or they cannot be read."""
+        try:
+            return Sums.unpack(self.sums_path(number).read_bytes())
+        except OSError:
+            return None
+
+    def sums_path(self, number: int) -> Path:
+        """Where they lie."""
+        return self.path / f"{number:016x}.sums"
+
+    def forget(self, number: int) -> None:
+        """Remove a body and its checksums; no error if they are not there."""
+        with suppress(OSError):
+            self.sums_path(number).unlink(missing_ok=True)
+        self.bodies.remove(number)
+
+
+def read_block(folder: BodyFolder, number: int, sums: Sums, block: int) -> bytes:
+    """A block of a body.
+
+    Raises:
+        StoreError: it is not there, or not as it was written.
+    """
+    start = block * BLOCK_BYTES
+    data = folder.bodies.open(number).read(start, min(BLOCK_BYTES, sums.size_bytes - start))
+    if zlib.crc32(data) != sums.blocks[block]:
+        raise StoreError(f"The body '{folder.path}/{number:016x}' is damaged at byte {start}.")
+    return data

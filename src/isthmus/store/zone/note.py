@@ -1,0 +1,73 @@
+"""The note beside each copy: what the copy knows apart from what it holds.
+
+What it is: a small file, replaced whole and synced. What it is not: a row of the copy's own store: it is read where that
+cannot be opened.
+
+Invariants:
+    I1. A note that is not as it was written is told apart from one that is not there.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+from isthmus.store.zone.change import Position
+from isthmus.whole_file import write_file
+
+__all__ = ["Note", "NoteError", "read_note", "write_note"]
+
+_NAME = "zone.json"
+
+
+class NoteError(Exception):
+    """A note is there and cannot be read."""
+
+
+class Note(NamedTuple):
+    """What a copy knows.
+
+    Attributes:
+        set_name: of the three copies that belong together.
+        promise: the highest epoch that has asked this copy; a lower one must not write.
+        repair: while the copy is being brought up to date: the position that the others had when that began. It then
+            holds nothing to rely on, but knows that history went on to there.
+    """
+
+    set_name: str
+    promise: int = 0
+    repair: Position | None = None
+
+
+def read_note(folder: Path) -> Note | None:
+    """The note of a copy; None if there is none.
+
+    Raises:
+        NoteError: it is damaged.
+        OSError: the disk refuses.
+    """
+    try:
+        content = (folder / _NAME).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        body, _, check = content.rpartition(b"\n")
+        if int(check, 16) != zlib.crc32(body):
+            raise ValueError
+        told = json.loads(body)
+        repair = told["repair"]
+        return Note(str(told["set"]), int(told["promise"]), Position(*map(int, repair)) if repair else None)
+    except (ValueError, KeyError, TypeError):
+        raise NoteError(f"'{folder / _NAME}' is not as it was written") from None
+
+
+def write_note(folder: Path, note: Note) -> None:
+    """Replace the note; it is on disk then.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    body = json.dumps({"set": note.set_name, "promise": note.promise, "repair": note.repair}).encode()
+    write_file(folder / _NAME, body + b"\n%08x" % zlib.crc32(body))

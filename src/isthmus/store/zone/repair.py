@@ -1,0 +1,279 @@
+"""The way back of a copy that is out of service, and the looks at those that are in it.
+
+What it is: one thread for each journal that looks at files and disks of serving copies, and brings the others up to date
+while the namespace goes on. What it is not: what is copied (`resilver`), nor who counts (`journal`).
+
+Invariants:
+    I1. A copy that is being changed says so in its note, on disk, before the first change; it serves again only after all
+        that it holds is on disk, and the note too.
+    I2. A copy that is being changed counts to nothing, and gets changes only from its last step on.
+    I3. A copy of another namespace is never written over.
+    I4. What a copy holds is removed before another is whole only if two others have everything on disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from isthmus.errors import StoreError
+from isthmus.store.zone.change import Position, Touched
+from isthmus.store.zone.member import Member
+from isthmus.store.zone.note import Note
+from isthmus.store.zone.resilver import (
+    common_sequence,
+    copy_rows,
+    copy_touched,
+    copy_whole,
+    finish,
+    position_of,
+    touched_after,
+)
+from isthmus.store.zone.status import MAJORITY, ZoneState
+from isthmus.store.zone.watch import FileWatch
+from isthmus.whole_file import sync_folder
+
+if TYPE_CHECKING:
+    from isthmus.store.zone.journal import ZonedJournal
+
+__all__ = ["Repair"]
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+# So many keys are copied while writes wait.
+_LAST_KEYS = 2_000
+_SYNC_SECONDS = 10.0
+# All of a copy is read once in so long, this much at a time.
+_VERIFY_SECONDS = 3600.0
+_VERIFY_REST_SECONDS = 0.02
+
+
+class _StoppedError(Exception):
+    """The journal closes."""
+
+
+class Repair:
+    """The thread.
+
+    Args:
+        journal: whose copies these are.
+    """
+
+    def __init__(self, journal: ZonedJournal) -> None:
+        self._journal = journal
+        self._woken = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._watches: dict[Member, FileWatch] = {}
+        self._verifying: dict[Member, Iterator[int]] = {}
+        self._verified_at = {member: time.monotonic() for member in journal.members}
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread = threading.Thread(target=self._run, name="isthmus-zone-repair", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look at the copies soon."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """End; a copy that is under way is left as its note tells."""
+        self._stopping.set()
+        self._woken.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_SYNC_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._woken.wait(_LOOK_SECONDS if not self._verifying else _VERIFY_REST_SECONDS)
+            self._woken.clear()
+            if self._stopping.is_set():
+                return
+            try:
+                self._look()
+            except _StoppedError:
+                return
+            except Exception:  # noqa: BLE001 - whatever it is, the next look comes
+                _log.exception("a fault in the look at the zones")
+                time.sleep(_LOOK_SECONDS)
+
+    def _look(self) -> None:
+        journal = self._journal
+        journal.look_at_lag(time.monotonic())
+        for member in journal.members:
+            if member.state is ZoneState.SERVING:
+                self._look_at(member)
+        for member in journal.members:
+            now = time.monotonic()
+            if member.state is ZoneState.DOWN and journal.serving_count and now >= member.retry_at:
+                self.try_back(member)
+
+    # ---- copies in service
+
+    def _look_at(self, member: Member) -> None:
+        opened = member.journal
+        if opened is None:
+            return
+        watch = self._watches.get(member)
+        if watch is None:
+            watch = self._watches[member] = FileWatch(member.database)
+        reason = ""
+        try:
+            reason = watch.look(opened.tables) or ("" if member.read_note() is not None else "its note cannot be read")
+            if not reason:
+                self._verify(member)
+        except StoreError as error:
+            reason = str(error)
+        if reason and member.journal is opened and member.state is ZoneState.SERVING:
+            self._journal.drop(member, reason, is_damaged=True)
+
+    def _verify(self, member: Member) -> None:
+        """Go on reading a copy from its begin to its end."""
+        opened = member.journal
+        if opened is None:
+            return
+        if member not in self._verifying:
+            if time.monotonic() - self._verified_at[member] < _VERIFY_SECONDS or self._verifying:
+                return
+            self._verifying[member] = opened.verified()
+        try:
+            if next(self._verifying[member], None) is not None:
+                return
+        except StoreError:
+            del self._verifying[member]
+            raise
+        del self._verifying[member]
+        self._verified_at[member] = time.monotonic()
+
+    # ---- copies out of service
+
+    def try_back(self, member: Member) -> None:
+        """Bring a copy up to date and into service; what stands against it is its reason then."""
+        journal = self._journal
+        if member.busy_since is not None:
+            member.put_off(time.monotonic())
+            return
+        self._watches.pop(member, None)
+        self._verifying.pop(member, None)
+        began = time.monotonic()
+        before = member.reason
+        try:
+            with journal.pinned():
+                kind = self._bring_back(member)
+        except StoreError as error:
+            with journal.changed:
+                if member.state is not ZoneState.SERVING:
+                    member.state = ZoneState.DOWN
+                    member.forget_pending()
+                member.reason = str(error)
+                member.put_off(time.monotonic())
+            if str(error) != before:
+                _log.warning("zone %d does not come back yet: reason=%s", member.index + 1, error)
+            return
+        seconds = time.monotonic() - began
+        self._verified_at[member] = time.monotonic()
+        _log.warning(
+            "zone %d is in service: folder='%s' by=%s seconds=%.3f", member.index + 1, member.folder, kind, seconds
+        )
+
+    def _bring_back(self, member: Member) -> str:
+        """How it was done."""
+        journal = self._journal
+        with journal.changed:
+            leader = journal.leader
+            if leader is member:
+                raise StoreError("it is the last copy that can be read")
+            base = Position(journal.epoch, leader.applied)
+            member.state = ZoneState.RESILVERING
+        # What the note tells of must be on disk somewhere: a start waits for it.
+        if not journal.wait_all_synced(base.sequence, _SYNC_SECONDS) or leader.state is not ZoneState.SERVING:
+            raise StoreError("the disks of the other zones have not answered yet")
+        is_safe = journal.serving_count >= MAJORITY
+        member.shut()
+        member.check_room()
+        note = member.read_note()
+        if note is not None and note.set_name != journal.set_name:
+            raise StoreError(f"'{member.folder}' holds a copy of another namespace; name another folder, or empty it")
+        if note is None:
+            member.must_copy = True
+        member.write_note(Note(journal.set_name, journal.epoch, base))  # I1
+        common: int | None = None
+        if not member.must_copy:
+            try:
+                member.open()
+                common = common_sequence(leader.opened(), member.opened())
+            except StoreError:
+                common = None
+        kind = "the changes that it missed"
+        if common is None:
+            kind = "a whole copy"
+            self._copy_whole(leader, member, is_safe)
+            common = position_of(member.opened()).sequence
+        self._catch_up(member, common)
+        member.opened().sync()
+        member.write_note(Note(journal.set_name, journal.epoch))
+        with journal.changed:
+            self._check()
+            if member.state is not ZoneState.JOINING:
+                raise StoreError(member.reason or "it failed again")
+            member.state, member.reason, member.must_copy = ZoneState.SERVING, "", False
+            member.resilvers += 1
+            member.back_at = time.monotonic()
+            journal.changed.notify_all()
+        return kind
+
+    def _copy_whole(self, leader: Member, member: Member, is_safe: bool) -> None:
+        member.shut()
+        fresh = member.fresh
+        try:
+            shutil.rmtree(fresh, ignore_errors=True)
+            if is_safe:  # I4: room for the new one
+                shutil.rmtree(member.database, ignore_errors=True)
+            copy_whole(leader.opened(), leader.folder / "checkpoint", fresh)
+            shutil.rmtree(member.database, ignore_errors=True)
+            fresh.rename(member.database)
+            sync_folder(member.folder)
+        except OSError as error:
+            raise StoreError(f"'{member.folder}' cannot be written: {error.strerror or error}") from error
+        finally:
+            with suppress(OSError):
+                shutil.rmtree(fresh, ignore_errors=True)
+        member.open()
+
+    def _catch_up(self, member: Member, common: int) -> None:
+        """Copy what was touched since the common batch, until so little is left that writes can wait for it."""
+        journal = self._journal
+        touched = Touched()
+        touched_after(member.opened(), common, touched)
+        after = common
+        while True:
+            self._check()
+            leader = journal.leader
+            reached = position_of(leader.opened()).sequence
+            touched_after(leader.opened(), after, touched)
+            if len(touched) <= _LAST_KEYS:
+                break
+            copy_touched(leader.opened(), member.opened(), touched)
+            copy_rows(leader.opened(), member.opened(), after, reached)
+            touched, after = Touched(), reached
+        with journal.changed:
+            self._check()
+            leader = journal.leader
+            touched_after(leader.opened(), after, touched)
+            copy_touched(leader.opened(), member.opened(), touched)
+            finish(leader.opened(), member.opened(), after)
+            member.forget_pending()
+            member.applied = leader.applied
+            member.synced = member.wanted = common
+            member.state = ZoneState.JOINING
+
+    def _check(self) -> None:
+        if self._stopping.is_set():
+            raise _StoppedError

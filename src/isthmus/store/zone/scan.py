@@ -1,0 +1,60 @@
+"""A scan that outlives the copy that it began in.
+
+What it is: an iterator over one copy after the other. What it is not: a snapshot over all of them (`journal`, I5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from isthmus.errors import StoreError
+from isthmus.store.zone.member import Member
+
+if TYPE_CHECKING:
+    from isthmus.store.zone.journal import ZonedJournal
+
+__all__ = ["ZonedScan"]
+
+
+class ZonedScan:
+    """Keys and values, from one copy after the other if need be (I5)."""
+
+    def __init__(self, journal: ZonedJournal, first: bytes, end: bytes, read_ahead: bool) -> None:
+        self._journal = journal
+        self._first = first
+        self._end = end
+        self._read_ahead = read_ahead
+        self._is_over = False
+        self._member, self._pairs = self._open()
+
+    def _open(self) -> tuple[Member, Iterator[tuple[bytes, bytes]] | None]:
+        return self._journal.open_scan(self._first, self._end, self._read_ahead, self)
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        return self
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        while not self._is_over:
+            pairs = self._pairs
+            if pairs is None:
+                self._member, pairs = self._open()
+                self._pairs = pairs
+                assert pairs is not None
+            try:
+                pair = next(pairs)
+            except StopIteration:
+                self._is_over = True
+                self._pairs = None
+                break
+            except StoreError as error:
+                self._pairs = None
+                self._journal.unreadable(self._member, error)
+                continue
+            self._first = pair[0] + b"\0"
+            return pair
+        raise StopIteration
+
+    def detach(self) -> None:
+        """Let go of the copy, which is about to be closed."""
+        self._pairs = None

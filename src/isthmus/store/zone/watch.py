@@ -1,0 +1,97 @@
+"""A look at a copy's files from outside: what was removed, replaced or written over while the store has them open.
+
+What it is: names, sizes, times and first bytes of files, compared with those of the look before. RocksDB keeps its files
+open and notices none of that until it opens or reads them again, which for a copy that serves no reads is never. What it is
+not: a check of all bytes (`RocksJournal.verified`).
+
+Invariants:
+    I1. What RocksDB does to its own files is not reported: tables never change once they are live, logs and manifests only
+        grow.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["FileWatch"]
+
+_HEAD_BYTES = 64
+
+
+class _Seen(NamedTuple):
+    inode: int
+    size: int
+    modified_ns: int
+    head: bytes
+
+
+class FileWatch:
+    """The files of one store.
+
+    Args:
+        folder: the store's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._tables: dict[str, _Seen] = {}
+        self._logs: dict[str, _Seen] = {}
+
+    def look(self, tables: Callable[[], Sequence[str]]) -> str:
+        """What is wrong with the files; empty where nothing is.
+
+        Args:
+            tables: gives the names of the tables that the store has live.
+        """
+        try:
+            current = (self._folder / "CURRENT").read_text(encoding="ascii").strip()
+            if not (self._folder / current).is_file():
+                return f"CURRENT names '{current[:40]}', which is not there"
+            return self._look_at_tables(tables) or self._look_at_logs()
+        except UnicodeDecodeError:
+            return "CURRENT is not as it was written"
+        except FileNotFoundError as error:
+            return f"'{Path(str(error.filename)).name}' has gone"
+        except OSError as error:
+            return error.strerror or str(error)
+
+    def _look_at_tables(self, tables: Callable[[], Sequence[str]]) -> str:
+        before, self._tables = self._tables, {}
+        for name in tables():
+            try:
+                seen = _seen(self._folder / name, 0)
+            except FileNotFoundError:
+                if name in tables():
+                    return f"table {name} has gone"
+                continue  # merged into others meanwhile
+            if before.get(name, seen) != seen:
+                return f"table {name} was changed from outside"
+            self._tables[name] = seen
+        return ""
+
+    def _look_at_logs(self) -> str:
+        before, self._logs = self._logs, {}
+        for name in os.listdir(self._folder):
+            if not (name.endswith(".log") or name.startswith("MANIFEST-")):
+                continue
+            try:
+                now = _seen(self._folder / name, _HEAD_BYTES)
+            except FileNotFoundError:  # RocksDB removes them as it goes
+                continue
+            old = before.get(name)
+            if old is not None and (old.inode != now.inode or now.size < old.size or not now.head.startswith(old.head)):
+                return f"{name} was changed from outside"
+            self._logs[name] = now
+        return ""
+
+
+def _seen(path: Path, head_bytes: int) -> _Seen:
+    head = b""
+    with path.open("rb") as file:
+        found = os.fstat(file.fileno())
+        if head_bytes:
+            head = file.read(min(head_bytes, found.st_size))
+    return _Seen(found.st_ino, found.st_size, found.st_mtime_ns, head)

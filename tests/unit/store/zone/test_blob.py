@@ -1,0 +1,137 @@
+"""Bodies of large messages in three copies."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from isthmus.errors import StoreError
+from isthmus.store.zone import ZonedBlobs
+
+LONG_SECONDS = 60.0
+BODY = os.urandom(600_000)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    return [tmp_path / name for name in "abc"]
+
+
+@pytest.fixture
+def blobs(folders: list[Path]) -> Iterator[ZonedBlobs]:
+    made = ZonedBlobs(folders)
+    yield made
+    made.close()
+
+
+def store(blobs: ZonedBlobs, number: int, body: bytes = BODY) -> None:
+    writer = blobs.create(number)
+    writer.write([body[:100_000], body[100_000:]])
+    writer.settle()
+    writer.sync()
+    writer.close()
+
+
+def until(condition: Callable[[], object]) -> None:
+    limit = time.monotonic() + LONG_SECONDS
+    while not condition():
+        assert time.monotonic() < limit, "it never came"
+        time.sleep(0.02)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".body", ".sums")}
+
+
+def test_a_body_is_in_every_folder_and_reads_from_any_place(blobs: ZonedBlobs, folders: list[Path]) -> None:
+    store(blobs, 1)
+    reader = blobs.open(1)
+    assert reader.read(0, 600_000) == BODY
+    assert reader.read(262_143, 2) == BODY[262_143:262_145]
+    assert reader.read(599_999, 1) == BODY[-1:]
+    with pytest.raises(StoreError, match="ends"):
+        reader.read(599_999, 2)
+    assert files(folders[0]) == files(folders[1]) == files(folders[2])
+    blobs.remove(1)
+    assert blobs.numbers() == []
+    assert not any(files(folder) for folder in folders)
+
+
+@pytest.mark.parametrize("damage", ["removed", "overwritten", "short"])
+def test_i2_what_is_damaged_is_read_elsewhere_and_mended(blobs: ZonedBlobs, folders: list[Path], damage: str) -> None:
+    store(blobs, 1)
+    whole = files(folders[1])
+    (body,) = folders[0].glob("*.body")
+    if damage == "removed":
+        body.unlink()
+    elif damage == "short":
+        os.truncate(body, 300_000)
+    else:
+        body.write_bytes(os.urandom(600_000))
+    assert blobs.open(1).read(0, 600_000) == BODY
+    until(lambda: blobs.reasons() == [""] * 3)
+    assert files(folders[0]) == whole
+
+
+def test_i3_a_folder_that_missed_the_end_of_a_body_is_stale_after_a_restart(folders: list[Path]) -> None:
+    blobs = ZonedBlobs(folders)
+    store(blobs, 1)
+    store(blobs, 2)
+    blobs.close()
+    away = folders[0].with_name("away")
+    folders[0].rename(away)
+    blobs = ZonedBlobs(folders)
+    blobs.remove(2)
+    blobs.close()
+    shutil.rmtree(folders[0], ignore_errors=True)
+    away.rename(folders[0])
+    # The number is used again for another body; the first folder still has the old one.
+    other = os.urandom(600_000)
+    blobs = ZonedBlobs(folders)
+    store(blobs, 2, other)
+    assert blobs.open(2).read(0, 600_000) == other
+    until(lambda: blobs.reasons() == [""] * 3)
+    assert blobs.open(2).read(0, 600_000) == other
+    blobs.close()
+    assert files(folders[0]) == files(folders[1])
+
+
+def test_a_folder_that_fails_while_a_body_comes_holds_nobody_up(blobs: ZonedBlobs, folders: list[Path]) -> None:
+    writer = blobs.create(1)
+    writer.write([BODY[:300_000]])
+    shutil.rmtree(folders[2])
+    folders[2].write_text("in the way")
+    writer.write([BODY[300_000:]])
+    writer.sync()
+    writer.close()
+    assert blobs.open(1).read(0, 600_000) == BODY
+    assert blobs.reasons()[2]
+    folders[2].unlink()
+    until(lambda: blobs.reasons() == [""] * 3)
+    assert files(folders[2]) == files(folders[0])
+
+
+def test_i1_with_one_folder_a_body_is_refused(blobs: ZonedBlobs, folders: list[Path]) -> None:
+    store(blobs, 1)
+    for folder in folders[1:]:
+        shutil.rmtree(folder)
+        folder.write_text("in the way")
+    with pytest.raises(StoreError, match="need 2 of 3 zones"):
+        store(blobs, 2)
+    assert blobs.open(1).read(0, 600_000) == BODY
+    for folder in folders[1:]:
+        folder.unlink()
+    until(lambda: blobs.reasons() == [""] * 3)
+    store(blobs, 2)
+
+
+def test_a_back_up_is_a_plain_folder(blobs: ZonedBlobs, tmp_path: Path) -> None:
+    store(blobs, 1)
+    with blobs.kept():
+        blobs.copy_to(tmp_path / "copy")
+    assert files(tmp_path / "copy") == {"0000000000000001.body": BODY}

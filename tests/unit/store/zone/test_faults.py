@@ -1,0 +1,449 @@
+"""Copies that fail, and what the others do."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from isthmus.errors import StoreError
+from isthmus.store import RocksJournal
+from isthmus.store.zone import ZonedJournal, repair
+from isthmus.store.zone.change import Position, Touched, ZoneBatch
+from isthmus.store.zone.member import Member, write_changes
+from isthmus.store.zone.note import read_note
+from isthmus.store.zone.resilver import copy_touched
+from isthmus.store.zone.status import ZoneState
+
+LONG_SECONDS = 120.0
+# In a long run.
+LIVES = 60
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    return [tmp_path / name / "store" for name in "abc"]
+
+
+@pytest.fixture
+def opened(folders: list[Path]) -> Iterator[ZonedJournal]:
+    journal = ZonedJournal(folders)
+    yield journal
+    journal.close()
+
+
+def put(journal: ZonedJournal, *keys: str, value: bytes = b"x") -> None:
+    batch = journal.batch()
+    for key in keys:
+        batch.put(key.encode(), value)
+    journal.write(batch)
+    journal.sync()
+
+
+def keys(journal: ZonedJournal) -> list[str]:
+    return [key.decode() for key, _ in journal.scan(b"", b"\xff")]
+
+
+def until(condition: Callable[[], object]) -> None:
+    limit = time.monotonic() + LONG_SECONDS
+    while not condition():
+        assert time.monotonic() < limit, "it never came"
+        time.sleep(0.01)
+
+
+def all_serve(journal: ZonedJournal) -> None:
+    until(lambda: journal.serving_count == 3)
+
+
+def held_by(folder: Path) -> list[str]:
+    """What one copy holds by itself."""
+    alone = RocksJournal(folder / "db")
+    found = [key.decode() for key, _ in alone.scan(b"", b"\xff")]
+    alone.close()
+    return found
+
+
+def overwrite(folder: Path) -> None:
+    """As `dd` over all files."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            size = path.stat().st_size
+            with path.open("r+b") as file:
+                file.write(os.urandom(size))
+
+
+def remove(folder: Path) -> None:
+    """As `rm -rf`; what the journal makes there anew meanwhile may stay."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def hang(member: Member) -> threading.Event:
+    """From now on the copy's disk answers no sync until the event is set."""
+    answered = threading.Event()
+    journal = member.opened()
+    sync = journal.sync
+
+    def late() -> None:
+        answered.wait()
+        sync()
+
+    journal.sync = late  # type: ignore[method-assign]
+    return answered
+
+
+@pytest.mark.parametrize(
+    ("fault", "copy"),
+    [(remove, 0), (overwrite, 1), (remove, 2)],
+    ids=["first removed", "second overwritten", "third removed"],
+)
+def test_a_copy_that_goes_is_missed_by_nobody_and_comes_back(
+    opened: ZonedJournal, folders: list[Path], fault: Callable[[Path], None], copy: int
+) -> None:
+    put(opened, *(f"a{number:03}" for number in range(100)))
+    fault(folders[copy])
+    for number in range(50):
+        put(opened, f"b{number:03}")
+        assert opened.get(b"a050") == b"x"
+    until(lambda: opened.zones()[copy].resilvers)
+    all_serve(opened)
+    put(opened, "last")
+    wanted = keys(opened)
+    assert len(wanted) == 151
+    opened.close()
+    assert [held_by(folder) for folder in folders] == [wanted] * 3
+    assert [read_note(folder).repair for folder in folders] == [None] * 3  # type: ignore[union-attr]
+
+
+def test_i3_a_refused_write_of_any_copy_is_no_failure(opened: ZonedJournal) -> None:
+    put(opened, "a")
+    for member in opened.members:
+        member.opened()._failed = "no space left on device"
+        put(opened, f"b{member.index}")
+        until(lambda member=member: member.state is ZoneState.SERVING and member.resilvers)  # type: ignore[misc]
+    assert keys(opened) == ["a", "b0", "b1", "b2"]
+
+
+def test_i6_without_a_majority_reads_go_on_and_writes_are_refused_until_a_copy_is_back(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = ZonedJournal(folders)
+    put(journal, "a")
+    monkeypatch.setattr(Member, "open", _refusing)
+    for member in journal.members[1:]:
+        journal.drop(member, "it failed")
+    with pytest.raises(StoreError, match="1 of 3 copies are in service, and 2 are needed"):
+        put(journal, "b")
+    assert keys(journal) == ["a"]
+    journal.reopen()
+    with pytest.raises(StoreError, match="1 of 3"):
+        put(journal, "b")
+    monkeypatch.undo()
+    until(lambda: journal.serving_count >= 2)
+    journal.reopen()
+    put(journal, "c")
+    assert keys(journal) == ["a", "c"]
+    journal.close()
+
+
+def _refusing(member: Member, *, create: bool = False) -> None:
+    raise StoreError("the disk is away")
+
+
+def takes_writes(journal: ZonedJournal, key: str) -> bool:
+    """As the engine does after a failure: the store is opened again, and tried."""
+    journal.reopen()
+    try:
+        put(journal, key)
+    except StoreError:
+        return False
+    return True
+
+
+def test_all_copies_refuse_writes_at_once_and_come_back(opened: ZonedJournal) -> None:
+    put(opened, "a")
+    for member in opened.members:
+        member.opened()._failed = "no space left on device"
+    with pytest.raises(StoreError, match="no space left"):
+        put(opened, "b")
+    assert opened.get(b"a") == b"x"
+    until(lambda: takes_writes(opened, "c"))
+    assert keys(opened) == ["a", "c"]
+    all_serve(opened)
+
+
+def test_all_syncs_fail_at_once_and_the_copies_come_back(opened: ZonedJournal) -> None:
+    put(opened, "a")
+    epoch = opened.epoch
+    for member in opened.members:
+        member.opened().sync = _failing_sync  # type: ignore[method-assign]
+    with pytest.raises(StoreError, match="Input/output error"):
+        put(opened, "b")
+    until(lambda: opened.serving_count == 0)
+    assert opened.get(b"a") == b"x"
+    for member in opened.members:
+        if member.journal is not None:  # otherwise its way back had begun
+            del member.journal.sync
+    until(lambda: takes_writes(opened, "c"))
+    assert opened.epoch > epoch
+    assert [key for key in keys(opened) if key != "b"] == ["a", "c"]
+    all_serve(opened)
+
+
+def _failing_sync() -> None:
+    raise StoreError("could not be synced: Input/output error")
+
+
+@pytest.mark.parametrize("copy", [0, 2])
+def test_a_disk_that_does_not_answer_holds_up_nobody(folders: list[Path], copy: int) -> None:
+    journal = ZonedJournal(folders, lag_seconds=0.3)
+    put(journal, "a")
+    answered = hang(journal.members[copy])
+    for number in range(20):
+        put(journal, f"b{number:02}")
+    until(lambda: journal.members[copy].state is ZoneState.DOWN)
+    assert "it lags" in journal.zones()[copy].reason or "has not answered" in journal.zones()[copy].reason
+    put(journal, "c")
+    answered.set()
+    all_serve(journal)
+    wanted = keys(journal)
+    journal.close()
+    assert held_by(folders[copy]) == wanted
+
+
+def _away() -> None:
+    raise StoreError("the disk is away")
+
+
+def test_a_disk_that_lags_is_not_the_last_that_is_needed(folders: list[Path]) -> None:
+    """With two copies a slow one is waited for."""
+    journal = ZonedJournal(folders, lag_seconds=0.1)
+    put(journal, "a")
+    # What is in the way stays: the copy is not tried while the test runs.
+    journal.members[0].check_room = _away  # type: ignore[method-assign]
+    journal.drop(journal.members[0], "gone")
+    answered = hang(journal.members[1])
+    waiting = threading.Thread(target=put, args=(journal, "b"))
+    waiting.start()
+    until(lambda: journal.zones()[1].lag_seconds > 0.3)
+    assert journal.serving_count == 2
+    assert waiting.is_alive()
+    answered.set()
+    waiting.join(LONG_SECONDS)
+    assert journal.get(b"b") == b"x"
+    journal.close()
+
+
+def test_i5_a_scan_goes_on_at_another_copy(opened: ZonedJournal) -> None:
+    names = [f"a{number:05}" for number in range(2000)]
+    put(opened, *names)
+    scan = opened.scan(b"a", b"b")
+    seen = [next(scan)[0].decode() for _ in range(700)]
+    opened.drop(opened.leader, "it failed")
+    all_serve(opened)
+    seen += [key.decode() for key, _ in scan]
+    assert seen == names
+
+
+def test_damage_found_by_a_read_is_read_elsewhere(opened: ZonedJournal) -> None:
+    put(opened, "a")
+    leader = opened.leader
+    journal = leader.opened()
+
+    def damaged(key: bytes) -> bytes:
+        raise StoreError("The store is damaged: block checksum mismatch")
+
+    journal.get = damaged  # type: ignore[method-assign]
+    assert opened.get(b"a") == b"x"
+    assert opened.leader is not leader
+    until(lambda: leader.state is ZoneState.SERVING)
+    assert leader.journal is not journal
+
+
+def test_only_what_was_missed_is_copied_to_a_copy_that_was_away_for_a_while(
+    opened: ZonedJournal, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(opened, *(f"a{number:03}" for number in range(100)))
+    batch = opened.batch()
+    batch.delete_range(b"a050", b"a060")
+    batch.delete(b"a001")
+    member = opened.members[2]
+    opened.drop(member, "it failed")
+    opened.write(batch)
+    opened.sync()
+    until(lambda: member.resilvers)
+    assert "the changes that it missed" in caplog.text
+    wanted = keys(opened)
+    assert len(wanted) == 89
+    opened.close()
+    assert held_by(member.folder) == wanted
+
+
+def test_a_way_back_that_is_broken_off_begins_again(
+    opened: ZonedJournal, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Resilver I3: what was changed while the last attempt copied is not taken for copied."""
+    put(opened, *(f"a{number:03}" for number in range(100)))
+    calls: list[int] = []
+
+    def copy(source: RocksJournal, target: RocksJournal, touched: Touched) -> None:
+        calls.append(len(touched))
+        if len(calls) == 2:
+            raise StoreError("the disk is away again")
+        copy_touched(source, target, touched)
+        if len(calls) == 1:
+            put(opened, *(f"c{number:03}" for number in range(20)))
+            put(opened, "a001", value=b"changed")
+
+    monkeypatch.setattr(repair, "copy_touched", copy)
+    monkeypatch.setattr(repair, "_LAST_KEYS", 5)
+    opened.drop(opened.members[2], "it failed")
+    put(opened, *(f"b{number:03}" for number in range(20)))
+    until(lambda: opened.members[2].resilvers)
+    assert len(calls) > 2
+    wanted = list(opened.scan(b"", b"\xff"))
+    opened.close()
+    alone = RocksJournal(folders[2] / "db")
+    assert list(alone.scan(b"", b"\xff")) == wanted
+    assert len(wanted) == 140
+    alone.close()
+
+
+def test_a_change_that_one_copy_alone_has_goes(folders: list[Path]) -> None:
+    """Two copies went on without the third; what that one had more was acknowledged to nobody."""
+    journal = ZonedJournal(folders)
+    put(journal, "a")
+    journal.close()
+    alone = RocksJournal(folders[0] / "db")
+    batch = ZoneBatch()
+    batch.put(b"b", b"unacknowledged")
+    batch.seal(Position(1, 2))
+    write_changes(alone, batch.changes)
+    alone.close()
+    away = folders[0].with_name("away")
+    folders[0].rename(away)
+    journal = ZonedJournal(folders)
+    put(journal, "c")
+    journal.abandon()
+    left = [folder.parent.with_name(folder.parent.name + "-left") for folder in folders]
+    for source, target in zip([away, *folders[1:]], left, strict=True):
+        shutil.copytree(source, target)
+    journal = ZonedJournal(left)
+    all_serve(journal)
+    assert keys(journal) == ["a", "c"]
+    journal.close()
+    assert held_by(left[0]) == ["a", "c"]
+
+
+def test_one_copy_alone_is_refused_with_a_reason(folders: list[Path]) -> None:
+    journal = ZonedJournal(folders)
+    put(journal, "a")
+    journal.close()
+    shutil.rmtree(folders[0])
+    overwrite(folders[1])
+    with pytest.raises(StoreError, match="Of the 3 copies of the store 2 are needed") as refused:
+        ZonedJournal(folders)
+    assert str(folders[0]) in str(refused.value)
+    # The way out that the text names.
+    shutil.rmtree(folders[1])
+    shutil.copytree(folders[2], folders[1])
+    journal = ZonedJournal(folders)
+    assert keys(journal) == ["a"]
+    all_serve(journal)
+    journal.close()
+
+
+def test_a_copy_of_another_namespace_is_left_alone(folders: list[Path], tmp_path: Path) -> None:
+    others = [tmp_path / f"other-{name}" for name in "abc"]
+    other = ZonedJournal(others)
+    put(other, "theirs")
+    other.close()
+    journal = ZonedJournal(folders)
+    put(journal, "a")
+    journal.close()
+    journal = ZonedJournal([*folders[:2], others[2]])
+    until(lambda: "another namespace" in journal.zones()[2].reason)
+    put(journal, "b")
+    journal.close()
+    assert held_by(others[2]) == ["theirs"]
+
+
+def test_all_copies_of_a_served_namespace_gone_is_no_new_namespace(folders: list[Path]) -> None:
+    with pytest.raises(StoreError, match="2 are needed"):
+        ZonedJournal(folders, may_found=False)
+
+
+def test_random_faults_and_kills_lose_nothing_acknowledged(
+    tmp_path: Path, long_count: Callable[[int], int], counted: Callable[[str, str], None]
+) -> None:
+    """Any copy may go at any time, and the process too; two copies are whole at each start."""
+    rng = random.Random(20_261)
+    folders = [tmp_path / "0" / name for name in "abc"]
+    wanted: dict[str, bytes] = {}
+    unknown: dict[str, set[bytes | None]] = {}
+    lives, kills = long_count(LIVES), 0
+    for life in range(lives):
+        kills += 1
+        journal = ZonedJournal(folders, lag_seconds=0.5)
+        found = {key.decode(): value for key, value in journal.scan(b"", b"\xff")}
+        for key, outcomes in unknown.items():
+            assert found.get(key) in outcomes
+            if key in found:
+                wanted[key] = found[key]
+            else:
+                wanted.pop(key, None)
+        unknown = {}
+        assert found == wanted
+        all_serve(journal)
+        harmed: Member | None = None
+        before = 0
+        for step in range(40):
+            if rng.random() < 0.2 and (harmed is None or harmed.resilvers > before):
+                harmed = rng.choice(journal.members)
+                before = harmed.resilvers
+                _harm(rng, journal, harmed)
+            batch = journal.batch()
+            changes: dict[str, bytes | None] = {}
+            for _ in range(rng.randint(1, 20)):
+                key = f"k{rng.randint(0, 300):03}"
+                if rng.random() < 0.3:
+                    batch.delete(key.encode())
+                    changes[key] = None
+                else:
+                    batch.put(key.encode(), b"%d-%d" % (life, step))
+                    changes[key] = b"%d-%d" % (life, step)
+            journal.write(batch)
+            if step == 39:
+                unknown = {key: {wanted.get(key), value} for key, value in changes.items()}
+                break
+            journal.sync()
+            for key, value in changes.items():
+                if value is None:
+                    wanted.pop(key, None)
+                else:
+                    wanted[key] = value
+        fresh = [tmp_path / str(life + 1) / name for name in "abc"]
+        journal.abandon()
+        for source, target in zip(folders, fresh, strict=True):  # what a kill leaves
+            if source.exists():
+                shutil.copytree(source, target)
+        folders = fresh
+    counted(f"{lives} kills", f"{kills} kills")
+
+
+def _harm(rng: random.Random, journal: ZonedJournal, member: Member) -> None:
+    what = rng.randrange(4)
+    if what == 0:
+        shutil.rmtree(member.folder, ignore_errors=True)
+    elif what == 1:
+        overwrite(member.folder)
+    elif what == 2:
+        if member.journal is not None:
+            member.journal._failed = "no space left on device"
+    else:
+        journal.drop(member, "it failed")
