@@ -16,6 +16,7 @@ from pathlib import Path
 
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.topology.document import Place
+from isthmus.topology.identity import IdentityReference
 from isthmus.topology.kind import KINDS, SERVICE_BUS
 from isthmus.topology.ledger import LedgerOptions
 from isthmus.topology.pair.declaration import Pair
@@ -50,7 +51,7 @@ class NamespaceRef:
         alias: its name in this federation; part of message identities, so it stays once messages have moved.
         connection: reference to the connection string, or None with host.
         host: `name.servicebus.windows.net[:port]`, or empty with connection.
-        identity: which Azure identity opens the host, e.g. `default`; empty with connection.
+        identity: which Azure identity opens the host, as `IdentityReference` writes it, e.g. `default`; empty with connection.
         ca_file: PEM file of the authority that signed the namespace's certificate; empty for the system's own.
         transport_type: `amqp`, or `websockets`.
         kind: the connector that speaks to it.
@@ -85,6 +86,7 @@ class NamespaceRef:
         return replace(
             self,
             connection=self.connection.anchored(directory) if self.connection else None,
+            identity=str(IdentityReference.parse(self.identity).anchored(directory)) if self.identity else "",
             ca_file=str(directory / self.ca_file) if self.ca_file else "",
             settings=tuple((name, self._anchored(name, value, directory)) for name, value in self.settings),
         )
