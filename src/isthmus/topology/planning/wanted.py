@@ -22,7 +22,7 @@ from isthmus.topology.claim import claims
 from isthmus.topology.mailbox import with_mailboxes
 from isthmus.topology.model import Federation, Task
 from isthmus.topology.pattern import PATTERNS
-from isthmus.topology.state import EntityState, LogState, QueueState, SubscriptionState, TopicState
+from isthmus.topology.state import EntityState, LogState, PlainState, QueueState, SubscriptionState, TopicState
 
 __all__ = ["contradictions", "wanted", "wanted_of", "wanted_topics"]
 
@@ -48,7 +48,7 @@ def wanted_of(task: Task) -> Iterator[tuple[str, EntityState]]:
     """What one task wants at Service Bus namespaces. A task without routes needs no claim: no run moves it."""
     pattern = PATTERNS[task.pattern]
     for alias, entity in pattern.wanted(task):
-        if not isinstance(entity, LogState):
+        if not isinstance(entity, LogState | PlainState):
             for each in with_mailboxes(task, alias, with_canary(task, alias, entity)):
                 yield alias, each
     if next(pattern.routes(task), None) is not None:
