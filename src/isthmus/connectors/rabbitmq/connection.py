@@ -22,7 +22,6 @@ import socket
 import ssl
 import struct
 import time
-
 from typing import Any, NamedTuple, Protocol
 
 from isthmus.connectors.rabbitmq import table, wire
@@ -107,7 +106,7 @@ class Connection:
     def interest(self) -> int:
         """What to poll for."""
         wanted = 0 if self.is_paused else select.POLLIN
-        return wanted | (select.POLLOUT if self._rest or self._wants_write else 0)
+        return wanted | (select.POLLOUT if self._wants_write else 0)
 
     def deadline(self) -> float:
         """When `service` is due though nothing came."""
@@ -122,13 +121,18 @@ class Connection:
             return
         if is_ready and not self.is_paused:
             self._read(now)
+        self._beat(now)
+
+    def _beat(self, now: float) -> None:
         if self.error is not None or not self._heartbeat_seconds:
             return
         if self.is_paused:
             self._read_at = now
         elif now >= self._read_at + 2 * self._heartbeat_seconds:
             seconds = 2 * self._heartbeat_seconds
-            self.lose(ConnectionLostError(f"{self.place}: nothing came for {seconds} s; look whether the broker is reachable"))
+            self.lose(
+                ConnectionLostError(f"{self.place}: nothing came for {seconds} s; look whether the broker is reachable")
+            )
             return
         if now >= self._wrote_at + self._heartbeat_seconds / 2:
             self.write(wire.HEARTBEAT_FRAME)
@@ -144,11 +148,11 @@ class Connection:
 
     def flush(self) -> None:
         """Writes what is queued, as far as the socket takes it."""
-        if self._socket is None or self.error is not None or not (self._out or self._rest):
+        if self._socket is None or self.error is not None or self.is_written:
             return
         try:
             while True:
-                if not self._rest:
+                if not len(self._rest):
                     if not self._out:
                         break
                     data, self._out = b"".join(self._out), []
@@ -165,7 +169,7 @@ class Connection:
     @property
     def is_written(self) -> bool:
         """Whether nothing waits to be written."""
-        return not self._out and not self._rest
+        return not self._out and not len(self._rest)
 
     def lose(self, error: IsthmusError) -> None:
         """It is of no use any more."""
@@ -286,7 +290,9 @@ def dial(options: BrokerOptions) -> Connection:
         except TimeoutError:
             error = OperationTimeoutError(f"{place}: no answer within {CONNECT_SECONDS:g} s")
         except ssl.SSLError as failed:
-            error = ConnectionLostError(f"{place}: TLS failed: {failed.reason or failed}; look at ca_file and the certificates")
+            error = ConnectionLostError(
+                f"{place}: TLS failed: {failed.reason or failed}; look at ca_file and the certificates"
+            )
         except OSError as failed:
             error = ConnectionLostError(f"{place}: no connection: {failed}")
         except (struct.error, IndexError, ValueError) as failed:
@@ -349,9 +355,17 @@ def _shake_hands(peer: _Blocking, options: BrokerOptions, response: bytes, place
 
 
 def _start_ok(mechanism: str, response: bytes) -> bytes:
-    wanted = ("publisher_confirms", "basic.nack", "consumer_cancel_notify", "connection.blocked", "authentication_failure_close")
+    wanted = (
+        "publisher_confirms",
+        "basic.nack",
+        "consumer_cancel_notify",
+        "connection.blocked",
+        "authentication_failure_close",
+    )
     capabilities = table.encode([(name, b"t", b"\1") for name in wanted])
-    fields: list[Any] = [(name, *table.field_of(text)) for name, text in (("product", "isthmus"), ("platform", "Python"))]
+    fields: list[Any] = [
+        (name, *table.field_of(text)) for name, text in (("product", "isthmus"), ("platform", "Python"))
+    ]
     fields.append(("capabilities", b"F", capabilities))
     return table.encode(fields) + wire.short(mechanism) + wire.long_text(response) + wire.short("en_US")
 
@@ -400,5 +414,3 @@ class _Blocking:
             parts.append(data)
             size -= len(data)
         return b"".join(parts)
-
-

@@ -6,13 +6,13 @@ its owner knows that position, and neither sends it twice nor leaves it. What it
 source, and looks at redelivered messages only.
 
 Why no message is lost by it. Messages with one fingerprint hold the same in every byte: exchange, routing key, properties, headers, body.
-Each redelivery uses up one entry, those that are outstanding before those that are settled: of as many equal messages as the broker gives,
-as many are told.
+Each redelivery uses up one entry: of as many equal messages as were not acknowledged, as many are told. What was acknowledged shortly before
+the loss is known only where it has a message-id: another message that is marked as redelivered may be equal to it in all else.
 
 Invariants:
     I1. A message that was not marked as redelivered is always a new one.
     I2. Of an entry one message at most is taken for known.
-    I3. Nothing is known that was settled more than `REMEMBERED` messages before the loss.
+    I3. Of what has no message-id nothing is known that was settled before the loss, nor of anything what was settled more than `REMEMBERED` messages before the loss.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ class Entry(NamedTuple):
         tag: of its delivery in the present channel; 0: it was delivered in an earlier one.
         fingerprint: of what it holds.
         arrived_ms: wall time.
+        is_named: whether it has a message-id.
     """
 
     position: int
     tag: int
     fingerprint: int
     arrived_ms: int
+    is_named: bool = True
 
 
 class Delivered:
@@ -72,9 +74,10 @@ class Delivered:
         """Positions are settled: their tags, as far as they have one."""
         tags = []
         for entry in self._take(first, last):
-            self._settled.append(entry)
             if entry.tag:
                 tags.append(entry.tag)
+                if entry.is_named:
+                    self._settled.append(entry)
         return tags
 
     def take(self, first: int, last: int) -> list[Entry]:
@@ -107,14 +110,12 @@ class Delivered:
     def lost(self) -> None:
         """The connection is lost: what was delivered in it may come again."""
         before = [each for entries in self._known.values() for each in entries]
+        self._outstanding = {position: entry._replace(tag=0) for position, entry in self._outstanding.items()}
         self._known = {}
-        # Outstanding ones first: of equal messages the broker may have lost those that were settled.
-        for position, entry in list(self._outstanding.items()):
-            self._outstanding[position] = entry._replace(tag=0)
-        seen = set(self._outstanding)
-        entries = [*self._outstanding.values(), *sorted(before), *self._settled]
-        for entry in entries:
-            if entry.position not in seen or entry.position in self._outstanding:
-                self._known.setdefault(entry.fingerprint, deque()).append(entry._replace(tag=0))
+        seen: set[int] = set()
+        # Outstanding ones first: of equal messages the broker may have let go those that were settled.
+        for entry in (*self._outstanding.values(), *sorted(before), *self._settled):
+            if entry.position not in seen:
                 seen.add(entry.position)
+                self._known.setdefault(entry.fingerprint, deque()).append(entry._replace(tag=0))
         self._settled.clear()

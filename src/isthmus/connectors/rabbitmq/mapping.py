@@ -64,7 +64,12 @@ NOTE_PROPERTY = "isthmus-rabbitmq"
 EXCHANGE, ROUTING_KEY = "x-exchange", "x-routing-key"
 SHOWN = "amqp-"
 BROKER_HEADERS = frozenset({"x-delivery-count", "x-stream-offset"})
-SHORT_FIELDS = {"message_id": "message_id", "correlation_id": "correlation_id", "reply_to": "reply_to", "type": "subject"}
+SHORT_FIELDS = {
+    "message_id": "message_id",
+    "correlation_id": "correlation_id",
+    "reply_to": "reply_to",
+    "type": "subject",
+}
 """Short strings that are text in AMQP 1.0, and the properties that they become."""
 PERSISTENT = 2
 # What was made of properties is kept for the next messages that have the same.
@@ -90,7 +95,7 @@ class _Sections(NamedTuple):
     Attributes:
         header: the section, or nothing.
         annotations: the sender's, as encoded pairs.
-        count: of their keys and values.
+        keys: how many keys and values.
         others: properties and application properties.
         form: how the body stood in a message of AMQP 1.0, where it was no data section.
         footer: the section, or nothing.
@@ -98,7 +103,7 @@ class _Sections(NamedTuple):
 
     header: bytes = b""
     annotations: bytes = b""
-    count: int = 0
+    keys: int = 0
     others: bytes = b""
     form: str = ""
     footer: bytes = b""
@@ -108,7 +113,7 @@ def to_message(record: Record, position: int = 0, arrived_ms: int = 0) -> bytes:
     """The message of a record that stands at `position` and came at `arrived_ms` of wall time."""
     body, properties, exchange, routing_key = record
     made = _cached(properties) if len(properties) <= CACHED_BYTES else _sections(properties)
-    front, tail = _annotations(exchange, routing_key, made.annotations, made.count)
+    front, tail = _annotations(exchange, routing_key, made.annotations, made.keys)
     numbers = _NUMBERS(_SEQUENCE, position, _TIME, arrived_ms)
     if not made.form and not made.footer:
         return b"%b%b%b%b%b\0Su\xb0%b%b" % (made.header, front, numbers, tail, made.others, _U32(len(body)), body)
@@ -118,7 +123,9 @@ def to_message(record: Record, position: int = 0, arrived_ms: int = 0) -> bytes:
 @lru_cache(256)
 def _annotations(exchange: str, routing_key: str, others: bytes, count: int) -> tuple[bytes, bytes]:
     """The section of annotations before and behind position and time."""
-    tail = b"".join((_symbol(EXCHANGE), codec.encode(exchange), _symbol(ROUTING_KEY), codec.encode(routing_key), others))
+    tail = b"".join(
+        (_symbol(EXCHANGE), codec.encode(exchange), _symbol(ROUTING_KEY), codec.encode(routing_key), others)
+    )
     size = 4 + len(_SEQUENCE) + 8 + len(_TIME) + 8 + len(tail)
     return b"\0Sr\xd1" + struct.pack(">II", size, 8 + count), tail
 
@@ -149,7 +156,8 @@ def _sections_of(found: Properties) -> _Sections:
         parts.append(section.encode_map_section(section.APPLICATION_PROPERTIES, properties))
     annotations = decoded_map(amqp.get("annotations"))
     pairs = b"".join(
-        codec.encode(Symbol(name) if type(name) is str else name) + codec.encode(value) for name, value in annotations.items()
+        codec.encode(Symbol(name) if type(name) is str else name) + codec.encode(value)
+        for name, value in annotations.items()
     )
     footer = decoded_map(amqp.get("footer"))
     form = amqp.get("body")
@@ -176,7 +184,11 @@ def _properties_of(headers: Sequence[Field], amqp: dict[str, Any], note: dict[st
         properties = shown_table(headers, types if isinstance(types, dict) else {})
         return properties | decoded_map(amqp.get("hidden"))
     properties = shown_table(headers, {})
-    if len(properties) < len(headers) or NOTE_PROPERTY in properties or any(not _is_text(name) for name, _, _ in headers):
+    if (
+        len(properties) < len(headers)
+        or NOTE_PROPERTY in properties
+        or any(not _is_text(name) for name, _, _ in headers)
+    ):
         properties.pop(NOTE_PROPERTY, None)
         note["table"] = _text(table.encode(headers))
         return properties

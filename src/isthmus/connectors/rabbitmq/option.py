@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.message.copy_policy import CopyPolicy
+from isthmus.topology.kind.rabbitmq import RABBITMQ, addresses_of, rabbitmq_faults
 from isthmus.topology.reference import SecretReference
 
 __all__ = [
@@ -28,81 +29,37 @@ __all__ = [
     "read_target",
 ]
 
-_REFERENCE = "Reference: `env:NAME`, `file:/path#key` or `keyvault:vault/name`."
-_EXAMPLE = "env:NAME"
-PORT, TLS_PORT = 5672, 5671
+# The settings of a namespace of this kind (`isthmus.topology.kind`).
+BROKER = RABBITMQ.settings
+SHORT_BYTES = 255
 
-BROKER = (
-    Setting(
-        name="host",
-        kind=Kind.TEXT,
-        required=True,
-        example="rabbit-1.example.com:5671,rabbit-2.example.com:5671",
-        description="Addresses of the nodes, separated by commas; they are tried in turn. The port is 5672, with TLS 5671.",
-    ),
-    Setting(name="virtual_host", kind=Kind.TEXT, default="/", example="orders", description="The virtual host."),
-    Setting(
-        name="mechanism",
-        kind=Kind.CHOICE,
-        choices=("PLAIN", "EXTERNAL"),
-        default="PLAIN",
-        description="How to log in: by user name and password, or by the client's certificate.",
-    ),
-    Setting(name="username", kind=Kind.TEXT, default="", example="isthmus", description="With PLAIN: who."),
-    Setting(
-        name="password",
-        kind=Kind.REFERENCE,
-        secret=True,
-        default="",
-        example=_EXAMPLE,
-        description=f"With PLAIN: the password. {_REFERENCE}",
-    ),
-    Setting(name="tls", kind=Kind.BOOLEAN, default=False, example="true", description="Whether TLS is used."),
-    Setting(
-        name="ca_file",
-        kind=Kind.PATH,
-        default="",
-        example="rabbitmq/ca.pem",
-        description="With TLS: certificates to trust instead of the system's.",
-    ),
-    Setting(
-        name="certificate_file",
-        kind=Kind.PATH,
-        default="",
-        example="rabbitmq/client.pem",
-        description="With TLS: this client's certificate, PEM.",
-    ),
-    Setting(
-        name="key_file",
-        kind=Kind.PATH,
-        default="",
-        example="rabbitmq/client-key.pem",
-        description="With TLS: its private key, PEM.",
-    ),
-    Setting(
-        name="key_password",
-        kind=Kind.REFERENCE,
-        secret=True,
-        default="",
-        example=_EXAMPLE,
-        description=f"The password of the private key. {_REFERENCE}",
-    ),
-    Setting(
-        name="heartbeat_seconds",
-        kind=Kind.INTEGER,
-        default=20,
-        minimum=1,
-        maximum=600,
-        description="A connection over which nothing came for twice as long is lost.",
-    ),
+_TYPE = Setting(
+    name="entity_type",
+    kind=Kind.CHOICE,
+    choices=("queue", "topic"),
+    default="queue",
+    description="What `entity` is: a queue, or an exchange.",
 )
-
 SOURCE = Spec(
     "rabbitmq source",
     "Options of a RabbitMQ source.",
     (
         *BROKER,
-        Setting(name="queue", kind=Kind.TEXT, required=True, example="orders", description="The queue."),
+        Setting(
+            name="entity",
+            kind=Kind.TEXT,
+            required=True,
+            example="orders",
+            description="The queue; with entity_type=topic the exchange, of which the queue that `subscription` names is read.",
+        ),
+        _TYPE,
+        Setting(
+            name="subscription",
+            kind=Kind.TEXT,
+            default="",
+            example="orders-isthmus",
+            description="With entity_type=topic: the queue, which is bound to the exchange.",
+        ),
         Setting(
             name="prefetch",
             kind=Kind.INTEGER,
@@ -120,7 +77,7 @@ SOURCE = Spec(
             "exclusive where the route keeps order.",
         ),
         Setting(
-            name="dead_letter_queue",
+            name="dead_letters",
             kind=Kind.TEXT,
             default="",
             description="Where messages go that are set aside, with the reason in headers; published with a confirm before the message is "
@@ -141,14 +98,18 @@ TARGET = Spec(
     (
         *BROKER,
         Setting(
-            name="queue", kind=Kind.TEXT, default="", example="orders", description="The queue; either this or exchange."
+            name="entity",
+            kind=Kind.TEXT,
+            required=True,
+            example="orders",
+            description="The queue; with entity_type=topic the exchange to publish to.",
         ),
-        Setting(name="exchange", kind=Kind.TEXT, default="", example="orders", description="The exchange to publish to."),
+        _TYPE,
         Setting(
             name="routing_key",
             kind=Kind.TEXT,
             default="",
-            description="With exchange: the routing key of every copy. Empty: the one that the message had at RabbitMQ, else its subject.",
+            description="With entity_type=topic: the routing key of every copy. Empty: the one that the message had at RabbitMQ, else its subject.",
         ),
         Setting(
             name="max_message_bytes",
@@ -165,6 +126,13 @@ TARGET = Spec(
             minimum=1,
             maximum=3600,
             description="How long the broker may confirm nothing that was sent before the connection is given up.",
+        ),
+        Setting(
+            name="duplicates",
+            kind=Kind.CHOICE,
+            choices=("auto", "origin", "message-id", "allow"),
+            default="auto",
+            description="Without effect: RabbitMQ suppresses no duplicates.",
         ),
         Setting(
             name="origin",
@@ -226,39 +194,38 @@ class BrokerOptions:
     key_file: str = ""
     key_password: str = ""
     heartbeat_seconds: int = 20
+    management: str = ""
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Hosts and ports.
-
-        Raises:
-            ValueError: a port is none.
-        """
-        found = []
-        for each in self.host.split(","):
-            host, colon, port = each.strip().rpartition(":")
-            if not colon or port.endswith("]"):
-                host, port = each.strip(), str(TLS_PORT if self.tls else PORT)
-            found.append((host.strip("[]"), int(port)))
-        return found
+        """Hosts and ports."""
+        return addresses_of(self.host, self.tls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions(BrokerOptions):
     """Options of a source."""
 
-    queue: str
+    entity: str
+    entity_type: str = "queue"
+    subscription: str = ""
     prefetch: int = 2000
     consumer: str = "auto"
-    dead_letter_queue: str = ""
+    dead_letters: str = ""
     dead_letter_exchange: bool = False
+
+    @property
+    def queue(self) -> str:
+        """What is read."""
+        return self.subscription if self.entity_type == "topic" else self.entity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOptions(BrokerOptions):
     """Options of a target."""
 
-    queue: str = ""
-    exchange: str = ""
+    entity: str
+    entity_type: str = "queue"
+    duplicates: str = "auto"
     routing_key: str = ""
     max_message_bytes: int = 0
     stall_seconds: float = 25.0
@@ -271,9 +238,9 @@ class TargetOptions(BrokerOptions):
     policy: str = ""
 
     @property
-    def entity(self) -> str:
-        """The queue, or the exchange."""
-        return self.queue or self.exchange
+    def exchange(self) -> str:
+        """What is published to; empty: the default exchange, which routes to the queue."""
+        return self.entity if self.entity_type == "topic" else ""
 
 
 Options = TypeVar("Options", bound=BrokerOptions)
@@ -302,49 +269,35 @@ def _read(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Option
     values = {name: str(value) if isinstance(value, SecretReference) else value for name, value in values.items()}
     known = {each.name for each in fields(kind)}
     made = kind(**{name: value for name, value in values.items() if name in known})
-    faults = [Fault(f"{spec.name}: {message}", hint) for message, hint in (*_broker_faults(made), *_entity_faults(made))]
+    faults = [
+        Fault(f"{spec.name}: {message}", hint) for message, hint in (*_broker_faults(made), *_entity_faults(made))
+    ]
     if faults:
         raise ConfigError(faults)
     return made
 
 
 def _broker_faults(made: BrokerOptions) -> Iterator[tuple[str, str]]:
-    try:
-        if any(not host or not 0 < port < 65536 for host, port in made.addresses()):
-            raise ValueError
-    except ValueError:
-        yield f"host={made.host} is no list of addresses", "write host=rabbit-1.example.com:5672"
-    if made.mechanism == "PLAIN":
-        for name, example in (("username", "NAME"), ("password", _EXAMPLE)):
-            if not getattr(made, name):
-                yield f"PLAIN needs {name}", f"write {name}={example}"
-    else:
-        if made.username or made.password:
-            yield "username and password need PLAIN", "remove them, or write mechanism=PLAIN"
-        if not made.certificate_file:
-            yield "EXTERNAL needs certificate_file", "write certificate_file=client.pem and key_file=client-key.pem"
-    files = next((name for name in ("ca_file", "certificate_file", "key_file") if getattr(made, name)), "")
-    if files and not made.tls:
-        yield f"{files} needs TLS", "write tls=true"
-    if bool(made.certificate_file) != bool(made.key_file):
-        yield "certificate_file and key_file go together", "write both or none"
+    values = {each.name: getattr(made, each.name) for each in BROKER}
+    for _, message, hint in rabbitmq_faults(values, lambda name, value: f"{name}={value}"):
+        yield message, hint
 
 
 def _entity_faults(made: BrokerOptions) -> Iterator[tuple[str, str]]:
     if isinstance(made, SourceOptions):
-        yield from _too_long("queue", made.queue)
-        yield from _too_long("dead_letter_queue", made.dead_letter_queue)
-        if made.dead_letter_queue == made.queue:
-            yield "dead_letter_queue is the queue itself", "write another queue"
-        if made.dead_letter_queue and made.dead_letter_exchange:
-            yield "dead_letter_queue and dead_letter_exchange exclude each other", "write one of them"
-    if isinstance(made, TargetOptions):
-        for name in ("queue", "exchange", "routing_key"):
+        for name in ("entity", "subscription", "dead_letters"):
             yield from _too_long(name, getattr(made, name))
-        if bool(made.queue) == bool(made.exchange):
-            yield "a target is a queue or an exchange", "write queue=NAME or exchange=NAME, and not both"
-        if made.routing_key and not made.exchange:
-            yield "routing_key needs exchange", "write exchange=NAME, or remove routing_key"
+        if (made.entity_type == "topic") != bool(made.subscription):
+            yield "entity_type=topic and subscription go together", "write subscription=QUEUE with entity_type=topic"
+        if made.dead_letters and made.dead_letters == made.queue:
+            yield "dead_letters is the queue itself", "write another queue"
+        if made.dead_letters and made.dead_letter_exchange:
+            yield "dead_letters and dead_letter_exchange exclude each other", "write one of them"
+    if isinstance(made, TargetOptions):
+        for name in ("entity", "routing_key"):
+            yield from _too_long(name, getattr(made, name))
+        if made.routing_key and made.entity_type != "topic":
+            yield "routing_key needs an exchange", "write entity_type=topic, or remove routing_key"
         if made.origin and "/" not in made.origin:
             yield "origin has no alias", "write alias/entity"
         try:
@@ -354,5 +307,5 @@ def _entity_faults(made: BrokerOptions) -> Iterator[tuple[str, str]]:
 
 
 def _too_long(name: str, value: str) -> Iterator[tuple[str, str]]:
-    if len(value.encode()) > 255:
-        yield f"{name} has {len(value.encode())} bytes; RabbitMQ takes 255", "write a shorter name"
+    if len(value.encode()) > SHORT_BYTES:
+        yield f"{name} has {len(value.encode())} bytes; RabbitMQ takes {SHORT_BYTES}", "write a shorter name"

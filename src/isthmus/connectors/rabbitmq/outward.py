@@ -64,12 +64,13 @@ def _to_record(message: bytes, user: bytes) -> Record:
     properties = section.decode_map(message, found.application_properties)
     rabbit = json_object(properties.pop(NOTE_PROPERTY)) if type(properties.get(NOTE_PROPERTY)) is str else {}
     raw = _raw(rabbit.get("raw"))
-    exchange, routing_key = _annotations(message, found.message_annotations, note)
+    fields = section.decode_properties(message, found.properties)
+    exchange, routing_key = _annotations(message, found.message_annotations, fields.get("subject"), note)
     body = _body(message, found.body, note)
     if raw is not None and not properties:
         return Record(body, raw, exchange, routing_key)
     values: dict[str, Any] = {}
-    shown = _fields(section.decode_properties(message, found.properties), user, values, note)
+    shown = _fields(fields, user, values, note)
     headers = _headers(properties, rabbit, shown, note)
     _header(message, found.header, rabbit, values)
     _noted(rabbit, values)
@@ -80,13 +81,13 @@ def _to_record(message: bytes, user: bytes) -> Record:
     return Record(body, props.write(Properties(**values, headers=tuple(headers))), exchange, routing_key)
 
 
-def _annotations(message: bytes, where: tuple[int, int], note: dict[str, Any]) -> tuple[str, str]:
-    """Exchange and routing key that a message of RabbitMQ had; the sender's other annotations are noted."""
+def _annotations(message: bytes, where: tuple[int, int], subject: Any, note: dict[str, Any]) -> tuple[str, str]:
+    """Exchange and routing key that a message of RabbitMQ had, else its subject; the sender's other annotations are noted."""
     kept = {name: value for name, value in section.decode_map(message, where).items() if name not in BROKER_ANNOTATIONS}
-    place = kept.pop(EXCHANGE, ""), kept.pop(ROUTING_KEY, "")
+    exchange, routing_key = kept.pop(EXCHANGE, None), kept.pop(ROUTING_KEY, subject)
     if kept:
         note["annotations"] = _text(codec.encode(kept))
-    return _short(place[0]), _short(place[1])
+    return _short(exchange), _short(routing_key)
 
 
 def _short(value: Any) -> str:

@@ -162,7 +162,7 @@ class BrokerPool:
 
     def _leave(self, now: float) -> None:
         """A connection has left when the broker has answered its close, or broken it."""
-        for connection in [each for each in self._leaving]:
+        for connection in list(self._leaving):
             connection.is_paused = False
             connection.flush()
             connection.service(now)

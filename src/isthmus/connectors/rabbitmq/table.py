@@ -24,7 +24,22 @@ __all__ = ["Field", "TableError", "decode", "encode", "field_of", "is_exact", "n
 Field = tuple[str, bytes, bytes]
 """Name, the type's one byte, the value's bytes."""
 
-_SIZES = {b"t": 1, b"b": 1, b"B": 1, b"s": 2, b"u": 2, b"I": 4, b"i": 4, b"l": 8, b"L": 8, b"f": 4, b"d": 8, b"D": 5, b"T": 8, b"V": 0}
+_SIZES = {
+    b"t": 1,
+    b"b": 1,
+    b"B": 1,
+    b"s": 2,
+    b"u": 2,
+    b"I": 4,
+    b"i": 4,
+    b"l": 8,
+    b"L": 8,
+    b"f": 4,
+    b"d": 8,
+    b"D": 5,
+    b"T": 8,
+    b"V": 0,
+}
 _SIZES |= {b"U": 2}
 _SIZED = (b"S", b"x", b"A", b"F")
 _U32 = struct.Struct(">I")

@@ -155,7 +155,9 @@ def qos(channel: int, count: int) -> bytes:
     return method(channel, M.BASIC_QOS, struct.pack(">IHB", 0, count, 0))
 
 
-def consume(channel: int, queue: str, tag: str, *, exclusive: bool, arguments: Mapping[str, object] | None = None) -> bytes:
+def consume(
+    channel: int, queue: str, tag: str, *, exclusive: bool, arguments: Mapping[str, object] | None = None
+) -> bytes:
     """Begins to consume, with acknowledgements."""
     fields = table.encode([(name, *table.field_of(value)) for name, value in (arguments or {}).items()])
     flags = _EXCLUSIVE if exclusive else 0
