@@ -205,6 +205,12 @@ class RabbitServer:
                 return True
         return False
 
+    @property
+    def process_id(self) -> int:
+        """Of the node."""
+        assert self._process is not None
+        return self._process.pid
+
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         """Ends it."""
         process, self._process = self._process, None

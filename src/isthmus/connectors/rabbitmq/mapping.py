@@ -40,16 +40,13 @@ from isthmus.amqp.codec import CodecError
 from isthmus.amqp.types import Symbol, Timestamp, UByte, UInt
 from isthmus.connectors.rabbitmq import property as props
 from isthmus.connectors.rabbitmq import table
+from isthmus.connectors.rabbitmq.frequent import NUMBERS_BYTES, SEQUENCE, TIME, sections_of
+from isthmus.connectors.rabbitmq.name import AMQP_HEADER, BROKER_HEADERS, EXCHANGE, NOTE_PROPERTY, ROUTING_KEY
 from isthmus.connectors.rabbitmq.property import Properties, Record
 from isthmus.connectors.rabbitmq.table import Field, TableError
 
 __all__ = [
-    "AMQP_HEADER",
-    "EXCHANGE",
-    "NOTE_PROPERTY",
-    "ROUTING_KEY",
     "SHORT_FIELDS",
-    "SHOWN",
     "UNREADABLE",
     "decoded_map",
     "is_body",
@@ -58,12 +55,6 @@ __all__ = [
     "to_message",
 ]
 
-AMQP_HEADER = "isthmus-amqp"
-NOTE_PROPERTY = "isthmus-rabbitmq"
-# As RabbitMQ's own AMQP 1.0 names them.
-EXCHANGE, ROUTING_KEY = "x-exchange", "x-routing-key"
-SHOWN = "amqp-"
-BROKER_HEADERS = frozenset({"x-delivery-count", "x-stream-offset"})
 SHORT_FIELDS = {
     "message_id": "message_id",
     "correlation_id": "correlation_id",
@@ -79,9 +70,7 @@ AMQP_PRIORITY = 4
 """The priority of a message that names none (OASIS AMQP 1.0 part 3, 3.2.1)."""
 UNREADABLE = (CodecError, TableError, IndexError, KeyError, ValueError, TypeError, struct.error, ArithmeticError)
 
-_SEQUENCE = b"\xa3\x15x-opt-sequence-number\x81"
-_TIME = b"\xa3\x13x-opt-enqueued-time\x83"
-_NUMBERS = struct.Struct(f">{len(_SEQUENCE)}sq{len(_TIME)}sq").pack
+_NUMBERS = struct.Struct(f">{len(SEQUENCE)}sq{len(TIME)}sq").pack
 _U32 = struct.Struct(">I").pack
 
 
@@ -112,12 +101,18 @@ class _Sections(NamedTuple):
 def to_message(record: Record, position: int = 0, arrived_ms: int = 0) -> bytes:
     """The message of a record that stands at `position` and came at `arrived_ms` of wall time."""
     body, properties, exchange, routing_key = record
+    try:
+        frequent = sections_of(properties)
+    except (IndexError, struct.error):
+        frequent = None  # it is cut off
+    numbers = _NUMBERS(SEQUENCE, position, TIME, arrived_ms)
+    if frequent is not None:
+        front, tail = _annotations(exchange, routing_key, b"", 0)
+        return b"%b%b%b%b%b\0Su\xb0%b%b" % (frequent[0], front, numbers, tail, frequent[1], _U32(len(body)), body)
     made = _cached(properties) if len(properties) <= CACHED_BYTES else _sections(properties)
     front, tail = _annotations(exchange, routing_key, made.annotations, made.keys)
-    numbers = _NUMBERS(_SEQUENCE, position, _TIME, arrived_ms)
-    if not made.form and not made.footer:
-        return b"%b%b%b%b%b\0Su\xb0%b%b" % (made.header, front, numbers, tail, made.others, _U32(len(body)), body)
-    return b"%b%b%b%b%b%b%b" % (made.header, front, numbers, tail, made.others, _body(body, made.form), made.footer)
+    stated = b"\0Su\xb0%b%b" % (_U32(len(body)), body) if not made.form else _body(body, made.form)
+    return b"".join((made.header, front, numbers, tail, made.others, stated, made.footer))
 
 
 @lru_cache(256)
@@ -126,7 +121,7 @@ def _annotations(exchange: str, routing_key: str, others: bytes, count: int) -> 
     tail = b"".join(
         (_symbol(EXCHANGE), codec.encode(exchange), _symbol(ROUTING_KEY), codec.encode(routing_key), others)
     )
-    size = 4 + len(_SEQUENCE) + 8 + len(_TIME) + 8 + len(tail)
+    size = 4 + NUMBERS_BYTES + len(tail)
     return b"\0Sr\xd1" + struct.pack(">II", size, 8 + count), tail
 
 
@@ -179,10 +174,11 @@ def _amqp_note(headers: Sequence[Field]) -> dict[str, Any]:
 
 def _properties_of(headers: Sequence[Field], amqp: dict[str, Any], note: dict[str, Any]) -> dict[str, Any]:
     if amqp:
-        shown, types = _strings(amqp.get("shown")), amqp.get("types")
+        shown, types = _strings(amqp.get("shown")), _object(amqp.get("types"))
         headers = [each for each in headers if each[0] != AMQP_HEADER and each[0] not in shown]
-        properties = shown_table(headers, types if isinstance(types, dict) else {})
-        return properties | decoded_map(amqp.get("hidden"))
+        properties = shown_table(headers, types) | decoded_map(amqp.get("hidden"))
+        _note_inexact([each for each in headers if each[0] not in types], note)
+        return properties
     properties = shown_table(headers, {})
     if (
         len(properties) < len(headers)
@@ -192,10 +188,15 @@ def _properties_of(headers: Sequence[Field], amqp: dict[str, Any], note: dict[st
         properties.pop(NOTE_PROPERTY, None)
         note["table"] = _text(table.encode(headers))
         return properties
+    _note_inexact(headers, note)
+    return properties
+
+
+def _note_inexact(headers: Sequence[Field], note: dict[str, Any]) -> None:
+    """Notes the fields that their values do not tell."""
     inexact = {name: _text(kind + raw) for name, kind, raw in headers if not table.is_exact(kind, raw)}
     if inexact:
         note["headers"] = inexact
-    return properties
 
 
 def shown_table(headers: Sequence[Field], types: dict[str, Any]) -> dict[str, Any]:
@@ -313,7 +314,7 @@ def json_object(text: bytes | str) -> dict[str, Any]:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return _object(found)
 
 
 def decoded_map(text: Any) -> dict[Any, Any]:
@@ -325,6 +326,10 @@ def decoded_map(text: Any) -> dict[Any, Any]:
     except Exception:  # noqa: BLE001 - I3
         return {}
     return dict(found) if isinstance(found, dict) else {}
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _strings(value: Any) -> frozenset[str]:

@@ -16,28 +16,23 @@ from isthmus.amqp import codec, section
 from isthmus.amqp.codec import CodecError
 from isthmus.connectors.rabbitmq import property as props
 from isthmus.connectors.rabbitmq import table
+from isthmus.connectors.rabbitmq.frequent import to_frequent
 from isthmus.connectors.rabbitmq.mapping import (
-    AMQP_HEADER,
     AMQP_PRIORITY,
-    EXCHANGE,
-    NOTE_PROPERTY,
     PERSISTENT,
-    ROUTING_KEY,
     SHORT_FIELDS,
-    SHOWN,
     TTL_MAX_MS,
     UNREADABLE,
     json_object,
     shown_table,
 )
+from isthmus.connectors.rabbitmq.name import AMQP_HEADER, EXCHANGE, NOTE_PROPERTY, ROUTING_HEADERS, ROUTING_KEY, SHOWN
 from isthmus.connectors.rabbitmq.property import Properties, Record
 from isthmus.connectors.rabbitmq.table import Field, TableError
 from isthmus.message.name import BROKER_ANNOTATIONS
 
 __all__ = ["to_record"]
 
-# RabbitMQ routes by these ("Sender-selected Distribution").
-ROUTING_HEADERS = frozenset({"CC", "BCC"})
 _SHORT_BYTES = 255
 _FIELD_OF = {field: name for name, field in SHORT_FIELDS.items()}
 
@@ -49,7 +44,7 @@ def to_record(message: bytes, user: str = "") -> Record:
         CodecError: it is no message, or cannot be one of AMQP 0-9-1.
     """
     try:
-        return _to_record(message, user.encode())
+        return to_frequent(message) or _to_record(message, user.encode())
     except TableError as error:
         raise CodecError(str(error)) from None
     except CodecError:
