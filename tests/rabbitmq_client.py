@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from isthmus.connectors.rabbitmq import table, wire
 from isthmus.connectors.rabbitmq.property import Record
@@ -55,7 +55,7 @@ class RabbitClient:
         self._send(1, M.CONFIRM_SELECT, b"\0")
         self._wait(M.CONFIRM_SELECT_OK)
 
-    def __enter__(self) -> RabbitClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

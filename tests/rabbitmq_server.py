@@ -267,7 +267,8 @@ class RabbitServer:
         with self._lock:
             for _ in range(2):
                 counter = self._counting()
-                assert counter.stdin is not None and counter.stdout is not None
+                assert counter.stdin is not None
+                assert counter.stdout is not None
                 with suppress(OSError):
                     counter.stdin.write(f"{name}\n")
                     counter.stdin.flush()

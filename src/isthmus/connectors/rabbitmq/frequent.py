@@ -14,6 +14,7 @@ import struct
 from functools import lru_cache
 
 from isthmus.amqp import section
+from isthmus.amqp.codec import value_end
 from isthmus.connectors.rabbitmq.name import AMQP_HEADER, EXCHANGE, NOTE_PROPERTY, ROUTING_HEADERS, ROUTING_KEY
 from isthmus.connectors.rabbitmq.property import Record
 from isthmus.message.name import BROKER_ANNOTATIONS
@@ -114,7 +115,7 @@ def sections_of(raw: bytes) -> tuple[bytes, bytes] | None:
     if not count:
         return header, own
     joined = b"".join(fields[:count])
-    if not joined.isascii() and not _is_text(fields):
+    if not _is_text(fields):
         return None
     if len(joined) < 255:
         return header, b"\0Ss\xc0%c%c%b%b" % (len(joined) + 1, count, joined, own)
@@ -331,7 +332,7 @@ def _place(pairs: bytes) -> tuple[str, str] | None:
 def _count(pairs: bytes) -> int:
     at = count = 0
     while at < len(pairs):
-        at = section.value_end(pairs, at)
+        at = value_end(pairs, at)
         count += 1
     return count
 

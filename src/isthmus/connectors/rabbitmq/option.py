@@ -20,11 +20,13 @@ from isthmus.topology.kind.rabbitmq import RABBITMQ, addresses_of, rabbitmq_faul
 from isthmus.topology.reference import SecretReference
 
 __all__ = [
+    "ADMINISTRATION",
     "SOURCE",
     "TARGET",
     "BrokerOptions",
     "SourceOptions",
     "TargetOptions",
+    "read_broker",
     "read_source",
     "read_target",
 ]
@@ -177,6 +179,7 @@ TARGET = Spec(
         ),
     ),
 )
+ADMINISTRATION = Spec("rabbitmq broker", "Options of a broker's administration.", BROKER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +198,8 @@ class BrokerOptions:
     key_password: str = ""
     heartbeat_seconds: int = 20
     management: str = ""
+    queue_type: str = "quorum"
+    exchange_type: str = "topic"
 
     def addresses(self) -> list[tuple[str, int]]:
         """Hosts and ports."""
@@ -262,6 +267,15 @@ def read_target(options: Mapping[str, str]) -> TargetOptions:
         ConfigError: with a fault for each option that is unknown, malformed or missing.
     """
     return _read(TARGET, TargetOptions, options)
+
+
+def read_broker(options: Mapping[str, str]) -> BrokerOptions:
+    """The options of an administration or a look.
+
+    Raises:
+        ConfigError: with a fault for each option that is unknown, malformed or missing.
+    """
+    return _read(ADMINISTRATION, BrokerOptions, options)
 
 
 def _read(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Options:

@@ -158,5 +158,19 @@ RABBITMQ = NamespaceKind(
             description="The management plugin's address, by which queues, exchanges and bindings are looked at and made. Empty: nothing is "
             "made, and what a route needs has to be there.",
         ),
+        Setting(
+            name="queue_type",
+            kind=Kind.CHOICE,
+            choices=("quorum", "classic"),
+            default="quorum",
+            description="Of queues that `apply` makes.",
+        ),
+        Setting(
+            name="exchange_type",
+            kind=Kind.CHOICE,
+            choices=("topic", "fanout", "headers"),
+            default="topic",
+            description="Of exchanges that `apply` makes.",
+        ),
     ),
 )

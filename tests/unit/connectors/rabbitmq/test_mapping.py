@@ -248,7 +248,6 @@ def said(message: bytes) -> dict[str, Any]:
     found = section.locate(message)
     annotations = section.decode_map(message, found.message_annotations)
     header = section.decode_header(message, found.header)
-    typed = lambda each: (type(each), codec.encode(each))  # noqa: E731
     return {
         "annotations": {
             name: typed(value)
@@ -264,6 +263,11 @@ def said(message: bytes) -> dict[str, Any]:
         "body": body_of(message, found.body),
         "footer": section.decode_map(message, found.footer),
     }
+
+
+def typed(value: Any) -> tuple[type, bytes]:
+    """A value that equals only one of its own type."""
+    return type(value), codec.encode(value)
 
 
 def body_of(message: bytes, where: tuple[int, int]) -> Any:
