@@ -45,14 +45,16 @@ _PACKAGES = (
     "libsctp1",
     "libtinfo6",
 )
-# Answers `NAME` with how many messages a queue has, ready and unacknowledged; -1: there is none.
+# Answers `NAME` with how many messages a queue has, ready and unacknowledged, as the queue itself counts; below 0: it cannot be told.
 _COUNTER = """
 N = list_to_atom(hd(init:get_plain_arguments())),
+C = fun(classic, Q) -> case rpc:call(N, rabbit_amqqueue, info, [Q, [messages_ready, messages_unacknowledged]]) of
+    [{_, X}, {_, Y}] when is_integer(X), is_integer(Y) -> X + Y; _ -> -2 end;
+  (quorum, Q) -> P = rpc:call(N, amqqueue, get_pid, [Q]),
+    case rpc:call(N, ra, consistent_query, [P, fun rabbit_fifo:query_messages_total/1]) of {ok, X, _} when is_integer(X) -> X; _ -> -2 end end,
 F = fun(G) -> case io:get_line("") of eof -> init:stop(); L ->
-  Q = list_to_binary(string:trim(L)),
-  A = rpc:call(N, rabbit_amqqueue, lookup, [{resource, <<"/">>, queue, Q}]),
-  R = case A of {ok, B} -> case rpc:call(N, rabbit_amqqueue, info, [B, [messages_ready, messages_unacknowledged]]) of
-        [{_, X}, {_, Y}] when is_integer(X), is_integer(Y) -> X + Y; _ -> -2 end; {error, not_found} -> -1; _ -> -2 end,
+  R = case rpc:call(N, rabbit_amqqueue, lookup, [{resource, <<"/">>, queue, list_to_binary(string:trim(L))}]) of
+    {ok, Q} -> case rpc:call(N, amqqueue, get_type, [Q]) of rabbit_quorum_queue -> C(quorum, Q); _ -> C(classic, Q) end; _ -> -1 end,
   io:format("~b~n", [R]), G(G) end end, F(F).
 """
 
@@ -263,7 +265,7 @@ class RabbitServer:
         return name
 
     def messages(self, name: str) -> int:
-        """How many messages a queue of the first virtual host has, unacknowledged ones included; -1 where it cannot be told."""
+        """How many messages a queue of the first virtual host has, unacknowledged ones included; below 0 where it cannot be told."""
         with self._lock:
             for _ in range(2):
                 counter = self._counting()
