@@ -240,6 +240,14 @@ class RabbitServer:
 
     # ---- its administration
 
+    def control(self, *arguments: str) -> None:
+        """Runs `rabbitmqctl`."""
+        command = [str(self._scripts / "rabbitmqctl"), "--node", self.name, *arguments]
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=START_SECONDS, check=False
+        )
+        assert done.returncode == 0, done.stderr + done.stdout
+
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """A call of the HTTP API."""
         connection = HTTPConnection("127.0.0.1", self.management_port, timeout=30)

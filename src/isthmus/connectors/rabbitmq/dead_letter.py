@@ -104,13 +104,14 @@ class DeadLetters:
         """Delivery tags at the source whose copies are confirmed, or why none is."""
         if which not in (M.BASIC_ACK, M.BASIC_NACK):
             return ()
-        number, multiple = struct.unpack_from(">Q?", arguments)
+        number, bits = struct.unpack_from(">QB", arguments)
         if which == M.BASIC_NACK:
             return ServerBusyError(
                 f"queue '{self._queue}' takes no dead letters: RabbitMQ refused one; look whether it is full"
             )
-        numbers = [each for each in self._waiting if each <= number] if multiple else [number]
-        return [self._waiting.pop(each) for each in numbers if each in self._waiting]
+        numbers = [each for each in self._waiting if each <= number] if bits & 1 else [number]
+        tags = [self._waiting.pop(each) for each in numbers if each in self._waiting]
+        return [tag for tag in tags if tag]
 
     def returned(self, arguments: bytes) -> IsthmusError:
         """A copy came back: there is no such queue any more."""
@@ -118,6 +119,10 @@ class DeadLetters:
         if code == NO_ROUTE:
             return EntityNotFoundError(self._queue)
         return ClosedByBrokerError("", place=f"queue '{self._queue}'", reply_code=code, reply_text=text)
+
+    def detach(self) -> None:
+        """The channel of the deliveries is gone: their originals come again, and are set aside again."""
+        self._waiting = dict.fromkeys(self._waiting, 0)
 
     def lost(self) -> None:
         """The connection is lost: what has no confirm comes again."""

@@ -1,8 +1,8 @@
 """What a source has given to its owner, and how it is found again when the broker delivers it again.
 
 What it is: positions, delivery tags and fingerprints. RabbitMQ numbers no messages, and after a lost connection it delivers everything
-again that was not acknowledged, marked as redelivered. Such a message is recognised by what it holds, and told by the position that it had:
-its owner knows that position, and neither sends it twice nor leaves it. What it is not: a duplicate detection: it lives as long as the
+again that was not acknowledged, marked as redelivered. Such a message is recognised by what it holds: where its position is outstanding, its
+new tag acknowledges it; where it was settled meanwhile, it is acknowledged at once. What it is not: a duplicate detection: it lives as long as the
 source, and looks at redelivered messages only.
 
 Why no message is lost by it. Messages with one fingerprint hold the same in every byte: exchange, routing key, properties, headers, body.
@@ -34,14 +34,12 @@ class Entry(NamedTuple):
         position: by which.
         tag: of its delivery in the present channel; 0: it was delivered in an earlier one.
         fingerprint: of what it holds.
-        arrived_ms: wall time.
         is_named: whether it has a message-id.
     """
 
     position: int
     tag: int
     fingerprint: int
-    arrived_ms: int
     is_named: bool = True
 
 
@@ -69,6 +67,13 @@ class Delivered:
         if not found:
             del self._known[fingerprint]
         return entry
+
+    def attach(self, position: int, tag: int) -> bool:
+        """A known message came again; whether it is still outstanding."""
+        entry = self._outstanding.get(position)
+        if entry is not None:
+            self._outstanding[position] = entry._replace(tag=tag)
+        return entry is not None
 
     def settle(self, first: int, last: int) -> list[int]:
         """Positions are settled: their tags, as far as they have one."""

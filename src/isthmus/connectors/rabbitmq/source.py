@@ -8,7 +8,8 @@ Credit. Quorum queues take no change of a consumer's prefetch, so that the prefe
 until there is credit again, or goes back with the connection. Where it is more than `KEPT_BYTES`, nothing more is read.
 
 Order. What is given back is delivered again: by a classic queue where it stood, by a quorum queue in the order in which it comes back. An
-ordered source therefore ends its consumer first, and then gives back what it was told to and what it kept, in the order of delivery.
+ordered source therefore gives back everything at once, by the end of its channel; what it is not to give back is recognised when it comes
+again (`delivered`), and told to nobody.
 
 Invariants:
     I1. Nothing is given beyond the credit.
@@ -91,8 +92,7 @@ class RabbitSource(End):
         self._ready_bytes = 0
         self._credit = 0
         self._is_draining = False
-        self._is_consuming = self._is_cancelling = False
-        self._returning: list[int] = []  # tags that go back when the consumer has ended
+        self._is_consuming = self._is_recalling = False
         self._was_told = self._has_told_end = False
         self._quiet_at = math.inf
         self._is_asking = False
@@ -162,7 +162,7 @@ class RabbitSource(End):
             self._set_aside(first, last, disposition)
         elif self.options.dead_letter_exchange:
             for entry in self._delivered.take(first, last):
-                if entry.tag and self.connection is not None:
+                if entry.tag and self.connection is not None and not self._is_recalling:
                     self.connection.write(wire.reject(CHANNEL, entry.tag, requeue=False))
                     self._unacked.remove(entry.tag)
         else:
@@ -173,8 +173,7 @@ class RabbitSource(End):
     def release(self, first: int, last: int) -> None:
         """Gives delivered positions back."""
         self._dead.forget(first, last)
-        self._returning += [entry.tag for entry in self._delivered.take(first, last) if entry.tag]
-        self._give_back()
+        self._give_back([entry.tag for entry in self._delivered.take(first, last) if entry.tag])
 
     def close(self) -> None:
         """Ends it; what is not settled goes back with the connection."""
@@ -209,6 +208,14 @@ class RabbitSource(End):
         connection.write(wire.qos(CHANNEL, self.options.prefetch))
         self._dead.begin(connection)
 
+    def _begin_channel(self) -> None:
+        """The channel again, after a recall."""
+        connection = self.connection
+        if connection is not None and not self.is_closed:
+            connection.write(wire.method(CHANNEL, M.CHANNEL_OPEN, b"\0"))
+            connection.write(wire.qos(CHANNEL, self.options.prefetch))
+            connection.flush()
+
     def on_method(self, channel: int, which: tuple[int, int], arguments: bytes) -> None:
         """A method came."""
         if channel == DEAD_CHANNEL:
@@ -217,10 +224,10 @@ class RabbitSource(End):
             self._counted(_COUNT(arguments, 1 + arguments[0])[0])
         elif which == M.BASIC_QOS_OK:
             self.opened()
-        elif which == M.BASIC_CANCEL_OK:
-            self._is_consuming = self._is_cancelling = False
-            self._return_all()
             self._consume()
+        elif which == M.CHANNEL_CLOSE_OK:
+            self._is_recalling = False
+            self._begin_channel()
         elif which == M.BASIC_CANCEL:
             self.fail(
                 ConnectionLostError(
@@ -233,6 +240,8 @@ class RabbitSource(End):
         if channel == DEAD_CHANNEL:
             self.fail(self._dead.returned(content.arguments))
             return
+        if self._is_recalling:
+            return  # it goes back with the channel
         arguments, properties, body = content
         tag, is_again = _TAG(arguments, _TAG_AT)
         exchange, at = wire.short_at(arguments, _TAG_AT + 9)
@@ -242,21 +251,20 @@ class RabbitSource(End):
         fingerprint = fingerprint_of(record)
         known = self._delivered.recognised(fingerprint) if is_again else None
         if known is not None:
-            entry = known._replace(tag=tag)
-        elif self._present == 0:  # it came after the beginning
-            self._returning.append(tag)
-            self._give_back()
+            if not self._delivered.attach(known.position, tag):
+                self._ack([tag])  # it was settled
             return
-        else:
-            if self._present is not None:
-                self._present -= 1
-            self._position += 1
-            is_named = bool(properties[1] & _MESSAGE_ID_FLAG)
-            entry = Entry(self._position, tag, fingerprint, int(time.time() * 1000), is_named)
-        payload = to_message(record, entry.position, entry.arrived_ms)
-        self._delivered.told(entry)
-        self._dead.keep(entry.position, payload)
-        self._ready.append((entry.position, payload))
+        if self._present == 0:  # it came after the beginning
+            self._give_back([tag])
+            return
+        if self._present is not None:
+            self._present -= 1
+        self._position += 1
+        is_named = bool(properties[1] & _MESSAGE_ID_FLAG)
+        payload = to_message(record, self._position, int(time.time() * 1000))
+        self._delivered.told(Entry(self._position, tag, fingerprint, is_named))
+        self._dead.keep(self._position, payload)
+        self._ready.append((self._position, payload))
         self._ready_bytes += len(payload)
         self.mark()
 
@@ -264,7 +272,7 @@ class RabbitSource(End):
 
     def _hand_on(self, events: list[SourceEvent]) -> None:
         ready = self._ready
-        count = 0 if self._is_cancelling else min(self._credit, len(ready))
+        count = min(self._credit, len(ready))
         if count:
             parts = [ready.popleft() for _ in range(count)]
             positions, payloads = zip(*parts, strict=True)
@@ -274,52 +282,53 @@ class RabbitSource(End):
                 self._quiet_at = time.monotonic() + QUIET_SECONDS
             events.append(Arrived(positions, payloads))
         if self.connection is not None:
-            self.connection.is_paused = self._ready_bytes > KEPT_BYTES and not self._is_cancelling
+            self.connection.is_paused = self._ready_bytes > KEPT_BYTES and not self._is_recalling
 
     def _consume(self) -> None:
         """Begins to consume where there is credit."""
         connection = self.connection
-        if connection is None or not self.is_open or self._is_consuming or not self._credit or self._present == 0:
+        if connection is None or not self.is_open or self._is_consuming or self._is_recalling:
+            return
+        if not self._credit or self._present == 0:
             return
         self._is_consuming = True
         connection.write(wire.consume(CHANNEL, self.options.queue, CONSUMER, exclusive=self._is_exclusive))
 
     def _ack(self, tags: Sequence[int]) -> None:
-        if tags and self.connection is not None:
+        if tags and self.connection is not None and not self._is_recalling:
             for tag, multiple in self._unacked.settle(tags):
                 self.connection.write(wire.ack(CHANNEL, tag, multiple))
 
     # ---- giving back
 
-    def _give_back(self) -> None:
-        """An ordered source ends its consumer first."""
+    def _give_back(self, tags: Sequence[int]) -> None:
+        """An ordered source gives back all that it was given and has not settled: it ends the channel, and begins it again."""
         connection = self.connection
-        if connection is None or not self._returning:
+        if connection is None or not tags or self._is_recalling:
             return
-        if not self._is_ordered or not self._is_consuming:
-            self._return_all()
-        elif not self._is_cancelling:
-            self._is_cancelling = True
-            connection.is_paused = False
-            connection.write(wire.cancel(CHANNEL, CONSUMER))
-
-    def _return_all(self) -> None:
-        connection = self.connection
-        if connection is None or not self._returning:
-            return
-        tags = self._returning
         if self._is_ordered:
-            for position, _ in self._ready:
-                tags += [entry.tag for entry in self._delivered.take(position, position)]
-                self._dead.forget(position, position)
-                if self._present is not None:
-                    self._present += 1
-            self._ready.clear()
-            self._ready_bytes = 0
-        for tag in sorted(tags):
+            self._is_recalling = True
+            connection.is_paused = False
+            connection.write(wire.close_method(CHANNEL))
+            self._forget_channel()
+            return
+        for tag in tags:
             connection.write(wire.reject(CHANNEL, tag, requeue=True))
             self._unacked.remove(tag)
-        self._returning = []
+
+    def _forget_channel(self) -> None:
+        """What was delivered and not settled comes again; what was not even told is forgotten."""
+        for position, _ in self._ready:
+            self._delivered.take(position, position)
+            self._dead.forget(position, position)
+            if self._present is not None:
+                self._present += 1
+        self._ready.clear()
+        self._ready_bytes = 0
+        self._delivered.lost()
+        self._dead.detach()
+        self._unacked.clear()
+        self._is_consuming = False
 
     # ---- setting aside
 
@@ -366,7 +375,7 @@ class RabbitSource(End):
     def _look_for_end(self, events: list[SourceEvent], now: float) -> None:
         if not self._only_present or self._has_told_end:
             return
-        if self._present == 0 and not self._ready and not self._returning:
+        if self._present == 0 and not self._ready:
             self._has_told_end = True
             self._quiet_at = math.inf
             events.append(Exhausted())
@@ -380,12 +389,7 @@ class RabbitSource(End):
 
     def _lost(self, event: SourceLost, events: list[SourceEvent], now: float) -> None:
         self.disconnect(now, politely=event.is_fatal)
-        for position, _ in self._ready:  # they have not been told
-            self._delivered.take(position, position)
-            self._dead.forget(position, position)
-            if self._present is not None:
-                self._present += 1
-        self._delivered.lost()
+        self._forget_channel()
         self._dead.lost()
         self._reset()
         events.append(event)

@@ -46,7 +46,7 @@ _TOO_LARGE = re.compile(r"message size \d+ is larger than (?:configured )?max si
 # What an encoded message has beside its body; the body's size counts for the broker, and is looked at when it is sent.
 _ENCODING_BYTES = 1 << 20
 _FULL = "RabbitMQ refused the message: a queue is full (overflow reject-publish), or cannot store it"
-_TAG = struct.Struct(">Q?").unpack_from
+_TAG = struct.Struct(">QB").unpack_from
 
 
 class RabbitTarget(End):
@@ -257,5 +257,6 @@ def _publish(exchange: str, routing_key: str) -> bytes:
 
 
 def _ack_at(arguments: bytes) -> tuple[int, bool]:
-    number, multiple = _TAG(arguments)
-    return number, multiple
+    """Number, and whether it is meant with all before it; a nack has another bit beside that."""
+    number, bits = _TAG(arguments)
+    return number, bool(bits & 1)

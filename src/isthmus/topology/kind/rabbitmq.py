@@ -85,7 +85,7 @@ RABBITMQ = NamespaceKind(
     name="rabbitmq",
     title="a virtual host of a RabbitMQ broker",
     shape=Shape.QUEUE,
-    address="host",
+    address="host virtual_host",
     faults=rabbitmq_faults,
     settings=(
         Setting(

@@ -6,7 +6,7 @@ from isthmus.connectors.rabbitmq.delivered import Delivered, Entry
 
 
 def told(delivered: Delivered, position: int, print_: int, *, is_named: bool = True) -> Entry:
-    entry = Entry(position, position, print_, 0, is_named)
+    entry = Entry(position, position, print_, is_named)
     delivered.told(entry)
     return entry
 
@@ -20,6 +20,9 @@ def test_an_outstanding_message_is_known_by_its_position() -> None:
     assert found is not None
     assert (found.position, found.tag) == (1, 0)
     assert delivered.recognised(11) is None  # I2
+    assert delivered.attach(1, 9)
+    assert delivered.settle(1, 1) == [9]
+    assert not delivered.attach(1, 10)
 
 
 def test_of_equal_messages_as_many_are_told_as_there_are() -> None:
