@@ -35,7 +35,7 @@ from isthmus.topology.source import load
 from rabbitmq_client import RabbitClient
 from rabbitmq_server import PASSWORD, USER, RabbitServer, rabbit_server
 
-WAIT_SECONDS = 15.0
+WAIT_SECONDS = 120.0
 LARGEST_BYTES = 2_000_000
 
 

@@ -243,6 +243,8 @@ class Connection:
             self.write(wire.method(channel, M.CHANNEL_CLOSE_OK if channel else M.CONNECTION_CLOSE_OK))
             self.flush()
             self.lose(closed(self.place, arguments))
+        elif which == M.CONNECTION_CLOSE_OK:
+            self.lose(ConnectionLostError(f"{self.place}: the connection was closed"))
         elif self.user is not None:
             self.user.on_method(channel, which, arguments)
 

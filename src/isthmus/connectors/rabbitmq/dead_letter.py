@@ -4,7 +4,8 @@ What it is: the copies of such messages, with the reason in headers, published o
 confirmed. What it is not: the acknowledgement: a message that is set aside is acknowledged after its confirm (`source`).
 
 Invariants:
-    I1. A delivery is told as done only after the broker has confirmed its copy, and has not returned it.
+    I1. A delivery is told as done only after the broker has confirmed its copy, and has not returned it; after a return, which precedes
+        its confirm, none is.
     I2. Messages are kept only while they are neither settled nor given back, and only where there is such a queue.
 """
 
@@ -48,14 +49,16 @@ class DeadLetters:
         self._kept: dict[int, bytes] = {}
         self._waiting: dict[int, int] = {}  # delivery tags at the source, by number of the publication
         self._number = 0
+        self._has_failed = False  # which copy came back is not told: no confirm counts any more
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a confirm is missing."""
-        return bool(self._waiting)
+        """Whether a confirm is missing that will come."""
+        return bool(self._waiting) and not self._has_failed
 
     def begin(self, connection: Connection) -> None:
         """Opens the channel."""
+        self._has_failed = False
         if self._queue:
             connection.write(wire.method(DEAD_CHANNEL, M.CHANNEL_OPEN, b"\0"))
             connection.write(wire.declare_passive(DEAD_CHANNEL, self._queue))
@@ -102,10 +105,11 @@ class DeadLetters:
 
     def on_method(self, which: tuple[int, int], arguments: bytes) -> Sequence[int] | IsthmusError:
         """Delivery tags at the source whose copies are confirmed, or why none is."""
-        if which not in (M.BASIC_ACK, M.BASIC_NACK):
+        if which not in (M.BASIC_ACK, M.BASIC_NACK) or self._has_failed:
             return ()
         number, bits = struct.unpack_from(">QB", arguments)
         if which == M.BASIC_NACK:
+            self._has_failed = True
             return ServerBusyError(
                 f"queue '{self._queue}' takes no dead letters: RabbitMQ refused one; look whether it is full"
             )
@@ -115,6 +119,7 @@ class DeadLetters:
 
     def returned(self, arguments: bytes) -> IsthmusError:
         """A copy came back: there is no such queue any more."""
+        self._has_failed = True
         code, text = wire.read_close(arguments)
         if code == NO_ROUTE:
             return EntityNotFoundError(self._queue)

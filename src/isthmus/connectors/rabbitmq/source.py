@@ -338,6 +338,8 @@ class RabbitSource(End):
             self._dead.forget(first, last)
             return  # they come again
         for entry in entries:
+            if not entry.tag:
+                self._dead.forget(entry.position, entry.position)  # it comes again
             error = self._dead.add(self.connection, entry, disposition) if entry.tag else None
             if error is not None:
                 self.fail(error)
