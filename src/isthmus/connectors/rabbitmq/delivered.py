@@ -68,12 +68,13 @@ class Delivered:
             del self._known[fingerprint]
         return entry
 
-    def attach(self, position: int, tag: int) -> bool:
+    def attach(self, entry: Entry, tag: int) -> bool:
         """A known message came again; whether it is still outstanding."""
-        entry = self._outstanding.get(position)
-        if entry is not None:
-            self._outstanding[position] = entry._replace(tag=tag)
-        return entry is not None
+        if entry.position in self._outstanding:
+            self._outstanding[entry.position] = entry._replace(tag=tag)
+            return True
+        self._settled.append(entry)  # its acknowledgement may be lost as well
+        return False
 
     def settle(self, first: int, last: int) -> list[int]:
         """Positions are settled: their tags, as far as they have one."""

@@ -251,7 +251,7 @@ class RabbitSource(End):
         fingerprint = fingerprint_of(record)
         known = self._delivered.recognised(fingerprint) if is_again else None
         if known is not None:
-            if not self._delivered.attach(known.position, tag):
+            if not self._delivered.attach(known, tag):
                 self._ack([tag])  # it was settled
             return
         if self._present == 0:  # it came after the beginning

@@ -20,9 +20,19 @@ def test_an_outstanding_message_is_known_by_its_position() -> None:
     assert found is not None
     assert (found.position, found.tag) == (1, 0)
     assert delivered.recognised(11) is None  # I2
-    assert delivered.attach(1, 9)
+    assert delivered.attach(found, 9)
     assert delivered.settle(1, 1) == [9]
-    assert not delivered.attach(1, 10)
+
+
+def test_an_acknowledgement_that_is_lost_twice_is_remembered_twice() -> None:
+    delivered = Delivered()
+    told(delivered, 1, 11)
+    delivered.settle(1, 1)
+    for _ in range(3):
+        delivered.lost()
+        found = delivered.recognised(11)
+        assert found is not None
+        assert not delivered.attach(found, 9)
 
 
 def test_of_equal_messages_as_many_are_told_as_there_are() -> None:
