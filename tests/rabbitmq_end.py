@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -25,6 +26,7 @@ from rabbitmq_server import PASSWORD, USER, RabbitServer
 __all__ = ["RabbitEnd"]
 
 LIMIT_BYTES = 100_000
+ATTEMPTS = 20
 PASSWORD_NAME = "CONFORMANCE_RABBITMQ"
 # Classic queues keep what is given back where it stood, quorum queues do not; one scenario in two has the one or the other.
 KINDS = ("classic", "quorum")
@@ -132,9 +134,11 @@ class _Look:
     def messages(self) -> list[tuple[str, str]]:
         """Keys and reasons of what came."""
         with self._lock:
-            if not self._is_stopped:
-                with suppress(OSError, EOFError):
+            for _ in range(ATTEMPTS if not self._is_stopped else 0):
+                with suppress(OSError, EOFError):  # the node was restarted
                     self._read()
+                    break
+                time.sleep(0.1)
             return list(self._found)
 
     def _read(self) -> None:
