@@ -42,6 +42,13 @@ class RabbitClient:
         self._buffer = bytearray()
         self._numbers = self._confirmed = 0
         self._confirms: set[int] = set()
+        try:
+            self._open(host, user)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _open(self, host: str, user: str) -> None:
         self._socket.sendall(wire.PROTOCOL_HEADER)
         self._wait(M.CONNECTION_START)
         response = wire.long_text(f"\0{user}\0{PASSWORD}".encode())
@@ -73,10 +80,10 @@ class RabbitClient:
         while self._confirmed < self._numbers:
             self._next()
 
-    def take(self, queue: str) -> list[Record]:
-        """Takes what stands in a queue."""
-        found = []
-        while (got := self.get(queue)) is not None:
+    def take(self, queue: str, limit: int = 10_000) -> list[Record]:
+        """Takes what stands in a queue, so much at most."""
+        found: list[Record] = []
+        while len(found) < limit and (got := self.get(queue)) is not None:
             found.append(got[1])
             self._socket.sendall(wire.ack(1, got[0], False))
         return found
