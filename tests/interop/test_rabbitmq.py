@@ -67,7 +67,7 @@ class Pump:
     """One end and its pool, served until something has happened."""
 
     def __init__(self, side: str, told: dict[str, str], **settings: Any) -> None:
-        connector = registry.connector("rabbitmq")
+        connector: Any = registry.connector("rabbitmq")
         self.pool: Any = connector.sources() if side == "source" else connector.targets()
         self.end: Any = (self.pool.source if side == "source" else self.pool.target)(1, told, **settings)
         self.events: list[Any] = []
