@@ -15,6 +15,8 @@ from typer.core import TyperGroup
 from isthmus.cli.app import create_app
 from isthmus.connectors.kafka.option import ADMINISTRATION, PREFIX, SOURCE, TARGET
 from isthmus.connectors.kafka.spark.option import READ, WRITE
+from isthmus.connectors.rabbitmq.option import SOURCE as RABBIT_SOURCE
+from isthmus.connectors.rabbitmq.option import TARGET as RABBIT_TARGET
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions, spec_of
 from isthmus.connectors.spec import Kind, Setting, Spec
 from isthmus.topology.reference_page import reference_page
@@ -31,6 +33,7 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "data-source.md": data_source(),
         DOCS / "reference" / "federation-file.md": reference_page(),
         DOCS / "reference" / "kafka.md": kafka(),
+        DOCS / "reference" / "rabbitmq.md": rabbitmq(),
     }
 
 
@@ -85,6 +88,17 @@ def kafka() -> str:
     for title, spec in (("Read", READ), ("Write", WRITE)):
         own = Spec(spec.name, spec.description, tuple(each for each in spec.settings if each.name not in cluster))
         lines += ["", f"### {title}", "", *options_table(own)]
+    return "\n".join(lines) + "\n"
+
+
+def rabbitmq() -> str:
+    """The page of the options of RabbitMQ sources and targets."""
+    lines = ["# RabbitMQ", "", NOTE, ""]
+    lines += [
+        "Options of a source and a target of kind `rabbitmq`. How to use them: [the how-to](../how-to/use-rabbitmq.md)."
+    ]
+    for title, spec in (("Reading", RABBIT_SOURCE), ("Writing", RABBIT_TARGET)):
+        lines += ["", f"## {title}", "", *options_table(spec)]
     return "\n".join(lines) + "\n"
 
 

@@ -26,6 +26,7 @@ Peek = Callable[[int, int], Sequence[bytes]]
 
 SYSTEMS = {
     "kafka": "isthmus.connectors.kafka.system:SYSTEM",
+    "rabbitmq": "isthmus.connectors.rabbitmq.system:SYSTEM",
 }
 
 

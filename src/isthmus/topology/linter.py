@@ -178,7 +178,8 @@ def _check_namespaces(federation: Federation, document: Document) -> None:
     folded: dict[str, str] = {}
     for namespace in federation.namespaces.values():
         where = str(namespace.connection) if namespace.connection else namespace.host.removesuffix(":5671")
-        address = dict(namespace.settings).get(KINDS[namespace.kind].address, "")
+        told = dict(namespace.settings)
+        address = "/".join(told[name] for name in KINDS[namespace.kind].address.split() if told.get(name))
         where = where or (f"{namespace.kind}:{address}" if address else "")
         if where and where in first:
             document.fault(

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from isthmus.topology.kind.base import NamespaceKind, Shape
 from isthmus.topology.kind.kafka import KAFKA
+from isthmus.topology.kind.rabbitmq import RABBITMQ
 from isthmus.topology.kind.servicebus import SERVICE_BUS
 
-__all__ = ["KAFKA", "KINDS", "SERVICE_BUS", "NamespaceKind", "Shape"]
+__all__ = ["KAFKA", "KINDS", "RABBITMQ", "SERVICE_BUS", "NamespaceKind", "Shape"]
 
 KINDS: dict[str, NamespaceKind] = {
     kind.name: kind
     for kind in (
         SERVICE_BUS,
         KAFKA,
+        RABBITMQ,
     )
 }

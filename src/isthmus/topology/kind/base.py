@@ -54,7 +54,7 @@ class NamespaceKind:
         writes: whether its entities can be targets.
         dead_letters: of a queue: whether a message can be set aside at the source.
         browses: of a queue: whether what stands in it can be read without taking it; verification needs it at a target.
-        address: the setting that tells two systems apart.
+        address: the settings that tell two systems apart, with spaces between them.
         granted_by: what grants the rights `listen`, `send` and `manage`, for people.
         faults: what is wrong with settings together; takes the values by the names of the settings, and how a setting and its value are
             written where they are given.

@@ -17,35 +17,40 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from isthmus.errors import ConnectionLostError, IsthmusError
-from isthmus.transport import Client
 
 __all__ = ["OPEN_SECONDS", "THREADS", "Dialed", "Dialer"]
 
 THREADS = 4
 OPEN_SECONDS = 10.0
 
+
+
+class _Client(Protocol):
+    def abandon(self) -> None: ...
+
+
 T = TypeVar("T")
-Dial = Callable[[], Client]
+C = TypeVar("C", bound=_Client)
 
 
-class Dialed(NamedTuple, Generic[T]):
+class Dialed(NamedTuple, Generic[T, C]):
     """The result for `owner`: an open client, or why there is none."""
 
     owner: T
-    client: Client | None
+    client: C | None
     error: IsthmusError | None
 
 
-class Dialer(Generic[T]):
+class Dialer(Generic[T, C]):
     """The threads of one pool."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[T, Dial]] = deque()
-        self._results: deque[Dialed[T]] = deque()
+        self._waiting: deque[tuple[T, Callable[[], C]]] = deque()
+        self._results: deque[Dialed[T, C]] = deque()
         self._running = 0
         self._closed = False
         self._wake_read, self._wake_write = socket.socketpair()
@@ -56,7 +61,7 @@ class Dialer(Generic[T]):
         """Readable when there are results."""
         return self._wake_read.fileno()
 
-    def dial(self, owner: T, dial: Dial) -> None:
+    def dial(self, owner: T, dial: Callable[[], C]) -> None:
         """Has `dial` called in a thread."""
         with self._lock:
             if self._running >= THREADS:
@@ -65,7 +70,7 @@ class Dialer(Generic[T]):
             self._running += 1
         self._start(owner, dial)
 
-    def take(self) -> list[Dialed[T]]:
+    def take(self) -> list[Dialed[T, C]]:
         """The results since the last call."""
         with contextlib.suppress(BlockingIOError):
             self._wake_read.recv(4096)
@@ -87,10 +92,10 @@ class Dialer(Generic[T]):
             if result.client is not None:
                 result.client.abandon()
 
-    def _start(self, owner: T, dial: Dial) -> None:
+    def _start(self, owner: T, dial: Callable[[], C]) -> None:
         threading.Thread(target=self._run, args=(owner, dial), name=f"dial-{os.getpid()}", daemon=True).start()
 
-    def _run(self, owner: T, dial: Dial) -> None:
+    def _run(self, owner: T, dial: Callable[[], C]) -> None:
         while True:
             result = _result(owner, dial)
             with self._lock:
@@ -108,7 +113,7 @@ class Dialer(Generic[T]):
             result.client.abandon()
 
 
-def _result(owner: T, dial: Dial) -> Dialed[T]:
+def _result(owner: T, dial: Callable[[], C]) -> Dialed[T, C]:
     try:
         return Dialed(owner, dial(), None)
     except IsthmusError as error:

@@ -23,6 +23,7 @@ from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
 from isthmus.connectors.servicebus.port.connection import Place, SharedConnection, User, dial, place_of
 from isthmus.connectors.servicebus.port.dialer import Dialer
 from isthmus.errors import ConnectionLostError
+from isthmus.transport import Client
 
 __all__ = ["ConnectionPool", "Leaving"]
 
@@ -44,7 +45,7 @@ class ConnectionPool:
     """What `SourcePool` and `TargetPool` have in common."""
 
     def __init__(self) -> None:
-        self._dialer: Dialer[SharedConnection] = Dialer()
+        self._dialer: Dialer[SharedConnection, Client] = Dialer()
         self._connections: dict[Place, list[SharedConnection]] = {}
         self._marked: dict[int, None] = {}
         self._leaving: deque[Leaving] = deque()  # in the order of `leave_by`

@@ -1,0 +1,219 @@
+"""Queues, exchanges and bindings, looked at and made by the management plugin's HTTP API.
+
+What it is: `isthmus.connectors.administration.Administration` for RabbitMQ. Calls block. Specification: RabbitMQ documentation, "Management
+HTTP API". What it is not: the deletion of anything.
+
+A topic is an exchange; what keeps its messages for a route is a queue that is bound to it so that it gets everything: by `#` to a topic
+exchange, by any key to a fanout exchange, by no header to a headers exchange.
+
+Invariants:
+    I1. Nothing connects before the first call.
+    I2. What stands is never changed, nor made again with other arguments.
+    I3. A queue that is made is durable.
+    I4. Without `management` nothing is made, and what is not there is told.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from http.client import HTTPException
+from typing import Any, Self
+from urllib.parse import quote, urlsplit
+
+from isthmus.connectors.administration import AdministrationError, EntitySize, NamespaceUnreachableError
+from isthmus.connectors.rabbitmq.option import BrokerOptions, read_broker
+from isthmus.connectors.rabbitmq.probe import Probe
+from isthmus.connectors.secret import resolve
+from isthmus.errors import EntityNotFoundError, IsthmusError
+from isthmus.topology.change import Change
+from isthmus.topology.model import NamespaceRef
+from isthmus.topology.state import NamespaceState, PlainState, WantedState
+
+__all__ = ["RabbitAdministration"]
+
+TIMEOUT_SECONDS = 15.0
+# Of each kind of exchange: the routing key and the arguments of a binding that gets everything.
+_EVERYTHING: Mapping[str, tuple[str, dict[str, str]]] = {
+    "topic": ("#", {}),
+    "fanout": ("", {}),
+    "headers": ("", {"x-match": "all"}),
+    "x-random": ("", {}),
+}
+_HINTS = {
+    401: "look at username and password; the user needs a tag such as `management`",
+    403: "the user needs the configure permission in the virtual host",
+    404: "look at virtual_host, and whether the plugin rabbitmq_management is enabled",
+    405: "look whether management is the address of the plugin rabbitmq_management",
+}
+
+
+class RabbitAdministration:
+    """The entities of one virtual host.
+
+    Args:
+        options: how it is reached.
+    """
+
+    def __init__(self, options: BrokerOptions) -> None:
+        self._options = options
+        self._host = quote(options.virtual_host, "")
+
+    @classmethod
+    def open(cls, namespace: NamespaceRef) -> Self:
+        """An administration of a namespace.
+
+        Raises:
+            ConfigError: a setting is of no use.
+        """
+        return cls(read_broker(namespace.options()))
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def observe(self, alias: str, entities: Sequence[WantedState]) -> NamespaceState:
+        """What stands under the names asked for.
+
+        Raises:
+            AdministrationError: no answer, or a refusal.
+        """
+        wanted = [each for each in entities if isinstance(each, PlainState)]
+        if not self._options.management:
+            return self._looked(alias, wanted)
+        place = urlsplit(self._options.management).netloc
+        self._call("GET", f"vhosts/{self._host}")
+        found = [state for each in wanted if (state := self._state(each)) is not None]
+        return NamespaceState(alias=alias, endpoint=f"{place}/{self._options.virtual_host}", plain=tuple(found))
+
+    def make(self, change: Change) -> None:
+        """Makes a queue, an exchange, or a queue that is bound to one.
+
+        Raises:
+            AdministrationError: no answer, or a refusal.
+        """
+        if not self._options.management:
+            what = "exchange" if change.kind == "topic" else "queue"
+            name = change.subscription or change.topic
+            raise AdministrationError(
+                self._options.host,
+                f"{what} '{name}' is not there",
+                "make it, or write management: URL for the namespace",
+            )
+        if change.kind == "queue":
+            self._make_queue(change.topic)
+        elif change.kind == "topic":
+            body = {"type": self._options.exchange_type, "durable": True}
+            self._call("PUT", f"exchanges/{self._host}/{quote(change.topic, '')}", body)
+        elif change.kind == "subscription":
+            kind = str(self._call("GET", f"exchanges/{self._host}/{quote(change.topic, '')}")["type"])
+            if kind not in _EVERYTHING:
+                raise AdministrationError(
+                    self._place, f"exchange '{change.topic}' is of type {kind}, of which no queue gets everything",
+                    f"bind a queue '{change.subscription}' to it by the keys that the route is to have",
+                )  # fmt: skip
+            self._make_queue(change.subscription)
+            self._bind(change.topic, change.subscription, *_EVERYTHING[kind])
+
+    def size(self, entity: str) -> EntitySize | None:
+        """A queue has no greatest size that a route could look at."""
+        return None
+
+    # ---- what stands
+
+    def _state(self, entity: PlainState) -> PlainState | None:
+        if not entity.is_topic:
+            return entity if self._stands(f"queues/{self._host}/{quote(entity.name, '')}") else None
+        if not self._stands(f"exchanges/{self._host}/{quote(entity.name, '')}"):
+            return None
+        bindings = self._call("GET", f"exchanges/{self._host}/{quote(entity.name, '')}/bindings/source") or ()
+        bound = {each["destination"] for each in bindings if each.get("destination_type") == "queue"}
+        return PlainState(
+            name=entity.name, is_topic=True, subscriptions=tuple(name for name in entity.subscriptions if name in bound)
+        )
+
+    def _looked(self, alias: str, wanted: Sequence[PlainState]) -> NamespaceState:
+        """The same over AMQP, which tells no bindings: a queue that is there counts as bound."""
+        found = []
+        place = self._options.host
+        for entity in wanted:
+            stands: list[str] = []
+            is_there = False
+            for name in (entity.name, *entity.subscriptions):
+                try:
+                    with Probe(self._options) as probe:  # a channel ends with the first that is not there
+                        place = probe.place
+                        if name == entity.name and entity.is_topic:
+                            probe.exchange(name)
+                        else:
+                            probe.queue(name)
+                except EntityNotFoundError:
+                    continue
+                except IsthmusError as error:
+                    kind = NamespaceUnreachableError if error.retryable else AdministrationError
+                    raise kind(self._options.host, str(error)) from None
+                if name == entity.name:
+                    is_there = True
+                else:
+                    stands.append(name)
+            if is_there:
+                found.append(PlainState(name=entity.name, is_topic=entity.is_topic, subscriptions=tuple(stands)))
+        return NamespaceState(alias=alias, endpoint=place, plain=tuple(found))
+
+    # ---- calls
+
+    def _make_queue(self, name: str) -> None:
+        path = f"queues/{self._host}/{quote(name, '')}"
+        if not self._stands(path):
+            self._call("PUT", path, {"durable": True, "arguments": {"x-queue-type": self._options.queue_type}})
+
+    def _bind(self, exchange: str, queue: str, routing_key: str, arguments: Mapping[str, str]) -> None:
+        path = f"bindings/{self._host}/e/{quote(exchange, '')}/q/{quote(queue, '')}"
+        self._call("POST", path, {"routing_key": routing_key, "arguments": arguments})
+
+    def _stands(self, path: str) -> bool:
+        return self._call("GET", path, is_optional=True) is not None
+
+    @property
+    def _place(self) -> str:
+        return urlsplit(self._options.management).netloc
+
+    def _call(self, method: str, path: str, body: Any = None, *, is_optional: bool = False) -> Any:
+        """The answer of a call; None where it has none, or is_optional and the path leads nowhere."""
+        options = self._options
+        token = b64encode(f"{options.username}:{resolve(options.password).reveal()}".encode()).decode()
+        request = urllib.request.Request(  # noqa: S310 - the setting takes http and https alone
+            f"{options.management.rstrip('/')}/api/{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            method=method,
+            headers={"Authorization": f"Basic {token}", "Content-Type": "application/json"},
+        )
+        context = ssl.create_default_context(cafile=options.ca_file or None) if request.type == "https" else None
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS, context=context) as answer:  # noqa: S310 - see above
+                text = answer.read()
+                return json.loads(text) if text else None
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code == 404 and is_optional:
+                    return None
+                reason = _reason(error.read())
+            kind = NamespaceUnreachableError if error.code >= 500 else AdministrationError
+            text = f"{method} {path}: {error.code} {error.reason}{f': {reason}' if reason else ''}"
+            raise kind(self._place, text, _HINTS.get(error.code, "")) from None
+        except (OSError, HTTPException) as error:
+            text = f"the management plugin does not answer ({getattr(error, 'reason', None) or error})"
+            raise NamespaceUnreachableError(self._place, text) from None
+        except ValueError:
+            raise AdministrationError(self._place, "what answers is no management plugin", _HINTS[405]) from None
+
+
+def _reason(raw: bytes) -> str:
+    try:
+        found = json.loads(raw)
+    except ValueError:
+        return ""
+    return str(found.get("reason") or "") if isinstance(found, dict) else ""

@@ -1,0 +1,135 @@
+"""The queue for messages that are set aside at a RabbitMQ source.
+
+What it is: the copies of such messages, with the reason in headers, published on a channel of their own, and which of them the broker has
+confirmed. What it is not: the acknowledgement: a message that is set aside is acknowledged after its confirm (`source`).
+
+Invariants:
+    I1. A delivery is told as done only after the broker has confirmed its copy, and has not returned it; after a return, which precedes
+        its confirm, none is.
+    I2. Messages are kept only while they are neither settled nor given back, and only where there is such a queue.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from isthmus.amqp.codec import CodecError
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.connectors.rabbitmq import property as props
+from isthmus.connectors.rabbitmq import table, wire
+from isthmus.connectors.rabbitmq.connection import Connection
+from isthmus.connectors.rabbitmq.delivered import Entry
+from isthmus.connectors.rabbitmq.error import NO_ROUTE, ClosedByBrokerError
+from isthmus.connectors.rabbitmq.option import SourceOptions
+from isthmus.connectors.rabbitmq.outward import to_record
+from isthmus.connectors.rabbitmq.wire import M
+from isthmus.errors import EntityNotFoundError, IsthmusError, ServerBusyError
+
+__all__ = ["DEAD_CHANNEL", "DESCRIPTION_HEADER", "REASON_HEADER", "SOURCE_HEADER", "DeadLetters"]
+
+DEAD_CHANNEL = 2
+REASON_HEADER = "isthmus-dead-letter-reason"
+DESCRIPTION_HEADER = "isthmus-dead-letter-description"
+SOURCE_HEADER = "isthmus-dead-letter-source"
+# One frame holds all properties.
+_DESCRIPTION_CHARACTERS = 4096
+
+
+class DeadLetters:
+    """The publisher of one source.
+
+    Args:
+        options: of the source.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._queue = options.dead_letters
+        self._kept: dict[int, bytes] = {}
+        self._waiting: dict[int, int] = {}  # delivery tags at the source, by number of the publication
+        self._number = 0
+        self._has_failed = False  # which copy came back is not told: no confirm counts any more
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a confirm is missing that will come."""
+        return bool(self._waiting) and not self._has_failed
+
+    def begin(self, connection: Connection) -> None:
+        """Opens the channel."""
+        self._has_failed = False
+        if self._queue:
+            connection.write(wire.method(DEAD_CHANNEL, M.CHANNEL_OPEN, b"\0"))
+            connection.write(wire.declare_passive(DEAD_CHANNEL, self._queue))
+            connection.write(wire.method(DEAD_CHANNEL, M.CONFIRM_SELECT, b"\0"))
+
+    def keep(self, position: int, payload: bytes) -> None:
+        """A message was delivered."""
+        if self._queue:
+            self._kept[position] = payload
+
+    def forget(self, first: int, last: int) -> None:
+        """Messages were settled or given back."""
+        if not self._kept:
+            return
+        if last - first < len(self._kept):
+            for position in range(first, last + 1):
+                self._kept.pop(position, None)
+        else:
+            for position in [each for each in self._kept if first <= each <= last]:
+                del self._kept[position]
+
+    def add(self, connection: Connection, entry: Entry, disposition: Disposition) -> IsthmusError | None:
+        """Publishes the copy of a message; an error where it cannot be made."""
+        try:
+            record = to_record(self._kept.pop(entry.position), self._options.username)
+            headers = (
+                (REASON_HEADER, disposition.reason),
+                (DESCRIPTION_HEADER, disposition.description[:_DESCRIPTION_CHARACTERS]),
+                (SOURCE_HEADER, self._options.queue),
+            )
+            told = {name for name, _ in headers}
+            found = props.read(record.properties)
+            fields = [each for each in found.headers if each[0] not in told]
+            fields += [(name, *table.field_of(text)) for name, text in headers]
+            # A message that is set aside must not expire.
+            properties = props.write(found._replace(headers=tuple(fields), expiration=None))
+        except (CodecError, table.TableError, KeyError, struct.error) as error:
+            return CodecError(f"queue '{self._options.queue}': a message cannot be set aside: {error}")
+        self._number += 1
+        self._waiting[self._number] = entry.tag
+        connection.write(wire.publish_method(DEAD_CHANNEL, "", self._queue))
+        connection.write_all(wire.content_frames(DEAD_CHANNEL, properties, record.body, connection.frame_bytes))
+        return None
+
+    def on_method(self, which: tuple[int, int], arguments: bytes) -> Sequence[int] | IsthmusError:
+        """Delivery tags at the source whose copies are confirmed, or why none is."""
+        if which not in (M.BASIC_ACK, M.BASIC_NACK) or self._has_failed:
+            return ()
+        number, bits = struct.unpack_from(">QB", arguments)
+        if which == M.BASIC_NACK:
+            self._has_failed = True
+            return ServerBusyError(
+                f"queue '{self._queue}' takes no dead letters: RabbitMQ refused one; look whether it is full"
+            )
+        numbers = [each for each in self._waiting if each <= number] if bits & 1 else [number]
+        tags = [self._waiting.pop(each) for each in numbers if each in self._waiting]
+        return [tag for tag in tags if tag]
+
+    def returned(self, arguments: bytes) -> IsthmusError:
+        """A copy came back: there is no such queue any more."""
+        self._has_failed = True
+        code, text = wire.read_close(arguments)
+        if code == NO_ROUTE:
+            return EntityNotFoundError(self._queue)
+        return ClosedByBrokerError("", place=f"queue '{self._queue}'", reply_code=code, reply_text=text)
+
+    def detach(self) -> None:
+        """The channel of the deliveries is gone: their originals come again, and are set aside again."""
+        self._waiting = dict.fromkeys(self._waiting, 0)
+
+    def lost(self) -> None:
+        """The connection is lost: what has no confirm comes again."""
+        self._waiting.clear()
+        self._number = 0

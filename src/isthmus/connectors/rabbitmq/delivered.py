@@ -1,0 +1,127 @@
+"""What a source has given to its owner, and how it is found again when the broker delivers it again.
+
+What it is: positions, delivery tags and fingerprints. RabbitMQ numbers no messages, and after a lost connection it delivers everything
+again that was not acknowledged, marked as redelivered. Such a message is recognised by what it holds: where its position is outstanding, its
+new tag acknowledges it; where it was settled meanwhile, it is acknowledged at once. What it is not: a duplicate detection: it lives as long as the
+source, and looks at redelivered messages only.
+
+Why no message is lost by it. Messages with one fingerprint hold the same in every byte: exchange, routing key, properties, headers, body.
+Each redelivery uses up one entry: of as many equal messages as were not acknowledged, as many are told. What was acknowledged shortly before
+the loss is known only where it has a message-id: another message that is marked as redelivered may be equal to it in all else.
+
+Invariants:
+    I1. A message that was not marked as redelivered is always a new one.
+    I2. Of an entry one message at most is taken for known.
+    I3. Of what has no message-id nothing is known that was settled before the loss, nor of anything what was settled more than `REMEMBERED` messages before the loss.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+__all__ = ["REMEMBERED", "Delivered", "Entry"]
+
+# Acknowledgements that were written may not have come to the broker: what stands in the buffers of two sockets.
+REMEMBERED = 20_000
+
+
+class Entry(NamedTuple):
+    """A message that was told.
+
+    Attributes:
+        position: by which.
+        tag: of its delivery in the present channel; 0: it was delivered in an earlier one.
+        fingerprint: of what it holds.
+        is_named: whether it has a message-id.
+    """
+
+    position: int
+    tag: int
+    fingerprint: int
+    is_named: bool = True
+
+
+class Delivered:
+    """The account of one source."""
+
+    def __init__(self) -> None:
+        self._outstanding: dict[int, Entry] = {}
+        self._settled: deque[Entry] = deque(maxlen=REMEMBERED)
+        self._known: dict[int, deque[Entry]] = {}
+
+    def __len__(self) -> int:
+        return len(self._outstanding)
+
+    def told(self, entry: Entry) -> None:
+        """A message is told."""
+        self._outstanding[entry.position] = entry
+
+    def recognised(self, fingerprint: int) -> Entry | None:
+        """The entry that a redelivered message is; None: it is a new one."""
+        found = self._known.get(fingerprint)
+        if not found:
+            return None
+        entry = found.popleft()
+        if not found:
+            del self._known[fingerprint]
+        return entry
+
+    def attach(self, entry: Entry, tag: int) -> bool:
+        """A known message came again; whether it is still outstanding."""
+        if entry.position in self._outstanding:
+            self._outstanding[entry.position] = entry._replace(tag=tag)
+            return True
+        self._settled.append(entry)  # its acknowledgement may be lost as well
+        return False
+
+    def settle(self, first: int, last: int) -> list[int]:
+        """Positions are settled: their tags, as far as they have one."""
+        tags = []
+        for entry in self._take(first, last):
+            if entry.tag:
+                tags.append(entry.tag)
+                if entry.is_named:
+                    self._settled.append(entry)
+        return tags
+
+    def take(self, first: int, last: int) -> list[Entry]:
+        """Positions are given back, or set aside: they are known no more."""
+        entries = list(self._take(first, last))
+        gone = {entry.position for entry in entries if not entry.tag}
+        if gone:
+            self._forget(gone)
+        return entries
+
+    def _take(self, first: int, last: int) -> Iterator[Entry]:
+        outstanding = self._outstanding
+        if last - first < len(outstanding):
+            for position in range(first, last + 1):
+                entry = outstanding.pop(position, None)
+                if entry is not None:
+                    yield entry
+        else:
+            for position in sorted(each for each in outstanding if first <= each <= last):
+                yield outstanding.pop(position)
+
+    def _forget(self, positions: set[int]) -> None:
+        for fingerprint, entries in list(self._known.items()):
+            left = deque(each for each in entries if each.position not in positions)
+            if left:
+                self._known[fingerprint] = left
+            else:
+                del self._known[fingerprint]
+
+    def lost(self) -> None:
+        """The connection is lost: what was delivered in it may come again."""
+        before = [each for entries in self._known.values() for each in entries]
+        self._outstanding = {position: entry._replace(tag=0) for position, entry in self._outstanding.items()}
+        self._known = {}
+        seen: set[int] = set()
+        # Outstanding ones first: of equal messages the broker may have let go those that were settled.
+        for entry in (*self._outstanding.values(), *sorted(before), *self._settled):
+            if entry.position not in seen:
+                seen.add(entry.position)
+                self._known.setdefault(entry.fingerprint, deque()).append(entry._replace(tag=0))
+        self._settled.clear()

@@ -1,0 +1,66 @@
+"""What RabbitMQ says when it closes a channel or a connection, and what that means for a route.
+
+What it is: reply codes as errors and refusals, with RabbitMQ's own text and what to do. Specification: AMQP 0-9-1, 1.2 (reply codes);
+RabbitMQ documentation, "Channels" and "Access Control".
+
+Invariants:
+    I1. No text holds a password: RabbitMQ's replies name users, entities and virtual hosts only.
+"""
+
+from __future__ import annotations
+
+from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.secret import scrub
+from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutError
+
+__all__ = ["NO_ROUTE", "ClosedByBrokerError", "may_pass", "refusal_of"]
+
+ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED, NOT_ALLOWED = 403, 404, 405, 406, 530
+NO_ROUTE = 312
+_FATAL = frozenset({402, ACCESS_REFUSED, NOT_FOUND, 503, 504, NOT_ALLOWED, 540})
+# A queue that another consumer has for itself alone is told as a refusal of access; it ends when that consumer ends.
+IN_EXCLUSIVE_USE = "in exclusive use"
+_HINTS = {
+    ACCESS_REFUSED: "look at the user's password and permissions (configure, write, read) in the virtual host",
+    NOT_FOUND: "make it, or correct the name",
+    NOT_ALLOWED: "correct the virtual host, or let the user in",
+    402: "correct the virtual host's path",
+}
+_EXCLUSIVE_HINT = "another consumer reads the queue; end it, or write consumer=shared, which does not keep the order"
+
+
+class ClosedByBrokerError(IsthmusError):
+    """RabbitMQ closed a channel or a connection.
+
+    Attributes:
+        place: where.
+        reply_code: RabbitMQ's, e.g. 404.
+        reply_text: RabbitMQ's.
+    """
+
+    code = "closed-by-broker"
+
+    place: str
+    reply_code: int
+    reply_text: str
+
+    def text(self) -> str:
+        hint = _EXCLUSIVE_HINT if IN_EXCLUSIVE_USE in self.reply_text else _HINTS.get(self.reply_code, "")
+        return f"{self.place}: RabbitMQ says {self.reply_code} {scrub(self.reply_text)}" + (f"; {hint}" if hint else "")
+
+
+def may_pass(error: IsthmusError) -> bool:
+    """Whether waiting may help."""
+    if isinstance(error, ClosedByBrokerError):
+        return error.reply_code not in _FATAL or IN_EXCLUSIVE_USE in error.reply_text
+    return error.retryable or isinstance(error, ConnectionLostError | OperationTimeoutError)
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """What an error means for what was sent."""
+    if isinstance(error, ClosedByBrokerError):
+        kind = RefusalKind.UNKNOWN if may_pass(error) else RefusalKind.FATAL
+        return Refusal(kind, str(error.reply_code), str(error))
+    if isinstance(error, IsthmusError):
+        return Refusal(RefusalKind.UNKNOWN if may_pass(error) else RefusalKind.FATAL, "", str(error))
+    return Refusal(RefusalKind.UNCLEAR, "", f"{type(error).__name__}: {error}")

@@ -1,0 +1,159 @@
+"""What one connection of a target was sent and has not confirmed.
+
+What it is: which confirm is whose outcome: publications are numbered by the channel from 1, deliveries of the machine from 0, and an
+envelope is several publications of one delivery. What it is not: a connection. Specification: RabbitMQ documentation, "Publisher Confirms".
+
+A message that came back bears no number. It is found among those that have no confirm by what it holds; of equal ones it is no matter
+which, since one broker routes equal messages alike.
+
+Invariants:
+    I1. A delivery has one outcome: when all of its publications are confirmed; refused, when one of them is.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+
+from isthmus.bridge.delivery_event import Outcome
+from isthmus.bridge.refusal import Refusal
+from isthmus.connectors.rabbitmq import property as props
+from isthmus.connectors.rabbitmq.property import Record
+from isthmus.connectors.rabbitmq.table import TableError
+
+__all__ = ["CREDIT", "Flight"]
+
+# What may be sent and not confirmed; the delivery machine's window is smaller.
+CREDIT = 20_000
+
+
+class Flight:
+    """The account of one connection.
+
+    Attributes:
+        credit: deliveries that may be sent.
+        since: since when nothing was confirmed though something is outstanding; infinite where nothing is.
+    """
+
+    def __init__(self) -> None:
+        self.credit = CREDIT
+        self.since = math.inf
+        self._next = 0
+        self._number = 0
+        self._lowest = 1  # all below it are confirmed
+        self._outstanding: dict[int, tuple[int, bytes]] = {}
+        self._returned: dict[int, Refusal] = {}
+        self._prints: dict[int, int] = {}
+        self._sizes: dict[int, list[Refusal | None]] = {}  # answers that are missing, of an envelope
+        self._counts: dict[int, int] = {}
+        self._accepted: list[int] = []
+        self._refused: list[tuple[int, Refusal]] = []
+        self._has_answer = False
+
+    def begin(self, messages: int) -> int:
+        """A delivery is sent; its ordinal."""
+        ordinal = self._next
+        self._next += 1
+        self.credit -= 1
+        if messages > 1:
+            self._counts[ordinal], self._sizes[ordinal] = messages, []
+        return ordinal
+
+    def sent(self, ordinal: int, payload: bytes, now: float) -> None:
+        """A message of it is published."""
+        self._number += 1
+        self._outstanding[self._number] = ordinal, payload
+        if self.since == math.inf:
+            self.since = now
+
+    def refuse(self, ordinal: int, refusal: Refusal) -> None:
+        """A message of it is not even published."""
+        self._answer(ordinal, refusal)
+
+    def answered(self, number: int, multiple: bool, refusal: Refusal | None) -> None:
+        """The broker answered a publication, or all up to it."""
+        outstanding, returned = self._outstanding, self._returned
+        self._has_answer = True
+        first = min(self._lowest, number) if multiple else number
+        for each in range(first, number + 1):
+            found = outstanding.pop(each, None)
+            if found is None:
+                continue
+            if returned or self._prints:
+                self._prints.pop(each, None)
+                self._answer(found[0], refusal or returned.pop(each, None))
+            elif self._counts:
+                self._answer(found[0], refusal)
+            elif refusal is None:
+                self._accepted.append(found[0])
+            else:
+                self._refused.append((found[0], refusal))
+        if multiple or number == self._lowest:
+            self._lowest = max(self._lowest, number + 1)
+
+    def returned(self, record: Record, refusal: Refusal, routed: Callable[[bytes], Record]) -> bool:
+        """A message came back; whether it was found."""
+        wanted = _print_of(record)
+        prints = self._prints
+        for number, (_, payload) in self._outstanding.items():
+            if number in self._returned:
+                continue
+            found = prints.get(number)
+            if found is None:
+                found = prints[number] = _print_of(routed(payload))
+            if found == wanted:
+                self._returned[number] = refusal
+                return True
+        return False
+
+    def wait_again(self, now: float) -> None:
+        """The broker says nothing from now on, not since it was blocked."""
+        self.since = now if self._outstanding else math.inf
+
+    def take(self, now: float) -> list[Outcome]:
+        """The outcomes since the last call."""
+        accepted, refused = self._accepted, self._refused
+        self._accepted, self._refused = [], []
+        self.credit += len(accepted) + len(refused)
+        if self._has_answer:
+            self._has_answer = False
+            self.wait_again(now)
+        outcomes = [Outcome(first, last) for first, last in _ranges(accepted)]
+        return outcomes + [Outcome(ordinal, ordinal, refusal) for ordinal, refusal in refused]
+
+    def _answer(self, ordinal: int, refusal: Refusal | None) -> None:
+        if ordinal in self._counts:
+            answers = self._sizes[ordinal]
+            answers.append(refusal)
+            if len(answers) < self._counts[ordinal]:
+                return
+            del self._counts[ordinal], self._sizes[ordinal]
+            refusal = next((each for each in answers if each is not None), None)
+        if refusal is None:
+            self._accepted.append(ordinal)
+        else:
+            self._refused.append((ordinal, refusal))
+
+
+def _print_of(record: Record) -> int:
+    """A digest of what a message holds, whatever the order in which a broker writes its fields."""
+    body, properties, exchange, routing_key = record
+    try:
+        found = props.read(properties)
+        fields = repr(found._replace(headers=tuple(sorted(found.headers))))
+    except (TableError, struct.error):
+        fields = repr(properties)
+    return hash((fields, body, exchange, routing_key))
+
+
+def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    first = last = -2
+    for each in sorted(numbers):
+        if each != last + 1:
+            if first >= 0:
+                found.append((first, last))
+            first = each
+        last = each
+    return [*found, (first, last)] if first >= 0 else found

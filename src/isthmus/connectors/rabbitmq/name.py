@@ -1,0 +1,14 @@
+"""The names that the mapping gives to what it adds (`mapping`), and the names that mean something to RabbitMQ."""
+
+from __future__ import annotations
+
+__all__ = ["AMQP_HEADER", "BROKER_HEADERS", "EXCHANGE", "NOTE_PROPERTY", "ROUTING_HEADERS", "ROUTING_KEY", "SHOWN"]
+
+AMQP_HEADER = "isthmus-amqp"
+NOTE_PROPERTY = "isthmus-rabbitmq"
+SHOWN = "amqp-"
+# As RabbitMQ's own AMQP 1.0 names them.
+EXCHANGE, ROUTING_KEY = "x-exchange", "x-routing-key"
+BROKER_HEADERS = frozenset({"x-delivery-count", "x-stream-offset"})
+# RabbitMQ routes by these ("Sender-selected Distribution").
+ROUTING_HEADERS = frozenset({"CC", "BCC"})

@@ -1,0 +1,417 @@
+"""A queue as a source on the port.
+
+What it is: the consumer of one queue: what RabbitMQ gives within the prefetch, as events within the credit; and what the owner settles, as
+acknowledgements. What it is not: the mapping of messages (`mapping`), or the account of what was told (`delivered`).
+docs/how-to/use-rabbitmq.md.
+
+Credit. Quorum queues take no change of a consumer's prefetch, so that the prefetch stands, and what comes beyond the credit is kept here
+until there is credit again, or goes back with the connection. Where it is more than `KEPT_BYTES`, nothing more is read.
+
+Order. What is given back is delivered again: by a classic queue where it stood, by a quorum queue in the order in which it comes back. An
+ordered source therefore gives back everything at once, by the end of its channel; what it is not to give back is recognised when it comes
+again (`delivered`), and told to nobody.
+
+Invariants:
+    I1. Nothing is given beyond the credit.
+    I2. Nothing is acknowledged but what the owner has settled; of what is set aside, after the broker has confirmed its copy.
+    I3. After `close` it tells nothing more.
+    I4. No message is rejected where nothing says that the queue has a dead-letter exchange: RabbitMQ would drop it.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
+from isthmus.connectors.rabbitmq import wire
+from isthmus.connectors.rabbitmq.connection import Connection, Content
+from isthmus.connectors.rabbitmq.dead_letter import DEAD_CHANNEL, DeadLetters
+from isthmus.connectors.rabbitmq.delivered import Delivered, Entry
+from isthmus.connectors.rabbitmq.end import CHANNEL, End
+from isthmus.connectors.rabbitmq.error import may_pass
+from isthmus.connectors.rabbitmq.fingerprint import fingerprint_of
+from isthmus.connectors.rabbitmq.mapping import to_message
+from isthmus.connectors.rabbitmq.option import SourceOptions
+from isthmus.connectors.rabbitmq.pool import BrokerPool
+from isthmus.connectors.rabbitmq.property import Record
+from isthmus.connectors.rabbitmq.unacked import Unacked
+from isthmus.connectors.rabbitmq.wire import M
+from isthmus.errors import ConnectionLostError, IsthmusError
+
+__all__ = ["RabbitSource"]
+
+KEPT_BYTES = 4 << 20
+SETTLE_SECONDS = 5.0
+# A queue that gives nothing for so long is asked whether it is empty.
+QUIET_SECONDS = 0.5
+CONSUMER = "isthmus"
+_EPOCH_MS = 1_700_000_000_000
+_TAG = struct.Struct(">Q?").unpack_from
+_COUNT = struct.Struct(">I").unpack_from
+_TAG_AT = 1 + len(CONSUMER)
+_MESSAGE_ID_FLAG = 0x80
+
+
+class RabbitSource(End):
+    """One route's source.
+
+    Args:
+        pool: what it belongs to.
+        key: what the pool's owner knows it by.
+        options: where it leads to.
+        ordered: whether the queue's order is kept.
+        only_present: give only what stands when it is opened first.
+    """
+
+    def __init__(
+        self, pool: BrokerPool, key: int, options: SourceOptions, *, ordered: bool, only_present: bool
+    ) -> None:
+        super().__init__(pool, key, options, options.queue)
+        self.options = options
+        self._is_ordered = ordered
+        self._is_exclusive = options.consumer == "exclusive" or (options.consumer == "auto" and ordered)
+        self._delivered = Delivered()
+        # Positions of a later source of the same queue are higher: no message is taken for one of another process.
+        self._position = (int(time.time() * 1000) - _EPOCH_MS) << 8
+        self._dead = DeadLetters(options)
+        self._refused = _Refused()
+        self._present: int | None = None  # messages of those that stood at the beginning which have not come
+        self._only_present = only_present
+        self._last: Connection | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        """What belongs to one channel."""
+        self._unacked = Unacked()
+        self._ready: deque[tuple[int, bytes]] = deque()
+        self._ready_bytes = 0
+        self._credit = 0
+        self._is_draining = False
+        self._is_consuming = self._is_recalling = False
+        self._was_told = self._has_told_end = False
+        self._quiet_at = math.inf
+        self._is_asking = False
+
+    # ---- the port
+
+    @property
+    def clock_offset_ms(self) -> int | None:
+        """RabbitMQ tells no time: this machine's."""
+        return round((time.time() - time.monotonic()) * 1000)
+
+    def poll(self, now: float) -> Sequence[SourceEvent]:
+        """What happened since the last call."""
+        if self.is_closed:
+            return ()
+        self.check_time(now)
+        events: list[SourceEvent] = []
+        if self.is_open and self.fault is None:
+            if not self._was_told:
+                self._was_told = True
+                events.append(SourceOpened())
+            self._hand_on(events)
+            self._look_for_end(events, now)
+            refused = self._refused
+            if refused.text and (now >= refused.due(now) or len(self._delivered) <= refused.messages):
+                self._lost(SourceLost(refused.text, is_fatal=True), events, now)
+                self._refused = _Refused()
+        if self._is_draining:
+            self._is_draining = False
+            events.append(Drained())
+        if self.fault is not None:
+            self._lost(SourceLost(str(self.fault), not may_pass(self.fault)), events, now)
+        return events
+
+    def deadline(self, now: float) -> float:
+        """When `poll` has something to do though the socket is silent."""
+        return min(self.step_deadline(now), self._refused.due(now), self._quiet_at)
+
+    def grant(self, credit: int) -> None:
+        """Sets the credit."""
+        self._is_draining = False
+        self._credit = 0 if self._refused.text else credit
+        self._quiet_at = time.monotonic() + QUIET_SECONDS if self._only_present else math.inf
+        self._consume()
+        self.mark()  # something may have come already
+
+    def drain(self) -> None:
+        """Takes the credit back."""
+        self._credit = 0
+        self._is_draining = True
+        self.mark()
+
+    def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
+        """Settles delivered positions."""
+        if disposition is None or disposition.kind == "complete":
+            self._dead.forget(first, last)
+            self._ack(self._delivered.settle(first, last))
+            if self._refused.text:
+                self.mark()
+        elif disposition.kind == "abandon":
+            self.release(first, last)
+        elif disposition.kind != "dead-letter":
+            self._refuse(
+                first, last, f"get the disposition '{disposition.kind}', which a queue of RabbitMQ has not", ""
+            )
+        elif self.options.dead_letters:
+            self._set_aside(first, last, disposition)
+        elif self.options.dead_letter_exchange:
+            for entry in self._delivered.take(first, last):
+                if entry.tag and self.connection is not None and not self._is_recalling:
+                    self.connection.write(wire.reject(CHANNEL, entry.tag, requeue=False))
+                    self._unacked.remove(entry.tag)
+        else:
+            reason = f"{disposition.reason}: {disposition.description}".strip(": ")
+            hint = "name a queue for dead_letters at the source, say dead_letter_exchange=true where the queue has one, or let refusals block"
+            self._refuse(first, last, f"be set aside ({reason})", hint)
+
+    def release(self, first: int, last: int) -> None:
+        """Gives delivered positions back."""
+        self._dead.forget(first, last)
+        self._give_back([entry.tag for entry in self._delivered.take(first, last) if entry.tag])
+
+    def close(self) -> None:
+        """Ends it; what is not settled goes back with the connection."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.pool.unmark(self.key)
+        now = time.monotonic()
+        self._last = connection = self.connection
+        if connection is not None and self._dead.is_waiting and connection.error is None:
+            connection.is_paused = False
+            self.pool.leave(connection, now)  # the confirms end it
+            return
+        self.disconnect(now, politely=True)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the broker has seen the end: then what was not settled stands in the queue again."""
+        return self._last is None or self.pool.has_left(self._last)
+
+    # ---- the channel
+
+    def mark(self) -> None:
+        """It has something to tell."""
+        if not self.is_closed:
+            super().mark()
+
+    def begin(self, connection: Connection) -> None:
+        """Asks for the queue."""
+        self._reset()
+        connection.write(wire.declare_passive(CHANNEL, self.options.queue))
+        connection.write(wire.qos(CHANNEL, self.options.prefetch))
+        self._dead.begin(connection)
+
+    def _begin_channel(self) -> None:
+        """The channel again, after a recall."""
+        connection = self.connection
+        if connection is not None and not self.is_closed:
+            connection.write(wire.method(CHANNEL, M.CHANNEL_OPEN, b"\0"))
+            connection.write(wire.qos(CHANNEL, self.options.prefetch))
+            connection.flush()
+
+    def on_method(self, channel: int, which: tuple[int, int], arguments: bytes) -> None:
+        """A method came."""
+        if channel == DEAD_CHANNEL:
+            self._confirmed(self._dead.on_method(which, arguments))
+        elif which == M.QUEUE_DECLARE_OK:
+            self._counted(_COUNT(arguments, 1 + arguments[0])[0])
+        elif which == M.BASIC_QOS_OK:
+            self.opened()
+            self._consume()
+        elif which == M.CHANNEL_CLOSE_OK:
+            self._is_recalling = False
+            self._begin_channel()
+        elif which == M.BASIC_CANCEL:
+            self.fail(
+                ConnectionLostError(
+                    f"queue '{self.entity}': RabbitMQ ended the consumer; the queue was deleted or moves"
+                )
+            )
+
+    def on_content(self, channel: int, which: tuple[int, int], content: Content) -> None:
+        """A message came."""
+        if channel == DEAD_CHANNEL:
+            self.fail(self._dead.returned(content.arguments))
+            return
+        if self._is_recalling:
+            return  # it goes back with the channel
+        arguments, properties, body = content
+        tag, is_again = _TAG(arguments, _TAG_AT)
+        exchange, at = wire.short_at(arguments, _TAG_AT + 9)
+        routing_key, _ = wire.short_at(arguments, at)
+        self._unacked.add(tag)
+        record = Record(body, properties, exchange, routing_key)
+        fingerprint = fingerprint_of(record)
+        known = self._delivered.recognised(fingerprint) if is_again else None
+        if known is not None:
+            if not self._delivered.attach(known, tag):
+                self._ack([tag])  # it was settled
+            return
+        if self._present == 0:  # it came after the beginning
+            self._give_back([tag])
+            return
+        if self._present is not None:
+            self._present -= 1
+        self._position += 1
+        is_named = bool(properties[1] & _MESSAGE_ID_FLAG)
+        payload = to_message(record, self._position, int(time.time() * 1000))
+        self._delivered.told(Entry(self._position, tag, fingerprint, is_named))
+        self._dead.keep(self._position, payload)
+        self._ready.append((self._position, payload))
+        self._ready_bytes += len(payload)
+        self.mark()
+
+    # ---- giving
+
+    def _hand_on(self, events: list[SourceEvent]) -> None:
+        ready = self._ready
+        count = min(self._credit, len(ready))
+        if count:
+            parts = [ready.popleft() for _ in range(count)]
+            positions, payloads = zip(*parts, strict=True)
+            self._ready_bytes -= sum(map(len, payloads))
+            self._credit -= count
+            if self._only_present:
+                self._quiet_at = time.monotonic() + QUIET_SECONDS
+            events.append(Arrived(positions, payloads))
+        if self.connection is not None:
+            self.connection.is_paused = self._ready_bytes > KEPT_BYTES and not self._is_recalling
+
+    def _consume(self) -> None:
+        """Begins to consume where there is credit."""
+        connection = self.connection
+        if connection is None or not self.is_open or self._is_consuming or self._is_recalling:
+            return
+        if not self._credit or self._present == 0:
+            return
+        self._is_consuming = True
+        connection.write(wire.consume(CHANNEL, self.options.queue, CONSUMER, exclusive=self._is_exclusive))
+
+    def _ack(self, tags: Sequence[int]) -> None:
+        if tags and self.connection is not None and not self._is_recalling:
+            for tag, multiple in self._unacked.settle(tags):
+                self.connection.write(wire.ack(CHANNEL, tag, multiple))
+
+    # ---- giving back
+
+    def _give_back(self, tags: Sequence[int]) -> None:
+        """An ordered source gives back all that it was given and has not settled: it ends the channel, and begins it again."""
+        connection = self.connection
+        if connection is None or not tags or self._is_recalling:
+            return
+        if self._is_ordered:
+            self._is_recalling = True
+            connection.is_paused = False
+            connection.write(wire.close_method(CHANNEL))
+            self._forget_channel()
+            return
+        for tag in tags:
+            connection.write(wire.reject(CHANNEL, tag, requeue=True))
+            self._unacked.remove(tag)
+
+    def _forget_channel(self) -> None:
+        """What was delivered and not settled comes again; what was not even told is forgotten."""
+        for position, _ in self._ready:
+            self._delivered.take(position, position)
+            self._dead.forget(position, position)
+            if self._present is not None:
+                self._present += 1
+        self._ready.clear()
+        self._ready_bytes = 0
+        self._delivered.lost()
+        self._dead.detach()
+        self._unacked.clear()
+        self._is_consuming = False
+
+    # ---- setting aside
+
+    def _set_aside(self, first: int, last: int, disposition: Disposition) -> None:
+        entries = self._delivered.take(first, last)
+        if self.connection is None:
+            self._dead.forget(first, last)
+            return  # they come again
+        for entry in entries:
+            if not entry.tag:
+                self._dead.forget(entry.position, entry.position)  # it comes again
+            error = self._dead.add(self.connection, entry, disposition) if entry.tag else None
+            if error is not None:
+                self.fail(error)
+
+    def _confirmed(self, tags: Sequence[int] | IsthmusError) -> None:
+        if isinstance(tags, IsthmusError):
+            self.fail(tags)
+            return
+        connection = self.connection
+        self._ack(tags)
+        if self.is_closed and connection is not None and not self._dead.is_waiting:
+            connection.write(wire.close_method(0))
+            connection.flush()
+
+    def _refuse(self, first: int, last: int, what: str, hint: str) -> None:
+        """The source is going to be lost: what is under way is settled before, or it would come again each time."""
+        text = f"queue '{self.entity}': a message would have to {what}"
+        self._refused.text = self._refused.text or text + (f"; {hint}" if hint else "")
+        self._refused.messages += last - first + 1
+        self._credit = 0
+        self.mark()
+
+    # ---- what stood at the beginning
+
+    def _counted(self, messages: int) -> None:
+        if self._only_present and self._present is None:
+            self._present = messages
+        elif self._is_asking:
+            self._is_asking = False
+            if not messages and not self._ready and not len(self._delivered):
+                self._present = 0  # somebody else had the rest
+                self.mark()
+        self._quiet_at = time.monotonic() + QUIET_SECONDS if self._only_present else math.inf
+
+    def _look_for_end(self, events: list[SourceEvent], now: float) -> None:
+        if not self._only_present or self._has_told_end:
+            return
+        if self._present == 0 and not self._ready:
+            self._has_told_end = True
+            self._quiet_at = math.inf
+            events.append(Exhausted())
+        elif now >= self._quiet_at:
+            self._quiet_at = now + QUIET_SECONDS
+            if self._is_consuming and not self._is_asking and not len(self._delivered) and self.connection is not None:
+                self._is_asking = True
+                self.connection.write(wire.declare_passive(CHANNEL, self.options.queue))
+
+    # ---- the end of a channel
+
+    def _lost(self, event: SourceLost, events: list[SourceEvent], now: float) -> None:
+        self.disconnect(now, politely=event.is_fatal)
+        self._forget_channel()
+        self._dead.lost()
+        self._reset()
+        events.append(event)
+
+
+class _Refused:
+    """Messages that would need a disposition that there is none for.
+
+    Attributes:
+        text: what is told of the first; empty: there is none.
+        messages: how many.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.messages = 0
+        self._due = math.inf
+
+    def due(self, now: float) -> float:
+        """When the source is lost, whatever is under way."""
+        if self.text and self._due == math.inf:
+            self._due = now + SETTLE_SECONDS
+        return self._due

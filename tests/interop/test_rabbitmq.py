@@ -1,0 +1,567 @@
+"""RabbitMQ by its own terms, on a real node: what comes back, what blocks, who may enter, dead letters, kills, a federation with it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosted_run import HostedRun
+from isthmus.amqp import section
+from isthmus.bridge import registry
+from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Outcome, Send
+from isthmus.bridge.port import Arrived, SourceLost, SourceOpened
+from isthmus.bridge.refusal import RefusalKind
+from isthmus.connectors.administration import Administrations
+from isthmus.connectors.rabbitmq import property as props
+from isthmus.connectors.rabbitmq import table
+from isthmus.connectors.rabbitmq.dead_letter import REASON_HEADER
+from isthmus.connectors.rabbitmq.mapping import to_message
+from isthmus.connectors.rabbitmq.outward import to_record
+from isthmus.connectors.rabbitmq.property import Properties, Record
+from isthmus.connectors.rabbitmq.system import SYSTEM
+from isthmus.errors import ConfigError, EntityNotFoundError
+from isthmus.testing.bridge.message import key_of, message
+from isthmus.topology import plan, read
+from isthmus.topology.source import load
+from rabbitmq_client import RabbitClient
+from rabbitmq_server import PASSWORD, USER, RabbitServer, rabbit_server
+
+WAIT_SECONDS = 120.0
+LARGEST_BYTES = 2_000_000
+# What is taken at once, and what may be published and not taken: the test's client is slow.
+TAKEN = 200
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
+    folder = tmp_path_factory.mktemp("rabbit")
+    with rabbit_server(folder, settings=(f"max_message_size = {LARGEST_BYTES}",)) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RABBIT_PASSWORD", PASSWORD)
+
+
+def options(server: RabbitServer, entity: str, **others: str) -> dict[str, str]:
+    return {
+        "host": f"127.0.0.1:{server.port}",
+        "username": USER,
+        "password": "env:RABBIT_PASSWORD",
+        "entity": entity,
+        **others,
+    }
+
+
+class Pump:
+    """One end and its pool, served until something has happened."""
+
+    def __init__(self, side: str, told: dict[str, str], **settings: Any) -> None:
+        connector: Any = registry.connector("rabbitmq")
+        self.pool: Any = connector.sources() if side == "source" else connector.targets()
+        self.end: Any = (self.pool.source if side == "source" else self.pool.target)(1, told, **settings)
+        self.events: list[Any] = []
+        self.end.open()
+
+    def wait(self, is_done: Callable[[list[Any]], object]) -> list[Any]:
+        limit = time.monotonic() + WAIT_SECONDS
+        while not is_done(self.events):
+            assert time.monotonic() < limit, self.events
+            now = time.monotonic()
+            poll = select.poll()
+            for descriptor, interest in self.pool.descriptors():
+                poll.register(descriptor, interest)
+            due = min(self.pool.deadline(now), self.end.deadline(now)) - now
+            ready = dict(poll.poll(max(0.0, min(due, 0.1)) * 1000))
+            self.pool.service(ready, time.monotonic())
+            self.events += self.end.poll(time.monotonic())
+            self.pool.flush()
+        found, self.events = self.events, []
+        return found
+
+    def wait_for(self, kind: type) -> Any:
+        return next(
+            each for each in self.wait(lambda events: any(type(each) is kind for each in events)) if type(each) is kind
+        )
+
+    def arrived(self, count: int) -> list[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
+
+        def is_done(events: Sequence[Any]) -> bool:
+            found[:] = [
+                pair
+                for each in events
+                if type(each) is Arrived
+                for pair in zip(each.positions, each.payloads, strict=True)
+            ]
+            return len(found) >= count
+
+        self.wait(is_done)
+        return found
+
+    def close(self) -> None:
+        self.end.close()
+        self.pool.close()
+
+
+@pytest.fixture
+def pump() -> Iterator[Callable[..., Pump]]:
+    made: list[Pump] = []
+
+    def make(*arguments: Any, **settings: Any) -> Pump:
+        made.append(Pump(*arguments, **settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def opened(pump: Callable[..., Pump], server: RabbitServer, entity: str, **others: str) -> Pump:
+    made = pump("target", options(server, entity, **others))
+    made.wait(lambda events: any(type(each) is Granted for each in events))
+    return made
+
+
+def outcomes(events: Sequence[Any]) -> dict[int, Any]:
+    return {at: each.refusal for each in events if type(each) is Outcome for at in range(each.first, each.last + 1)}
+
+
+def payloads(*keys: str, subject: str = "") -> list[bytes]:
+    return [
+        section.encode_message(b"body", properties={"message_id": key} | ({"subject": subject} if subject else {}))
+        for key in keys
+    ]
+
+
+def taken(server: RabbitServer, queue: str, host: str = "/") -> list[Record]:
+    with RabbitClient(server.port, host) as client:
+        return client.take(queue, TAKEN)
+
+
+def exchange(server: RabbitServer, name: str, kind: str, **bindings: str) -> str:
+    server.call("PUT", f"exchanges/%2F/{name}", {"type": kind, "durable": True})
+    for queue, key in bindings.items():
+        server.queue(queue)
+        server.call("POST", f"bindings/%2F/e/{name}/q/{queue}", {"routing_key": key})
+    return name
+
+
+# ---- targets
+
+
+def test_an_unroutable_message_is_refused_and_the_others_are_taken(
+    server: RabbitServer, pump: Callable[..., Pump]
+) -> None:
+    exchange(server, "ex-direct", "direct", routed="in")
+    target = opened(pump, server, "ex-direct", entity_type="topic")
+    mixed = [
+        payloads("a", subject="in"),
+        payloads("b", subject="nowhere"),
+        payloads("c", subject="in"),
+        payloads("b", subject="nowhere"),
+    ]
+    target.end.send(Send([each[0] for each in mixed]))
+    found = outcomes(target.wait(lambda events: len(outcomes(events)) == 4))
+    assert [found[at] is None for at in range(4)] == [True, False, True, False]
+    assert (found[1].kind, found[1].condition, found[1].reason) == (RefusalKind.UNCLEAR, "312", "Unroutable")
+    assert "exchange 'ex-direct' has no queue for routing key 'nowhere'" in found[1].description
+    assert [key_of(to_message(each)) for each in taken(server, "routed")] == ["a", "c"]
+
+
+def test_routing_keys_come_from_the_option_the_source_or_the_subject(
+    server: RabbitServer, pump: Callable[..., Pump]
+) -> None:
+    exchange(server, "ex-topic", "topic", **{"q-fixed": "fixed.#", "q-own": "own.#", "q-subject": "subject.#"})
+    record = Record(b"x", props.write(Properties(delivery_mode=2, type=b"subject.x")), "elsewhere", "own.x")
+    target = opened(pump, server, "ex-topic", entity_type="topic")
+    target.end.send(Send([to_message(record), *payloads("s", subject="subject.y")]))
+    target.wait(lambda events: len(outcomes(events)) == 2)
+    fixed = opened(pump, server, "ex-topic", entity_type="topic", routing_key="fixed.z")
+    fixed.end.send(Send([to_message(record)]))
+    fixed.wait(lambda events: len(outcomes(events)) == 1)
+    assert [[each.routing_key for each in taken(server, name)] for name in ("q-own", "q-subject", "q-fixed")] == [
+        ["own.x"],
+        ["subject.y"],
+        ["fixed.z"],
+    ]
+
+
+def test_headers_route_and_come_back_with_their_types(server: RabbitServer, pump: Callable[..., Pump]) -> None:
+    server.call("PUT", "exchanges/%2F/ex-headers", {"type": "headers", "durable": True})
+    server.queue("q-headers")
+    server.call(
+        "POST", "bindings/%2F/e/ex-headers/q/q-headers", {"routing_key": "", "arguments": {"x-match": "all", "n": 5}}
+    )
+    headers = (
+        ("n", b"I", struct.pack(">i", 5)),
+        ("at", b"T", struct.pack(">Q", 1_700_000_000)),
+        ("d", b"D", b"\2\0\0\0\7"),
+    )
+    nested = ("f", b"F", table.encode([("a", b"t", b"\1")]))
+    found = Properties(
+        content_type=b"text/plain", headers=(*headers, nested), delivery_mode=2, priority=4, correlation_id=b"c", reply_to=b"r",
+        expiration=b"600000", message_id=b"m", timestamp=1_700_000_000, type=b"t", user_id=USER.encode(), app_id=b"app",
+    )  # fmt: skip
+    with RabbitClient(server.port) as client:
+        client.publish([Record(b"body", props.write(found), "", server.queue("q-from", "quorum"))])
+    source = pump("source", options(server, "q-from"))
+    source.wait_for(SourceOpened)
+    source.end.grant(10)
+    ((position, payload),) = source.arrived(1)
+    target = opened(pump, server, "ex-headers", entity_type="topic")
+    target.end.send(Send([payload]))
+    assert outcomes(target.wait(outcomes)) == {0: None}
+    source.end.settle(position, position)
+    (back,) = taken(server, "q-headers")
+    assert props.read(back.properties) == found
+
+
+def test_a_full_queue_blocks(server: RabbitServer, pump: Callable[..., Pump]) -> None:
+    server.queue("q-full", max_length=1, overflow="reject-publish")
+    target = opened(pump, server, "q-full")
+    target.end.send(Send(payloads("a", "b", "c")))
+    found = outcomes(target.wait(lambda events: len(outcomes(events)) == 3))
+    refused = [each for each in found.values() if each is not None]
+    assert refused
+    assert {each.kind for each in refused} == {RefusalKind.BLOCKED}
+    assert len(taken(server, "q-full")) == 3 - len(refused)
+
+
+def test_the_largest_message_is_learned_from_a_refusal(server: RabbitServer, pump: Callable[..., Pump]) -> None:
+    """RabbitMQ closes the channel for one message that is too large: it is refused for itself from then on."""
+    target = opened(pump, server, server.queue("q-large"))
+    large = section.encode_message(b"x" * (LARGEST_BYTES + 1))
+    target.end.send(Send([*payloads("a"), large]))
+    lost = target.wait_for(Lost)
+    assert lost.refusal.kind is RefusalKind.UNKNOWN
+    target.end.open()
+    told = target.wait(lambda events: any(type(each) is Granted for each in events))
+    assert next(each for each in told if type(each) is Opened).message_bytes > LARGEST_BYTES
+    target.end.send(Send([large, *payloads("b")]))
+    found = outcomes(target.wait(lambda events: len(outcomes(events)) == 2))
+    assert (found[0].kind, found[0].reason, found[1]) == (RefusalKind.MESSAGE, "MessageTooLarge", None)
+
+
+def test_properties_that_no_frame_holds_are_refused(server: RabbitServer, pump: Callable[..., Pump]) -> None:
+    target = opened(pump, server, server.queue("q-properties"))
+    target.end.send(Send([section.encode_message(b"x", application_properties={"a": "x" * 200_000}), *payloads("b")]))
+    found = outcomes(target.wait(lambda events: len(outcomes(events)) == 2))
+    assert (found[0].kind, found[0].reason, found[1]) == (RefusalKind.MESSAGE, "MessageTooLarge", None)
+
+
+def test_a_blocked_connection_takes_nothing_and_loses_nothing(server: RabbitServer, pump: Callable[..., Pump]) -> None:
+    """The broker is out of memory, as it thinks: credit is taken back, no time runs out, and then all goes on."""
+    target = opened(pump, server, server.queue("q-blocked"), stall_seconds="1")
+    server.control("set_vm_memory_high_watermark", "0.00000001")
+    try:
+        target.end.send(Send(payloads("a")))
+        target.wait(lambda events: any(type(each) is Granted and each.credit == 0 for each in events))
+        limit = time.monotonic() + 1.5
+        target.wait(lambda events: time.monotonic() > limit)
+    finally:
+        server.control("set_vm_memory_high_watermark", "absolute", "2GB")
+    found = target.wait(
+        lambda events: outcomes(events) and any(type(each) is Granted and each.credit for each in events)
+    )
+    assert outcomes(found) == {0: None}
+    assert not any(type(each) is Lost for each in found)
+    assert len(taken(server, "q-blocked")) == 1
+
+
+# ---- who may enter
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        ({"virtual_host": "nowhere"}, ("530", "vhost nowhere not found", "correct the virtual host")),
+        ({"username": "nobody"}, ("403", "ACCESS_REFUSED", "password")),
+        ({"entity": "q-nowhere"}, ("404", "no queue 'q-nowhere'", "make it, or correct the name")),
+    ],
+)
+def test_a_refusal_is_told_in_rabbitmqs_words(
+    server: RabbitServer, pump: Callable[..., Pump], others: dict[str, str], words: tuple[str, ...]
+) -> None:
+    server.queue("q-enter")
+    source = pump("source", {**options(server, "q-enter"), **others})
+    lost = source.wait_for(SourceLost)
+    target = pump("target", {**options(server, "q-enter"), **others})
+    refusal = target.wait_for(Lost).refusal
+    assert lost.is_fatal
+    assert refusal.kind is RefusalKind.FATAL
+    for text in (lost.text, refusal.description):
+        assert all(word in text for word in words), text
+        assert PASSWORD not in text
+
+
+def test_a_user_without_the_right_to_write(server: RabbitServer, pump: Callable[..., Pump]) -> None:
+    server.queue("q-right")
+    server.call("PUT", "users/reader", {"password": PASSWORD, "tags": ""})
+    server.call("PUT", "permissions/%2F/reader", {"configure": "^$", "write": "^$", "read": ".*"})
+    target = pump("target", options(server, "q-right", username="reader"))
+    target.wait(lambda events: any(type(each) is Granted for each in events))
+    target.end.send(Send(payloads("a")))
+    refusal = target.wait_for(Lost).refusal
+    assert refusal.kind is RefusalKind.FATAL
+    assert "permissions (configure, write, read)" in refusal.description
+
+
+def test_virtual_hosts_are_apart(server: RabbitServer, pump: Callable[..., Pump]) -> None:
+    server.call("PUT", "vhosts/other")
+    server.call("PUT", f"permissions/other/{USER}", {"configure": ".*", "write": ".*", "read": ".*"})
+    server.queue("q-host", host="other")
+    target = opened(pump, server, "q-host", virtual_host="other")
+    target.end.send(Send(payloads("a")))
+    target.wait(outcomes)
+    assert len(taken(server, "q-host", "other")) == 1
+
+
+# ---- sources
+
+
+def test_an_ordered_source_has_the_queue_for_itself(server: RabbitServer, pump: Callable[..., Pump]) -> None:
+    first = pump("source", options(server, server.queue("q-alone")))
+    first.wait_for(SourceOpened)
+    first.end.grant(1)
+    second = pump("source", options(server, "q-alone"))
+    second.wait_for(SourceOpened)
+    with RabbitClient(server.port) as client:
+        client.publish([to_record(message("k"))._replace(routing_key="q-alone")])
+    first.arrived(1)
+    second.end.grant(1)
+    lost = second.wait_for(SourceLost)
+    assert not lost.is_fatal
+    assert "exclusive" in lost.text
+    assert "consumer=shared" in lost.text
+
+
+def test_a_rejected_message_goes_to_the_dead_letter_exchange(server: RabbitServer, pump: Callable[..., Pump]) -> None:
+    exchange(server, "dlx", "fanout", **{"q-dlx-dead": ""})
+    server.queue("q-dlx", "quorum", dead_letter_exchange="dlx")
+    with RabbitClient(server.port) as client:
+        client.publish([to_record(message(key))._replace(routing_key="q-dlx") for key in ("a", "b")])
+    source = pump("source", options(server, "q-dlx", dead_letter_exchange="true"))
+    source.wait_for(SourceOpened)
+    source.end.grant(5)
+    (first, _), (second, _) = source.arrived(2)
+    source.end.settle(first, first, Disposition("dead-letter", "Bad", "why"))
+    source.end.settle(second, second)
+    source.wait(lambda events: server.messages("q-dlx") == 0 and server.messages("q-dlx-dead") == 1)
+    assert [key_of(to_message(each)) for each in taken(server, "q-dlx-dead")] == ["a"]
+
+
+def test_nothing_is_rejected_where_nothing_says_that_there_is_a_dead_letter_exchange(
+    server: RabbitServer, pump: Callable[..., Pump]
+) -> None:
+    """source I4: RabbitMQ would drop it."""
+    server.queue("q-none")
+    with RabbitClient(server.port) as client:
+        client.publish([to_record(message("a"))._replace(routing_key="q-none")])
+    source = pump("source", options(server, "q-none"))
+    source.wait_for(SourceOpened)
+    source.end.grant(5)
+    ((position, _),) = source.arrived(1)
+    source.end.settle(position, position, Disposition("dead-letter", "Bad", "why"))
+    lost = source.wait_for(SourceLost)
+    assert lost.is_fatal
+    assert "name a queue for dead_letters" in lost.text
+    source.wait(lambda events: server.messages("q-none") == 1)
+    source.wait(lambda events: server.call("GET", "queues/%2F/q-none") and taken(server, "q-none"))
+
+
+def test_a_dead_letter_queue_that_vanished_loses_nothing(server: RabbitServer, pump: Callable[..., Pump]) -> None:
+    server.queue("q-gone")
+    server.queue("q-gone-dead")
+    with RabbitClient(server.port) as client:
+        client.publish([to_record(message("a"))._replace(routing_key="q-gone")])
+    source = pump("source", options(server, "q-gone", dead_letters="q-gone-dead"))
+    source.wait_for(SourceOpened)
+    source.end.grant(5)
+    ((position, _),) = source.arrived(1)
+    server.call("DELETE", "queues/%2F/q-gone-dead")
+    source.end.settle(position, position, Disposition("dead-letter", "Bad", "why"))
+    lost = source.wait_for(SourceLost)
+    assert "q-gone-dead" in lost.text
+    server.queue("q-gone-dead")
+    source.end.open()
+    source.wait_for(SourceOpened)
+    source.end.grant(5)
+    ((position, _),) = source.arrived(1)
+    source.end.settle(position, position, Disposition("dead-letter", "Bad", "why"))
+    source.wait(lambda events: server.messages("q-gone-dead") == 1)
+    (dead,) = taken(server, "q-gone-dead")
+    reasons = [
+        table.value_of(kind, raw) for name, kind, raw in props.read(dead.properties).headers if name == REASON_HEADER
+    ]
+    assert reasons == ["Bad"]
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_what_is_given_back_comes_again_in_order(server: RabbitServer, pump: Callable[..., Pump], kind: str) -> None:
+    queue = server.queue(f"q-back-{kind}", kind)
+    with RabbitClient(server.port) as client:
+        client.publish([to_record(message(f"k/{number}"))._replace(routing_key=queue) for number in range(50)])
+    source = pump("source", options(server, queue))
+    source.wait_for(SourceOpened)
+    source.end.grant(20)
+    came = source.arrived(20)
+    source.end.settle(came[0][0], came[4][0])
+    source.end.drain()
+    source.end.release(came[12][0], came[19][0])  # in two parts, the later first
+    source.end.release(came[5][0], came[11][0])
+    source.end.grant(100)
+    again = source.arrived(45)
+    assert [key_of(payload) for _, payload in again] == [f"k/{number}" for number in range(5, 50)]
+
+
+def test_memory_is_bounded_by_the_bytes_that_are_kept(server: RabbitServer, pump: Callable[..., Pump]) -> None:
+    """Messages beyond the credit stay at the broker, though the prefetch would let them come."""
+    queue = server.queue("q-bytes")
+    with RabbitClient(server.port) as client:
+        client.publish([Record(b"x" * 1_000_000, b"\0\0", "", queue)] * 30)
+    source = pump("source", options(server, queue))
+    source.wait_for(SourceOpened)
+    source.end.grant(1)
+    ((position, _),) = source.arrived(1)
+    until = time.monotonic() + 1.0
+    source.wait(lambda events: time.monotonic() > until)
+    assert source.end._ready_bytes < 8 << 20
+    source.end.settle(position, position)
+    source.end.grant(100)
+    for number, _ in source.arrived(29):
+        source.end.settle(number, number)
+    source.wait(lambda events: server.messages(queue) == 0)
+
+
+# ---- a federation
+
+
+FILE = """isthmus: 1
+namespaces:
+  ewr: {{kind: rabbitmq, host: "127.0.0.1:{port}", username: {user}, password: env:RABBIT_PASSWORD, management: "http://127.0.0.1:{management}"}}
+  jfk: {{kind: rabbitmq, host: "127.0.0.1:{port}", virtual_host: jfk, username: {user}, password: env:RABBIT_PASSWORD, management: "http://127.0.0.1:{management}"}}
+tasks:
+  flights: {{pattern: copy, topic: flights, source: ewr, target: jfk}}
+  orders: {{pattern: move, queue: orders, source: ewr, target: jfk}}
+"""
+
+
+@pytest.fixture
+def file(server: RabbitServer, tmp_path: Path) -> Path:
+    server.call("PUT", "vhosts/jfk")
+    server.call("PUT", f"permissions/jfk/{USER}", {"configure": ".*", "write": ".*", "read": ".*"})
+    path = tmp_path / "federation.yaml"
+    path.write_text(FILE.format(port=server.port, management=server.management_port, user=USER))
+    return path
+
+
+def test_a_federation_is_applied_and_carried_through_kills_of_the_broker(
+    server: RabbitServer, file: Path, tmp_path: Path
+) -> None:
+    """plan and apply make queues, exchanges and bindings; then messages move while the node is killed and starts again: lost 0."""
+    federation = load(file)
+    with Administrations(federation) as administrations:
+        found = plan(federation, administrations.observe())
+        assert not found.faults
+        assert administrations.apply(found).failed is None
+        assert plan(federation, administrations.observe()).changes == ()
+    server.call("PUT", "queues/jfk/boards", {"durable": True})
+    server.call("POST", "bindings/jfk/e/flights/q/boards", {"routing_key": "#"})
+    run = HostedRun(file.absolute(), tmp_path / "run")
+    published: list[str] = []
+    seen: dict[str, list[str]] = {"orders": [], "boards": []}
+    ended = threading.Event()
+
+    def publish() -> None:
+        number = 0
+        while not ended.is_set():
+            if number > min(map(len, seen.values())) + TAKEN:
+                time.sleep(0.05)
+                continue
+            keys = [f"k/{each}" for each in range(number, number + 20)]
+            try:
+                with RabbitClient(server.port) as client:
+                    client.publish([to_record(message(key))._replace(routing_key="orders") for key in keys])
+                    client.publish(
+                        [to_record(message(key))._replace(exchange="flights", routing_key="a.b") for key in keys]
+                    )
+            except (OSError, EOFError):
+                time.sleep(0.1)
+                continue  # these are published again: no confirm came
+            published.extend(keys)
+            number += 20
+            time.sleep(0.02)
+
+    def take() -> None:
+        for queue, keys in seen.items():
+            try:
+                keys += [key_of(to_message(each)) for each in taken(server, queue, "jfk")]
+            except (OSError, EOFError):
+                time.sleep(0.1)
+
+    def wait(is_done: Callable[[], bool]) -> None:
+        limit = time.monotonic() + WAIT_SECONDS
+        while not is_done():
+            assert time.monotonic() < limit, (
+                run.log()[-2000:],
+                {name: len(set(keys)) for name, keys in seen.items()},
+                len(published),
+            )
+            assert run.is_alive()
+            take()
+            time.sleep(0.1)
+
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    try:
+        for _ in range(2):
+            before = len(seen["orders"])
+            wait(lambda: len(seen["orders"]) > before + 40)  # noqa: B023 - called within the round
+            server.stop(signal.SIGKILL)
+            server.start()
+        before = len(seen["boards"])
+        wait(lambda: len(seen["boards"]) > before + 40)
+        ended.set()
+        publisher.join()
+        wait(lambda: all(set(published) <= set(keys) for keys in seen.values()))
+    finally:
+        ended.set()
+        publisher.join()
+        run.end()
+    for keys in seen.values():
+        first = [int(key[2:]) for key in dict.fromkeys(keys)]
+        assert first == sorted(first)
+
+
+def test_looks_change_nothing(server: RabbitServer) -> None:
+    server.queue("q-look")
+    with RabbitClient(server.port) as client:
+        client.publish([to_record(message("a"))._replace(routing_key="q-look")])
+    told = {name: value for name, value in options(server, "").items() if name != "entity"}
+    SYSTEM.check(told, "q-look", reads=True)
+    assert SYSTEM.waiting(told, "q-look", "").messages == 1
+    assert SYSTEM.identity(told) == ""
+    with pytest.raises(EntityNotFoundError, match="q-nothing"):
+        SYSTEM.check(told, "q-nothing", reads=True)
+
+
+def test_a_plan_names_what_the_management_says(
+    server: RabbitServer, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RABBIT_PASSWORD", "hunter2-wrong")
+    with Administrations(read(file.read_text())) as administrations, pytest.raises(ConfigError) as caught:
+        administrations.observe()
+    assert "401" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert os.environ["RABBIT_PASSWORD"] == "hunter2-wrong"
