@@ -138,7 +138,7 @@ class Client:
         self.connection = Connection(
             server=False,
             container_id=name or f"isthmus-{uuid.uuid4().hex[:12]}",
-            hostname=endpoint.host,
+            hostname=endpoint.virtual_host or endpoint.host,
             max_frame_size_bytes=MAX_FRAME_BYTES,
             idle_timeout_ms=idle_timeout_ms,
             incoming_window=INCOMING_WINDOW_FRAMES,
@@ -172,7 +172,8 @@ class Client:
         else:
             self._socket = _dial(self.endpoint, timeout_seconds)
         self._socket.setblocking(False)
-        self.connection.start("ANONYMOUS")
+        login = self.endpoint.login
+        self.connection.start(login.mechanism or None, login.response)
         self._write()
         try:
             self.wait_until(lambda: self._opened, limit - time.monotonic(), f"{where}: no answer to open")

@@ -24,6 +24,7 @@ from isthmus.errors import IsthmusError
 if TYPE_CHECKING:
     from isthmus.amqp import Link, Transfers
     from isthmus.transport.client import Client
+    from isthmus.transport.terms import LinkTerms
 
 __all__ = ["Deliveries", "Receiver"]
 
@@ -48,6 +49,7 @@ class Receiver:
         confirms: whether the peer is asked what became of each disposition.
         in_session: whether the entity requires sessions; the link then holds one.
         session_id: which; None is the next available one.
+        terms: of a link that is not to a Service Bus entity; then `path` only names it.
 
     Attributes:
         session_id: of the session that the link holds; None without one.
@@ -67,6 +69,7 @@ class Receiver:
         confirms: bool = False,
         in_session: bool = False,
         session_id: str | None = None,
+        terms: LinkTerms | None = None,
     ) -> None:
         self.client = client
         self.path = path
@@ -78,10 +81,12 @@ class Receiver:
         self.attached = False
         self.error: IsthmusError | None = None
         self.session_id: str | None = None
+        self._closes = terms is None or terms.closes
         self._session = client.begin(self)
+        source = terms.source if terms is not None else None
         self.link = self._session.attach_receiver(
-            f"receive-{uuid.uuid4().hex[:12]}",
-            Source(path, filter={_SESSION_FILTER: session_id} if in_session else None),
+            (terms.name if terms is not None else "") or f"receive-{uuid.uuid4().hex[:12]}",
+            source or Source(path, filter={_SESSION_FILTER: session_id} if in_session else None),
             target=Target(client.connection.container_id),
             snd_settle_mode=1 if settled else 0,
             rcv_settle_mode=1 if confirms else 0,
@@ -131,7 +136,7 @@ class Receiver:
 
     def close(self) -> None:
         """Detaches; locks that are held stay until they expire."""
-        self.link.detach()
+        self.link.detach(closed=self._closes)
         self.client.end(self._session)
 
     # ---- called by the client
