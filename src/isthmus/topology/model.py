@@ -16,8 +16,8 @@ from pathlib import Path
 
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.topology.document import Place
+from isthmus.topology.kind import KINDS, SERVICE_BUS
 from isthmus.topology.ledger import LedgerOptions
-from isthmus.topology.namespace_kind import KINDS, SERVICE_BUS
 from isthmus.topology.pair.declaration import Pair
 from isthmus.topology.reference import SecretReference
 from isthmus.topology.setting import Kind
@@ -31,6 +31,7 @@ __all__ = [
     "Flow",
     "LogOptions",
     "NamespaceRef",
+    "PlainOptions",
     "Route",
     "RouteOptions",
     "TableOptions",
@@ -92,6 +93,16 @@ class NamespaceRef:
     def is_log(self) -> bool:
         """Whether its messages stay after they are settled, in topics with partitions."""
         return KINDS[self.kind].is_log
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its entities are queues without rules and claims, e.g. those of RabbitMQ."""
+        return KINDS[self.kind].is_plain
+
+    @property
+    def is_service_bus(self) -> bool:
+        """Whether it has subscriptions with rules, dead-letter queues and claims."""
+        return self.kind == SERVICE_BUS.name
 
     def _anchored(self, name: str, value: str, directory: Path) -> str:
         kind = next((each.kind for each in KINDS[self.kind].settings if each.name == name), Kind.TEXT)
@@ -176,6 +187,25 @@ class LogOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlainOptions:
+    """What a route honours at an end that is neither Service Bus nor a log, e.g. a queue of RabbitMQ.
+
+    Attributes:
+        reads: whether the source is such an end.
+        reads_topic: whether the source is a topic, e.g. an exchange or a multicast address.
+        subscription: with a topic: what the system keeps the route's messages under; of a source.
+        dead_letters: queue that takes the messages which are set aside; empty: as the system does; of a source.
+        writes_topic: whether the target is a topic.
+    """
+
+    reads: bool = False
+    reads_topic: bool = False
+    subscription: str = ""
+    dead_letters: str = ""
+    writes_topic: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
     """What a route honours whose target is a table.
 
@@ -203,6 +233,7 @@ class RouteOptions:
         refused: what becomes of a message that its target refuses for itself: `dead-letter` or `block`.
         policy: what a copy differs in from its original.
         log: of a route whose source or target is a log.
+        plain: of a route whose source or target is neither a log nor Service Bus.
         steps: the steps that its rows go through, each as `StepDeclaration.to_text` writes it.
         rate: the most that it moves, as `isthmus.topology.rate` writes it; empty: no limit.
         canary_ms: how often it gets a heartbeat message; 0: never.
@@ -220,6 +251,7 @@ class RouteOptions:
     refused: str = "dead-letter"
     policy: CopyPolicy = field(default=CopyPolicy())
     log: LogOptions = LogOptions()
+    plain: PlainOptions = PlainOptions()
     steps: tuple[str, ...] = ()
     rate: str = ""
     canary_ms: int = 0

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from isthmus.topology.document import Document, Place, Values, compose, suggest
+from isthmus.topology.kind import KINDS, SERVICE_BUS, NamespaceKind
 from isthmus.topology.ledger import read_ledger
 from isthmus.topology.model import Federation, NamespaceRef, Task
-from isthmus.topology.namespace_kind import KAFKA, KINDS, SERVICE_BUS, NamespaceKind, kafka_faults
 from isthmus.topology.pair.declaration import read_pairs
 from isthmus.topology.pattern import PATTERNS, PLANNED
 from isthmus.topology.rate import read_rate
@@ -199,8 +199,8 @@ def _kind(node: Any) -> NamespaceKind | None:
 
 def _other_namespace(alias: str, kind: NamespaceKind, values: Values, place: Place, document: Document) -> NamespaceRef:
     """A namespace of a kind that has settings of its own."""
-    if kind is KAFKA and not values.faulty:
-        for name, message, hint in kafka_faults(values.values, lambda name, value: f"{name}: {value}"):
+    if not values.faulty:
+        for name, message, hint in kind.faults(values.values, lambda name, value: f"{name}: {value}"):
             document.fault(values.at(name), f"namespace {alias}: {message}", hint)
     written = [each.name for each in kind.settings if values.written(each.name) and each.name not in values.faulty]
     settings = tuple((name, str(values[name])) for name in written)
