@@ -25,8 +25,10 @@ from typing import Any
 
 import pytest
 
+from client_certificate import client_certificate
 from isthmus.amqp import section
 from isthmus.amqp.performative import Source, Target
+from isthmus.broker.security.certificate import ensure_certificate
 from isthmus.errors import IsthmusError
 from isthmus.transport import Client, Endpoint, LinkTerms, Receiver, Sender
 
@@ -61,6 +63,7 @@ _CONFIG = """<configuration xmlns="urn:activemq">
     {more}
     <acceptors>
       <acceptor name="all">tcp://127.0.0.1:{port}?protocols=AMQP,CORE;amqpDuplicateDetection=true;amqpCredits=1000;amqpLowCredits=300</acceptor>
+      {acceptors}
     </acceptors>
     <address-settings>
       <address-setting match="#">
@@ -109,13 +112,19 @@ class ArtemisBroker:
         folder: of its data.
         name: of the broker.
         more: further elements of its configuration.
+        is_secure: whether it has a listener with TLS, too, for clients with a certificate.
         sync: whether its journal is synced to disk.
 
     Attributes:
         port: for clients; kept over restarts.
+        tls_port: of the listener with TLS.
+        ca_file: the certificate that clients have to trust there.
+        certificate: a client's certificate that the broker trusts, and its key.
     """
 
-    def __init__(self, folder: Path, *, name: str = "", more: str = "", sync: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, name: str = "", more: str = "", sync: bool = False, is_secure: bool = False
+    ) -> None:
         self.folder = folder
         self.port = _free_port()
         self._classpath = f"{install_artemis()}/*"
@@ -125,12 +134,33 @@ class ArtemisBroker:
             "folder": folder,
             "port": self.port,
             "more": more,
+            "acceptors": self._secured() if is_secure else "",
             "sync": str(sync).lower(),
         }
         (folder / "etc" / "broker.xml").write_text(_CONFIG.format(**values))
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._management: _Management | None = None
+
+    def _secured(self) -> str:
+        """The listener with TLS."""
+        files = ensure_certificate(self.folder / "certificate", now_ms=int(time.time() * 1000))
+        self.tls_port, self.ca_file = _free_port(), files.authority
+        store = self.folder / "broker.pem"
+        store.write_text(files.key.read_text() + files.certificate.read_text())
+        self.certificate = client_certificate(self.folder)
+        options = {
+            "protocols": "AMQP",
+            "sslEnabled": "true",
+            "keyStorePath": store,
+            "keyStoreType": "PEM",
+            "trustStorePath": self.certificate[0],
+            "trustStoreType": "PEMCA",
+            "wantClientAuth": "true",
+            "saslMechanisms": "EXTERNAL,PLAIN",
+        }
+        told = ";".join(f"{name}={value}" for name, value in options.items())
+        return f'<acceptor name="tls">tcp://127.0.0.1:{self.tls_port}?{told}</acceptor>'
 
     @property
     def pid(self) -> int:

@@ -26,6 +26,7 @@ Peek = Callable[[int, int], Sequence[bytes]]
 
 SYSTEMS = {
     "kafka": "isthmus.connectors.kafka.system:SYSTEM",
+    "amqp": "isthmus.connectors.amqp.system:SYSTEM",
 }
 
 
