@@ -62,7 +62,7 @@ _CONFIG = """<configuration xmlns="urn:activemq">
     <max-disk-usage>-1</max-disk-usage>
     {more}
     <acceptors>
-      <acceptor name="all">tcp://127.0.0.1:{port}?protocols=AMQP,CORE;amqpDuplicateDetection=true;amqpCredits=1000;amqpLowCredits=300</acceptor>
+      <acceptor name="all">tcp://127.0.0.1:{port}?protocols=AMQP,CORE;amqpDuplicateDetection=true;amqpCredits={credit};amqpLowCredits={low}</acceptor>
       {acceptors}
     </acceptors>
     <address-settings>
@@ -112,6 +112,7 @@ class ArtemisBroker:
         folder: of its data.
         name: of the broker.
         more: further elements of its configuration.
+        credit: messages that it lets a sender send before it has taken them.
         is_secure: whether it has a listener with TLS, too, for clients with a certificate.
         sync: whether its journal is synced to disk.
 
@@ -123,7 +124,14 @@ class ArtemisBroker:
     """
 
     def __init__(
-        self, folder: Path, *, name: str = "", more: str = "", sync: bool = False, is_secure: bool = False
+        self,
+        folder: Path,
+        *,
+        name: str = "",
+        more: str = "",
+        sync: bool = False,
+        is_secure: bool = False,
+        credit: int = 1000,
     ) -> None:
         self.folder = folder
         self.port = _free_port()
@@ -134,6 +142,8 @@ class ArtemisBroker:
             "folder": folder,
             "port": self.port,
             "more": more,
+            "credit": credit,
+            "low": credit // 3,
             "acceptors": self._secured() if is_secure else "",
             "sync": str(sync).lower(),
         }

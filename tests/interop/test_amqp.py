@@ -205,7 +205,7 @@ def test_what_a_broker_refuses_is_told_in_its_words(
         SYSTEM.check(secure | {"sasl": "anonymous"}, "q", reads=True)
     assert "ANONYMOUS" in str(refused.value)
     login = {"username": "isthmus", "password": "env:ARTEMIS_PASSWORD"}
-    with pytest.raises(IsthmusError, match="localhost:1: .*refused"):
+    with pytest.raises(IsthmusError, match=r"localhost:1: .*refused"):
         SYSTEM.check(login | {"url": "amqps://localhost:1"}, "q", reads=True)
     assert PASSWORD not in caplog.text
     assert SYSTEM.places(secure) == [f"localhost:{broker.tls_port}"]

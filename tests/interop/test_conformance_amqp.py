@@ -18,7 +18,8 @@ PAIRS = pairs_of("amqp")
 
 @contextmanager
 def artemis_end(folder: Path) -> Iterator[SystemEnd]:
-    with artemis(folder) as running, closing(ArtemisEnd(running)) as end:
+    # Little credit: what was granted before an address is blocked may still be sent.
+    with artemis(folder, credit=20) as running, closing(ArtemisEnd(running)) as end:
         yield end
 
 

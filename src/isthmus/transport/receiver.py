@@ -82,6 +82,8 @@ class Receiver:
         self.error: IsthmusError | None = None
         self.session_id: str | None = None
         self._closes = terms is None or terms.closes
+        self._drains = terms is None or terms.drains
+        self._is_taking_back = False
         self._session = client.begin(self)
         source = terms.source if terms is not None else None
         self.link = self._session.attach_receiver(
@@ -115,13 +117,19 @@ class Receiver:
     def grant(self, credit: int) -> None:
         """Sets the credit: so many deliveries more, counted from now."""
         if self.error is None:
+            self._is_taking_back = False
             self.link.grant(credit)
 
     def drain(self) -> None:
         """Takes the credit back: `drained` tells when nothing more can come."""
         self.drained = self.link.credit == 0
-        if self.error is None and not self.drained:
+        if self.error is not None or self.drained:
+            return
+        if self._drains:
             self.link.grant(self.link.credit, drain=True)
+        else:
+            self._is_taking_back = True
+            self.link.take_back()
 
     def take(self) -> list[Deliveries]:
         """The runs that came since the last call."""
@@ -149,6 +157,9 @@ class Receiver:
 
     def on_credit(self, link: Link) -> None:
         """The peer's flow: credit used up or given back."""
+        if self._is_taking_back and link.peer_credit == 0:
+            self._is_taking_back = False
+            link.stopped()
         if link.credit == 0:
             self.drained = True
 

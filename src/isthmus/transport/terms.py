@@ -21,6 +21,7 @@ class LinkTerms:
         name: of the link; made up where empty.
         source: of a receiver.
         target: of a sender.
+        drains: whether the sender of a receiver's link can drain; from one that cannot the credit is taken back.
         closes: whether the end of the link also ends its terminus at the broker, which a durable subscription has to outlive.
     """
 
@@ -28,3 +29,4 @@ class LinkTerms:
     source: Source | None = None
     target: Target | None = None
     closes: bool = True
+    drains: bool = True

@@ -21,7 +21,7 @@ from isthmus.amqp.codec import CodecError
 from isthmus.amqp.performative import Source
 from isthmus.amqp.types import Long, Symbol
 from isthmus.connectors.amqp.option import BROKER, BrokerOptions, read_as
-from isthmus.connectors.amqp.peer import open_client
+from isthmus.connectors.amqp.peer import can_browse, open_client
 from isthmus.errors import IsthmusError, NotAllowedError
 from isthmus.message import name as names
 from isthmus.transport import Client, LinkTerms, Receiver
@@ -98,13 +98,13 @@ class QueueBrowse:
     def _open(self) -> Receiver:
         client = self._client = open_client(self._options, f"isthmus-browse-{os.getpid()}")
         try:
+            if not can_browse(client):
+                raise _refused(self._entity)
             source = Source(self._entity, distribution_mode=_COPY, capabilities=[Symbol("queue")])
             receiver = Receiver(client, self._entity, terms=LinkTerms(source=source)).wait_attached()
             granted = receiver.link.source
             if not isinstance(granted, Source) or granted.distribution_mode != _COPY:
-                raise NotAllowedError(
-                    f"'{self._entity}': the broker does not let a queue be browsed (distribution mode copy); look at it by its own tools"
-                )
+                raise _refused(self._entity)
         except IsthmusError:
             client.abandon()
             raise
@@ -114,6 +114,12 @@ class QueueBrowse:
         """Ends it."""
         if self._client is not None:
             self._client.close(1.0)
+
+
+def _refused(entity: str) -> NotAllowedError:
+    return NotAllowedError(
+        f"'{entity}': the broker does not let a queue be browsed (distribution mode copy); look at it by its own tools"
+    )
 
 
 def _numbered(message: bytes, number: int) -> bytes:

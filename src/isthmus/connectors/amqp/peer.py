@@ -25,7 +25,7 @@ from isthmus.errors import UnauthorizedError
 from isthmus.topology.kind.amqp import URL
 from isthmus.transport import Client, Endpoint, LinkTerms, Login
 
-__all__ = ["endpoint_of", "open_client", "peer_of", "receiver_terms", "sender_terms"]
+__all__ = ["can_browse", "can_drain", "endpoint_of", "open_client", "peer_of", "receiver_terms", "sender_terms"]
 
 _PORTS = {"amqp": 5672, "amqps": 5671, "ws": 80, "wss": 443}
 # OASIS AMQP 1.0, 3.5.5 and 3.5.6: terminus durability, and expiry policy.
@@ -108,13 +108,24 @@ def peer_of(options: SourceOptions | TargetOptions) -> Peer:
     return Peer(place, partial(open_client, options, name))
 
 
-def receiver_terms(options: SourceOptions) -> LinkTerms:
-    """The link of a source."""
+def receiver_terms(options: SourceOptions, *, drains: bool = True) -> LinkTerms:
+    """The link of a source; `drains`: whether the broker can drain a link."""
     capabilities = _capabilities(options.entity_type)
     if not options.subscription:
-        return LinkTerms(source=Source(options.entity, capabilities=capabilities))
+        return LinkTerms(source=Source(options.entity, capabilities=capabilities), drains=drains)
     source = Source(options.entity, _UNSETTLED_STATE, _NEVER, capabilities=capabilities)
-    return LinkTerms(name=options.subscription, source=source, closes=False)
+    return LinkTerms(name=options.subscription, source=source, closes=False, drains=drains)
+
+
+def can_drain(client: Client) -> bool:
+    """Whether a broker can drain a link: RabbitMQ 3 ends the session of one from a classic queue with an internal error."""
+    told = client.peer_properties
+    return not (told.get("product") == "RabbitMQ" and str(told.get("version", "")).startswith("3."))
+
+
+def can_browse(client: Client) -> bool:
+    """Whether a broker leaves the messages of a link of distribution mode `copy` where they are; RabbitMQ grants it, and takes them."""
+    return client.peer_properties.get("product") != "RabbitMQ"
 
 
 def sender_terms(entity: str, entity_type: str) -> LinkTerms:

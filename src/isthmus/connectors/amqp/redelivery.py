@@ -117,9 +117,13 @@ class RedeliveryMemory:
         while recent and (recent[0][0] < now - RECENT_SECONDS or self._recent_bytes > RECENT_BYTES):
             self._recent_bytes -= recent.popleft()[1].nbytes
         if self._outcomes:
-            kept = recent[0][1] if recent else batches[0] if batches else None
-            while self._outcomes and (kept is None or self._outcomes[0][1] < kept.positions[0]):
+            # What came over two links has lower positions than what came before it.
+            lowest_kept = min((each.positions[0] for each in self._batches()), default=math.inf)
+            while self._outcomes and self._outcomes[0][1] < lowest_kept:
                 self._outcomes.popleft()
+
+    def _batches(self) -> list[_Batch]:
+        return [*(each for _, each in self._recent), *self._open]
 
     def lost(self, unsettled: Iterable[tuple[int, int]], now: float) -> None:
         """The link is gone; `unsettled` are the first and last positions of runs that it delivered and that are not settled."""
@@ -127,7 +131,7 @@ class RedeliveryMemory:
         self._trim(now, runs[0][0] if runs else None)
         outstanding = {position for first, last in runs for position in range(first, last + 1)}
         outcomes = {position: state for first, last, state in self._outcomes for position in range(first, last + 1)}
-        for batch in [*(each for _, each in self._recent), *self._open]:
+        for batch in self._batches():
             for position, payload in zip(batch.positions, batch.payloads, strict=True):
                 state = outcomes.get(position)
                 key = None if isinstance(state, _GIVEN_BACK) else message_key(payload)
@@ -160,7 +164,9 @@ class RedeliveryMemory:
                 self._owed[position] = state
 
     def again(self, payload: bytes, now: float) -> Again | None:
-        """What a delivery is that came before; None where it is another one, or was given back."""
+        """What a delivery is that came before; None where it is another one, or was given back. It is to be told as `delivered`, and
+        where it is settled as `settled`: its link may be lost, too.
+        """
         if now >= self._until:
             self._forget()
         if not self._expected:

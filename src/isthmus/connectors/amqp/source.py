@@ -28,7 +28,7 @@ from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
 from isthmus.connectors.amqp.dead_letter import DeadLetters
 from isthmus.connectors.amqp.option import SourceOptions
-from isthmus.connectors.amqp.peer import peer_of, receiver_terms
+from isthmus.connectors.amqp.peer import can_drain, peer_of, receiver_terms
 from isthmus.connectors.amqp.position import Positions
 from isthmus.connectors.amqp.redelivery import RedeliveryMemory
 from isthmus.connectors.servicebus.ledger import Ledger
@@ -187,7 +187,8 @@ class AmqpSource(End):
     def attach(self, client: Client) -> None:
         """Begins the link."""
         self._ids = _DeliveryIds()
-        self._receiver = MarkedReceiver(self.mark, client, self.path, receiver_terms(self._options))
+        terms = receiver_terms(self._options, drains=can_drain(client))
+        self._receiver = MarkedReceiver(self.mark, client, self.path, terms)
         if self._dead_letters is not None:
             self._dead_letters.attach(client)
 
@@ -229,6 +230,8 @@ class AmqpSource(End):
             again = self._memory.again(payload, now)
             if again is not None and again.is_settled:
                 self._ids.unwrapped(delivery_id)
+                self._memory.delivered((again.position,), (payload,), now, self._ledger.first_sequence)
+                self._memory.settled(again.position, again.position, again.state)
                 receiver.dispose(delivery_id, delivery_id, again.state)
                 continue
             positions: Sequence[int] = _POSITIONS.take(1) if again is None else (again.position,)

@@ -113,6 +113,34 @@ def test_what_comes_again_over_two_links_keeps_its_position() -> None:
     assert memory.again(A, 4.0) == Again(5, is_settled=False), "it may be on its way from the first link"
 
 
+def test_what_is_settled_again_over_a_link_that_is_lost_too_is_expected_again() -> None:
+    memory = RedeliveryMemory()
+    memory.delivered(range(5, 7), [A, B], 0.0, None)
+    lost_with(memory, (5, 6))
+    memory.settle(5, 6, None)
+    for now in (2.0, 4.0):
+        for position, payload in ((5, A), (6, B)):
+            again = memory.again(payload, now)
+            assert again == Again(position, is_settled=True, state=None)
+            memory.delivered((position,), (payload,), now, None)
+            memory.settled(position, position, None)
+        lost_with(memory, now=now + 1)
+
+
+def test_a_rejection_is_repeated_over_every_link() -> None:
+    memory = RedeliveryMemory()
+    memory.delivered(range(50, 51), [B], 0.0, None)
+    rejected = Rejected(None)
+    memory.delivered((5,), [A], 0.0, None)
+    memory.settled(5, 5, rejected)
+    memory.delivered((60,), [C], 0.1, None)
+    for now in (1.0, 2.0):
+        lost_with(memory, now=now)
+        assert memory.again(A, now) == Again(5, is_settled=True, state=rejected)
+        memory.delivered((5,), [A], now, None)
+        memory.settled(5, 5, rejected)
+
+
 def test_a_message_that_is_unsettled_can_be_read_again() -> None:
     memory = RedeliveryMemory()
     memory.delivered(range(5, 7), [A, B], 0.0, None)
