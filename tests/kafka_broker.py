@@ -19,18 +19,14 @@ import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from client_certificate import client_certificate
 from isthmus.broker.security.certificate import ensure_certificate
 
 __all__ = ["PASSWORD", "USER", "KafkaBroker", "broker", "install_kafka"]
@@ -133,7 +129,7 @@ class KafkaBroker:
         self.ca_file = files.authority
         store = self.folder / "broker.pem"
         store.write_text(files.key.read_text() + files.certificate.read_text())
-        self.client = _client_certificate(self.folder)
+        self.client = client_certificate(self.folder)
         self.secure = {
             kind: f"127.0.0.1:{port}" for kind, port in zip(_SECURE.values(), _free_ports(len(_SECURE)), strict=True)
         }
@@ -223,29 +219,6 @@ def broker(folder: Path, *, is_secure: bool = False) -> Iterator[KafkaBroker]:
         yield made
     finally:
         made.stop(signal.SIGKILL)
-
-
-def _client_certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate that is its own authority, and its key."""
-    certificate, key = folder / "client.pem", folder / "client-key.pem"
-    made = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "isthmus")])
-    now = datetime.now(UTC)
-    signed = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(made.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .sign(made, hashes.SHA256())
-    )
-    certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    key.write_bytes(
-        made.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return certificate, key
 
 
 def _cluster_id() -> str:

@@ -63,6 +63,7 @@ class Link:
         max_message_size_bytes: what a delivery may hold at most; 0 is no limit. Ours when we receive, else the peer's.
         credit: deliveries that may still come or go.
         drain: whether the receiver asked to use up the credit at once.
+        peer_credit: a receiver's: the credit that the sender last told that it has; None before it told any.
         delivery_count: the sender's count, modulo 2^32.
         detached: whether one of both sides has detached, or this side is about to (`begin_detach`).
         peer_detached: whether the peer has.
@@ -86,6 +87,7 @@ class Link:
         self.max_message_size_bytes = 0
         self.credit = 0
         self.drain = False
+        self.peer_credit: int | None = None
         self.delivery_count = 0
         self.attached = False
         self.detached = False
@@ -235,6 +237,21 @@ class Link:
         self.credit = credit
         self.drain = drain
         self._send_flow(False)
+
+    def take_back(self) -> None:
+        """Asks a sender that cannot drain to stop; what crosses it still comes, up to the credit of now. Once `peer_credit` is 0,
+        nothing more does (`stopped`).
+        """
+        if self.detached:
+            return
+        self.peer_credit = None
+        self.amqp_session.write_flow(
+            Flow(handle=self.handle, delivery_count=self.delivery_count, link_credit=0, drain=False, echo=True)
+        )
+
+    def stopped(self) -> None:
+        """The sender has told that it has no credit any more."""
+        self.credit = 0
 
     def dispose(self, first: int, last: int, state: Any = None, settled: bool = True) -> None:
         """Disposes of incoming deliveries first to last (ids); state None is accepted."""
@@ -393,11 +410,17 @@ class Link:
             if flow.link_credit is not None:
                 self.credit = left_of(int(flow.link_credit), int(base), self.delivery_count)
             self.drain = flow.drain
-        elif flow.delivery_count is not None:
+            self._answer(flow)
+            return
+        self.peer_credit = None if flow.link_credit is None else int(flow.link_credit)
+        if flow.delivery_count is not None:
             advanced = (flow.delivery_count - self.delivery_count) & MASK32
             if advanced < 0x80000000:
                 self.delivery_count = int(flow.delivery_count)
                 self.credit = max(0, self.credit - advanced)
+        self._answer(flow)
+
+    def _answer(self, flow: Flow) -> None:
         if flow.echo and not flow.drain and not self.detached:
             self._send_flow(False)
 

@@ -22,6 +22,7 @@ KINDS = {
     "servicebus": "isthmus.connectors.servicebus.port.connector:CONNECTOR",
     "kafka": "isthmus.connectors.kafka.connector:CONNECTOR",
     "rabbitmq": "isthmus.connectors.rabbitmq.connector:CONNECTOR",
+    "amqp": "isthmus.connectors.amqp.connector:CONNECTOR",
     "spool": "isthmus.connectors.spool.connector:CONNECTOR",
     "ledger": "isthmus.connectors.ledger.connector:CONNECTOR",
 }

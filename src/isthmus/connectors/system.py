@@ -27,6 +27,7 @@ Peek = Callable[[int, int], Sequence[bytes]]
 SYSTEMS = {
     "kafka": "isthmus.connectors.kafka.system:SYSTEM",
     "rabbitmq": "isthmus.connectors.rabbitmq.system:SYSTEM",
+    "amqp": "isthmus.connectors.amqp.system:SYSTEM",
 }
 
 

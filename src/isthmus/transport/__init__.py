@@ -14,12 +14,13 @@ from isthmus.transport.credential import (
     SignatureCredential,
     Token,
 )
-from isthmus.transport.endpoint import Endpoint
+from isthmus.transport.endpoint import Endpoint, Login
 from isthmus.transport.error import TransportError, error_from
 from isthmus.transport.management import Management
 from isthmus.transport.receiver import Receiver
 from isthmus.transport.request import Reply, RequestLink
 from isthmus.transport.sender import Outcome, Sender
+from isthmus.transport.terms import LinkTerms
 
 __all__ = [
     "Backoff",
@@ -27,6 +28,8 @@ __all__ = [
     "Credential",
     "Endpoint",
     "IdentityCredential",
+    "LinkTerms",
+    "Login",
     "Management",
     "NoCredential",
     "Outcome",

@@ -26,7 +26,7 @@ import ssl
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, Self
 
 from isthmus.amqp import (
@@ -126,6 +126,7 @@ class Client:
         error: why the connection is of no use any more; None while it is.
         connection: the protocol engine.
         namespace_id: what tells the peer's namespace from all others: what it says itself, or its host's name.
+        peer_properties: of the peer's open frame, e.g. `product`.
     """
 
     def __init__(
@@ -135,10 +136,11 @@ class Client:
         self.shared = shared
         self.error: IsthmusError | None = None
         self.namespace_id = _place_of(endpoint)
+        self.peer_properties: Mapping[Any, Any] = {}
         self.connection = Connection(
             server=False,
             container_id=name or f"isthmus-{uuid.uuid4().hex[:12]}",
-            hostname=endpoint.host,
+            hostname=endpoint.virtual_host or endpoint.host,
             max_frame_size_bytes=MAX_FRAME_BYTES,
             idle_timeout_ms=idle_timeout_ms,
             incoming_window=INCOMING_WINDOW_FRAMES,
@@ -172,7 +174,8 @@ class Client:
         else:
             self._socket = _dial(self.endpoint, timeout_seconds)
         self._socket.setblocking(False)
-        self.connection.start("ANONYMOUS")
+        login = self.endpoint.login
+        self.connection.start(login.mechanism or None, login.response)
         self._write()
         try:
             self.wait_until(lambda: self._opened, limit - time.monotonic(), f"{where}: no answer to open")
@@ -494,6 +497,7 @@ class Client:
                     )
             elif isinstance(event, Opened):
                 self._opened = True
+                self.peer_properties = event.properties or {}
                 self.namespace_id = str((event.properties or {}).get(NAMESPACE_ID) or self.namespace_id)
             elif isinstance(event, SentSettled):
                 told = getattr(self._owners.get(event.amqp_session), "on_settled", None)

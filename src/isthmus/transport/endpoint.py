@@ -16,7 +16,31 @@ from dataclasses import dataclass, field
 
 from isthmus.transport.credential import Credential, NoCredential
 
-__all__ = ["Endpoint"]
+__all__ = ["AZURE_PATH", "Endpoint", "Login"]
+
+# Where Service Bus serves AMQP over WebSocket (Microsoft Learn, "AMQP 1.0 in Azure Service Bus and Event Hubs protocol guide").
+AZURE_PATH = "/$servicebus/websocket"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Login:
+    """Who the client is to SASL (OASIS AMQP 1.0 5.3.3).
+
+    Attributes:
+        mechanism: `ANONYMOUS`, `PLAIN`, `EXTERNAL`; empty: no SASL layer.
+        response: the initial response.
+    """
+
+    mechanism: str = "ANONYMOUS"
+    response: bytes | None = None
+
+    @classmethod
+    def plain(cls, user: str, password: str) -> Login:
+        """User and password (RFC 4616)."""
+        return cls("PLAIN", b"\0" + user.encode() + b"\0" + password.encode())
+
+    def __repr__(self) -> str:
+        return f"<Login {self.mechanism}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +55,12 @@ class Endpoint:
         credential: makes the tokens to show.
         ca_file: certificates to trust beside the system's; empty: none.
         websocket: whether AMQP travels in a WebSocket; `tls` tells of which kind.
+        websocket_path: of the WebSocket's URL.
+        login: what is shown to SASL; Service Bus takes anybody there, and asks for tokens.
+        virtual_host: what `open` asks for; empty: `host`.
+        certificate_file: of this client, for TLS; empty: none.
+        key_file: its key; empty: it is in `certificate_file`.
+        key_password: of the key; empty: none.
     """
 
     host: str
@@ -40,6 +70,12 @@ class Endpoint:
     credential: Credential = field(default_factory=NoCredential)
     ca_file: str = ""
     websocket: bool = False
+    websocket_path: str = AZURE_PATH
+    login: Login = field(default_factory=Login)
+    virtual_host: str = ""
+    certificate_file: str = ""
+    key_file: str = ""
+    key_password: str = field(default="", repr=False)
 
     def audience(self, path: str) -> str:
         """What a token for the entity at `path` names."""
@@ -49,11 +85,13 @@ class Endpoint:
         """The TLS settings, or None for plain TCP.
 
         Raises:
-            OSError: `ca_file` cannot be read.
+            OSError: a file cannot be read.
         """
         if not self.tls:
             return None
         context = ssl.create_default_context()
         if self.ca_file:
             context.load_verify_locations(self.ca_file)
+        if self.certificate_file:
+            context.load_cert_chain(self.certificate_file, self.key_file or None, self.key_password or None)
         return context

@@ -24,6 +24,7 @@ from isthmus.errors import IsthmusError
 if TYPE_CHECKING:
     from isthmus.amqp import Link, Transfers
     from isthmus.transport.client import Client
+    from isthmus.transport.terms import LinkTerms
 
 __all__ = ["Deliveries", "Receiver"]
 
@@ -48,6 +49,7 @@ class Receiver:
         confirms: whether the peer is asked what became of each disposition.
         in_session: whether the entity requires sessions; the link then holds one.
         session_id: which; None is the next available one.
+        terms: of a link that is not to a Service Bus entity; then `path` only names it.
 
     Attributes:
         session_id: of the session that the link holds; None without one.
@@ -67,6 +69,7 @@ class Receiver:
         confirms: bool = False,
         in_session: bool = False,
         session_id: str | None = None,
+        terms: LinkTerms | None = None,
     ) -> None:
         self.client = client
         self.path = path
@@ -78,10 +81,14 @@ class Receiver:
         self.attached = False
         self.error: IsthmusError | None = None
         self.session_id: str | None = None
+        self._closes = terms is None or terms.closes
+        self._drains = terms is None or terms.drains
+        self._is_taking_back = False
         self._session = client.begin(self)
+        source = terms.source if terms is not None else None
         self.link = self._session.attach_receiver(
-            f"receive-{uuid.uuid4().hex[:12]}",
-            Source(path, filter={_SESSION_FILTER: session_id} if in_session else None),
+            (terms.name if terms is not None else "") or f"receive-{uuid.uuid4().hex[:12]}",
+            source or Source(path, filter={_SESSION_FILTER: session_id} if in_session else None),
             target=Target(client.connection.container_id),
             snd_settle_mode=1 if settled else 0,
             rcv_settle_mode=1 if confirms else 0,
@@ -110,13 +117,19 @@ class Receiver:
     def grant(self, credit: int) -> None:
         """Sets the credit: so many deliveries more, counted from now."""
         if self.error is None:
+            self._is_taking_back = False
             self.link.grant(credit)
 
     def drain(self) -> None:
         """Takes the credit back: `drained` tells when nothing more can come."""
         self.drained = self.link.credit == 0
-        if self.error is None and not self.drained:
+        if self.error is not None or self.drained:
+            return
+        if self._drains:
             self.link.grant(self.link.credit, drain=True)
+        else:
+            self._is_taking_back = True
+            self.link.take_back()
 
     def take(self) -> list[Deliveries]:
         """The runs that came since the last call."""
@@ -131,7 +144,7 @@ class Receiver:
 
     def close(self) -> None:
         """Detaches; locks that are held stay until they expire."""
-        self.link.detach()
+        self.link.detach(closed=self._closes)
         self.client.end(self._session)
 
     # ---- called by the client
@@ -144,6 +157,9 @@ class Receiver:
 
     def on_credit(self, link: Link) -> None:
         """The peer's flow: credit used up or given back."""
+        if self._is_taking_back and link.peer_credit == 0:
+            self._is_taking_back = False
+            link.stopped()
         if link.credit == 0:
             self.drained = True
 

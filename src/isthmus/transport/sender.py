@@ -26,6 +26,7 @@ from isthmus.transport.error import TransportError, error_from
 if TYPE_CHECKING:
     from isthmus.amqp import Link, Transfers
     from isthmus.transport.client import Client
+    from isthmus.transport.terms import LinkTerms
 
 __all__ = ["ENVELOPE_OVERHEAD_BYTES", "Outcome", "Sender", "envelope", "messages_of"]
 
@@ -70,6 +71,7 @@ class Sender:
         client: an open connection, authorized for `path`.
         path: queue or topic.
         capabilities: what the link asks the peer for.
+        terms: of a link that is not to a Service Bus entity; then `path` only names it.
 
     Attributes:
         sent: ordinals given out so far.
@@ -78,7 +80,9 @@ class Sender:
         error: why the link is of no use any more.
     """
 
-    def __init__(self, client: Client, path: str, capabilities: Sequence[str] = ()) -> None:
+    def __init__(
+        self, client: Client, path: str, capabilities: Sequence[str] = (), *, terms: LinkTerms | None = None
+    ) -> None:
         self.client = client
         self.path = path
         self.sent = 0
@@ -90,8 +94,8 @@ class Sender:
         self._first_id = self._session.next_delivery_id
         self._open: deque[list[int]] = deque()  # runs of ordinals without outcome: [first, last]
         self.link = self._session.attach_sender(
-            f"send-{uuid.uuid4().hex[:12]}",
-            Target(path),
+            (terms.name if terms is not None else "") or f"send-{uuid.uuid4().hex[:12]}",
+            (terms.target if terms is not None else None) or Target(path),
             source=Source(client.connection.container_id),
             desired_capabilities=list(capabilities) or None,
         )

@@ -26,12 +26,13 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 
 from isthmus.errors import ConnectionLostError, IsthmusError, OperationTimeoutError
-from isthmus.transport.endpoint import Endpoint
+from isthmus.transport.endpoint import AZURE_PATH, Endpoint
 
-__all__ = ["PATH", "SUBPROTOCOL", "dial"]
+__all__ = ["SUBPROTOCOL", "SUBPROTOCOLS", "dial"]
 
-PATH = "/$servicebus/websocket"
 SUBPROTOCOL = "AMQPWSB10"
+# The second is the name that the binding has, and other brokers' (OASIS AMQP WebSocket binding 1.0, 2.1).
+SUBPROTOCOLS = (SUBPROTOCOL, "amqp")
 # A WebSocket message for each read; larger ones gain nothing, and some proxies refuse them.
 READ_BYTES = 64 << 10
 BUFFER_BYTES = 1 << 20
@@ -74,14 +75,14 @@ def _run(endpoint: Endpoint, inner: socket.socket, opened: Future[None], timeout
 
 async def _carry(endpoint: Endpoint, inner: socket.socket, opened: Future[None], timeout_seconds: float) -> None:
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-    url = f"{'wss' if endpoint.tls else 'ws'}://{host}:{endpoint.port}{PATH}"
+    url = f"{'wss' if endpoint.tls else 'ws'}://{host}:{endpoint.port}{endpoint.websocket_path}"
     below: socket.socket | None = None
     try:
         async with aiohttp.ClientSession() as http:
             async with asyncio.timeout(timeout_seconds):
                 stream = await http.ws_connect(
                     url,
-                    protocols=(SUBPROTOCOL,),
+                    protocols=(SUBPROTOCOL,) if endpoint.websocket_path == AZURE_PATH else SUBPROTOCOLS[1:],
                     ssl=endpoint.ssl_context() or True,
                     proxy=_proxy(endpoint),
                     max_msg_size=0,
@@ -89,8 +90,10 @@ async def _carry(endpoint: Endpoint, inner: socket.socket, opened: Future[None],
                 )
             below = stream.get_extra_info("socket")
             async with stream:
-                if stream.protocol != SUBPROTOCOL:
-                    raise ConnectionLostError(f"{url}: the server did not take the subprotocol {SUBPROTOCOL}")
+                if stream.protocol not in SUBPROTOCOLS:
+                    raise ConnectionLostError(
+                        f"{url}: the server did not take the subprotocol {' or '.join(SUBPROTOCOLS)}"
+                    )
                 opened.set_result(None)
                 ways = {asyncio.create_task(_upstream(inner, stream)), asyncio.create_task(_downstream(inner, stream))}
                 _, rest = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)

@@ -6,12 +6,14 @@ A new kind is one module with a `NamespaceKind`, one line in `KINDS`, its connec
 
 from __future__ import annotations
 
+from isthmus.topology.kind.amqp import AMQP
 from isthmus.topology.kind.base import NamespaceKind, Shape
 from isthmus.topology.kind.kafka import KAFKA
 from isthmus.topology.kind.rabbitmq import RABBITMQ
 from isthmus.topology.kind.servicebus import SERVICE_BUS
 
 __all__ = ["KAFKA", "KINDS", "RABBITMQ", "SERVICE_BUS", "NamespaceKind", "Shape"]
+__all__ = ["AMQP", "KAFKA", "KINDS", "SERVICE_BUS", "NamespaceKind", "Shape"]
 
 KINDS: dict[str, NamespaceKind] = {
     kind.name: kind
@@ -19,5 +21,6 @@ KINDS: dict[str, NamespaceKind] = {
         SERVICE_BUS,
         KAFKA,
         RABBITMQ,
+        AMQP,
     )
 }

@@ -1,6 +1,6 @@
 """One connection that many routes share.
 
-What it is: the client of a namespace, from when it is dialed until it is lost or no longer used, and the ends that use it. What
+What it is: the client of a namespace or broker, from when it is dialed until it is lost or no longer used, and the ends that use it. What
 it is not: reconnecting; an end that is opened again gets another connection.
 
 Invariants:
@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from isthmus.connectors.servicebus.connect import endpoint_of
@@ -23,7 +25,7 @@ from isthmus.connectors.servicebus.port.dialer import OPEN_SECONDS
 from isthmus.errors import ConnectionLostError, IsthmusError
 from isthmus.transport import Client, IdentityCredential
 
-__all__ = ["SESSIONS", "Place", "SharedConnection", "User", "dial", "place_of"]
+__all__ = ["SESSIONS", "Peer", "Place", "SharedConnection", "User", "dial", "peer_of"]
 
 
 # A namespace takes about 5,000 sessions on a connection, and what shares one waits for its neighbours.
@@ -40,9 +42,23 @@ class Place(NamedTuple):
     transport_type: str
 
 
-def place_of(options: SourceOptions | SinkOptions) -> Place:
-    """The place that options point to."""
-    return Place(options.connection, options.host, options.identity, options.ca_file, options.transport_type)
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What an end connects to.
+
+    Attributes:
+        place: ends with the same place share a connection.
+        dial: an open client; blocks, and raises IsthmusError.
+    """
+
+    place: Hashable
+    dial: Callable[[], Client]
+
+
+def peer_of(options: SourceOptions | SinkOptions) -> Peer:
+    """The namespace that options point to."""
+    place = Place(options.connection, options.host, options.identity, options.ca_file, options.transport_type)
+    return Peer(place, partial(dial, options))
 
 
 def dial(options: SourceOptions | SinkOptions) -> Client:
@@ -85,7 +101,7 @@ class SharedConnection:
         close_by: when it is closed without the peer's answer; 0 while it is not being closed.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Hashable) -> None:
         self.place = place
         self.client: Client | None = None
         self.error: IsthmusError | None = None

@@ -17,11 +17,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
-from isthmus.connectors.servicebus.port.connection import SharedConnection
+from isthmus.connectors.servicebus.port.connection import Peer, SharedConnection
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.errors import IsthmusError, OperationTimeoutError
-from isthmus.transport import Client, Receiver, Reply, Sender
+from isthmus.transport import Client, LinkTerms, Receiver, Reply, Sender
 
 if TYPE_CHECKING:
     from isthmus.amqp import Link, Transfers
@@ -47,25 +46,25 @@ class End:
     Args:
         pool: what it belongs to.
         key: what the pool's owner knows it by.
-        options: where it leads to.
+        path: the entity.
+        peer: where that is.
         sessions: AMQP sessions that it may begin.
 
     Attributes:
-        path: the entity.
         step: how far it is.
         fault: why it is lost; the end is told of it when it is polled.
         client: the connection, from when it is open.
     """
 
-    def __init__(self, pool: ConnectionPool, key: int, options: SourceOptions | SinkOptions, sessions: int) -> None:
+    def __init__(self, pool: ConnectionPool, key: int, path: str, peer: Peer, sessions: int) -> None:
         self.pool = pool
         self.key = key
-        self.options = options
-        self.path = options.entity.strip("/")
+        self.path = path
         self.sessions = sessions
         self.step = Step.CLOSED
         self.fault: IsthmusError | None = None
         self.client: Client | None = None
+        self._peer = peer
         self._connection: SharedConnection | None = None
         self._step_by = math.inf
 
@@ -75,7 +74,7 @@ class End:
             return
         self.fault = None
         self._begin(Step.CONNECTING)
-        self._connection = self.pool.join(self, self.options)
+        self._connection = self.pool.join(self, self._peer)
 
     def mark(self) -> None:
         """It has something to tell."""
@@ -100,7 +99,7 @@ class End:
         if now >= self._step_by:
             self.fail(
                 OperationTimeoutError(
-                    f"'{self.path}': waited {STEP_SECONDS:g} s for {self.step.value}; look whether the namespace answers"
+                    f"'{self.path}': waited {STEP_SECONDS:g} s for {self.step.value}; look whether the server answers"
                 )
             )
 
@@ -190,17 +189,24 @@ class _Marked:
 class MarkedReceiver(_Marked, Receiver):
     """A receiver that marks its end."""
 
-    def __init__(self, mark: Callable[[], None], client: Client, path: str) -> None:
+    def __init__(self, mark: Callable[[], None], client: Client, path: str, terms: LinkTerms | None = None) -> None:
         self._mark = mark
-        super().__init__(client, path)
+        super().__init__(client, path, terms=terms)
 
 
 class MarkedSender(_Marked, Sender):
     """A sender that marks its end."""
 
-    def __init__(self, mark: Callable[[], None], client: Client, path: str, capabilities: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        mark: Callable[[], None],
+        client: Client,
+        path: str,
+        capabilities: tuple[str, ...] = (),
+        terms: LinkTerms | None = None,
+    ) -> None:
         self._mark = mark
-        super().__init__(client, path, capabilities)
+        super().__init__(client, path, capabilities, terms=terms)
 
 
 def _nothing() -> None:

@@ -1,4 +1,4 @@
-"""The connections of one process to Service Bus namespaces, and the ends that use them.
+"""The connections of one process to AMQP 1.0 namespaces and brokers, and the ends that use them.
 
 What it is: the part of a pool that sources and targets have in common: which connection an end uses, the service of the sockets,
 and the account of the ends that have something to tell. What it is not: sources or targets.
@@ -15,12 +15,10 @@ import math
 import select
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Protocol
 
-from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
-from isthmus.connectors.servicebus.port.connection import Place, SharedConnection, User, dial, place_of
+from isthmus.connectors.servicebus.port.connection import Peer, SharedConnection, User
 from isthmus.connectors.servicebus.port.dialer import Dialer
 from isthmus.errors import ConnectionLostError
 from isthmus.transport import Client
@@ -46,25 +44,24 @@ class ConnectionPool:
 
     def __init__(self) -> None:
         self._dialer: Dialer[SharedConnection, Client] = Dialer()
-        self._connections: dict[Place, list[SharedConnection]] = {}
+        self._connections: dict[Hashable, list[SharedConnection]] = {}
         self._marked: dict[int, None] = {}
         self._leaving: deque[Leaving] = deque()  # in the order of `leave_by`
         self._leaving_marked: dict[Leaving, None] = {}
 
     # ---- for ends
 
-    def join(self, user: User, options: SourceOptions | SinkOptions) -> SharedConnection:
+    def join(self, user: User, peer: Peer) -> SharedConnection:
         """The connection that an end uses; it tells the end when it is open."""
-        place = place_of(options)
-        known = self._connections.setdefault(place, [])
+        known = self._connections.setdefault(peer.place, [])
         for connection in known:
             if connection.takes(user.sessions):
                 connection.join(user)
                 return connection
-        connection = SharedConnection(place)
+        connection = SharedConnection(peer.place)
         known.append(connection)
         connection.join(user)
-        self._dialer.dial(connection, partial(dial, options))
+        self._dialer.dial(connection, peer.dial)
         return connection
 
     def mark(self, key: int) -> None:

@@ -26,6 +26,7 @@ from isthmus.bridge.port import Arrived, Blocked, Drained, Exhausted, SourceEven
 from isthmus.connectors.servicebus.disposition import outcome_of
 from isthmus.connectors.servicebus.option import SourceOptions
 from isthmus.connectors.servicebus.port.arrival_clock import ArrivalClock
+from isthmus.connectors.servicebus.port.connection import peer_of
 from isthmus.connectors.servicebus.port.end import End, MarkedReceiver, Step
 from isthmus.connectors.servicebus.port.head_guard import GUARD_SECONDS, PROBE, HeadGuard, Run
 from isthmus.connectors.servicebus.port.link_state import MASK32, LinkState, OwnerCredit
@@ -60,7 +61,7 @@ class ServiceBusSource(End):
     def __init__(
         self, pool: ConnectionPool, key: int, options: SourceOptions, *, ordered: bool, only_present: bool
     ) -> None:
-        super().__init__(pool, key, options, sessions=2)
+        super().__init__(pool, key, options.entity.strip("/"), peer_of(options), sessions=2)
         self.leave_by = math.inf
         self._clock = ArrivalClock(options.lock_seconds)
         self._tokens = TokenMap()

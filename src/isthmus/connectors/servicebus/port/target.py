@@ -22,6 +22,7 @@ from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.servicebus.error import TargetChangedError
 from isthmus.connectors.servicebus.message_rewriter import Mark, MessageRewriter
 from isthmus.connectors.servicebus.option import SinkOptions
+from isthmus.connectors.servicebus.port.connection import peer_of
 from isthmus.connectors.servicebus.port.end import End, MarkedSender, Step
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.refusal import may_pass, refusal_of
@@ -51,10 +52,9 @@ class ServiceBusTarget(End):
         origin_identity: of the namespace that the messages come from; empty where it is not known.
     """
 
-    options: SinkOptions
-
     def __init__(self, pool: ConnectionPool, key: int, options: SinkOptions, origin_identity: str) -> None:
-        super().__init__(pool, key, options, sessions=1)
+        super().__init__(pool, key, options.entity.strip("/"), peer_of(options), sessions=1)
+        self._options = options
         self._origin_identity = origin_identity
         # Sequence numbers tell messages of one namespace apart: without its identity they are no duplicate keys.
         asks = bool(options.origin and origin_identity) and options.duplicates in ("auto", "origin")
@@ -148,7 +148,7 @@ class ServiceBusTarget(End):
         events.append(Opened(sender.max_message_bytes, ENVELOPE_MESSAGES))
 
     def _rewriter_for(self, namespace_id: str, offered: frozenset[str]) -> MessageRewriter:
-        options = self.options
+        options = self._options
         return MessageRewriter(
             options.origin,
             options.target,

@@ -10,7 +10,7 @@ from isthmus.bridge.delivery_event import Send
 from isthmus.bridge.port import SourceLost
 from isthmus.bridge.refusal import RefusalKind
 from isthmus.bridge.registry import connector
-from isthmus.connectors.servicebus.port.connection import SharedConnection, place_of
+from isthmus.connectors.servicebus.port.connection import SharedConnection, peer_of
 from isthmus.connectors.servicebus.port.credential import BackgroundCredential
 from isthmus.connectors.servicebus.port.dialer import THREADS, Dialer
 from isthmus.connectors.servicebus.port.option import read_source, read_target
@@ -119,7 +119,7 @@ class User:
 
 
 def test_each_user_of_a_connection_is_told_once_and_room_is_limited() -> None:
-    connection = SharedConnection(place_of(read_source(PLACE)))
+    connection = SharedConnection(peer_of(read_source(PLACE)).place)
     users = [User("a") for _ in range(500)]
     for user in users:
         assert connection.takes(2)

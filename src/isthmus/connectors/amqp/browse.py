@@ -1,0 +1,140 @@
+"""A queue of a broker, browsed.
+
+What it is: the messages of a queue in their order, over a link of distribution mode `copy` (OASIS AMQP 1.0, 3.5.2), which takes nothing.
+They are numbered from 1 in the order of browsing, as a sequence number in their annotations: a broker tells none. What it is not: the
+reading of a route (`source`).
+
+Invariants:
+    I1. A broker that does not grant the mode is refused: a look never takes a message.
+    I2. An empty page means that nothing came for `QUIET_SECONDS` though there was credit.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from isthmus.amqp import section
+from isthmus.amqp.codec import CodecError
+from isthmus.amqp.performative import Source
+from isthmus.amqp.types import Long, Symbol
+from isthmus.connectors.amqp.option import BROKER, BrokerOptions, read_as
+from isthmus.connectors.amqp.peer import can_browse, open_client
+from isthmus.errors import IsthmusError, NotAllowedError
+from isthmus.message import name as names
+from isthmus.transport import Client, LinkTerms, Receiver
+
+__all__ = ["QUIET_SECONDS", "QueueBrowse", "broker_options"]
+
+QUIET_SECONDS = 1.0
+_COPY = Symbol("copy")
+
+
+def broker_options(options: Mapping[str, str]) -> BrokerOptions:
+    """The options that reach a broker.
+
+    Raises:
+        ConfigError: one is of no use.
+    """
+    return read_as(BROKER, BrokerOptions, options)
+
+
+class QueueBrowse:
+    """Browses one queue.
+
+    Args:
+        options: that reach the broker.
+        entity: the queue's address.
+
+    Raises:
+        IsthmusError: no answer, no such queue, or it cannot be browsed.
+    """
+
+    def __init__(self, options: Mapping[str, str], entity: str) -> None:
+        self._options = broker_options(options)
+        self._entity = entity
+        self._client: Client | None = None
+        self._receiver = self._open()
+        self._next = 1
+        self._kept: list[bytes] = []  # came and were not asked for yet
+
+    def __call__(self, from_position: int, count: int) -> Sequence[bytes]:
+        """Messages from a position on, `count` at most; empty where none follows.
+
+        Raises:
+            IsthmusError: the connection is lost.
+        """
+        wanted = max(1, from_position)
+        if wanted < self._next or self._receiver.error is not None:  # from the beginning: a browser does not go back
+            self.close()
+            self._receiver, self._next, self._kept = self._open(), 1, []
+        while self._next < wanted:
+            page = self._page(wanted - self._next)
+            if not page:
+                return ()
+        return self._page(count)
+
+    def _page(self, count: int) -> list[bytes]:
+        receiver, client = self._receiver, self._client
+        assert client is not None
+        until = time.monotonic() + QUIET_SECONDS
+        while len(self._kept) < count and (left := until - time.monotonic()) > 0:
+            if receiver.credit < count - len(self._kept):
+                receiver.grant(count - len(self._kept))
+            client.wait(left)
+            if receiver.error is not None:
+                raise receiver.error
+            for run in receiver.take():
+                receiver.dispose(run.first_id, run.first_id + len(run.tags) - 1)
+                self._kept += run.payloads
+                until = time.monotonic() + QUIET_SECONDS
+        page, self._kept = self._kept[:count], self._kept[count:]
+        numbered = [_numbered(each, number) for number, each in enumerate(page, self._next)]
+        self._next += len(page)
+        return numbered
+
+    def _open(self) -> Receiver:
+        client = self._client = open_client(self._options, f"isthmus-browse-{os.getpid()}")
+        try:
+            if not can_browse(client):
+                raise _refused(self._entity)
+            source = Source(self._entity, distribution_mode=_COPY, capabilities=[Symbol("queue")])
+            receiver = Receiver(client, self._entity, terms=LinkTerms(source=source)).wait_attached()
+            granted = receiver.link.source
+            if not isinstance(granted, Source) or granted.distribution_mode != _COPY:
+                raise _refused(self._entity)
+        except IsthmusError:
+            client.abandon()
+            raise
+        return receiver
+
+    def close(self) -> None:
+        """Ends it."""
+        if self._client is not None:
+            self._client.close(1.0)
+
+
+def _refused(entity: str) -> NotAllowedError:
+    return NotAllowedError(
+        f"'{entity}': the broker does not let a queue be browsed (distribution mode copy); look at it by its own tools"
+    )
+
+
+def _numbered(message: bytes, number: int) -> bytes:
+    """The message with its number, and without one that a broker before has given."""
+    with suppress(CodecError, IndexError):
+        places = section.locate(message)
+        annotations = {
+            key: value
+            for key, value in section.decode_map(message, places.message_annotations).items()
+            if str(key) not in names.BROKER_ANNOTATIONS
+        }
+        annotations[Symbol(names.SEQUENCE_NUMBER)] = Long(number)
+        start, end = places.message_annotations
+        if not end:
+            start = end = max(places.header[1], places.delivery_annotations[1])
+        made = section.encode_map_section(section.MESSAGE_ANNOTATIONS, annotations)
+        return message[:start] + made + message[end:]
+    return message

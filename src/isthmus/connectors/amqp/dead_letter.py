@@ -1,0 +1,90 @@
+"""Messages that a source sets aside, sent to an address of the same broker.
+
+What it is: copies with their reason, on their way to the address and stored there. What it is not: the broker's own dead-letter address,
+where rejected messages go, without the reason.
+
+Invariants:
+    I1. A position is told as stored only after the broker has accepted its copy.
+    I2. An address that cannot be written to, or refuses a copy, ends the source's link: nothing is lost, and the route says why.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.connectors.amqp.mapping import with_header, with_properties
+from isthmus.connectors.amqp.peer import sender_terms
+from isthmus.connectors.servicebus.port.end import MarkedSender
+from isthmus.message import name as names
+from isthmus.transport import Client
+
+__all__ = ["DeadLetters"]
+
+_TEXT_CHARACTERS = 4096
+
+
+class DeadLetters:
+    """What one source sets aside.
+
+    Args:
+        address: where to.
+        mark: called when the broker says something.
+    """
+
+    def __init__(self, address: str, mark: Callable[[], None]) -> None:
+        self._address = address
+        self._mark = mark
+        self._sender: MarkedSender | None = None
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._sent: list[int] = []  # positions by the sender's ordinals
+
+    def attach(self, client: Client) -> None:
+        """Begins the link to the address.
+
+        Raises:
+            IsthmusError: the connection is lost.
+        """
+        terms = sender_terms(self._address, "queue")
+        self._sender = MarkedSender(self._mark, client, self._address, terms=terms)
+
+    def send(self, position: int, payload: bytes, disposition: Disposition) -> None:
+        """Queues a copy."""
+        told = {
+            names.DEAD_LETTER_REASON: disposition.reason[:_TEXT_CHARACTERS],
+            names.DEAD_LETTER_DESCRIPTION: disposition.description[:_TEXT_CHARACTERS],
+        }
+        copy = with_properties(payload, {name: text for name, text in told.items() if text})
+        self._waiting.append((position, with_header(copy, durable=True)))
+        self._mark()
+
+    def stored(self) -> Iterator[tuple[int, int]]:
+        """First and last of positions whose copies are stored; sends what waits.
+
+        Raises:
+            IsthmusError: the address is of no use.
+        """
+        sender = self._sender
+        if sender is None:
+            return
+        if sender.error is not None and (self._waiting or self._sent):
+            raise sender.error
+        while self._waiting and sender.sendable:
+            position, payload = self._waiting.popleft()
+            sender.send((payload,))
+            self._sent.append(position)
+        while sender.outcomes:
+            outcome = sender.outcomes.popleft()
+            if outcome.error is not None:
+                raise outcome.error
+            for ordinal in range(outcome.first, outcome.last + 1):
+                yield self._sent[ordinal], self._sent[ordinal]
+
+    def link_lost(self) -> None:
+        """The source's link is gone: what is not stored comes again."""
+        sender, self._sender = self._sender, None
+        self._waiting.clear()
+        self._sent.clear()
+        if sender is not None and sender.client.error is None:
+            sender.close()

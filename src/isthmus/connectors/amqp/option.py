@@ -1,0 +1,256 @@
+"""The options of a source and a target at an AMQP 1.0 broker.
+
+What it is: what a read and a write take, each declared once, and the reading of it. What it is not: a connection (`peer`).
+
+Invariants:
+    I1. Every option that is unknown or malformed is refused by name before anything connects, all at once.
+    I2. No option holds a secret: references are resolved by the process that connects, each time that it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
+from isthmus.errors import ConfigError, Fault, InvalidArgumentError
+from isthmus.message.copy_policy import CopyPolicy
+from isthmus.topology.kind.amqp import AMQP, amqp_faults
+from isthmus.topology.reference import SecretReference
+
+__all__ = [
+    "BROKER",
+    "SOURCE",
+    "TARGET",
+    "BrokerOptions",
+    "SourceOptions",
+    "TargetOptions",
+    "read_as",
+    "read_source",
+    "read_target",
+]
+
+_BROKER = tuple(replace(each, name=AMQP.option(each.name)) for each in AMQP.settings)
+_ENTITY = Setting(
+    name="entity",
+    kind=Kind.TEXT,
+    required=True,
+    example="orders",
+    description="Address of the node at the broker: a queue's or topic's name, or what the broker makes of it, e.g. `/queue/orders` "
+    "or `/exchange/flights` at RabbitMQ 3, `/queues/orders` at RabbitMQ 4.",
+)
+_ENTITY_TYPE = Setting(
+    name="entity_type",
+    kind=Kind.CHOICE,
+    choices=("queue", "topic", "any"),
+    default="any",
+    description="Capability that is asked for at the node, so that the broker takes, or makes, the right kind; `any`: none.",
+)
+
+SOURCE = Spec(
+    "amqp source",
+    "Options of a source at an AMQP 1.0 broker.",
+    (
+        *_BROKER,
+        _ENTITY,
+        _ENTITY_TYPE,
+        Setting(
+            name="subscription",
+            kind=Kind.TEXT,
+            default="",
+            description="Name of a durable subscription of a topic: what is published while nobody reads is kept for it. Another one for "
+            "each route.",
+        ),
+        Setting(
+            name="container_id",
+            kind=Kind.TEXT,
+            default="isthmus",
+            description="With a subscription: the container id, to which durable subscriptions belong at most brokers.",
+        ),
+        Setting(
+            name="dead_letters",
+            kind=Kind.TEXT,
+            default="",
+            description="Address that messages go to that are set aside, with the reason in the application properties "
+            "`DeadLetterReason` and `DeadLetterErrorDescription`. Empty: they are rejected, and the broker does with them what it is "
+            "set to; one without a dead-letter address drops them.",
+        ),
+        Setting(
+            name="max_message_bytes",
+            kind=Kind.INTEGER,
+            default=0,
+            minimum=0,
+            description="The largest message that the source takes; the broker is told. 0: no limit.",
+        ),
+    ),
+)
+TARGET = Spec(
+    "amqp target",
+    "Options of a target at an AMQP 1.0 broker.",
+    (
+        *_BROKER,
+        _ENTITY,
+        _ENTITY_TYPE,
+        Setting(
+            name="max_message_bytes",
+            kind=Kind.INTEGER,
+            default=0,
+            minimum=0,
+            description="The largest message that is sent; a larger one is set aside. 0: as large as the broker says.",
+        ),
+        Setting(
+            name="durable",
+            kind=Kind.BOOLEAN,
+            default=True,
+            description="Whether every copy is durable, whatever the original was; a broker loses what is not when it is killed.",
+        ),
+        Setting(
+            name="duplicates",
+            kind=Kind.CHOICE,
+            choices=("auto", "origin", "message-id", "allow"),
+            default="auto",
+            description="What a copy that is sent again is known by where the broker detects duplicates (ActiveMQ Artemis, by "
+            "`_AMQ_DUPL_ID`). `auto`: by its origin, where that tells numbers. `origin`: so, and the MessageId is made of the origin. "
+            "`message-id`: by its MessageId. `allow`: not at all.",
+        ),
+        Setting(
+            name="origin",
+            kind=Kind.TEXT,
+            default="",
+            description="Alias/entity to record as a hop of provenance; empty: record none.",
+        ),
+        Setting(
+            name="target",
+            kind=Kind.TEXT,
+            default="",
+            description="Alias of the target, to hold back messages that have been there; empty: do not look.",
+        ),
+        Setting(
+            name="hop_budget", kind=Kind.INTEGER, default=8, minimum=1, description="How many hops a message may make."
+        ),
+        Setting(
+            name="mark",
+            kind=Kind.TEXT,
+            default="",
+            description="With origin: application property that every copy is marked with; empty: none.",
+        ),
+        Setting(
+            name="mark_value",
+            kind=Kind.CHOICE,
+            choices=("message-id", "number"),
+            default="message-id",
+            description="What the mark holds: `message-id` (the copy's MessageId) or `number` (1).",
+        ),
+        Setting(
+            name="trusts_provenance",
+            kind=Kind.BOOLEAN,
+            default=False,
+            description="Whether provenance counts though a step of the route has changed the message that it was made for.",
+        ),
+        Setting(
+            name="policy",
+            kind=Kind.TEXT,
+            default="",
+            description="What copies differ in from their originals, as a task of a federation file says it (JSON of a copy policy); "
+            "empty: in nothing but mark, provenance and what is left of TimeToLive.",
+        ),
+    ),
+)
+BROKER = Spec("amqp broker", "Options that reach a broker.", _BROKER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerOptions:
+    """How a broker is reached; secrets are references."""
+
+    url: str
+    sasl: str
+    username: str
+    password: str
+    virtual_host: str
+    ca_file: str
+    certificate_file: str
+    key_file: str
+    key_password: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions(BrokerOptions):
+    """Options of a source."""
+
+    entity: str
+    entity_type: str
+    subscription: str
+    container_id: str
+    dead_letters: str
+    max_message_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOptions(BrokerOptions):
+    """Options of a target."""
+
+    entity: str
+    entity_type: str
+    max_message_bytes: int
+    durable: bool
+    duplicates: str
+    origin: str
+    target: str
+    hop_budget: int
+    mark: str
+    mark_value: str
+    trusts_provenance: bool
+    policy: str
+
+
+Options = TypeVar("Options", bound=BrokerOptions)
+
+
+def read_source(options: Mapping[str, str]) -> SourceOptions:
+    """The options of a source.
+
+    Raises:
+        ConfigError: with a fault for each option that is unknown, malformed or missing.
+    """
+    return read_as(SOURCE, SourceOptions, options)
+
+
+def read_target(options: Mapping[str, str]) -> TargetOptions:
+    """The options of a target.
+
+    Raises:
+        ConfigError: with a fault for each option that is unknown, malformed or missing.
+    """
+    return read_as(TARGET, TargetOptions, options)
+
+
+def read_as(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Options:
+    """The options of a spec as a value of this type, whose fields are named as the options.
+
+    Raises:
+        ConfigError: with a fault for each option that is unknown, malformed or missing.
+    """
+    values = parse_options(spec, options)
+    if faults := [Fault(f"{spec.name}: {message}", hint) for message, hint in _at_odds(values)]:
+        raise ConfigError(faults)
+    told = {name: str(value) if isinstance(value, SecretReference) else value for name, value in values.items()}
+    return kind(**{each.name: told[each.name] for each in fields(kind)})
+
+
+def _at_odds(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is wrong with the options together: (message, hint)."""
+    named = {each.name: values[AMQP.option(each.name)] for each in AMQP.settings}
+    for _, message, hint in amqp_faults(named, lambda name, value: f"{AMQP.option(name)}={value}"):
+        yield message, hint
+    if values.get("subscription") and values.get("entity_type") == "queue":
+        yield "subscription: a queue has none", "write entity_type=topic"
+    if values.get("dead_letters") and values["dead_letters"] == values.get("entity"):
+        yield "dead_letters is the entity itself", "write another address"
+    if values.get("origin") and "/" not in values["origin"]:
+        yield "origin has no alias", "write alias/entity"
+    try:
+        CopyPolicy.from_text(values.get("policy") or "")
+    except InvalidArgumentError as error:
+        yield f"policy: {error}", "leave the policy to a task of a federation file"

@@ -1,0 +1,365 @@
+"""A queue, topic or durable subscription of a broker on the port.
+
+What it is: the link from one address: credit, deliveries in their order, and their outcomes. What it is not: the decision what is settled or
+how much may be under way (`isthmus.bridge`).
+Specification: OASIS AMQP 1.0, 2.6 (links), 3.4 (outcomes), 3.5 (sources).
+
+Order. Deliveries are given in the order in which the broker sends them. What goes back to the broker, by `release` or with a connection, is
+delivered again before what stands behind it, as far as the broker keeps its queue's order and this source is its only consumer.
+
+Invariants:
+    I1. The link's credit never exceeds what the owner has granted and not been given.
+    I2. Nothing gets an outcome at the broker but by the owner, or because it had one before the connection was lost.
+    I3. What a lost link delivered and the next one delivers again keeps its position, where it has a message-id.
+    I4. At the end what was not settled, or never given, is released before the link is detached.
+    I5. With `only_present` it tells `Exhausted` once a drained link had nothing, and nothing is unsettled.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from isthmus.amqp.performative import Error, Modified, Rejected, Released
+from isthmus.amqp.types import Symbol
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
+from isthmus.connectors.amqp.dead_letter import DeadLetters
+from isthmus.connectors.amqp.option import SourceOptions
+from isthmus.connectors.amqp.peer import can_drain, peer_of, receiver_terms
+from isthmus.connectors.amqp.position import Positions
+from isthmus.connectors.amqp.redelivery import RedeliveryMemory
+from isthmus.connectors.servicebus.ledger import Ledger
+from isthmus.connectors.servicebus.port.end import End, MarkedReceiver, Step
+from isthmus.connectors.servicebus.port.link_state import MASK32, OwnerCredit
+from isthmus.connectors.servicebus.port.pool import ConnectionPool
+from isthmus.connectors.servicebus.refusal import may_pass
+from isthmus.errors import IsthmusError
+from isthmus.transport import Client
+from isthmus.transport.receiver import Deliveries
+
+__all__ = ["LEAVE_SECONDS", "AmqpSource"]
+
+# How long a closed source waits for what is on its way.
+LEAVE_SECONDS = 3.0
+# How long nothing comes before a source with `only_present` asks whether there is anything.
+IDLE_SECONDS = 0.25
+# A drain that was not answered is asked for again: ActiveMQ Artemis passes over one that comes while it ends another.
+ASK_AGAIN_SECONDS = 1.0
+_LAST_POSITION = (1 << 64) - 1
+_POSITIONS = Positions()
+
+
+class AmqpSource(End):
+    """One route's source.
+
+    Args:
+        pool: what it belongs to.
+        key: what the pool's owner knows it by.
+        options: where it leads to.
+        only_present: tell when the broker has nothing more.
+    """
+
+    def __init__(self, pool: ConnectionPool, key: int, options: SourceOptions, *, only_present: bool) -> None:
+        super().__init__(pool, key, options.entity, peer_of(options), sessions=2 if options.dead_letters else 1)
+        self.leave_by = math.inf
+        self._options = options
+        self._ledger = Ledger()
+        self._memory = RedeliveryMemory()
+        self._credit = OwnerCredit()
+        self._ids = _DeliveryIds()
+        self._receiver: MarkedReceiver | None = None
+        self._present = _Present() if only_present else None
+        self._dead_letters = DeadLetters(options.dead_letters, self.mark) if options.dead_letters else None
+        self._has_left = False
+        self._ask_again_at = math.inf
+
+    # ---- the port
+
+    @property
+    def clock_offset_ms(self) -> int | None:
+        """A broker tells no time of its own: this machine's."""
+        return round((time.time() - time.monotonic()) * 1000)
+
+    def poll(self, now: float) -> Sequence[SourceEvent]:
+        """What happened since the last call."""
+        events: list[SourceEvent] = []
+        self.check_time(now)
+        receiver = self._receiver
+        if receiver is not None:
+            try:
+                self._work(receiver, events, now)
+            except IsthmusError as error:
+                self.fail(error)
+        fault = self.fault or (receiver.error if receiver is not None else None)
+        if fault is not None:
+            self._lost(fault, events, now)
+        self._ask_again(now)
+        if self._credit.draining and self._is_drained():
+            events.append(Drained())
+            self._credit.drained()
+            self._refill(now)
+        return events
+
+    def deadline(self, now: float) -> float:
+        """When `poll` has something to do though the sockets are silent."""
+        due = min(self.step_deadline(now), self._ask_again_at)
+        if self._present is not None and self.step is Step.ATTACHED:
+            due = min(due, self._present.due)
+        return due
+
+    def grant(self, credit: int) -> None:
+        """Sets the credit."""
+        self._credit.grant(credit)
+        self._refill(time.monotonic())
+
+    def drain(self) -> None:
+        """Takes the credit back."""
+        self._credit.drain()
+        if self.step is Step.ATTACHED and self._receiver is not None:
+            self._drain(self._receiver)
+        self.mark()
+
+    def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
+        """Settles delivered positions."""
+        if disposition is not None and disposition.kind == "dead-letter" and self._dead_letters is not None:
+            self._set_aside(self._dead_letters, first, last, disposition)
+        else:
+            self._settle(first, last, _outcome(disposition))
+
+    def release(self, first: int, last: int) -> None:
+        """Gives delivered positions back."""
+        self._settle(first, last, Released())
+
+    def close(self) -> None:
+        """Ends it. What comes still goes back, in the background."""
+        self.pool.unmark(self.key)
+        now = self.leave_by = time.monotonic()
+        receiver = self._receiver
+        if receiver is None or receiver.error is not None or self.fault is not None or self.step is not Step.ATTACHED:
+            self._end(now)
+            return
+        self.leave_by = now + LEAVE_SECONDS
+        self.release(0, _LAST_POSITION)
+        self._give_back(receiver)
+        if receiver.credit:
+            receiver.drain()
+        self.pool.add_leaving(self)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether another source may open: what this one had has gone back, so that the next one gets it in its order."""
+        return self._has_left
+
+    # ---- the end
+
+    def mark(self) -> None:
+        """It has something to tell, or to do."""
+        if self.leave_by < math.inf:
+            self.pool.mark_leaving(self)
+        else:
+            super().mark()
+
+    def leave(self, now: float) -> bool:
+        """Goes on with the end; whether it is done."""
+        receiver = self._receiver
+        if receiver is None:
+            return True
+        self._give_back(receiver)
+        if receiver.credit and now < self.leave_by and self.fault is None and receiver.error is None:
+            return False
+        self._end(now)
+        return True
+
+    def _end(self, now: float) -> None:
+        self._end_links(now)
+        self.disconnect(now)
+        self._has_left = True
+
+    def _give_back(self, receiver: MarkedReceiver) -> None:
+        for run in receiver.take():
+            receiver.dispose(run.first_id, (run.first_id + len(run.tags) - 1) & MASK32, Released())
+
+    # ---- the link
+
+    def attach(self, client: Client) -> None:
+        """Begins the link."""
+        self._ids = _DeliveryIds()
+        terms = receiver_terms(self._options, drains=can_drain(client))
+        self._receiver = MarkedReceiver(self.mark, client, self.path, terms)
+        if self._dead_letters is not None:
+            self._dead_letters.attach(client)
+
+    def _work(self, receiver: MarkedReceiver, events: list[SourceEvent], now: float) -> None:
+        is_sound = receiver.error is None and self.fault is None
+        if is_sound and self.step is Step.ATTACHING and receiver.attached:
+            self.attached()
+            self._memory.opened(now)
+            if self._present is not None:
+                self._present.moved(now)
+            events.append(SourceOpened())
+        if self.step is not Step.ATTACHED:
+            return
+        for run in receiver.take():
+            if self._memory.is_expecting:
+                self._compare(receiver, run, events, now)
+            else:
+                self._arrived(run, _POSITIONS.take(len(run.tags)), events, now)
+            if self._present is not None:
+                self._present.moved(now)
+        if not is_sound:
+            return
+        if self._dead_letters is not None:
+            for first, last in self._dead_letters.stored():
+                self._settle(first, last, None)
+        self._check_present(receiver, events, now)
+        self._refill(now)
+
+    def _arrived(self, run: Deliveries, positions: Sequence[int], events: list[SourceEvent], now: float) -> None:
+        self._memory.delivered(positions, run.payloads, now, self._ledger.first_sequence)
+        self._ledger.add(positions, self._ids.unwrapped(run.first_id), run.tags)
+        self._credit.given(len(run.tags))
+        events.append(Arrived(positions, run.payloads))
+
+    def _compare(self, receiver: MarkedReceiver, run: Deliveries, events: list[SourceEvent], now: float) -> None:
+        """After a lost link: looks at each delivery, whether it came before."""
+        for at, payload in enumerate(run.payloads):
+            delivery_id = (run.first_id + at) & MASK32
+            again = self._memory.again(payload, now)
+            if again is not None and again.is_settled:
+                self._ids.unwrapped(delivery_id)
+                self._memory.delivered((again.position,), (payload,), now, self._ledger.first_sequence)
+                self._memory.settled(again.position, again.position, again.state)
+                receiver.dispose(delivery_id, delivery_id, again.state)
+                continue
+            positions: Sequence[int] = _POSITIONS.take(1) if again is None else (again.position,)
+            self._arrived(Deliveries(delivery_id, run.tags[at : at + 1], (payload,)), positions, events, now)
+
+    def _check_present(self, receiver: MarkedReceiver, events: list[SourceEvent], now: float) -> None:
+        present = self._present
+        if present is None or present.is_told or self._credit.draining:
+            return
+        if present.is_asking:
+            if not receiver.drained:
+                return
+            present.is_asking = False
+            if receiver.received == present.received and not self._ledger.outstanding:
+                present.is_told, present.due = True, math.inf
+                events.append(Exhausted())
+            else:
+                present.moved(now)
+        elif now >= present.due:
+            if receiver.credit and not self._ledger.outstanding:
+                present.is_asking, present.received, present.due = True, receiver.received, math.inf
+                self._drain(receiver)
+            else:
+                present.moved(now)
+
+    def _refill(self, now: float) -> None:
+        """Grants the link what the owner has granted and not been given."""
+        receiver = self._receiver
+        if receiver is None or self.step is not Step.ATTACHED or receiver.error is not None or self.fault is not None:
+            return
+        if self._credit.draining or (self._present is not None and self._present.is_asking):
+            return
+        wanted = max(0, self._credit.left - sum(len(run.tags) for run in receiver.arrived))
+        if wanted > receiver.credit:  # less would cross with what is on its way; `drain` takes credit back
+            receiver.grant(wanted)
+
+    def _drain(self, receiver: MarkedReceiver) -> None:
+        receiver.drain()
+        self._ask_again_at = time.monotonic() + ASK_AGAIN_SECONDS
+
+    def _ask_again(self, now: float) -> None:
+        receiver = self._receiver
+        if now < self._ask_again_at:
+            return
+        self._ask_again_at = math.inf
+        if receiver is not None and receiver.error is None and self.step is Step.ATTACHED and not receiver.drained:
+            self._drain(receiver)
+
+    def _is_drained(self) -> bool:
+        receiver = self._receiver
+        return receiver is None or self.step is not Step.ATTACHED or (receiver.drained and not receiver.arrived)
+
+    # ---- settling
+
+    def _settle(self, first: int, last: int, state: Any) -> None:
+        receiver = self._receiver
+        self._memory.settle(first, last, state)
+        for span in self._ledger.settle(first, last):
+            self._memory.settled(span.sequence, span.sequence + len(span.tokens) - 1, state)
+            # Over a link that is lost, and not told of yet, this says nothing: the memory tells it when the messages come again.
+            if receiver is not None and receiver.client.error is None:
+                receiver.dispose(span.delivery_id & MASK32, span.last_id & MASK32, state)
+
+    def _set_aside(self, dead_letters: DeadLetters, first: int, last: int, disposition: Disposition) -> None:
+        """Sends copies to the address of dead letters; the messages are accepted once the broker has these."""
+        for span in self._ledger.spans():
+            low, high = max(first, span.sequence), min(last, span.sequence + len(span.tokens) - 1)
+            for position in range(low, high + 1):
+                dead_letters.send(position, self._memory.payload(position), disposition)
+
+    # ---- the end of a link
+
+    def _lost(self, error: IsthmusError, events: list[SourceEvent], now: float) -> None:
+        self._end_links(now)
+        self.disconnect(now)
+        if self._credit.draining:
+            events.append(Drained())
+        self._credit = OwnerCredit()
+        events.append(SourceLost(str(error), not may_pass(error)))
+
+    def _end_links(self, now: float) -> None:
+        receiver, self._receiver = self._receiver, None
+        self._memory.lost([(each.sequence, each.sequence + len(each.tokens) - 1) for each in self._ledger.clear()], now)
+        if self._dead_letters is not None:
+            self._dead_letters.link_lost()
+        if self._present is not None:
+            self._present = _Present()
+        if receiver is not None and receiver.client.error is None:
+            receiver.close()
+
+
+class _DeliveryIds:
+    """Delivery ids of one link that do not begin again at 2^32 (OASIS AMQP 1.0, 2.8.8)."""
+
+    def __init__(self) -> None:
+        self._last: int | None = None
+
+    def unwrapped(self, delivery_id: int) -> int:
+        last = self._last
+        self._last = delivery_id if last is None else last + ((delivery_id - last) & MASK32)
+        return self._last
+
+
+class _Present:
+    """Whether a source that is to give what stands has given it.
+
+    Attributes:
+        due: when to ask.
+        is_asking: whether the link is being drained for that.
+        received: deliveries before it.
+        is_told: whether `Exhausted` was told.
+    """
+
+    def __init__(self) -> None:
+        self.due = math.inf
+        self.is_asking = self.is_told = False
+        self.received = 0
+
+    def moved(self, now: float) -> None:
+        """Something came, or was looked for in vain: ask a little later."""
+        self.due = now + IDLE_SECONDS
+
+
+def _outcome(disposition: Disposition | None) -> Any:
+    """The outcome of a disposition (OASIS AMQP 1.0, 3.4); None is accepted."""
+    if disposition is None or disposition.kind == "complete":
+        return None
+    if disposition.kind == "dead-letter":
+        text = f"{disposition.reason}: {disposition.description}" if disposition.description else disposition.reason
+        return Rejected(Error(Symbol("amqp:precondition-failed"), text[:4096]))
+    return Modified(True, disposition.kind == "defer")
