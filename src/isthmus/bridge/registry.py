@@ -21,6 +21,7 @@ __all__ = ["KINDS", "connector"]
 KINDS = {
     "servicebus": "isthmus.connectors.servicebus.port.connector:CONNECTOR",
     "kafka": "isthmus.connectors.kafka.connector:CONNECTOR",
+    "eventhubs": "isthmus.connectors.eventhubs.connector:CONNECTOR",
     "spool": "isthmus.connectors.spool.connector:CONNECTOR",
     "ledger": "isthmus.connectors.ledger.connector:CONNECTOR",
 }
