@@ -106,13 +106,13 @@ class EventHubsEnd:
         lanes = settings["lanes"]
         administer(server, "PUT", entity, hub_description(lanes), "EventHubDescription")
         self._places[entity], self._lanes[entity] = server, lanes
-        options = {"entity": entity, "connection": "env:NONE"}
+        options = {"topic": entity, "connection": "env:NONE"}
         dead = ""
         if side == "source":
             dead = f"{entity}.dead"
             administer(server, "PUT", dead, hub_description(1), "EventHubDescription")
             checkpoints = self._folder / "checkpoints"
-            options |= {"checkpoints": str(checkpoints), "dead_letter_hub": dead, "checkpoint_seconds": "0.1"}
+            options |= {"checkpoints": str(checkpoints), "dead_letter_topic": dead, "checkpoint_seconds": "0.1"}
         self._looks[entity] = _Look(server, entity, dead, FolderStore(str(self._folder / "checkpoints")))
         return options
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from isthmus.connectors.eventhubs.option import SourceOptions, is_container
+from isthmus.connectors.eventhubs.option import HubOptions
 from isthmus.errors import IsthmusError
 
 __all__ = ["Checkpoint", "CheckpointError", "CheckpointStore", "GroupKey", "open_store"]
@@ -78,18 +78,18 @@ class CheckpointStore(Protocol):
         ...
 
 
-def open_store(options: SourceOptions) -> CheckpointStore:
-    """The store that a source's options name; blocks.
+def open_store(options: HubOptions) -> CheckpointStore:
+    """The store that options name; blocks.
 
     Raises:
         SecretError: a reference leads nowhere.
         MissingExtraError: azure-storage-blob is not installed.
         IsthmusError: it cannot be used.
     """
-    if is_container(options.checkpoints):
+    if options.checkpoint_container:
         from isthmus.connectors.eventhubs.blob_store import BlobStore
 
-        parts = urlsplit(options.checkpoints)
+        parts = urlsplit(options.checkpoint_container)
         return BlobStore(f"{parts.scheme}://{parts.netloc}", parts.path.strip("/"), options.checkpoint_connection)
     from isthmus.connectors.eventhubs.folder_store import FolderStore
 

@@ -72,7 +72,7 @@ def dispositions_of(options: Mapping[str, str]) -> frozenset[str]:
     Raises:
         ConfigError: an option is of no use.
     """
-    return frozenset({"dead-letter", "abandon"} if read_source(options).dead_letter_hub else {"abandon"})
+    return frozenset({"dead-letter", "abandon"} if read_source(options).dead_letter_topic else {"abandon"})
 
 
 CONNECTOR = EventHubsConnector()

@@ -10,14 +10,14 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from isthmus.connectors.servicebus.option import SourceOptions as NamespaceOptions
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.message.copy_policy import CopyPolicy
+from isthmus.topology.kind.eventhubs import EVENT_HUBS
 from isthmus.topology.reference import SecretReference
 
 __all__ = [
@@ -36,45 +36,9 @@ __all__ = [
 
 _EXAMPLE = "env:NAME"
 
-PLACE = (
-    Setting(
-        name="connection",
-        kind=Kind.REFERENCE,
-        secret=True,
-        default="",
-        example=_EXAMPLE,
-        description="Reference to the connection string of the namespace, or of the event hub.",
-    ),
-    Setting(
-        name="host",
-        kind=Kind.HOST,
-        default="",
-        example="contoso.servicebus.windows.net",
-        description="The namespace, instead of a connection string, with `identity`.",
-    ),
-    Setting(
-        name="identity",
-        kind=Kind.CHOICE,
-        choices=("default",),
-        default="default",
-        description="With host: the Microsoft Entra identity of the process.",
-    ),
-    Setting(
-        name="ca_file",
-        kind=Kind.PATH,
-        default="",
-        example="namespace/ca.pem",
-        description="Certificates to trust beside the system's.",
-    ),
-    Setting(
-        name="transport_type",
-        kind=Kind.CHOICE,
-        choices=("amqp", "websockets"),
-        default="amqp",
-        description="Whether AMQP travels over TCP or in a WebSocket (port 443).",
-    ),
-)
-_ENTITY = Setting(name="entity", kind=Kind.TEXT, required=True, example="telemetry", description="The event hub.")
+# The settings of a namespace of this kind (`isthmus.topology.kind.eventhubs`), under the names that options have.
+PLACE = tuple(replace(each, name=EVENT_HUBS.option(each.name)) for each in EVENT_HUBS.settings)
+_TOPIC = Setting(name="topic", kind=Kind.TEXT, required=True, example="telemetry", description="The event hub.")
 
 READING = (
     Setting(
@@ -83,31 +47,6 @@ READING = (
         default="$Default",
         example="isthmus",
         description="The consumer group; another one for each route and each application.",
-    ),
-    Setting(
-        name="checkpoints",
-        kind=Kind.TEXT,
-        required=True,
-        example="/var/lib/isthmus/checkpoints",
-        description="Where it is kept how far the route is: a folder, or the address of a container of Azure Blob Storage, in which "
-        "checkpoints stand as the vendor's SDKs write them.",
-    ),
-    Setting(
-        name="checkpoint_connection",
-        kind=Kind.REFERENCE,
-        secret=True,
-        default="",
-        example=_EXAMPLE,
-        description="With a container: reference to the connection string of the storage account; empty: the Microsoft Entra identity of "
-        "the process.",
-    ),
-    Setting(
-        name="checkpoint_seconds",
-        kind=Kind.NUMBER,
-        default=0.5,
-        minimum=0.05,
-        maximum=300,
-        description="How often a checkpoint is written at most. Azure bills each write to a container.",
     ),
     Setting(
         name="start",
@@ -124,13 +63,10 @@ READING = (
         description="Which partitions to read, e.g. `0-3,7`; empty: all. Routes that each read some share the work of a hub.",
     ),
     Setting(
-        name="owner_level",
-        kind=Kind.INTEGER,
-        default=0,
-        minimum=-1,
-        maximum=(1 << 62),
-        description="The owner level (epoch) of the reader: it shuts out readers of the same group with the same level, or a lower one, or "
-        "none. -1: none, so that up to five readers read everything side by side.",
+        name="member",
+        kind=Kind.TEXT,
+        default="",
+        description="What the reader is called in what the namespace tells of it; empty: a name that is made up.",
     ),
     Setting(
         name="message_ids",
@@ -156,7 +92,7 @@ READING = (
         "(`eventhubs-partition` and so on), for systems that keep no annotations.",
     ),
     Setting(
-        name="dead_letter_hub",
+        name="dead_letter_topic",
         kind=Kind.TEXT,
         default="",
         description="An event hub of the same namespace to which messages go that are set aside, with the reason in properties: a log has no "
@@ -215,8 +151,8 @@ WRITING = (
         "nothing but mark and provenance. A time to live that copies get cannot be given: an event has none.",
     ),
 )
-SOURCE = Spec("eventhubs source", "Options of a source of Event Hubs.", (*PLACE, _ENTITY, *READING))
-TARGET = Spec("eventhubs target", "Options of a target of Event Hubs.", (*PLACE, _ENTITY, *WRITING))
+SOURCE = Spec("eventhubs source", "Options of a source of Event Hubs.", (*PLACE, _TOPIC, *READING))
+TARGET = Spec("eventhubs target", "Options of a target of Event Hubs.", (*PLACE, _TOPIC, *WRITING))
 ADMINISTRATION = Spec("eventhubs namespace", "Options of a namespace's administration.", PLACE)
 
 
@@ -229,7 +165,12 @@ class HubOptions:
     identity: str = "default"
     ca_file: str = ""
     transport_type: str = "amqp"
-    entity: str = ""
+    checkpoints: str = ""
+    checkpoint_container: str = ""
+    checkpoint_connection: str = ""
+    checkpoint_seconds: float = 0.5
+    owner_level: int = 0
+    topic: str = ""
 
     @property
     def place(self) -> NamespaceOptions:
@@ -240,7 +181,7 @@ class HubOptions:
             identity=self.identity,
             ca_file=self.ca_file,
             transport_type=self.transport_type,
-            entity=self.entity,
+            entity=self.topic,
         )
 
 
@@ -249,16 +190,13 @@ class SourceOptions(HubOptions):
     """Options of a source."""
 
     group: str = "$Default"
-    checkpoints: str = ""
-    checkpoint_connection: str = ""
-    checkpoint_seconds: float = 0.5
     start: str = "earliest"
     partitions: str = ""
-    owner_level: int = 0
+    member: str = ""
     message_ids: str = "own"
     keyless: str = "none"
     system_properties: bool = False
-    dead_letter_hub: str = ""
+    dead_letter_topic: str = ""
 
     @property
     def chosen(self) -> frozenset[int] | None:
@@ -321,43 +259,31 @@ def read_as(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Opti
     if faults:
         raise ConfigError(faults)
     known = {each.name for each in fields(kind)}
-    return kind(
-        **{
-            name: str(value) if isinstance(value, SecretReference) else value
-            for name, value in values.items()
-            if name in known
-        }
-    )
+    told: dict[str, Any] = {
+        name: str(value) if isinstance(value, SecretReference) else value
+        for name, value in values.items()
+        if name in known
+    }
+    return kind(**told)
 
 
 def _at_odds(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What is wrong with the options together: (message, hint)."""
-    if values["connection"] and values["host"]:
-        yield "connection and host are both given", "write one of them"
-    elif not values["connection"] and not values["host"]:
-        yield "neither connection nor host is given", f"write connection={_EXAMPLE}, or host and identity"
+    named = {each.name: values[EVENT_HUBS.option(each.name)] for each in EVENT_HUBS.settings}
+    for _, message, hint in EVENT_HUBS.faults(named, lambda name, value: f"{EVENT_HUBS.option(name)}={value}"):
+        yield message, hint
+    if "group" in values and not values["checkpoints"] and not values["checkpoint_container"]:
+        yield (
+            "neither checkpoints nor checkpoint_container is given, which a source needs",
+            "write checkpoints=FOLDER, or checkpoint_container=https://ACCOUNT.blob.core.windows.net/CONTAINER",
+        )
     if values.get("partitions") and not _numbers(values["partitions"]):
         yield f"partitions: '{values['partitions']}' names no partitions", "write e.g. 0-3,7"
-    if values.get("checkpoint_connection") and not is_container(values.get("checkpoints") or ""):
-        yield (
-            "checkpoint_connection needs a container",
-            "write checkpoints=https://ACCOUNT.blob.core.windows.net/CONTAINER",
-        )
-    if is_container(values.get("checkpoints") or "") and not urlsplit(values["checkpoints"]).path.strip("/"):
-        yield (
-            "checkpoints names no container",
-            "write checkpoints=https://ACCOUNT.blob.core.windows.net/CONTAINER",
-        )
-    if values.get("dead_letter_hub") and values["dead_letter_hub"].lower() == str(values.get("entity")).lower():
-        yield "dead_letter_hub is the event hub itself", "write another event hub"
+    if values.get("dead_letter_topic") and values["dead_letter_topic"].lower() == str(values.get("topic")).lower():
+        yield "dead_letter_topic is the event hub itself", "write another event hub"
     if values.get("origin") and "/" not in values["origin"]:
         yield "origin has no alias", "write alias/entity"
     yield from _policy_faults(values.get("policy") or "")
-
-
-def is_container(checkpoints: str) -> bool:
-    """Whether the option names a container, not a folder."""
-    return checkpoints.lower().startswith(("https://", "http://"))
 
 
 def _numbers(text: str) -> frozenset[int]:

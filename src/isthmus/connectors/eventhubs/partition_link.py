@@ -39,6 +39,7 @@ class PartitionLink:
         begin: where to begin.
         owner_level: of the reader; below 0: none.
         mark: called when something comes.
+        name: of the reader, for what the namespace tells of it; empty: one that is made up.
 
     Attributes:
         attached: whether the service has answered.
@@ -55,6 +56,7 @@ class PartitionLink:
         begin: Begin,
         owner_level: int,
         mark: Callable[[], None],
+        name: str = "",
     ) -> None:
         self.client = client
         self.partition = partition
@@ -65,14 +67,14 @@ class PartitionLink:
         self.count = 0
         self._mark = mark
         self._session = client.begin(self)
-        name = f"isthmus-{uuid.uuid4().hex[:12]}"
+        link_name = f"isthmus-{uuid.uuid4().hex[:12]}"
         self.link = self._session.attach_receiver(
-            name,
+            link_name,
             receiver_source(hub, group, partition, begin),
             target=Target(client.connection.container_id),
             snd_settle_mode=_SETTLED,
             desired_capabilities=[GEO_REPLICATION],
-            properties=receiver_properties(owner_level, name),
+            properties=receiver_properties(owner_level, name or link_name),
         )
         self.link.context = self
 

@@ -10,7 +10,7 @@ A checkpoint, in order: the target has acknowledged; the owner settles; the acco
 that event's checkpoint is written, at most every `checkpoint_seconds`, and at the end.
 
 A log has no locks and no dead-letter queue: an event that is given back is read again from its sequence number; one that is set aside goes
-to the hub that `dead_letter_hub` names. Without one the source is lost for good, and says so: the route blocks, and loses nothing.
+to the hub that `dead_letter_topic` names. Without one the source is lost for good, and says so: the route blocks, and loses nothing.
 
 Invariants:
     I1. Nothing is given beyond the credit; order is kept within a partition.
@@ -81,11 +81,13 @@ class EventHubsSource(End):
         self._reading = Reading(
             reader or reader_of(options),
             only_present=only_present,
-            keeps=bool(options.dead_letter_hub),
+            keeps=bool(options.dead_letter_topic),
             seconds=options.checkpoint_seconds,
         )
         self._thread = thread(lambda: open_store(options), self._wake)
-        self._dead = DeadLetterHub(options.dead_letter_hub, self.path, self.mark) if options.dead_letter_hub else None
+        self._dead = (
+            DeadLetterHub(options.dead_letter_topic, self.path, self.mark) if options.dead_letter_topic else None
+        )
         self._links: dict[int, PartitionLink] = {}
         self._look: HubLook | None = None
         self._gap_look: HubLook | None = None
@@ -169,7 +171,7 @@ class EventHubsSource(End):
                 self._dead.add(position, kept.pop(position), disposition)
         elif disposition.kind == "dead-letter":
             reason = f"{disposition.reason}: {disposition.description}".strip(": ")
-            hint = "name a dead_letter_hub at the source, or let refusals block"
+            hint = "name a dead_letter_topic at the source, or let refusals block"
             self._refuse(first, last, f"be set aside ({reason})", hint)
         else:
             self._refuse(first, last, f"get the disposition '{disposition.kind}', which a log has not", "")
@@ -291,7 +293,7 @@ class EventHubsSource(End):
             old.close()
         options = self.settings
         self._links[partition] = PartitionLink(
-            client, self.path, options.group, partition, begin, options.owner_level, self.mark
+            client, self.path, options.group, partition, begin, options.owner_level, self.mark, options.member
         )
 
     # ---- reading
@@ -413,7 +415,7 @@ class EventHubsSource(End):
 def reader_of(options: SourceOptions, shown: tuple[str, ...] = ()) -> EventReader:
     """Reads events as a source's options want it; annotations whose names begin as `shown` says become application properties."""
     return EventReader(
-        options.entity.strip("/"),
+        options.topic.strip("/"),
         gives_ids=options.message_ids == "offset",
         names_partition=options.keyless == "partition",
         tells_system=options.system_properties,

@@ -7,15 +7,17 @@ A new kind is one module with a `NamespaceKind`, one line in `KINDS`, its connec
 from __future__ import annotations
 
 from isthmus.topology.kind.base import NamespaceKind, Shape
+from isthmus.topology.kind.eventhubs import EVENT_HUBS
 from isthmus.topology.kind.kafka import KAFKA
 from isthmus.topology.kind.servicebus import SERVICE_BUS
 
-__all__ = ["KAFKA", "KINDS", "SERVICE_BUS", "NamespaceKind", "Shape"]
+__all__ = ["EVENT_HUBS", "KAFKA", "KINDS", "SERVICE_BUS", "NamespaceKind", "Shape"]
 
 KINDS: dict[str, NamespaceKind] = {
     kind.name: kind
     for kind in (
         SERVICE_BUS,
         KAFKA,
+        EVENT_HUBS,
     )
 }
