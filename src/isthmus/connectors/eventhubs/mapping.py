@@ -14,8 +14,9 @@ Specification: OASIS AMQP 1.0 part 3; Microsoft Learn, "AMQP 1.0 in Azure Servic
 With `system_properties` they stand in application properties as well.
 
 Invariants:
-    I1. `to_event(read(event))` is the event, but for the annotations that the service writes.
-    I2. What the producer wrote comes out byte for byte but for a MessageId or a SessionId that is added.
+    I1. `to_event(read(event))` is the event, but for the annotations that the service writes, and a partition key that a producer wrote
+        as binary: it is a string, as Service Bus has it.
+    I2. What else the producer wrote comes out byte for byte but for a MessageId or a SessionId that is added.
 """
 
 from __future__ import annotations
@@ -119,9 +120,12 @@ class EventReader:
                 if name == names.SEQUENCE_NUMBER:
                     told[name] = codec.decode(payload, middle)[0]
                 continue
-            pairs.append(payload[start:end])
-            if is_shown or name == _OFFSET or name == names.PARTITION_KEY:
+            if is_shown or name in (_OFFSET, names.PARTITION_KEY):
                 told[str(name)] = codec.decode(payload, middle)[0]
+            if name == names.PARTITION_KEY and isinstance(told[name], bytes):
+                pairs.append(_KEY_NAME + codec.encode(_key_of(told[name])))
+            else:
+                pairs.append(payload[start:end])
         sequence = told.get(names.SEQUENCE_NUMBER)
         if not isinstance(sequence, int):
             raise CodecError("an event without x-opt-sequence-number came from the service")
