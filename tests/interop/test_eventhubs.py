@@ -151,7 +151,11 @@ def _read(hubs: NamespaceProcess, hub: str, count: int) -> dict[str, list[EventD
     """The events of a hub by partition, as an application reads them."""
     found: dict[str, list[EventData]] = defaultdict(list)
     with EventHubConsumerClient.from_connection_string(
-        hubs.connection_string, consumer_group="$Default", eventhub_name=hub
+        hubs.connection_string,
+        consumer_group="$Default",
+        eventhub_name=hub,
+        load_balancing_strategy="greedy",
+        load_balancing_interval=0.1,
     ) as consumer:
 
         def take(context: object, event: EventData | None) -> None:

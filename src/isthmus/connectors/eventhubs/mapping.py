@@ -188,25 +188,21 @@ class EventReader:
         return _map_section(section.APPLICATION_PROPERTIES, own)
 
 
-def to_event(message: bytes, *, to_partition: bool = False) -> Outgoing:
-    """The event of a copy.
-
-    Args:
-        message: the copy, encoded.
-        to_partition: whether it is sent to a partition by number: no key may be with it then; it stays as SessionId.
+def to_event(message: bytes) -> Outgoing:
+    """The event of a copy. It keeps its key, also where it is sent to a partition by number: the service preserves it.
 
     Raises:
         CodecError: it is no message.
     """
     try:
-        return _to_event(message, to_partition)
+        return _to_event(message)
     except CodecError:
         raise
     except _MALFORMED as error:
         raise CodecError(f"the message cannot be read: {error}") from None
 
 
-def _to_event(message: bytes, to_partition: bool) -> Outgoing:
+def _to_event(message: bytes) -> Outgoing:
     found = section.locate(message)
     pairs: list[bytes] = []
     told: dict[str, Any] = {}
@@ -220,12 +216,8 @@ def _to_event(message: bytes, to_partition: bool) -> Outgoing:
     partition = told.get(LOG_PARTITION)
     key = _key_of(told.get(names.PARTITION_KEY)) or (session_id if isinstance(session_id, str) else None) or ""
     key = key if len(key) <= KEY_CHARACTERS else key[:KEY_CHARACTERS]
-    changes: dict[str, Any] = {}
-    if to_partition and key and session_id is None:
-        changes["group_id"] = key
-    elif KEYED in told and session_id == key and not to_partition:
-        changes["group_id"] = None
-    if key and not to_partition:
+    changes = {"group_id": None} if KEYED in told and session_id == key else {}
+    if key:
         pairs.append(_KEY_NAME + codec.encode(key))
     properties = (
         section.replace_properties(message, found.properties, changes) if changes else message[slice(*found.properties)]

@@ -173,14 +173,12 @@ class EventHubsTarget(End):
     def _placed(self, payload: bytes) -> tuple[Outgoing, int | None]:
         """An event, and the partition by number; None: the key decides, or any."""
         how = self.settings.partitioning
-        if how == "single":
-            return to_event(payload, to_partition=True), 0
         outgoing = to_event(payload)
+        if how == "single":
+            return outgoing, 0
         partition = outgoing.partition
         if partition is None or (how == "key" and outgoing.key):
             return outgoing, None
-        if outgoing.key:
-            outgoing = to_event(payload, to_partition=True)
         return outgoing, partition % max(1, len(self._senders) - 1)
 
     def _send_waiting(self) -> None:
