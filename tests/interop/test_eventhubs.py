@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -150,21 +151,33 @@ def _move(federation: Federation) -> None:
 def _read(hubs: NamespaceProcess, hub: str, count: int) -> dict[str, list[EventData]]:
     """The events of a hub by partition, as an application reads them."""
     found: dict[str, list[EventData]] = defaultdict(list)
-    with EventHubConsumerClient.from_connection_string(
-        hubs.connection_string,
-        consumer_group="$Default",
-        eventhub_name=hub,
-        load_balancing_strategy="greedy",
-        load_balancing_interval=0.1,
-    ) as consumer:
 
-        def take(context: object, event: EventData | None) -> None:
-            if event is not None:
-                found[context.partition_id].append(event)  # type: ignore[attr-defined]
-            if sum(map(len, found.values())) >= count or event is None:
-                consumer.close()
+    def take(context: object, event: EventData) -> None:
+        found[context.partition_id].append(event)  # type: ignore[attr-defined]
 
-        consumer.receive(take, starting_position="-1", max_wait_time=READ_SECONDS)
+    def reader() -> EventHubConsumerClient:
+        return EventHubConsumerClient.from_connection_string(
+            hubs.connection_string, consumer_group="$Default", eventhub_name=hub
+        )
+
+    with reader() as look:
+        consumers = {number: reader() for number in look.get_partition_ids()}
+    threads = [
+        threading.Thread(
+            target=consumer.receive,
+            args=(take,),
+            kwargs={"partition_id": number, "starting_position": "-1"},
+            daemon=True,
+        )
+        for number, consumer in consumers.items()
+    ]
+    for thread in threads:
+        thread.start()
+    wait(lambda: sum(map(len, found.values())) >= count, f"{count} events of {hub}", READ_SECONDS)
+    for consumer in consumers.values():
+        consumer.close()
+    for thread in threads:
+        thread.join(READ_SECONDS)
     return found
 
 

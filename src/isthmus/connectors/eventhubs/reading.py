@@ -199,10 +199,13 @@ class Reading:
 
     def begin_commit(self, now: float) -> dict[int, Checkpoint]:
         """The checkpoints to write now; empty: it is not time. `written` answers."""
-        self._asked = self._commits.begin(now) or self._asked
-        found = self._checkpoints(self._asked) if self._commits.is_outstanding else {}
-        if not found and self._commits.is_outstanding:  # nothing is done with yet
-            self._commits.answered(self._asked, (), now)
+        asked = self._commits.begin(now)
+        if not asked:
+            return {}
+        self._asked = asked
+        found = self._checkpoints(asked)
+        if not found:  # nothing is done with yet
+            self._commits.answered(asked, (), now)
         return found
 
     def unconfirmed(self) -> dict[int, Checkpoint]:
