@@ -22,6 +22,7 @@ KINDS = {
     "servicebus": "isthmus.connectors.servicebus.port.connector:CONNECTOR",
     "kafka": "isthmus.connectors.kafka.connector:CONNECTOR",
     "eventhubs": "isthmus.connectors.eventhubs.connector:CONNECTOR",
+    "iothub": "isthmus.connectors.iothub.connector:CONNECTOR",
     "spool": "isthmus.connectors.spool.connector:CONNECTOR",
     "ledger": "isthmus.connectors.ledger.connector:CONNECTOR",
 }

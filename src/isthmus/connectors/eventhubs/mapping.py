@@ -81,6 +81,9 @@ class EventReader:
         names_partition: whether events without partition key get one that names their partition.
         tells_system: whether what the service says of an event stands in application properties.
         shown: beginnings of the names of annotations that become application properties.
+
+    Attributes:
+        hub: its name.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class EventReader:
         tells_system: bool = False,
         shown: tuple[str, ...] = (),
     ) -> None:
-        self._hub = hub
+        self.hub = hub
         self._gives_ids, self._names_partition = gives_ids, names_partition
         self._tells_system, self._shown = tells_system, shown
 
@@ -156,7 +159,7 @@ class EventReader:
     def _changes(self, payload: bytes, found: section.Sections, position: int, key: str | None) -> dict[str, Any]:
         changes: dict[str, Any] = {}
         if self._gives_ids and section.decode_property(payload, found.properties, "message_id") is None:
-            changes["message_id"] = message_id(self._hub, position)
+            changes["message_id"] = message_id(self.hub, position)
         if (
             key is not None
             and 0 < len(key) <= KEY_CHARACTERS

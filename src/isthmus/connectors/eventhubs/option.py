@@ -17,14 +17,17 @@ from isthmus.connectors.servicebus.option import SourceOptions as NamespaceOptio
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.message.copy_policy import CopyPolicy
+from isthmus.topology.kind.base import NamespaceKind
 from isthmus.topology.kind.eventhubs import EVENT_HUBS
 from isthmus.topology.reference import SecretReference
 
 __all__ = [
     "ADMINISTRATION",
     "PLACE",
+    "READING",
     "SOURCE",
     "TARGET",
+    "WRITING",
     "HubOptions",
     "SourceOptions",
     "TargetOptions",
@@ -248,14 +251,16 @@ def read_hub(options: Mapping[str, str]) -> HubOptions:
     return read_as(ADMINISTRATION, HubOptions, options)
 
 
-def read_as(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Options:
-    """The options of a spec as a value of this type, whose fields are named as the options.
+def read_as(
+    spec: Spec, kind: type[Options], options: Mapping[str, str], namespace: NamespaceKind = EVENT_HUBS
+) -> Options:
+    """The options of a spec as a value of this type, whose fields are named as the options; `namespace` is what it is part of.
 
     Raises:
         ConfigError: with a fault for each option that is unknown, malformed or missing.
     """
     values = parse_options(spec, options)
-    faults = [Fault(f"{spec.name}: {message}", hint) for message, hint in _at_odds(values)]
+    faults = [Fault(f"{spec.name}: {message}", hint) for message, hint in _at_odds(values, namespace)]
     if faults:
         raise ConfigError(faults)
     known = {each.name for each in fields(kind)}
@@ -267,10 +272,10 @@ def read_as(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Opti
     return kind(**told)
 
 
-def _at_odds(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _at_odds(values: Mapping[str, Any], namespace: NamespaceKind) -> Iterator[tuple[str, str]]:
     """What is wrong with the options together: (message, hint)."""
-    named = {each.name: values[EVENT_HUBS.option(each.name)] for each in EVENT_HUBS.settings}
-    for _, message, hint in EVENT_HUBS.faults(named, lambda name, value: f"{EVENT_HUBS.option(name)}={value}"):
+    named = {each.name: values[namespace.option(each.name)] for each in namespace.settings}
+    for _, message, hint in namespace.faults(named, lambda name, value: f"{namespace.option(name)}={value}"):
         yield message, hint
     if "group" in values and not values["checkpoints"] and not values["checkpoint_container"]:
         yield (

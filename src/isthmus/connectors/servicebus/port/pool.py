@@ -23,6 +23,7 @@ from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
 from isthmus.connectors.servicebus.port.connection import Place, SharedConnection, User, dial, place_of
 from isthmus.connectors.servicebus.port.dialer import Dialer
 from isthmus.errors import ConnectionLostError
+from isthmus.transport import Client
 
 __all__ = ["ConnectionPool", "Leaving"]
 
@@ -63,8 +64,16 @@ class ConnectionPool:
         connection = SharedConnection(place)
         known.append(connection)
         connection.join(user)
-        self._dialer.dial(connection, partial(dial, options))
+        self._dialer.dial(connection, partial(self.dial, options))
         return connection
+
+    def dial(self, options: SourceOptions | SinkOptions) -> Client:
+        """An open client; blocks, in a thread of the dialer.
+
+        Raises:
+            IsthmusError: the reference leads nowhere, or no connection could be made.
+        """
+        return dial(options)
 
     def mark(self, key: int) -> None:
         """An end has something to tell."""
