@@ -14,10 +14,15 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from iothub_server import IotHubServer
 from isthmus.amqp import section
 from isthmus.bridge.route_spec import End
+from isthmus.connectors.administration import Administrations
 from isthmus.connectors.iothub.endpoint import events_endpoint
-from isthmus.connectors.iothub.option import read_hub
+from isthmus.connectors.iothub.option import read_hub, read_source
 from isthmus.connectors.servicebus.connection_string import ConnectionStringError
+from isthmus.replication.route_spec import route_spec
 from isthmus.testing.namespace import NamespaceProcess, namespace
+from isthmus.topology import plan
+from isthmus.topology.route import routes
+from isthmus.topology.source import load
 from kafka_join import join, route, wait
 
 CONFIG = """
@@ -143,14 +148,17 @@ def test_a_message_is_settled_when_its_device_has_it(hub: IotHubServer, served: 
         hub.tell("o0", "d0", "Success")
         hub.tell("o2", "d2", "Success")
         until(lambda: left(served, "orders") == 1, "what devices have to be settled")
-        # What expired in the device's queue stays at the source, and is sent again.
+        # What expires in the device's queue is set aside with the hub's word.
         hub.tell("o1", "d1", "Expired", "Message expired")
-        until(lambda: len(hub.sent()) == 4, "the third to be sent again")
-        assert left(served, "orders") == 1
-        hub.tell("o1", "d1", "Success")
-        until(lambda: left(served, "orders") == 0, "the third to be settled")
+        until(lambda: left(served, "orders") == 0, "the third to be set aside")
         assert foreign not in hub.queues["/messages/serviceBound/feedback"].fates
-    assert [_fields(each)[0]["message_id"] for each in hub.sent()] == ["o0", "o1", "o2", "o1"]
+    with (
+        ServiceBusClient.from_connection_string(served.connection_string) as client,
+        client.get_queue_receiver("orders", sub_queue="deadletter") as receiver,
+    ):
+        (dead,) = receiver.peek_messages(10)
+    assert (dead.message_id, dead.dead_letter_reason) == ("o1", "RefusedByDevice")
+    assert "device 'd1': Expired: Message expired" in str(dead.dead_letter_error_description)
 
 
 def _fields(message: bytes) -> tuple[dict[str, Any], dict[Any, Any]]:
@@ -165,3 +173,28 @@ def test_a_key_that_is_no_base64_is_refused_and_not_repeated(monkeypatch: pytest
     with pytest.raises(ConnectionStringError, match="base64") as refused:
         events_endpoint(read_hub({"connection": "env:IOT"}))
     assert "hunter2" not in str(refused.value)
+
+
+def test_an_iot_hub_stands_in_a_federation_file(hub: IotHubServer, served: NamespaceProcess, tmp_path: Path) -> None:
+    file = tmp_path / "isthmus.yaml"
+    file.write_text(
+        f"""
+isthmus: 1
+namespaces:
+  ewr: {{connection: env:EWR, ca_file: {served.ca_file}}}
+  iot: {{kind: iothub, connection: env:IOT, checkpoints: checkpoints}}
+tasks:
+  telemetry: {{pattern: stream-to-queue, source: iot, stream: events, target: ewr, queue: telemetry, group: $Default,
+              start: existing, duplicate_detection: off}}
+"""
+    )
+    federation = load(file).anchored(tmp_path)
+    with Administrations(federation) as administrations:
+        made = plan(federation, administrations.observe())
+        applied = administrations.apply(made)
+        assert applied.error is None, applied.error
+        assert not plan(federation, administrations.observe()).changes
+    (route_,) = routes(federation)
+    spec = route_spec(route_, federation)
+    assert (spec.source.kind, spec.source.options["topic"]) == ("iothub", "events")
+    read_source(spec.source.options)

@@ -26,6 +26,7 @@ Peek = Callable[[int, int], Sequence[bytes]]
 
 SYSTEMS = {
     "eventhubs": "isthmus.connectors.eventhubs.system:SYSTEM",
+    "iothub": "isthmus.connectors.iothub.system:SYSTEM",
     "kafka": "isthmus.connectors.kafka.system:SYSTEM",
 }
 

@@ -32,14 +32,15 @@ class EventHubsAdministration:
 
     Args:
         options: how it is reached.
+        hubs: the connection; None: as the options say.
 
     Raises:
         SecretError: a reference leads nowhere.
     """
 
-    def __init__(self, options: HubOptions) -> None:
+    def __init__(self, options: HubOptions, hubs: BlockingHubs | None = None) -> None:
         self._options = options
-        self._hubs = BlockingHubs(options)
+        self._hubs = hubs or BlockingHubs(options)
 
     @classmethod
     def open(cls, namespace: NamespaceRef) -> Self:

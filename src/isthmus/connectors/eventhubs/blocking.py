@@ -34,7 +34,7 @@ from isthmus.errors import (
     OperationTimeoutError,
     UnauthorizedError,
 )
-from isthmus.transport import Client
+from isthmus.transport import Client, Endpoint
 
 __all__ = ["BlockingHubs"]
 
@@ -49,14 +49,15 @@ class BlockingHubs:
 
     Args:
         options: how the namespace is reached.
+        endpoint: the same, where it is known already.
 
     Raises:
         SecretError: a reference leads nowhere.
         ConnectionStringError: it is no connection string.
     """
 
-    def __init__(self, options: HubOptions) -> None:
-        self.endpoint = endpoint_of(options.place)
+    def __init__(self, options: HubOptions, endpoint: Endpoint | None = None) -> None:
+        self.endpoint = endpoint or endpoint_of(options.place)
         self._client: Client | None = None
 
     def __enter__(self) -> Self:

@@ -36,15 +36,25 @@ class HubPeek:
         options: how the namespace is reached.
         hub: the event hub.
         names_partition: whether events without key are given one that names their partition.
+        hubs: the connection; None: as the options say. It is closed with this.
+        reader: reads events; None: as the source of a federation's route.
 
     Raises:
         IsthmusError: no answer, no such hub, or no right to it.
     """
 
-    def __init__(self, options: HubOptions, hub: str, *, names_partition: bool = False) -> None:
+    def __init__(
+        self,
+        options: HubOptions,
+        hub: str,
+        *,
+        names_partition: bool = False,
+        hubs: BlockingHubs | None = None,
+        reader: EventReader | None = None,
+    ) -> None:
         self._hub = hub
-        self._hubs = BlockingHubs(options)
-        self._reader = EventReader(hub, gives_ids=True, names_partition=names_partition)
+        self._hubs = hubs or BlockingHubs(options)
+        self._reader = reader or EventReader(hub, gives_ids=True, names_partition=names_partition)
         self._link: PartitionLink | None = None
         self._at: tuple[int, int] | None = None
         self._read: deque[bytes] = deque()

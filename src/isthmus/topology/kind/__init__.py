@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from isthmus.topology.kind.base import NamespaceKind, Shape
 from isthmus.topology.kind.eventhubs import EVENT_HUBS
+from isthmus.topology.kind.iothub import IOT_HUB
 from isthmus.topology.kind.kafka import KAFKA
 from isthmus.topology.kind.servicebus import SERVICE_BUS
 
-__all__ = ["EVENT_HUBS", "KAFKA", "KINDS", "SERVICE_BUS", "NamespaceKind", "Shape"]
+__all__ = ["EVENT_HUBS", "IOT_HUB", "KAFKA", "KINDS", "SERVICE_BUS", "NamespaceKind", "Shape"]
 
 KINDS: dict[str, NamespaceKind] = {
     kind.name: kind
@@ -19,5 +20,6 @@ KINDS: dict[str, NamespaceKind] = {
         SERVICE_BUS,
         KAFKA,
         EVENT_HUBS,
+        IOT_HUB,
     )
 }
