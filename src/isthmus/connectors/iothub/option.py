@@ -57,7 +57,7 @@ _SENDING = (
 _READING = tuple(each for each in READING if each.name != "dead_letter_topic")
 
 SOURCE = Spec(
-    "iothub source", "Options of a source at an IoT hub: device-to-cloud messages.", (*PLACE, _EVENTS, *READING)
+    "iothub source", "Options of a source at an IoT hub: device-to-cloud messages.", (*PLACE, _EVENTS, *_READING)
 )
 TARGET = Spec(
     "iothub target",
