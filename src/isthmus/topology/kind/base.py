@@ -55,6 +55,7 @@ class NamespaceKind:
         dead_letters: of a queue: whether a message can be set aside at the source.
         browses: of a queue: whether what stands in it can be read without taking it; verification needs it at a target.
         address: the setting that tells two systems apart.
+        granted_by: what grants the rights `listen`, `send` and `manage`, for people.
         faults: what is wrong with settings together; takes the values by the names of the settings, and how a setting and its value are
             written where they are given.
     """
@@ -69,6 +70,7 @@ class NamespaceKind:
     dead_letters: bool = True
     browses: bool = False
     address: str = ""
+    granted_by: Mapping[str, str] = field(default_factory=dict)
     faults: Callable[[Mapping[str, Any], Callable[[str, str], str]], Iterable[SettingFault]] = _no_faults
 
     @property

@@ -142,5 +142,12 @@ EVENT_HUBS = NamespaceKind(
     dead_letters=False,
     address="host",
     faults=_faults,
+    granted_by={
+        "listen": "Listen of a shared access policy, or the role Azure Event Hubs Data Receiver; with a container of checkpoints the role "
+        "Storage Blob Data Contributor there",
+        "send": "Send of a shared access policy, or the role Azure Event Hubs Data Sender",
+        "manage": "Manage of a shared access policy of the namespace, or the role Azure Event Hubs Data Owner; Listen is enough where event "
+        "hubs and consumer groups stand",
+    },
     settings=(*CONNECTION, *CHECKPOINTS),
 )

@@ -29,6 +29,11 @@ IOT_HUB = NamespaceKind(
     dead_letters=False,
     address="connection",
     faults=_faults,
+    granted_by={
+        "listen": "a shared access policy with ServiceConnect, e.g. `service`",
+        "send": "a shared access policy with ServiceConnect, e.g. `service`",
+        "manage": "a shared access policy with ServiceConnect, e.g. `service`; consumer groups are made in the portal",
+    },
     settings=(
         Setting(
             name="connection",

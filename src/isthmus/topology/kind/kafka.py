@@ -52,6 +52,11 @@ KAFKA = NamespaceKind(
     shape=Shape.LOG,
     dead_letters=False,
     address="bootstrap",
+    granted_by={
+        "listen": "ACLs Read and Describe on the topic, Read on the consumer group",
+        "send": "ACLs Write and Describe on the topic, IdempotentWrite on the cluster",
+        "manage": "ACLs Create and Describe on the topic, Read on the consumer group",
+    },
     faults=kafka_faults,
     option_names={
         "bootstrap": "bootstrap_servers",
