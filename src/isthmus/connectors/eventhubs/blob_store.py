@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from isthmus.connectors.eventhubs.checkpoint import Checkpoint, CheckpointError, GroupKey
+from isthmus.connectors.identity import shared_credential
 from isthmus.connectors.secret import resolve, scrub
 from isthmus.connectors.servicebus.plain_host import check_plain
 from isthmus.extra import require
@@ -37,7 +38,8 @@ class BlobStore:
     Args:
         account: address of the account.
         container: its name.
-        connection: reference to the account's connection string; empty: the identity of the process.
+        connection: reference to the account's connection string; empty: the identity.
+        identity: as the option of this name has it.
 
     Raises:
         SecretError: the reference leads nowhere.
@@ -46,7 +48,7 @@ class BlobStore:
         CheckpointError: the connection string is none.
     """
 
-    def __init__(self, account: str, container: str, connection: str) -> None:
+    def __init__(self, account: str, container: str, connection: str, identity: str = "default") -> None:
         require("blob", "a container of checkpoints")
         from azure.core.exceptions import AzureError
         from azure.storage.blob import ContainerClient
@@ -71,10 +73,7 @@ class BlobStore:
                 text = resolve(connection).reveal()
                 self._client = ContainerClient.from_connection_string(text, name, **settings)
             else:
-                require("azure", "checkpoints with an identity")
-                from azure.identity import DefaultAzureCredential
-
-                self._client = ContainerClient(account, name, credential=DefaultAzureCredential(), **settings)
+                self._client = ContainerClient(account, name, credential=shared_credential(identity), **settings)
         except ValueError:
             raise CheckpointError(
                 f"{self._place}: what checkpoint_connection leads to is no connection string of a storage account"

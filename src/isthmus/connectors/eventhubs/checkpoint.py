@@ -90,7 +90,9 @@ def open_store(options: HubOptions) -> CheckpointStore:
         from isthmus.connectors.eventhubs.blob_store import BlobStore
 
         parts = urlsplit(options.checkpoint_container)
-        return BlobStore(f"{parts.scheme}://{parts.netloc}", parts.path.strip("/"), options.checkpoint_connection)
+        return BlobStore(
+            f"{parts.scheme}://{parts.netloc}", parts.path.strip("/"), options.checkpoint_connection, options.identity
+        )
     from isthmus.connectors.eventhubs.folder_store import FolderStore
 
     return FolderStore(options.checkpoints)

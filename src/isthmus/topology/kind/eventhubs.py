@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from isthmus.errors import InvalidArgumentError
+from isthmus.topology.identity import IdentityReference
 from isthmus.topology.kind.base import PASSWORD_EXAMPLE, REFERENCE, NamespaceKind, SettingFault, Shape
 from isthmus.topology.setting import Kind, Setting
 
@@ -35,10 +37,11 @@ CONNECTION = (
     ),
     Setting(
         name="identity",
-        kind=Kind.CHOICE,
-        choices=("default",),
+        kind=Kind.TEXT,
         default="default",
-        description="With host: the Microsoft Entra identity of the process.",
+        example="managed",
+        description="With host: the Microsoft Entra identity, as the option `identity` of the data source has it: `default`, `managed` and so on, "
+        "with their settings behind semicolons.",
     ),
     Setting(
         name="ca_file",
@@ -108,6 +111,10 @@ def connection_faults(values: Mapping[str, Any], write: Callable[[str, str], str
     elif not values["connection"] and not values["host"]:
         hint = f"write {write('connection', PASSWORD_EXAMPLE)}, or host and identity"
         yield "connection", "neither connection nor host is given", hint
+    try:
+        IdentityReference.parse(str(values["identity"]))
+    except InvalidArgumentError as error:
+        yield "identity", str(error).removeprefix("option "), f"write {write('identity', 'default')}"
 
 
 def checkpoint_faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> Iterator[SettingFault]:
