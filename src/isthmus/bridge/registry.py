@@ -23,6 +23,8 @@ KINDS = {
     "kafka": "isthmus.connectors.kafka.connector:CONNECTOR",
     "rabbitmq": "isthmus.connectors.rabbitmq.connector:CONNECTOR",
     "amqp": "isthmus.connectors.amqp.connector:CONNECTOR",
+    "eventhubs": "isthmus.connectors.eventhubs.connector:CONNECTOR",
+    "iothub": "isthmus.connectors.iothub.connector:CONNECTOR",
     "spool": "isthmus.connectors.spool.connector:CONNECTOR",
     "ledger": "isthmus.connectors.ledger.connector:CONNECTOR",
 }

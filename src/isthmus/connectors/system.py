@@ -25,6 +25,8 @@ Peek = Callable[[int, int], Sequence[bytes]]
 """Encoded messages from a position on, so many at most, without taking them; empty where none follows."""
 
 SYSTEMS = {
+    "eventhubs": "isthmus.connectors.eventhubs.system:SYSTEM",
+    "iothub": "isthmus.connectors.iothub.system:SYSTEM",
     "kafka": "isthmus.connectors.kafka.system:SYSTEM",
     "rabbitmq": "isthmus.connectors.rabbitmq.system:SYSTEM",
     "amqp": "isthmus.connectors.amqp.system:SYSTEM",

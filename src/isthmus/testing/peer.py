@@ -146,6 +146,10 @@ class _Served:
             else:
                 link.grant(100)
             return
+        moved = next((error for start, error in self.peer.redirects.items() if address.startswith(start)), None)
+        if moved is not None:
+            link.refuse(moved)
+            return
         queue = self.peer.queues.get(address)
         if queue is None:
             text = f"The messaging entity '{address}' could not be found."
@@ -298,12 +302,14 @@ class Peer:
     Attributes:
         queues: the entities by name; read and change them under `lock`.
         requests: (node, operation, body) of every `$cbs` and `$management` request.
+        redirects: by the beginning of an address, the error with which a link to it is refused, e.g. `amqp:link:redirect`.
         lock: held while the serving thread works.
     """
 
     def __init__(self, *queues: str) -> None:
         self.queues = {name: FakeQueue() for name in queues}
         self.requests: list[tuple[str, str, Any]] = []
+        self.redirects: dict[str, Error] = {}
         self.lock = threading.RLock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.setblocking(False)

@@ -517,7 +517,7 @@ class Client:
         owner.on_lost(
             ConnectionLostError(f"'{path}': the link was detached")
             if error is None
-            else error_from(error.condition, error.description, path=path)
+            else error_from(error.condition, error.description, path=path, info=error.info)
         )
 
     def _on_closed(self, event: Closed) -> None:

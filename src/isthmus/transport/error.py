@@ -11,6 +11,8 @@ Invariants:
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from isthmus.errors import (
     ConnectionLostError,
@@ -30,7 +32,7 @@ from isthmus.errors import (
     UnauthorizedError,
 )
 
-__all__ = ["TransportError", "error_from"]
+__all__ = ["LinkRedirectError", "TransportError", "error_from"]
 
 
 class TransportError(IsthmusError):
@@ -46,6 +48,23 @@ class TransportError(IsthmusError):
         a = self.attributes
         where = f"'{a.get('path')}': " if a.get("path") else ""
         return f"{where}{a.get('description') or 'refused'} ({a.get('condition') or 'no condition'})"
+
+
+class LinkRedirectError(IsthmusError):
+    """The link has to be attached elsewhere (OASIS AMQP 1.0, 2.8.16): at `hostname` and `port`, with `address`."""
+
+    code = "link-redirect"
+
+    hostname: str
+    port: int
+    address: str
+
+    def __init__(self, hostname: str = "", port: int = 0, address: str = "") -> None:
+        super().__init__("", hostname=hostname, port=port, address=address)
+        self.hostname, self.port, self.address = hostname, port, address
+
+    def text(self) -> str:
+        return f"the peer asks to attach at {self.hostname}{f':{self.port}' if self.port else ''} ({self.address})"
 
 
 _CONDITIONS: dict[str, type[IsthmusError]] = {
@@ -82,7 +101,14 @@ _STATUSES: dict[int, str] = {
 _BYTES = re.compile(r"(\d+) bytes")
 
 
-def error_from(condition: str | None, description: str | None, *, path: str = "", status: int = 0) -> IsthmusError:
+def error_from(
+    condition: str | None,
+    description: str | None,
+    *,
+    path: str = "",
+    status: int = 0,
+    info: Mapping[Any, Any] | None = None,
+) -> IsthmusError:
     """The error that a peer's refusal stands for.
 
     Args:
@@ -90,10 +116,19 @@ def error_from(condition: str | None, description: str | None, *, path: str = ""
         description: the peer's text.
         path: the entity.
         status: status code of a `$management` or `$cbs` reply.
+        info: what the peer told beside.
     """
     name = str(condition or "") or _STATUSES.get(status, "")
     text = str(description or "")
     where = f"'{path}': " if path else ""
+    if name == "amqp:link:redirect":
+        told = {str(key): value for key, value in (info or {}).items()}
+        hostname, port = (told.get(each) for each in ("network-host", "port"))
+        return LinkRedirectError(
+            str(hostname or told.get("hostname") or ""),
+            int(port) if isinstance(port, int) else 0,
+            str(told.get("address") or ""),
+        )
     if name == "amqp:not-found":
         return EntityNotFoundError(path)
     if name == "com.microsoft:entity-disabled":

@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from isthmus.connectors.kafka.offset import OffsetAccount
@@ -29,10 +30,12 @@ class Commits:
 
     Args:
         account: what is settled.
+        seconds: how often a commit is made at most.
     """
 
-    def __init__(self, account: OffsetAccount) -> None:
+    def __init__(self, account: OffsetAccount, seconds: float = COMMIT_SECONDS) -> None:
         self._account = account
+        self._seconds = seconds
         self._confirmed: dict[int, int] = {}
         self._outstanding: dict[int, int] = {}
         self._since = 0.0
@@ -45,7 +48,12 @@ class Commits:
 
     def settled(self, now: float) -> None:
         """Records were settled."""
-        self._due = self._due or now + COMMIT_SECONDS
+        self._due = self._due or now + self._seconds
+
+    @property
+    def due(self) -> float:
+        """When `begin` has something to do, unless a commit has no answer yet; infinite where nothing has been settled."""
+        return self._due or math.inf
 
     def begin(self, now: float) -> dict[int, int]:
         """The offsets to commit now, by partition; empty: it is not time."""

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from isthmus.topology.kind.amqp import AMQP
 from isthmus.topology.kind.base import NamespaceKind, Shape
+from isthmus.topology.kind.eventhubs import EVENT_HUBS
+from isthmus.topology.kind.iothub import IOT_HUB
 from isthmus.topology.kind.kafka import KAFKA
 from isthmus.topology.kind.rabbitmq import RABBITMQ
 from isthmus.topology.kind.servicebus import SERVICE_BUS
 
 __all__ = ["KAFKA", "KINDS", "RABBITMQ", "SERVICE_BUS", "NamespaceKind", "Shape"]
 __all__ = ["AMQP", "KAFKA", "KINDS", "SERVICE_BUS", "NamespaceKind", "Shape"]
+__all__ = ["EVENT_HUBS", "IOT_HUB", "KAFKA", "KINDS", "SERVICE_BUS", "NamespaceKind", "Shape"]
 
 KINDS: dict[str, NamespaceKind] = {
     kind.name: kind
@@ -22,5 +25,7 @@ KINDS: dict[str, NamespaceKind] = {
         KAFKA,
         RABBITMQ,
         AMQP,
+        EVENT_HUBS,
+        IOT_HUB,
     )
 }

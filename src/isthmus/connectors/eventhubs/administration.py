@@ -1,0 +1,136 @@
+"""Event hubs and consumer groups of a namespace: what stands, and the making of them.
+
+What it is: the administration that `apply` uses. A group stands where it has checkpoints: that is where its route would go on. What it is not:
+what to make (`isthmus.topology.log_planner`).
+
+Invariants:
+    I1. Nothing that stands is changed; a group that has checkpoints keeps them.
+    I2. Without the right to administer, what stands is told all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from isthmus.connectors.eventhubs.blocking import BlockingHubs
+from isthmus.connectors.eventhubs.checkpoint import Checkpoint, open_store
+from isthmus.connectors.eventhubs.option import HubOptions, read_hub
+from isthmus.errors import ConfigError, EntityNotFoundError, Fault
+from isthmus.topology.change import Change
+from isthmus.topology.model import NamespaceRef
+from isthmus.topology.state import GroupState, LogState, NamespaceState, WantedState
+
+__all__ = ["START_OFFSET", "EventHubsAdministration", "begin_group"]
+
+START_OFFSET = "-1"
+"""The offset before the first event."""
+
+
+class EventHubsAdministration:
+    """The event hubs of one namespace.
+
+    Args:
+        options: how it is reached.
+        hubs: the connection; None: as the options say.
+
+    Raises:
+        SecretError: a reference leads nowhere.
+    """
+
+    def __init__(self, options: HubOptions, hubs: BlockingHubs | None = None) -> None:
+        self._options = options
+        self._hubs = hubs or BlockingHubs(options)
+
+    @classmethod
+    def open(cls, namespace: NamespaceRef) -> Self:
+        """An administration of a namespace.
+
+        Raises:
+            ConfigError: a setting is of no use.
+            SecretError: a reference leads nowhere.
+        """
+        return cls(read_hub(namespace.options()))
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._hubs.close()
+
+    def observe(self, alias: str, wanted: Sequence[WantedState]) -> NamespaceState:
+        """What stands of the event hubs asked for, and of their groups.
+
+        Raises:
+            ConfigError: groups are asked for, and the namespace names no place for checkpoints.
+            IsthmusError: no answer, or a refusal.
+        """
+        found: list[LogState] = []
+        for log in wanted:
+            if not isinstance(log, LogState):
+                continue
+            try:
+                views = self._hubs.views(log.name)
+            except EntityNotFoundError:
+                continue
+            groups = tuple(GroupState(name=each.name) for each in log.groups if self._has_begun(log.name, each.name))
+            found.append(LogState(name=log.name, partitions=len(views), groups=groups))
+        identity = self._hubs.identity()
+        return NamespaceState(alias=alias, endpoint=identity, identity=identity, logs=tuple(found))
+
+    def _has_begun(self, hub: str, group: str) -> bool:
+        _check_place(self._options)
+        store = open_store(self._options)
+        try:
+            return bool(store.load(self._hubs.group(hub, group)))
+        finally:
+            store.close()
+
+    def make(self, change: Change) -> None:
+        """Make one change.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        match change:
+            case Change(kind="log", after=LogState() as log):
+                self._hubs.create_hub(log.name, log.initial_partitions or 1)
+            case Change(kind="group", after=GroupState() as group):
+                self._hubs.create_group(change.topic, group.name)
+                begin_group(self._options, self._hubs, change.topic, group.name, from_end=group.start == "now")
+
+    def size(self, entity: str) -> None:
+        """A log has no greatest size: its retention removes what is old."""
+        return
+
+
+def begin_group(options: HubOptions, hubs: BlockingHubs, hub: str, group: str, *, from_end: bool) -> None:
+    """Gives a group a checkpoint for every partition: its end, or the place before its first event.
+
+    Raises:
+        ConfigError: there is no place for checkpoints.
+        IsthmusError: no answer, or a refusal.
+    """
+    _check_place(options)
+    checkpoints: dict[int, Checkpoint] = {}
+    for number, view in hubs.views(hub).items():
+        is_unused = view.last < view.begin and view.last < 0
+        if from_end and not is_unused:
+            checkpoints[number] = Checkpoint(view.last, view.last_offset or START_OFFSET)
+        else:
+            checkpoints[number] = Checkpoint(view.begin - 1, START_OFFSET)
+    store = open_store(options)
+    try:
+        store.write(hubs.group(hub, group), checkpoints)
+    finally:
+        store.close()
+
+
+def _check_place(options: HubOptions) -> None:
+    if not options.checkpoints and not options.checkpoint_container:
+        raise ConfigError(
+            [
+                Fault(
+                    "a namespace of event hubs that is read needs a place for checkpoints",
+                    "write checkpoints: FOLDER, or checkpoint_container: https://ACCOUNT.blob.core.windows.net/CONTAINER",
+                )
+            ]
+        )

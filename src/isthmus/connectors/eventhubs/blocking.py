@@ -1,0 +1,207 @@
+"""A namespace asked by calls that block: by the driver, for looks and for administration.
+
+What it is: one connection, what the namespace says of its event hubs, and its administration over HTTPS. What it is not: the port (`source`,
+`target`).
+Specification: Microsoft Learn, "Azure Event Hubs AMQP request/response operations"; Azure REST, Event Hubs, "Create event hub" and "Create
+consumer group".
+
+Invariants:
+    I1. No error text holds a key or a token.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+import urllib.error
+import urllib.request
+from typing import Self
+from urllib.parse import quote
+from xml.sax.saxutils import escape
+
+from isthmus.connectors.eventhubs.address import Begin
+from isthmus.connectors.eventhubs.checkpoint import GroupKey
+from isthmus.connectors.eventhubs.look import HubLook, PartitionView
+from isthmus.connectors.eventhubs.option import HubOptions
+from isthmus.connectors.eventhubs.partition_link import PartitionLink
+from isthmus.connectors.secret import scrub
+from isthmus.connectors.servicebus.connect import endpoint_of
+from isthmus.errors import (
+    ConnectionLostError,
+    EntityNotFoundError,
+    IsthmusError,
+    NotAllowedError,
+    OperationTimeoutError,
+    UnauthorizedError,
+)
+from isthmus.transport import Client, Endpoint
+
+__all__ = ["BlockingHubs"]
+
+LOOK_SECONDS = 20.0
+_SCHEMA = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
+_API_VERSION = "2014-01"
+_TEXT_CHARACTERS = 300
+
+
+class BlockingHubs:
+    """A connection to a namespace; it is made when it is needed first.
+
+    Args:
+        options: how the namespace is reached.
+        endpoint: the same, where it is known already.
+
+    Raises:
+        SecretError: a reference leads nowhere.
+        ConnectionStringError: it is no connection string.
+    """
+
+    def __init__(self, options: HubOptions, endpoint: Endpoint | None = None) -> None:
+        self.endpoint = endpoint or endpoint_of(options.place)
+        self._client: Client | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    @property
+    def client(self) -> Client:
+        """The connection.
+
+        Raises:
+            IsthmusError: none can be made.
+        """
+        if self._client is None or self._client.error is not None:
+            self._client = Client(self.endpoint, name="isthmus-look", shared=True).open(LOOK_SECONDS)
+        return self._client
+
+    def identity(self) -> str:
+        """What the namespace calls itself.
+
+        Raises:
+            IsthmusError: it cannot be reached.
+        """
+        return self.client.namespace_id
+
+    def group(self, hub: str, group: str) -> GroupKey:
+        """Whose checkpoints a group's are.
+
+        Raises:
+            IsthmusError: the namespace cannot be reached.
+        """
+        return GroupKey(self.identity(), self.endpoint.host, hub, group)
+
+    def views(self, hub: str) -> dict[int, PartitionView]:
+        """The partitions of an event hub.
+
+        Raises:
+            EntityNotFoundError: there is no such hub.
+            IsthmusError: no answer, or a refusal.
+        """
+        client = self.client
+        client.authorize(hub, LOOK_SECONDS)
+        look = HubLook(client, hub, lambda: None)
+        try:
+
+            def is_done() -> bool:
+                look.advance()
+                return look.is_done
+
+            client.wait_until(is_done, LOOK_SECONDS, f"event hub '{hub}': no answer")
+            if isinstance(look.error, EntityNotFoundError):
+                raise EntityNotFoundError(hub)
+            if look.error is not None:
+                raise look.error
+            return look.views
+        finally:
+            look.close()
+
+    def reader(self, hub: str, group: str, partition: int, begin: Begin) -> PartitionLink:
+        """A link that reads a partition beside every other reader; without an owner level it shuts nobody out.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        client = self.client
+        link = PartitionLink(client, hub, group, partition, begin, -1, lambda: None)
+        client.wait_until(
+            lambda: link.attached or link.error is not None, LOOK_SECONDS, f"'{link.path}': no answer to attach"
+        )
+        if link.error is not None:
+            raise link.error
+        return link
+
+    # ---- administration
+
+    def create_hub(self, hub: str, partitions: int) -> None:
+        """Makes an event hub; no error where it stands.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        self._put(hub, "EventHubDescription", f"<PartitionCount>{partitions}</PartitionCount>")
+
+    def create_group(self, hub: str, group: str) -> None:
+        """Makes a consumer group; no error where it stands.
+
+        Raises:
+            IsthmusError: no answer, or a refusal.
+        """
+        if group.lower() != "$default":
+            self._put(f"{hub}/consumergroups/{group}", "ConsumerGroupDescription", "")
+
+    def _put(self, path: str, kind: str, inside: str) -> None:
+        endpoint = self.endpoint
+        address = f"{endpoint.authority or endpoint.host}/{quote(path)}"
+        token = endpoint.credential.token(f"https://{address}", time.time())
+        body = (
+            f'<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><{kind} xmlns="{escape(_SCHEMA)}">'
+            f"{inside}</{kind}></content></entry>"
+        )
+        request = urllib.request.Request(
+            f"https://{address}?api-version={_API_VERSION}",
+            body.encode(),
+            {"Content-Type": "application/atom+xml;type=entry;charset=utf-8"},
+            method="PUT",
+        )
+        if token is not None:
+            text = token.text if token.text.startswith("SharedAccessSignature") else f"Bearer {token.text}"
+            request.add_header("Authorization", text)
+        context = ssl.create_default_context()
+        if endpoint.ca_file:
+            context.load_verify_locations(endpoint.ca_file)
+        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+        try:
+            opener.open(request, timeout=LOOK_SECONDS).close()
+        except urllib.error.HTTPError as error:
+            with error:
+                told = scrub(error.read(4096).decode("utf-8", "replace"))[:_TEXT_CHARACTERS]
+            refused = _refusal(path, error.code, told)
+            if refused is not None:
+                raise refused from None
+        except TimeoutError:
+            raise OperationTimeoutError(f"{endpoint.host}: '{path}': no answer within {LOOK_SECONDS:g} s") from None
+        except OSError as error:
+            raise ConnectionLostError(f"{endpoint.host}: {getattr(error, 'reason', None) or error}") from None
+
+
+def _refusal(path: str, status: int, told: str) -> IsthmusError | None:
+    """What an answer with an error's status means; None: it stands already."""
+    text = f"'{path}': HTTP {status}: {told}"
+    if status == 409:
+        return None
+    if status in (401, 403):
+        return UnauthorizedError(f"{text}; creating event hubs and consumer groups needs the right Manage")
+    if status == 404:
+        return EntityNotFoundError(path)
+    if status == 429 or status >= 500:
+        return ConnectionLostError(text)
+    return NotAllowedError(text)

@@ -1,0 +1,156 @@
+"""The event hub for messages that are set aside at a source.
+
+What it is: a link to it, the events of such messages with the reason in application properties, and which of them the hub has accepted. What
+it is not: the checkpoint: that of a message that is set aside is written after its acceptance (`source`).
+
+Invariants:
+    I1. A position is told as done only after the hub has accepted its event.
+    I2. What was not accepted is sent again over the next link.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from isthmus.amqp import codec, section
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.port import PARTITION_SHIFT
+from isthmus.connectors.eventhubs.mapping import to_event
+from isthmus.connectors.kafka.record import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_PLACE, DEAD_LETTER_REASON
+from isthmus.connectors.servicebus.port.end import MarkedSender
+from isthmus.errors import IsthmusError
+
+if TYPE_CHECKING:
+    from isthmus.transport import Client
+
+__all__ = ["DeadLetterHub"]
+
+_TEXT_CHARACTERS = 4096
+
+
+class _Dead(NamedTuple):
+    position: int
+    payload: bytes
+
+
+class DeadLetterHub:
+    """The link, made when it is needed first in each connection.
+
+    Args:
+        hub: its name.
+        source: name of the event hub that messages come from.
+        mark: called when there is something to do.
+
+    Attributes:
+        error: why the link is of no use; the source is lost then.
+    """
+
+    def __init__(self, hub: str, source: str, mark: Callable[[], None]) -> None:
+        self.path = hub
+        self.error: IsthmusError | None = None
+        self._source, self._mark = source, mark
+        self._waiting: deque[_Dead] = deque()
+        self._sent: dict[int, _Dead] = {}
+        self._sender: MarkedSender | None = None
+        self._is_authorized = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything has been accepted."""
+        return not self._waiting and not self._sent
+
+    def add(self, position: int, message: bytes, disposition: Disposition) -> None:
+        """A message is to be set aside."""
+        place = f"{self._source}/{position >> PARTITION_SHIFT}/{position & (1 << PARTITION_SHIFT) - 1}"
+        told = {
+            DEAD_LETTER_REASON: disposition.reason[:_TEXT_CHARACTERS],
+            DEAD_LETTER_DESCRIPTION: disposition.description[:_TEXT_CHARACTERS],
+            DEAD_LETTER_PLACE: place,
+        }
+        self._waiting.append(_Dead(position, _with_properties(to_event(message).payload, told)))
+        self._mark()
+
+    def serve(self, client: Client) -> list[int]:
+        """Sends what waits; the positions that are done."""
+        if self._sender is None and (self._waiting or self._sent):
+            self._begin(client)
+        sender = self._sender
+        if sender is None:
+            return []
+        self.error = self.error or sender.error
+        done: list[int] = []
+        while sender.outcomes:
+            first, last, error = sender.outcomes.popleft()
+            for ordinal in range(first, last + 1):
+                dead = self._sent.pop(ordinal)
+                if error is None:
+                    done.append(dead.position)
+                else:
+                    self._waiting.append(dead)
+                    self.error = self.error or error
+        while self._waiting and sender.sendable > 0 and self.error is None:
+            dead = self._waiting.popleft()
+            self._sent[sender.send((dead.payload,))] = dead
+        return done
+
+    def link_lost(self) -> None:
+        """The connection is gone, or its link is: what has no outcome is sent again over the next."""
+        sender, self._sender = self._sender, None
+        self.error = None
+        self._is_authorized = False
+        self._waiting.extendleft(self._sent[ordinal] for ordinal in sorted(self._sent, reverse=True))
+        self._sent.clear()
+        if sender is not None and sender.client.error is None:
+            sender.close()
+
+    def forget(self) -> None:
+        """The messages are somebody else's."""
+        self._waiting.clear()
+        self._sent.clear()
+
+    def _begin(self, client: Client) -> None:
+        if self._is_authorized:
+            return
+        self._is_authorized = True
+        try:
+            reply = client.start_authorize(self.path)
+            if reply is None:
+                self._attach(client)
+                return
+        except IsthmusError as error:
+            self.error = error
+            return
+
+        def on_answer() -> None:
+            if not self._is_authorized:
+                return
+            try:
+                client.finish_authorize(self.path, reply)
+                self._attach(client)
+            except IsthmusError as error:
+                self.error = error
+            self._mark()
+
+        reply.when_done(on_answer)
+
+    def _attach(self, client: Client) -> None:
+        self._sender = MarkedSender(self._mark, client, self.path, ())
+        self._mark()
+
+
+def _with_properties(event: bytes, told: dict[str, str]) -> bytes:
+    found = section.locate(event)
+    start, end = found.application_properties
+    pairs = [
+        event[a:b]
+        for a, _, b in section.map_items(event, found.application_properties)
+        if codec.decode(event, a)[0] not in told
+    ]
+    pairs += [codec.encode(name) + codec.encode(text) for name, text in told.items()]
+    body = b"".join(pairs)
+    made = b"\0St\xd1%b%b%b" % ((len(body) + 4).to_bytes(4, "big"), (2 * len(pairs)).to_bytes(4, "big"), body)
+    if not end:
+        start = end = max(found.header[1], found.message_annotations[1], found.properties[1])
+    return event[:start] + made + event[end:]

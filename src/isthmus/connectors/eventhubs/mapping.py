@@ -1,0 +1,259 @@
+"""Events as the messages of a route, and back.
+
+What it is: the changes that an encoded event needs to be a message of a route, and that a copy needs to be an event, pure. Both are AMQP
+messages, so that body, types and properties pass as they are, to the byte. What it is not: a client. docs/how-to/use-eventhubs.md.
+Specification: OASIS AMQP 1.0 part 3; Microsoft Learn, "AMQP 1.0 in Azure Service Bus and Event Hubs protocol guide", Message annotations.
+
+| event | message |
+| --- | --- |
+| sequence number | `x-opt-sequence-number`, with the partition in its upper bits |
+| partition | `x-opt-kafka-partition`, the annotation that logs have in common |
+| offset, enqueued time, publisher | their annotations, as they are |
+| partition key | `x-opt-partition-key`, and group-id (SessionId) where the event has none |
+
+With `system_properties` they stand in application properties as well.
+
+Invariants:
+    I1. `to_event(read(event))` is the event, but for the annotations that the service writes, and a partition key that a producer wrote
+        as binary: it is a string, as Service Bus has it.
+    I2. What else the producer wrote comes out byte for byte but for a MessageId or a SessionId that is added.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+from isthmus.amqp import codec, section
+from isthmus.amqp.codec import CodecError
+from isthmus.amqp.types import Int, Symbol, Timestamp
+from isthmus.bridge.port import PARTITION_SHIFT
+from isthmus.connectors.kafka.message_id import message_id
+from isthmus.connectors.kafka.record import KAFKA_PARTITION as LOG_PARTITION
+from isthmus.message import name as names
+
+__all__ = ["KEYED", "Event", "EventReader", "Outgoing", "to_event"]
+
+KEYED = "x-opt-eventhubs-keyed"
+"""On a message whose SessionId is not the producer's, but its partition key."""
+
+# Azure Service Bus: the limit of a SessionId and of a PartitionKey.
+KEY_CHARACTERS = 128
+
+_OFFSET = "x-opt-offset"
+_OWN = (names.SEQUENCE_NUMBER, LOG_PARTITION, KEYED)
+_PUBLISHER = ("x-opt-publisher-name", "x-opt-publisher")
+_SEQUENCE_NAME = b"\xa3\x15x-opt-sequence-number\x81"
+_PARTITION_NAME = codec.encode(Symbol(LOG_PARTITION)) + b"\x71"
+_KEYED_PAIR = codec.encode(Symbol(KEYED)) + b"\x41"
+_KEY_NAME = codec.encode(Symbol(names.PARTITION_KEY))
+_MALFORMED = (CodecError, IndexError, ValueError, struct.error)
+
+
+class Event(NamedTuple):
+    """An event as it was read."""
+
+    sequence: int
+    offset: str
+    message: bytes
+
+
+class Outgoing(NamedTuple):
+    """An event as it is sent.
+
+    Attributes:
+        payload: encoded.
+        key: its partition key; empty: it has none.
+        partition: of the log that it comes from; None: it comes from none.
+    """
+
+    payload: bytes
+    key: str
+    partition: int | None
+
+
+class EventReader:
+    """Reads the events of one hub.
+
+    Args:
+        hub: its name.
+        gives_ids: whether events without MessageId get one of where they stand.
+        names_partition: whether events without partition key get one that names their partition.
+        tells_system: whether what the service says of an event stands in application properties.
+        shown: beginnings of the names of annotations that become application properties.
+
+    Attributes:
+        hub: its name.
+    """
+
+    def __init__(
+        self,
+        hub: str,
+        *,
+        gives_ids: bool = False,
+        names_partition: bool = False,
+        tells_system: bool = False,
+        shown: tuple[str, ...] = (),
+    ) -> None:
+        self.hub = hub
+        self._gives_ids, self._names_partition = gives_ids, names_partition
+        self._tells_system, self._shown = tells_system, shown
+
+    def read(self, partition: int, payload: bytes) -> Event:
+        """The message of an event.
+
+        Raises:
+            CodecError: it is no event.
+        """
+        try:
+            return self._read(partition, payload)
+        except CodecError:
+            raise
+        except _MALFORMED as error:
+            raise CodecError(f"the event cannot be read: {error}") from None
+
+    def _read(self, partition: int, payload: bytes) -> Event:
+        found = section.locate(payload)
+        pairs: list[bytes] = []
+        told: dict[str, Any] = {}
+        is_shown = self._tells_system or bool(self._shown)
+        for start, middle, end in section.map_items(payload, found.message_annotations):
+            name = codec.decode(payload, start)[0]
+            if name in _OWN:
+                if name == names.SEQUENCE_NUMBER:
+                    told[name] = codec.decode(payload, middle)[0]
+                continue
+            if is_shown or name in (_OFFSET, names.PARTITION_KEY):
+                told[str(name)] = codec.decode(payload, middle)[0]
+            if name == names.PARTITION_KEY and isinstance(told[name], bytes):
+                pairs.append(_KEY_NAME + codec.encode(_key_of(told[name])))
+            else:
+                pairs.append(payload[start:end])
+        sequence = told.get(names.SEQUENCE_NUMBER)
+        if not isinstance(sequence, int):
+            raise CodecError("an event without x-opt-sequence-number came from the service")
+        position = partition << PARTITION_SHIFT | sequence
+        key = _key_of(told.get(names.PARTITION_KEY))
+        if key is None and self._names_partition:
+            key = f"partition-{partition}"
+            pairs.append(_KEY_NAME + codec.encode(key))
+        changes = self._changes(payload, found, position, key)
+        if "group_id" in changes:
+            pairs.append(_KEYED_PAIR)
+        pairs.append(_PARTITION_NAME + partition.to_bytes(4, "big"))
+        own = _SEQUENCE_NAME + position.to_bytes(8, "big")
+        start, end = found.properties
+        properties = section.replace_properties(payload, found.properties, changes) if changes else payload[start:end]
+        message = b"".join(
+            (
+                payload[slice(*found.header)],
+                _map_section(section.MESSAGE_ANNOTATIONS, [own, *pairs]),
+                properties,
+                self._application_properties(payload, found.application_properties, partition, told),
+                payload[slice(*found.body)],
+                payload[slice(*found.footer)],
+            )
+        )
+        return Event(sequence, str(told.get(_OFFSET) or ""), message)
+
+    def _changes(self, payload: bytes, found: section.Sections, position: int, key: str | None) -> dict[str, Any]:
+        changes: dict[str, Any] = {}
+        if self._gives_ids and section.decode_property(payload, found.properties, "message_id") is None:
+            changes["message_id"] = message_id(self.hub, position)
+        if (
+            key is not None
+            and 0 < len(key) <= KEY_CHARACTERS
+            and section.decode_property(payload, found.properties, "group_id") is None
+        ):
+            changes["group_id"] = key
+        return changes
+
+    def _application_properties(
+        self, payload: bytes, place: tuple[int, int], partition: int, told: dict[str, Any]
+    ) -> bytes:
+        added: dict[str, Any] = {}
+        if self._tells_system:
+            added["eventhubs-partition"] = Int(partition)
+            added["eventhubs-sequence-number"] = told[names.SEQUENCE_NUMBER]
+            added["eventhubs-offset"] = str(told.get(_OFFSET) or "")
+            if isinstance(told.get(names.ENQUEUED_TIME), Timestamp):
+                added["eventhubs-enqueued-time"] = told[names.ENQUEUED_TIME]
+            publisher = next((told[name] for name in _PUBLISHER if name in told), None)
+            if publisher is not None:
+                added["eventhubs-publisher"] = str(publisher)
+        if self._shown:
+            added |= {name: _plain(value) for name, value in told.items() if name.startswith(self._shown)}
+        if not added:
+            return payload[slice(*place)]
+        own = [payload[start:end] for start, _, end in section.map_items(payload, place)]
+        known = {codec.decode(payload, start)[0] for start, _, _ in section.map_items(payload, place)}
+        own += [codec.encode(name) + codec.encode(value) for name, value in added.items() if name not in known]
+        return _map_section(section.APPLICATION_PROPERTIES, own)
+
+
+def to_event(message: bytes) -> Outgoing:
+    """The event of a copy. It keeps its key, also where it is sent to a partition by number: the service preserves it.
+
+    Raises:
+        CodecError: it is no message.
+    """
+    try:
+        return _to_event(message)
+    except CodecError:
+        raise
+    except _MALFORMED as error:
+        raise CodecError(f"the message cannot be read: {error}") from None
+
+
+def _to_event(message: bytes) -> Outgoing:
+    found = section.locate(message)
+    pairs: list[bytes] = []
+    told: dict[str, Any] = {}
+    for start, middle, end in section.map_items(message, found.message_annotations):
+        name = codec.decode(message, start)[0]
+        if name in (names.PARTITION_KEY, LOG_PARTITION, KEYED):
+            told[name] = codec.decode(message, middle)[0]
+        elif name not in names.BROKER_ANNOTATIONS:
+            pairs.append(message[start:end])
+    session_id = section.decode_property(message, found.properties, "group_id")
+    partition = told.get(LOG_PARTITION)
+    key = _key_of(told.get(names.PARTITION_KEY)) or (session_id if isinstance(session_id, str) else None) or ""
+    key = key if len(key) <= KEY_CHARACTERS else key[:KEY_CHARACTERS]
+    changes = {"group_id": None} if KEYED in told and session_id == key else {}
+    if key:
+        pairs.append(_KEY_NAME + codec.encode(key))
+    properties = (
+        section.replace_properties(message, found.properties, changes) if changes else message[slice(*found.properties)]
+    )
+    payload = b"".join(
+        (
+            message[slice(*found.header)],
+            _map_section(section.MESSAGE_ANNOTATIONS, pairs) if pairs else b"",
+            b"" if properties == b"\0Ss\x45" else properties,
+            message[slice(*found.application_properties)],
+            message[slice(*found.body)],
+            message[slice(*found.footer)],
+        )
+    )
+    return Outgoing(payload, key, int(partition) if isinstance(partition, int) and partition >= 0 else None)
+
+
+def _key_of(value: Any) -> str | None:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value if isinstance(value, str) else None
+
+
+def _plain(value: Any) -> Any:
+    """A value that application properties can have (OASIS AMQP 1.0, 3.2.5: no maps, lists or arrays)."""
+    return str(value) if isinstance(value, dict | list) else value
+
+
+def _map_section(code: int, pairs: list[bytes]) -> bytes:
+    body = b"".join(pairs)
+    return b"\0S%c\xd1%b%b%b" % (
+        code,
+        (len(body) + 4).to_bytes(4, "big"),
+        (len(pairs) * 2).to_bytes(4, "big"),
+        body,
+    )

@@ -1,0 +1,319 @@
+"""The options of a source and a target of Event Hubs.
+
+What it is: what a read and a write take, each declared once, and the reading of it. What it is not: a client.
+
+Invariants:
+    I1. Every option that is unknown or malformed is refused by name before anything connects, all at once.
+    I2. No option holds a secret: references are resolved by the process that connects, each time that it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+from isthmus.connectors.servicebus.option import SourceOptions as NamespaceOptions
+from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
+from isthmus.errors import ConfigError, Fault, InvalidArgumentError
+from isthmus.message.copy_policy import CopyPolicy
+from isthmus.topology.kind.base import NamespaceKind
+from isthmus.topology.kind.eventhubs import EVENT_HUBS
+from isthmus.topology.reference import SecretReference
+
+__all__ = [
+    "ADMINISTRATION",
+    "PLACE",
+    "READING",
+    "SOURCE",
+    "TARGET",
+    "WRITING",
+    "HubOptions",
+    "SourceOptions",
+    "TargetOptions",
+    "read_as",
+    "read_hub",
+    "read_source",
+    "read_target",
+]
+
+_EXAMPLE = "env:NAME"
+
+# The settings of a namespace of this kind (`isthmus.topology.kind.eventhubs`), under the names that options have.
+PLACE = tuple(replace(each, name=EVENT_HUBS.option(each.name)) for each in EVENT_HUBS.settings)
+_TOPIC = Setting(name="topic", kind=Kind.TEXT, required=True, example="telemetry", description="The event hub.")
+
+READING = (
+    Setting(
+        name="group",
+        kind=Kind.TEXT,
+        default="$Default",
+        example="isthmus",
+        description="The consumer group; another one for each route and each application.",
+    ),
+    Setting(
+        name="start",
+        kind=Kind.CHOICE,
+        choices=("earliest", "latest"),
+        default="earliest",
+        description="Where to begin in a partition that has no checkpoint.",
+    ),
+    Setting(
+        name="partitions",
+        kind=Kind.TEXT,
+        default="",
+        example="0-3",
+        description="Which partitions to read, e.g. `0-3,7`; empty: all. Routes that each read some share the work of a hub.",
+    ),
+    Setting(
+        name="member",
+        kind=Kind.TEXT,
+        default="",
+        description="What the reader is called in what the namespace tells of it; empty: a name that is made up.",
+    ),
+    Setting(
+        name="message_ids",
+        kind=Kind.CHOICE,
+        choices=("own", "offset"),
+        default="own",
+        description="What a message has as MessageId. `own`: what the event has, else none; `offset`: where the event has none, "
+        "`hub/partition/sequence number`, the same each time that the event is read.",
+    ),
+    Setting(
+        name="keyless",
+        kind=Kind.CHOICE,
+        choices=("none", "partition"),
+        default="none",
+        description="What key an event without partition key is given: `none`, or `partition` for one that names its partition, e.g. "
+        "`partition-3`.",
+    ),
+    Setting(
+        name="system_properties",
+        kind=Kind.BOOLEAN,
+        default=False,
+        description="Whether partition, sequence number, offset, enqueued time and publisher become application properties "
+        "(`eventhubs-partition` and so on), for systems that keep no annotations.",
+    ),
+    Setting(
+        name="dead_letter_topic",
+        kind=Kind.TEXT,
+        default="",
+        description="An event hub of the same namespace to which messages go that are set aside, with the reason in properties: a log has no "
+        "dead-letter queue. Empty: a message that would have to be set aside blocks the route.",
+    ),
+)
+WRITING = (
+    Setting(
+        name="partitioning",
+        kind=Kind.CHOICE,
+        choices=("key", "source", "single"),
+        default="key",
+        description="What decides the partition. `key`: PartitionKey, else SessionId, as Event Hubs hash it; without both, the partition that "
+        "the message had at the log it comes from, else any. `source`: the partition at the source. `single`: the first, which keeps the "
+        "order of a queue.",
+    ),
+    Setting(
+        name="origin",
+        kind=Kind.TEXT,
+        default="",
+        description="Alias/entity to record as a hop of provenance; empty: record none.",
+    ),
+    Setting(
+        name="target",
+        kind=Kind.TEXT,
+        default="",
+        description="Alias of the target namespace, to hold back messages that have been there; empty: do not look.",
+    ),
+    Setting(
+        name="hop_budget", kind=Kind.INTEGER, default=8, minimum=1, description="How many hops a message may make."
+    ),
+    Setting(
+        name="mark",
+        kind=Kind.TEXT,
+        default="",
+        description="With origin: application property that every copy is marked with; empty: none.",
+    ),
+    Setting(
+        name="mark_value",
+        kind=Kind.CHOICE,
+        choices=("message-id", "number"),
+        default="message-id",
+        description="What the mark holds: `message-id` (the copy's MessageId) or `number` (1).",
+    ),
+    Setting(
+        name="trusts_provenance",
+        kind=Kind.BOOLEAN,
+        default=False,
+        description="Whether provenance counts though a step of the route has changed the message that it was made for.",
+    ),
+    Setting(
+        name="policy",
+        kind=Kind.TEXT,
+        default="",
+        description="What copies differ in from their originals, as a task of a federation file says it (JSON of a copy policy); empty: in "
+        "nothing but mark and provenance. A time to live that copies get cannot be given: an event has none.",
+    ),
+)
+SOURCE = Spec("eventhubs source", "Options of a source of Event Hubs.", (*PLACE, _TOPIC, *READING))
+TARGET = Spec("eventhubs target", "Options of a target of Event Hubs.", (*PLACE, _TOPIC, *WRITING))
+ADMINISTRATION = Spec("eventhubs namespace", "Options of a namespace's administration.", PLACE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubOptions:
+    """How a namespace is reached; secrets are references."""
+
+    connection: str = ""
+    host: str = ""
+    identity: str = "default"
+    ca_file: str = ""
+    transport_type: str = "amqp"
+    checkpoints: str = ""
+    checkpoint_container: str = ""
+    checkpoint_connection: str = ""
+    checkpoint_seconds: float = 0.5
+    owner_level: int = 0
+    topic: str = ""
+
+    @property
+    def place(self) -> NamespaceOptions:
+        """The same as the connections of Service Bus take it, whose protocol this is."""
+        return NamespaceOptions(
+            connection=self.connection,
+            host=self.host,
+            identity=self.identity,
+            ca_file=self.ca_file,
+            transport_type=self.transport_type,
+            entity=self.topic,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions(HubOptions):
+    """Options of a source."""
+
+    group: str = "$Default"
+    start: str = "earliest"
+    partitions: str = ""
+    member: str = ""
+    message_ids: str = "own"
+    keyless: str = "none"
+    system_properties: bool = False
+    dead_letter_topic: str = ""
+
+    @property
+    def chosen(self) -> frozenset[int] | None:
+        """The partitions to read; None: all."""
+        return _numbers(self.partitions) if self.partitions else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOptions(HubOptions):
+    """Options of a target."""
+
+    partitioning: str = "key"
+    origin: str = ""
+    target: str = ""
+    hop_budget: int = 8
+    mark: str = ""
+    mark_value: str = "message-id"
+    trusts_provenance: bool = False
+    policy: str = ""
+
+
+Options = TypeVar("Options", bound=HubOptions)
+
+
+def read_source(options: Mapping[str, str]) -> SourceOptions:
+    """The options of a source.
+
+    Raises:
+        ConfigError: with a fault for each option that is unknown, malformed or missing.
+    """
+    return read_as(SOURCE, SourceOptions, options)
+
+
+def read_target(options: Mapping[str, str]) -> TargetOptions:
+    """The options of a target.
+
+    Raises:
+        ConfigError: with a fault for each option that is unknown, malformed or missing.
+    """
+    return read_as(TARGET, TargetOptions, options)
+
+
+def read_hub(options: Mapping[str, str]) -> HubOptions:
+    """The options of an administration.
+
+    Raises:
+        ConfigError: with a fault for each option that is unknown, malformed or missing.
+    """
+    return read_as(ADMINISTRATION, HubOptions, options)
+
+
+def read_as(
+    spec: Spec, kind: type[Options], options: Mapping[str, str], namespace: NamespaceKind = EVENT_HUBS
+) -> Options:
+    """The options of a spec as a value of this type, whose fields are named as the options; `namespace` is what it is part of.
+
+    Raises:
+        ConfigError: with a fault for each option that is unknown, malformed or missing.
+    """
+    values = parse_options(spec, options)
+    faults = [Fault(f"{spec.name}: {message}", hint) for message, hint in _at_odds(values, namespace)]
+    if faults:
+        raise ConfigError(faults)
+    known = {each.name for each in fields(kind)}
+    told: dict[str, Any] = {
+        name: str(value) if isinstance(value, SecretReference) else value
+        for name, value in values.items()
+        if name in known
+    }
+    return kind(**told)
+
+
+def _at_odds(values: Mapping[str, Any], namespace: NamespaceKind) -> Iterator[tuple[str, str]]:
+    """What is wrong with the options together: (message, hint)."""
+    named = {each.name: values[namespace.option(each.name)] for each in namespace.settings}
+    for _, message, hint in namespace.faults(named, lambda name, value: f"{namespace.option(name)}={value}"):
+        yield message, hint
+    if "group" in values and not values["checkpoints"] and not values["checkpoint_container"]:
+        yield (
+            "neither checkpoints nor checkpoint_container is given, which a source needs",
+            "write checkpoints=FOLDER, or checkpoint_container=https://ACCOUNT.blob.core.windows.net/CONTAINER",
+        )
+    if values.get("partitions") and not _numbers(values["partitions"]):
+        yield f"partitions: '{values['partitions']}' names no partitions", "write e.g. 0-3,7"
+    if values.get("dead_letter_topic") and values["dead_letter_topic"].lower() == str(values.get("topic")).lower():
+        yield "dead_letter_topic is the event hub itself", "write another event hub"
+    if values.get("origin") and "/" not in values["origin"]:
+        yield "origin has no alias", "write alias/entity"
+    yield from _policy_faults(values.get("policy") or "")
+
+
+def _numbers(text: str) -> frozenset[int]:
+    """The partitions that `0-3,7` names; empty where it is malformed."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = (each.strip() for each in part.partition("-"))
+        if not first.isdecimal() or (dash and not last.isdecimal()) or len(first) > 4 or len(last) > 4:
+            return frozenset()
+        numbers = range(int(first), (int(last) if dash else int(first)) + 1)
+        if not numbers:
+            return frozenset()
+        found.update(numbers)
+    return frozenset(found)
+
+
+def _policy_faults(text: str) -> Iterator[tuple[str, str]]:
+    try:
+        policy = CopyPolicy.from_text(text)
+    except InvalidArgumentError as error:
+        yield f"policy: {error}", "leave the policy to a task of a federation file"
+        return
+    for name in ("ttl_ceiling_ms", "deadline_ms"):
+        if getattr(policy, name):
+            yield (
+                f"policy: {name} cannot be kept, since an event does not expire by itself",
+                "write a target with queues and topics, or limit the retention of the event hub",
+            )

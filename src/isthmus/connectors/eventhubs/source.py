@@ -1,0 +1,450 @@
+"""An event hub as a source on the port.
+
+What it is: the links to the hub's partitions over one connection, and what they give as events, within the credit. What it is not: the
+account of what was read (`reading`), where reading begins (`opening`), or checkpoints (`checkpoint_thread`). docs/how-to/use-eventhubs.md.
+A little over 400 lines: all that an opening goes through stands here, in its order.
+
+An opening, in order: connection, token, a look at the hub and its partitions, the checkpoints, a link for each partition, `SourceOpened`.
+
+A checkpoint, in order: the target has acknowledged; the owner settles; the account tells up to where nothing of a partition is outstanding;
+that event's checkpoint is written, at most every `checkpoint_seconds`, and at the end.
+
+A log has no locks and no dead-letter queue: an event that is given back is read again from its sequence number; one that is set aside goes
+to the hub that `dead_letter_topic` names. Without one the source is lost for good, and says so: the route blocks, and loses nothing.
+
+Invariants:
+    I1. Nothing is given beyond the credit; order is kept within a partition.
+    I2. No checkpoint is written for what has no outcome.
+    I3. A reader that another one has shut out gives up what it has: the checkpoint, not its memory, tells where it would go on.
+    I4. What the retention removed unread is told once, with its range, before anything behind it is given.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from isthmus.amqp.codec import CodecError
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.port import PARTITION_SHIFT, Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
+from isthmus.connectors.eventhubs.address import Begin
+from isthmus.connectors.eventhubs.checkpoint import Checkpoint, GroupKey, open_store
+from isthmus.connectors.eventhubs.checkpoint_thread import CheckpointThread, Loaded
+from isthmus.connectors.eventhubs.dead_letter import DeadLetterHub
+from isthmus.connectors.eventhubs.look import HubLook
+from isthmus.connectors.eventhubs.mapping import EventReader
+from isthmus.connectors.eventhubs.opening import Opening, opening
+from isthmus.connectors.eventhubs.option import SourceOptions
+from isthmus.connectors.eventhubs.partition_link import PartitionLink
+from isthmus.connectors.eventhubs.pool import HubPool
+from isthmus.connectors.eventhubs.reading import Reading
+from isthmus.connectors.servicebus.port.end import End, Step
+from isthmus.connectors.servicebus.refusal import may_pass
+from isthmus.errors import ConnectionLostError, IsthmusError, ProtocolError
+from isthmus.transport import Client
+
+__all__ = ["EventHubsSource"]
+
+# Of one connection; a hub of the highest tier has more partitions, whose links share it all the same.
+SESSIONS = 36
+SETTLE_SECONDS = 5.0
+_STOLEN = "amqp:link:stolen"
+
+
+class EventHubsSource(End):
+    """One route's source.
+
+    Args:
+        pool: what it belongs to.
+        key: what the pool's owner knows it by.
+        options: where it leads to.
+        only_present: give only what stands when it is opened first.
+        reader: reads events; None: as the options say.
+        thread: makes what keeps checkpoints.
+    """
+
+    pool: HubPool
+
+    def __init__(
+        self,
+        pool: HubPool,
+        key: int,
+        options: SourceOptions,
+        *,
+        only_present: bool,
+        reader: EventReader | None = None,
+        thread: Callable[..., CheckpointThread] = CheckpointThread,
+    ) -> None:
+        super().__init__(pool, key, options.place.entity.strip("/"), pool.peer(options.place), SESSIONS)
+        self.settings = options
+        self._reading = Reading(
+            reader or reader_of(options),
+            only_present=only_present,
+            keeps=bool(options.dead_letter_topic),
+            seconds=options.checkpoint_seconds,
+        )
+        self._thread = thread(lambda: open_store(options), self._wake)
+        self._dead = (
+            DeadLetterHub(options.dead_letter_topic, self.path, self.mark) if options.dead_letter_topic else None
+        )
+        self._links: dict[int, PartitionLink] = {}
+        self._look: HubLook | None = None
+        self._gap_look: HubLook | None = None
+        self._checkpoints: dict[int, Checkpoint] | None = None
+        self._group: GroupKey | None = None
+        self._identity = ""
+        self._loads = 0
+        self._told: set[tuple[int, int]] = set()  # losses that were told: partition, last sequence number
+        self._is_draining = self._is_closed = False
+        self._refused = _Refused()
+
+    def _wake(self) -> None:
+        """The thread has an answer; called by it."""
+        if not self._is_closed:
+            self.pool.threads.mark(self.key)
+
+    # ---- the port
+
+    @property
+    def clock_offset_ms(self) -> int | None:
+        """This machine's: an event's enqueued time says when it came, not what time it is now."""
+        return round((time.time() - time.monotonic()) * 1000)
+
+    def poll(self, now: float) -> Sequence[SourceEvent]:
+        """What happened since the last call."""
+        if self._is_closed:
+            return ()
+        events: list[SourceEvent] = []
+        self.check_time(now)
+        try:
+            self._take_answers(now)
+            self._advance(events)
+            self._take_events()
+        except CodecError as error:
+            self.fail(ProtocolError(f"'{self.path}': {error}"))
+        except IsthmusError as error:
+            self.fail(error)
+        events += [Arrived(batch.positions, batch.payloads) for batch in self._reading.take()]
+        if self._reading.is_over():
+            events.append(Exhausted())
+        self._commit(now)
+        self._check_refused(now, events)
+        if self.fault is not None:
+            self._lost(self.fault, events, now)
+        if self._is_draining:
+            self._is_draining = False
+            events.append(Drained())
+        self._refill()
+        return events
+
+    def deadline(self, now: float) -> float:
+        """When `poll` has something to do though the sockets are silent."""
+        return min(self.step_deadline(now), self._reading.commit_due, self._refused.due(now))
+
+    def grant(self, credit: int) -> None:
+        """Sets the credit."""
+        self._is_draining = False
+        self._reading.queue.credit = 0 if self._refused.text else credit
+        self._refill()
+        if self._reading.queue.count:
+            self.mark()
+
+    def drain(self) -> None:
+        """Takes the credit back; what is on its way waits in the queue for the next."""
+        self._reading.queue.credit = 0
+        self._is_draining = True
+        self._refill()
+        self.mark()
+
+    def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
+        """Settles delivered positions."""
+        if disposition is None or disposition.kind == "complete":
+            self._reading.settle(first, last, time.monotonic())
+            if self._refused.text or self._reading.present is not None:
+                self.mark()
+        elif disposition.kind == "abandon":
+            self.release(first, last)
+        elif disposition.kind == "dead-letter" and self._dead is not None and self._reading.kept is not None:
+            kept = self._reading.kept
+            for position in sorted(each for each in kept if first <= each <= last):
+                self._dead.add(position, kept.pop(position), disposition)
+        elif disposition.kind == "dead-letter":
+            reason = f"{disposition.reason}: {disposition.description}".strip(": ")
+            hint = "name a dead_letter_topic at the source, or let refusals block"
+            self._refuse(first, last, f"be set aside ({reason})", hint)
+        else:
+            self._refuse(first, last, f"get the disposition '{disposition.kind}', which a log has not", "")
+
+    def release(self, first: int, last: int) -> None:
+        """Gives delivered positions back; they are read again."""
+        self._reading.give_back(first, last)
+        self.mark()
+
+    def close(self) -> None:
+        """Ends it; what is settled is written in the background."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.pool.unmark(self.key)
+        last = self._reading.unconfirmed()
+        if last and self._group is not None:
+            self._thread.write(self._group, last)
+        self._thread.stop()
+        if self._thread.ident is not None:
+            self.pool.threads.add_leaving(self._thread)
+        self._end_links()
+        self.disconnect(time.monotonic())
+
+    @property
+    def has_left(self) -> bool:
+        """Whether what was settled is written: a reader that begins earlier reads it again."""
+        return self._is_closed and not self._thread.is_alive()
+
+    # ---- opening
+
+    def attach(self, client: Client) -> None:
+        """Looks at the hub, and asks for the checkpoints."""
+        self._identity = client.namespace_id
+        self._group = GroupKey(client.namespace_id, client.endpoint.host, self.path, self.settings.group)
+        self._checkpoints = None
+        self._loads += 1
+        self._thread.load(self._group, self._loads)
+        self._look = HubLook(client, self.path, self.mark, self.settings.chosen)
+
+    def _take_answers(self, now: float) -> None:
+        for answer in self._thread.take():
+            if not isinstance(answer, Loaded):
+                self._reading.written(answer.checkpoints, failed=answer.error is not None, now=now)
+                if answer.error is not None:
+                    self.fail(answer.error)
+            elif answer.number == self._loads and self.step is Step.ATTACHING:
+                if answer.error is not None:
+                    self.fail(answer.error)
+                else:
+                    self._checkpoints = dict(answer.checkpoints)
+
+    def _advance(self, events: list[SourceEvent]) -> None:
+        """Goes on with the opening, and with what links have to do."""
+        client = self.client
+        if client is None or self.fault is not None:
+            return
+        look = self._look
+        if look is not None:
+            look.advance()
+            if look.error is not None:
+                raise look.error
+            if look.is_done and self._checkpoints is not None:
+                look.close()
+                self._look = None
+                self._begin_links(client, look, self._checkpoints)
+        for link in self._links.values():
+            if link.error is not None:
+                raise link.error
+        if self.step is Step.ATTACHING and self._links and all(each.attached for each in self._links.values()):
+            self.attached()
+            events.append(SourceOpened(self._identity))
+        if self.step is Step.ATTACHED:
+            self._serve_dead(client)
+            self._look_at_gaps(client)
+            for partition in sorted(self._reading.rewind):
+                self._link(client, partition, Begin(self._reading.next_of(partition)))
+            self._reading.rewind.clear()
+
+    def _begin_links(self, client: Client, look: HubLook, checkpoints: dict[int, Checkpoint]) -> None:
+        present = self._reading.present
+        if present is not None and present.ends is None:
+            present.ends = {number: view.last + 1 for number, view in look.views.items()}
+        openings = {
+            number: opening(view, checkpoints.get(number), self._reading.next_of(number), self.settings.start)
+            for number, view in look.views.items()
+        }
+        self._tell_losses(openings)
+        first = {number: each.checkpoint for number, each in openings.items() if each.checkpoint is not None}
+        if first and self._group is not None:
+            self._thread.write(self._group, first)
+        for number, each in openings.items():
+            self._reading.assign(number, begins_again=each.begins_again)
+            if present is not None:
+                view = look.views[number]
+                present.reached(number, view.last + 1 if view.is_empty else max(0, each.begin.sequence))
+            self._link(client, number, each.begin)
+        self._reading.rewind.clear()
+
+    def _tell_losses(self, openings: dict[int, Opening]) -> None:
+        """Fails the opening once for what is lost (I4); the next one goes on behind it."""
+        texts = []
+        for number, each in openings.items():
+            if each.lost is not None and (number, each.lost[1]) not in self._told:
+                self._told.add((number, each.lost[1]))
+                texts.append(_lost_text(number, *each.lost))
+            elif each.begins_again and (number, -1) not in self._told:
+                self._told.add((number, -1))
+                texts.append(
+                    f"partition {number}: the checkpoint is behind the last event; the event hub was made again, and is read from its "
+                    "beginning"
+                )
+        if texts:
+            raise ConnectionLostError(f"event hub '{self.path}': {'; '.join(texts)}")
+
+    def _link(self, client: Client, partition: int, begin: Begin) -> None:
+        old = self._links.pop(partition, None)
+        if old is not None:
+            old.close()
+        options = self.settings
+        self._links[partition] = PartitionLink(
+            client, self.path, options.group, partition, begin, options.owner_level, self.mark, options.member
+        )
+
+    # ---- reading
+
+    def _take_events(self) -> None:
+        for partition, link in self._links.items():
+            if link.count:
+                self._reading.put(partition, link.take())
+        if self._reading.begun_again:
+            partition, sequence = next(iter(self._reading.begun_again.items()))
+            for number in self._reading.begun_again:
+                self._told.add((number, -1))
+            self._reading.forget(list(self._reading.begun_again))
+            raise ConnectionLostError(
+                f"event hub '{self.path}', partition {partition}: sequence numbers begin again at {sequence}; the event hub was made again. "
+                "What stands is read from its beginning"
+            )
+
+    def _refill(self) -> None:
+        """Grants each link its share of what the owner has granted and not been given."""
+        if self.step is not Step.ATTACHED or self.fault is not None or not self._links:
+            return
+        share = self._reading.share(len(self._links))
+        queued = self._reading.queue.count // len(self._links)
+        for link in self._links.values():
+            wanted = max(0, share - queued - link.count)
+            if (
+                link.attached
+                and (wanted >= 2 * link.credit or link.credit == 0 or not wanted)
+                and wanted != link.credit
+            ):
+                link.grant(wanted)
+
+    def _look_at_gaps(self, client: Client) -> None:
+        """Sequence numbers that did not come were compacted away, or removed by the retention before they were read."""
+        look = self._gap_look
+        if look is None:
+            if self._reading.gaps:
+                self._gap_look = HubLook(client, self.path, self.mark, set(self._reading.gaps))
+            return
+        look.advance()
+        if not look.is_done:
+            return
+        self._gap_look = None
+        look.close()
+        lost = []
+        for number, view in look.views.items():
+            first, stop = self._reading.gaps.pop(number, (0, 0))
+            last = min(stop, view.begin) - 1
+            if first <= last and (number, last) not in self._told:
+                self._told.add((number, last))
+                lost.append(_lost_text(number, first, last))
+        if look.error is not None:
+            raise look.error
+        if lost:
+            raise ConnectionLostError(f"event hub '{self.path}': {'; '.join(lost)}")
+
+    # ---- settling
+
+    def _commit(self, now: float) -> None:
+        if self._group is not None:
+            checkpoints = self._reading.begin_commit(now)
+            if checkpoints:
+                self._thread.write(self._group, checkpoints)
+
+    def _serve_dead(self, client: Client) -> None:
+        dead = self._dead
+        if dead is None:
+            return
+        for position in dead.serve(client):
+            self._reading.settle(position, position, time.monotonic())
+        if dead.error is not None:
+            raise dead.error
+
+    def _refuse(self, first: int, last: int, what: str, hint: str) -> None:
+        """The source is going to be lost: what is under way is settled before, or it would come again each time."""
+        place = f"partition {first >> PARTITION_SHIFT}, sequence number {first & (1 << PARTITION_SHIFT) - 1}"
+        text = f"event hub '{self.path}': the event at {place} would have to {what}"
+        self._refused.text = self._refused.text or text + (f"; {hint}" if hint else "")
+        self._refused.events += last - first + 1
+        self._reading.queue.credit = 0
+        self.mark()
+
+    def _check_refused(self, now: float, events: list[SourceEvent]) -> None:
+        refused = self._refused
+        if refused.text and (now >= refused.due(now) or self._reading.outstanding <= refused.events):
+            self._refused = _Refused()
+            self._end_links()
+            self.disconnect(now)
+            events.append(SourceLost(refused.text, is_fatal=True))
+
+    # ---- the end of a connection
+
+    def _lost(self, error: IsthmusError, events: list[SourceEvent], now: float) -> None:
+        self._end_links()
+        self.disconnect(now)
+        self._reading.queue.credit = 0
+        if str(error.attributes.get("condition") or "") == _STOLEN:
+            self._reading.forget(list(self._reading.account.partitions))
+            if self._dead is not None:
+                self._dead.forget()
+            text = f"event hub '{self.path}', group '{self.settings.group}': another reader has taken over: {error}"
+            events.append(SourceLost(text, is_fatal=True))
+            return
+        events.append(SourceLost(str(error), not may_pass(error)))
+
+    def _end_links(self) -> None:
+        for look in (self._look, self._gap_look):
+            if look is not None:
+                look.close()
+        self._look = self._gap_look = None
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+        if self._dead is not None:
+            self._dead.link_lost()
+
+
+def reader_of(options: SourceOptions, shown: tuple[str, ...] = ()) -> EventReader:
+    """Reads events as a source's options want it; annotations whose names begin as `shown` says become application properties."""
+    return EventReader(
+        options.topic.strip("/"),
+        gives_ids=options.message_ids == "offset",
+        names_partition=options.keyless == "partition",
+        tells_system=options.system_properties,
+        shown=shown,
+    )
+
+
+def _lost_text(partition: int, first: int, last: int) -> str:
+    return (
+        f"partition {partition}: events {first} to {last} were removed by the retention before they were read, and are lost; reading goes on "
+        f"at {last + 1}"
+    )
+
+
+class _Refused:
+    """Events that would need a disposition that there is none for.
+
+    Attributes:
+        text: what is told of the first; empty: there is none.
+        events: how many.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.events = 0
+        self._due = math.inf
+
+    def due(self, now: float) -> float:
+        """When the source is lost, whatever is under way."""
+        if self.text and self._due == math.inf:
+            self._due = now + SETTLE_SECONDS
+        return self._due

@@ -1,0 +1,301 @@
+"""An event hub as a target on the port.
+
+What it is: the links to a hub and to its partitions, the copies as events, where each goes, and what the hub answers as events of the delivery
+machine. What it is not: what is sent when (`isthmus.bridge.delivery`). docs/how-to/use-eventhubs.md.
+
+Order. Events that go to one place, a partition by number or a key, are sent over one link in their order. An envelope of the machine is
+divided by place: the hub stores each batch in one partition.
+
+Invariants:
+    I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
+    I2. Copies are made for the namespace that answered first; another one is refused as long as this target lives.
+    I3. A hub that stands and grants no credit for `CREDIT_SECONDS`, though something is to be sent, is lost.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from isthmus.amqp import BATCH_FORMAT, section
+from isthmus.amqp.codec import CodecError
+from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Send
+from isthmus.bridge.port import Copies, TargetEvent
+from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.eventhubs.address import sender_path
+from isthmus.connectors.eventhubs.flight import Flight
+from isthmus.connectors.eventhubs.look import HubLook
+from isthmus.connectors.eventhubs.mapping import Outgoing, to_event
+from isthmus.connectors.eventhubs.option import TargetOptions
+from isthmus.connectors.eventhubs.pool import HubPool
+from isthmus.connectors.servicebus.error import TargetChangedError
+from isthmus.connectors.servicebus.message_rewriter import Mark, MessageRewriter
+from isthmus.connectors.servicebus.port.end import End, MarkedSender, Step
+from isthmus.connectors.servicebus.refusal import may_pass, refusal_of
+from isthmus.errors import InvalidArgumentError, IsthmusError, OperationTimeoutError
+from isthmus.message import name as names
+from isthmus.message.copy_policy import CopyPolicy
+from isthmus.transport import Client
+from isthmus.transport.sender import envelope
+
+__all__ = ["CREDIT_SECONDS", "EventHubsTarget"]
+
+SESSIONS = 36
+CREDIT_SECONDS = 30.0
+ENVELOPE_MESSAGES = 200
+# What the annotations of a batch add to it, with a key of 128 characters.
+BATCH_OVERHEAD_BYTES = 600
+
+
+class _Part(NamedTuple):
+    """What is sent in one transfer: to a partition, or to None where the hub decides."""
+
+    partition: int | None
+    payload: bytes
+    is_batch: bool
+    ordinal: int
+
+
+class EventHubsTarget(End):
+    """One route's target.
+
+    Args:
+        pool: what it belongs to.
+        key: what the pool's owner knows it by.
+        options: where it leads to, and how copies are made.
+        origin_identity: of the namespace that the messages come from; empty where it is not known.
+    """
+
+    pool: HubPool
+
+    def __init__(self, pool: HubPool, key: int, options: TargetOptions, origin_identity: str) -> None:
+        super().__init__(pool, key, options.place.entity.strip("/"), pool.peer(options.place), SESSIONS)
+        self.settings = options
+        self._origin_identity = origin_identity
+        self._namespace_id: str | None = None
+        self._rewriter: MessageRewriter | None = None
+        self._look: HubLook | None = None
+        self._senders: dict[int | None, MarkedSender] = {}
+        self._ordinals: dict[int | None, dict[int, int]] = {}  # of each link: its ordinal, the delivery's
+        self._flight = Flight()
+        self._waiting: deque[_Part] = deque()
+        self._credit = 0
+        self._no_credit_since = math.inf
+        self._has_work = False  # copies have been made
+
+    # ---- the port
+
+    def poll(self, now: float) -> Sequence[TargetEvent]:
+        """What happened since the last call."""
+        events: list[TargetEvent] = []
+        self.check_time(now)
+        try:
+            self._advance(events)
+            self._take_outcomes()
+            self._send_waiting()
+        except IsthmusError as error:
+            self.fail(error)
+        events += self._flight.take()
+        if self.step is Step.ATTACHED and self.fault is None:
+            self._granted(events, now)
+        if self.fault is not None:
+            fault = self.fault
+            self._disconnect(now)
+            kind = RefusalKind.UNKNOWN if may_pass(fault) else RefusalKind.FATAL
+            events.append(Lost(Refusal(kind, str(fault.attributes.get("condition") or ""), str(fault))))
+        return events
+
+    def deadline(self, now: float) -> float:
+        """When `poll` has something to do though the sockets are silent."""
+        return min(self.step_deadline(now), self._no_credit_since + CREDIT_SECONDS)
+
+    def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
+        """The copies of messages as this target takes them.
+
+        Raises:
+            InvalidArgumentError: the target has never been open.
+        """
+        if self._rewriter is None:
+            raise InvalidArgumentError(
+                f"'{self.path}': copies are made for a target that has answered; wait for Opened"
+            )
+        if len(offsets) < 2:
+            return Copies(())
+        copies, held = self._rewriter.copy_all(data, list(offsets), now_ms)
+        self._has_work = self._has_work or bool(copies)
+        if not held:
+            return Copies(copies)
+        disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in held]
+        gone = {each.row for each in held}
+        return Copies(copies, disposed, [row for row in range(len(offsets) - 1) if row not in gone])
+
+    def send(self, send: Send) -> None:
+        """Queues deliveries; where the connection is lost nothing happens, and `poll` tells of it."""
+        if self.step is not Step.ATTACHED or self.fault is not None:
+            return
+        groups = (send.payloads,) if send.is_envelope else [(payload,) for payload in send.payloads]
+        for group in groups:
+            self._add(group)
+        try:
+            self._send_waiting()
+        except IsthmusError as error:
+            self.fail(error)
+
+    def close(self) -> None:
+        """Ends it."""
+        self._disconnect(time.monotonic())
+        self.pool.unmark(self.key)
+
+    # ---- sending
+
+    def _add(self, payloads: Sequence[bytes]) -> None:
+        """A delivery of one event, or of several."""
+        places: dict[tuple[int | None, str], list[bytes]] = {}
+        try:
+            for payload in payloads:
+                outgoing, partition = self._placed(payload)
+                place = (partition, outgoing.key if partition is None else "")
+                places.setdefault(place, []).append(outgoing.payload)
+        except CodecError as error:
+            self._flight.answered([self._flight.begin(1)], Refusal(RefusalKind.MESSAGE, "", str(error), "Malformed"))
+            self.mark()
+            return
+        ordinal = self._flight.begin(len(places))
+        for (partition, key), events in places.items():
+            if len(payloads) == 1:
+                self._waiting.append(_Part(partition, events[0], is_batch=False, ordinal=ordinal))
+            else:
+                self._waiting.append(_Part(partition, _batch(events, key), is_batch=True, ordinal=ordinal))
+
+    def _placed(self, payload: bytes) -> tuple[Outgoing, int | None]:
+        """An event, and the partition by number; None: the key decides, or any."""
+        how = self.settings.partitioning
+        outgoing = to_event(payload)
+        if how == "single":
+            return outgoing, 0
+        partition = outgoing.partition
+        if partition is None or (how == "key" and outgoing.key):
+            return outgoing, None
+        return outgoing, partition % max(1, len(self._senders) - 1)
+
+    def _send_waiting(self) -> None:
+        waiting = self._waiting
+        while waiting:
+            part = waiting[0]
+            sender = self._senders[part.partition]
+            if sender.sendable <= 0:
+                return
+            waiting.popleft()
+            number = sender.send((part.payload,), message_format=BATCH_FORMAT if part.is_batch else 0)
+            self._ordinals[part.partition][number] = part.ordinal
+
+    def _take_outcomes(self) -> None:
+        for place, sender in self._senders.items():
+            ordinals = self._ordinals[place]
+            while sender.outcomes:
+                first, last, error = sender.outcomes.popleft()
+                refusal = None if error is None else refusal_of(error)
+                self._flight.answered([ordinals.pop(each) for each in range(first, last + 1)], refusal)
+
+    def _granted(self, events: list[TargetEvent], now: float) -> None:
+        free = min((sender.sendable for sender in self._senders.values()), default=0)
+        credit = max(0, free - len(self._waiting))
+        if credit != self._credit:
+            self._credit = credit
+            events.append(Granted(credit))
+        if free or self._ordinals_outstanding or not self._has_work:
+            self._no_credit_since = math.inf
+        elif self._no_credit_since == math.inf:
+            self._no_credit_since = now
+        elif now >= self._no_credit_since + CREDIT_SECONDS:
+            self.fail(
+                OperationTimeoutError(f"'{self.path}': the event hub has granted no credit for {CREDIT_SECONDS:g} s")
+            )
+
+    @property
+    def _ordinals_outstanding(self) -> bool:
+        return any(self._ordinals.values())
+
+    # ---- the links
+
+    def attach(self, client: Client) -> None:
+        """Begins the links; where the partition may be told by number, once the hub has named its partitions."""
+        if self.settings.partitioning == "single":
+            self._attach_all(client, [0])
+        else:
+            self._look = HubLook(client, self.path, self.mark, ())
+
+    def _attach_all(self, client: Client, places: Sequence[int | None]) -> None:
+        for place in places:
+            self._senders[place] = MarkedSender(self.mark, client, sender_path(self.path, place), ())
+            self._ordinals[place] = {}
+
+    def _advance(self, events: list[TargetEvent]) -> None:
+        client = self.client
+        if client is None or self.fault is not None:
+            return
+        look = self._look
+        if look is not None:
+            look.advance()
+            if look.error is not None:
+                raise look.error
+            if look.is_done:
+                look.close()
+                self._look = None
+                self._attach_all(client, [None, *look.partitions])
+        for sender in self._senders.values():
+            if sender.error is not None:
+                self._take_outcomes()
+                raise sender.error
+        if self.step is Step.ATTACHING and self._senders and all(each.attached for each in self._senders.values()):
+            self._opened(client, events)
+
+    def _opened(self, client: Client, events: list[TargetEvent]) -> None:
+        if self._namespace_id is None:
+            self._namespace_id = client.namespace_id
+            self._rewriter = self._rewriter_for(client.namespace_id)
+        elif self._namespace_id != client.namespace_id:
+            raise TargetChangedError(f"'{self.path}': another namespace answers now")
+        self.attached()
+        self._credit = 0
+        limit = min((each.max_message_bytes for each in self._senders.values() if each.max_message_bytes), default=0)
+        events.append(Opened(limit and max(1, limit - BATCH_OVERHEAD_BYTES), ENVELOPE_MESSAGES))
+
+    def _rewriter_for(self, namespace_id: str) -> MessageRewriter:
+        options = self.settings
+        return MessageRewriter(
+            options.origin,
+            options.target,
+            options.hop_budget,
+            origin_namespace=self._origin_identity if options.origin else "",
+            target_namespace=namespace_id,
+            entity=self.path,
+            mark=Mark(options.mark, is_number=options.mark_value == "number") if options.mark else None,
+            trusts=options.trusts_provenance,
+            policy=CopyPolicy.from_text(options.policy),
+        )
+
+    def _disconnect(self, now: float) -> None:
+        if self._look is not None:
+            self._look.close()
+            self._look = None
+        for sender in self._senders.values():
+            if sender.client.error is None:
+                sender.close()
+        self._senders.clear()
+        self._ordinals.clear()
+        self._waiting.clear()
+        self._flight = Flight()
+        self._credit, self._no_credit_since = 0, math.inf
+        self.disconnect(now)
+
+
+def _batch(events: Sequence[bytes], key: str) -> bytes:
+    """An envelope whose events go to one partition together, that of the key where there is one."""
+    data = envelope(events)
+    if not key:
+        return data
+    return section.encode_map_section(section.MESSAGE_ANNOTATIONS, {names.PARTITION_KEY: key}) + data

@@ -1,0 +1,137 @@
+"""Copies as cloud-to-device messages, and what an IoT hub's feedback says of them; pure.
+
+What it is: the address of a device, the message to it, and the reading of feedback. What it is not: a link (`target`).
+Specification: Microsoft Learn, "Send cloud-to-device messages from an IoT hub" and "Communicate with your IoT hub by using the AMQP protocol".
+
+Invariants:
+    I1. A message without a device is refused for itself.
+    I2. What the publisher wrote stays but for To, MessageId where there is none, and `iothub-ack`.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from isthmus.amqp import codec, section
+from isthmus.message import name as names
+
+__all__ = ["ACK", "DEVICE_BOUND", "FEEDBACK", "Feedback", "NoDeviceError", "ToDevice", "read_feedback", "to_device"]
+
+DEVICE_BOUND = "/messages/devicebound"
+FEEDBACK = "/messages/serviceBound/feedback"
+ACK = "iothub-ack"
+_SUFFIX = "/messages/devicebound"
+
+
+class NoDeviceError(ValueError):
+    """A message names no device."""
+
+
+class ToDevice(NamedTuple):
+    """A message to a device; feedback names it by `message_id` and `device`."""
+
+    payload: bytes
+    device: str
+    message_id: str
+
+
+class Feedback(NamedTuple):
+    """What became of a message; `status` is `Success`, or why it was not completed."""
+
+    message_id: str
+    device: str
+    status: str
+    description: str
+
+
+def to_device(message: bytes, device_property: str, *, asks: bool) -> ToDevice:
+    """The message to a device.
+
+    Args:
+        message: a copy, encoded.
+        device_property: the application property that names the device; empty: SessionId, then PartitionKey.
+        asks: whether feedback is asked for, whatever becomes of the message.
+
+    Raises:
+        NoDeviceError: nothing names a device.
+        CodecError: it is no message.
+    """
+    found = section.locate(message)
+    properties = section.decode_properties(message, found.properties)
+    own = section.decode_map(message, found.application_properties)
+    to = str(properties.get("to") or "")
+    device = _device_of(to)
+    if not device:
+        annotations = section.decode_map(message, found.message_annotations)
+        told = own.get(device_property) if device_property else properties.get("group_id")
+        if not device_property and told is None:
+            told = annotations.get(names.PARTITION_KEY)
+        device = told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told or "")
+    if not device:
+        what = f"application property {device_property}" if device_property else "SessionId or PartitionKey"
+        raise NoDeviceError(f"the message names no device: it has neither To /devices/ID{_SUFFIX} nor {what}")
+    changes: dict[str, Any] = {}
+    if not _device_of(to):
+        changes["to"] = f"/devices/{quote(device, safe='')}{_SUFFIX}"
+    message_id = properties.get("message_id")
+    if message_id is None:
+        message_id = changes["message_id"] = uuid.uuid4().hex
+    elif not isinstance(message_id, str):
+        message_id = changes["message_id"] = str(message_id)
+    pairs = [
+        message[start:end]
+        for start, _, end in section.map_items(message, found.application_properties)
+        if not (asks and codec.decode(message, start)[0] == ACK)
+    ]
+    if asks:
+        pairs.append(codec.encode(ACK) + codec.encode("full"))
+    payload = b"".join(
+        (
+            message[slice(*found.header)],
+            section.replace_properties(message, found.properties, changes)
+            if changes
+            else message[slice(*found.properties)],
+            _map_section(pairs),
+            message[slice(*found.body)],
+        )
+    )
+    return ToDevice(payload, device, message_id)
+
+
+def read_feedback(message: bytes) -> list[Feedback]:
+    """What a feedback message says; records that cannot be read are left out.
+
+    Raises:
+        CodecError: it is no message.
+    """
+    found = section.locate(message)
+    try:
+        told = json.loads(section.contents(message, *found.body))
+    except ValueError:
+        return []
+    return [
+        Feedback(
+            str(each.get("originalMessageId") or ""),
+            str(each.get("deviceId") or ""),
+            str(each.get("statusCode") or each.get("status") or ""),
+            str(each.get("description") or ""),
+        )
+        for each in (told if isinstance(told, list) else [])
+        if isinstance(each, dict)
+    ]
+
+
+def _device_of(to: str) -> str:
+    parts = to.strip("/").split("/")
+    is_address = len(parts) >= 4 and parts[0].lower() == "devices" and parts[-1].lower() == "devicebound"
+    return parts[1] if is_address else ""
+
+
+def _map_section(pairs: list[bytes]) -> bytes:
+    if not pairs:
+        return b""
+    body = b"".join(pairs)
+    return b"\0St\xd1%b%b%b" % ((len(body) + 4).to_bytes(4, "big"), (2 * len(pairs)).to_bytes(4, "big"), body)

@@ -1,0 +1,48 @@
+"""The connections of one process to IoT hubs: to the hub itself for what is sent, to the endpoint behind it for what is read.
+
+What it is: how the pools of Event Hubs connect here. What it is not: sources or targets.
+"""
+
+from __future__ import annotations
+
+import os
+
+from isthmus.connectors.eventhubs.option import HubOptions
+from isthmus.connectors.eventhubs.pool import HubPool
+from isthmus.connectors.iothub.endpoint import OPEN_SECONDS, events_endpoint, hub_endpoint
+from isthmus.connectors.servicebus.option import SinkOptions
+from isthmus.connectors.servicebus.option import SourceOptions as NamespaceOptions
+from isthmus.transport import Client, Endpoint
+
+__all__ = ["DevicePool", "EventsClient", "EventsPool"]
+
+
+class EventsClient(Client):
+    """A connection to the Event Hubs-compatible endpoint of an IoT hub; `hub`: name of the event hub there."""
+
+    def __init__(self, endpoint: Endpoint, hub: str, *, name: str) -> None:
+        super().__init__(endpoint, name=name, shared=True)
+        self.hub = hub
+
+
+class EventsPool(HubPool):
+    """Connections for reading."""
+
+    def dial(self, options: NamespaceOptions | SinkOptions) -> Client:
+        """An open client, where the hub has redirected to; blocks."""
+        found = events_endpoint(_place(options))
+        return EventsClient(found.endpoint, found.hub, name=f"isthmus-bridge-{os.getpid()}").open(OPEN_SECONDS)
+
+
+class DevicePool(HubPool):
+    """Connections for sending."""
+
+    def dial(self, options: NamespaceOptions | SinkOptions) -> Client:
+        """An open client; blocks."""
+        return Client(hub_endpoint(_place(options)), name=f"isthmus-bridge-{os.getpid()}", shared=True).open(
+            OPEN_SECONDS
+        )
+
+
+def _place(options: NamespaceOptions | SinkOptions) -> HubOptions:
+    return HubOptions(connection=options.connection, ca_file=options.ca_file, transport_type=options.transport_type)

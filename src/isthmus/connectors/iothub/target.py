@@ -1,0 +1,230 @@
+"""Cloud-to-device messages of an IoT hub as a target on the port.
+
+What it is: the link to `/messages/devicebound`, the copies as messages to devices, and the hub's answers, or its feedback, as events of the
+delivery machine. What it is not: what is sent when (`isthmus.bridge.delivery`).
+
+Invariants:
+    I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
+    I2. With `acknowledged_by=device` a message is accepted only once feedback says that its device has completed it.
+    I3. Feedback that is about messages of others alone is not settled: the hub gives it to others when its lock has expired. Released, it
+        would come back at once, again and again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from isthmus.amqp.codec import CodecError
+from isthmus.bridge.delivery_event import Disposition, Granted, Lost, Opened, Send
+from isthmus.bridge.port import Copies, TargetEvent
+from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.eventhubs.flight import Flight
+from isthmus.connectors.iothub.device import DEVICE_BOUND, FEEDBACK, NoDeviceError, ToDevice, read_feedback, to_device
+from isthmus.connectors.iothub.option import IotTargetOptions
+from isthmus.connectors.iothub.pool import DevicePool
+from isthmus.connectors.servicebus.message_rewriter import Mark, MessageRewriter
+from isthmus.connectors.servicebus.port.end import End, MarkedReceiver, MarkedSender, Step
+from isthmus.connectors.servicebus.refusal import may_pass, refusal_of
+from isthmus.errors import InvalidArgumentError, IsthmusError
+from isthmus.message.copy_policy import CopyPolicy
+from isthmus.transport import Client
+
+__all__ = ["IotHubTarget"]
+
+# "IoT Hub quotas and throttling": a cloud-to-device message has at most 64 KB.
+MESSAGE_BYTES = 64 << 10
+_FEEDBACK_CREDIT = 50
+_SUCCESS = "success"
+
+
+class IotHubTarget(End):
+    """One route's target.
+
+    Args:
+        pool: what it belongs to.
+        key: what the pool's owner knows it by.
+        options: where it leads to, and how copies are made.
+        origin_identity: of the namespace that the messages come from; empty where it is not known.
+    """
+
+    def __init__(self, pool: DevicePool, key: int, options: IotTargetOptions, origin_identity: str) -> None:
+        super().__init__(pool, key, DEVICE_BOUND, pool.peer(options.place), sessions=2)
+        self.settings = options
+        self._asks = options.acknowledged_by == "device"
+        self._origin_identity = origin_identity
+        self._rewriter: MessageRewriter | None = None
+        self._sender: MarkedSender | None = None
+        self._receiver: MarkedReceiver | None = None
+        self._flight = Flight()
+        self._sent: dict[int, tuple[int, ToDevice]] = {}  # by the link's ordinal
+        self._awaited: dict[tuple[str, str], list[int]] = {}  # ordinals by MessageId and device
+        self._credit = 0
+
+    # ---- the port
+
+    def poll(self, now: float) -> Sequence[TargetEvent]:
+        """What happened since the last call."""
+        events: list[TargetEvent] = []
+        self.check_time(now)
+        sender, receiver = self._sender, self._receiver
+        if sender is not None and self.fault is None:
+            ends = [each for each in (sender, receiver) if each is not None]
+            if self.step is Step.ATTACHING and all(each.attached and each.error is None for each in ends):
+                self._opened(sender.client, sender, events)
+            if self.step is Step.ATTACHED:
+                self._take_outcomes(sender)
+                if receiver is not None:
+                    self._take_feedback(receiver)
+            error = next((each.error for each in ends if each.error is not None), None)
+            if error is not None:
+                self.fail(error)
+        events += self._flight.take()
+        if self.step is Step.ATTACHED and self.fault is None and sender is not None:
+            credit = sender.sendable
+            if credit != self._credit:
+                self._credit = credit
+                events.append(Granted(credit))
+        if self.fault is not None:
+            fault = self.fault
+            self._disconnect(now)
+            kind = RefusalKind.UNKNOWN if may_pass(fault) else RefusalKind.FATAL
+            events.append(Lost(Refusal(kind, str(fault.attributes.get("condition") or ""), str(fault))))
+        return events
+
+    def deadline(self, now: float) -> float:
+        """When `poll` has something to do though the sockets are silent."""
+        return self.step_deadline(now)
+
+    def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
+        """The copies of messages as this target takes them.
+
+        Raises:
+            InvalidArgumentError: the target has never been open.
+        """
+        if self._rewriter is None:
+            raise InvalidArgumentError("copies are made for a target that has answered; wait for Opened")
+        if len(offsets) < 2:
+            return Copies(())
+        copies, held = self._rewriter.copy_all(data, list(offsets), now_ms)
+        disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in held]
+        gone = {each.row for each in held}
+        return Copies(copies, disposed, [row for row in range(len(offsets) - 1) if row not in gone] if held else None)
+
+    def send(self, send: Send) -> None:
+        """Queues deliveries; where the connection is lost nothing happens, and `poll` tells of it."""
+        sender = self._sender
+        if sender is None or sender.error is not None or self.step is not Step.ATTACHED:
+            return
+        for payload in send.payloads:
+            ordinal = self._flight.begin(1)
+            try:
+                made = to_device(payload, self.settings.device, asks=self._asks)
+            except NoDeviceError as error:
+                self._flight.answered([ordinal], Refusal(RefusalKind.MESSAGE, "", str(error), "NoDevice"))
+                self.mark()
+                continue
+            except (CodecError, IndexError, ValueError) as error:
+                self._flight.answered([ordinal], Refusal(RefusalKind.MESSAGE, "", str(error), "Malformed"))
+                self.mark()
+                continue
+            if self._asks:  # feedback may come before the hub's own answer
+                self._awaited.setdefault((made.message_id, made.device), []).append(ordinal)
+            self._sent[sender.send((made.payload,))] = ordinal, made
+            self._credit -= 1
+
+    def close(self) -> None:
+        """Ends it."""
+        self._disconnect(time.monotonic())
+        self.pool.unmark(self.key)
+
+    # ---- the links
+
+    def attach(self, client: Client) -> None:
+        """Begins the links."""
+        self._sender = MarkedSender(self.mark, client, DEVICE_BOUND, ())
+        if self._asks:
+            self._receiver = MarkedReceiver(self.mark, client, FEEDBACK)
+
+    def _opened(self, client: Client, sender: MarkedSender, events: list[TargetEvent]) -> None:
+        self._rewriter = self._rewriter or self._rewriter_for(client.namespace_id)
+        self.attached()
+        self._credit = 0
+        limit = sender.max_message_bytes
+        events.append(Opened(min(limit, MESSAGE_BYTES) if limit else MESSAGE_BYTES, 0))
+        if self._receiver is not None:
+            self._receiver.grant(_FEEDBACK_CREDIT)
+
+    def _take_outcomes(self, sender: MarkedSender) -> None:
+        while sender.outcomes:
+            first, last, error = sender.outcomes.popleft()
+            for number in range(first, last + 1):
+                ordinal, made = self._sent.pop(number)
+                if error is not None:
+                    self._forget(made, ordinal)
+                    self._flight.answered([ordinal], _refusal(error))
+                elif not self._asks:
+                    self._flight.answered([ordinal])
+
+    def _take_feedback(self, receiver: MarkedReceiver) -> None:
+        for run in receiver.take():
+            for number, payload in enumerate(run.payloads, run.first_id):
+                is_ours = False
+                try:
+                    records = read_feedback(payload)
+                except (CodecError, IndexError, ValueError):
+                    records = []
+                for each in records:
+                    for ordinal in self._awaited.pop((each.message_id, each.device), ()):
+                        is_ours = True
+                        refusal = None
+                        if each.status.lower() != _SUCCESS:
+                            told = f"device '{each.device}': {each.status}: {each.description}".rstrip(": ")
+                            refusal = Refusal(RefusalKind.MESSAGE, each.status, told, "RefusedByDevice")
+                        self._flight.answered([ordinal], refusal)
+                if is_ours or not records:
+                    receiver.dispose(number, number)
+        if receiver.credit < _FEEDBACK_CREDIT // 2:
+            receiver.grant(_FEEDBACK_CREDIT)
+
+    def _forget(self, made: ToDevice, ordinal: int) -> None:
+        awaited = self._awaited.get((made.message_id, made.device), [])
+        if ordinal in awaited:
+            awaited.remove(ordinal)
+        if not awaited:
+            self._awaited.pop((made.message_id, made.device), None)
+
+    def _rewriter_for(self, identity: str) -> MessageRewriter:
+        options = self.settings
+        return MessageRewriter(
+            options.origin,
+            options.target,
+            options.hop_budget,
+            origin_namespace=self._origin_identity if options.origin else "",
+            target_namespace=identity,
+            entity=options.topic,
+            mark=Mark(options.mark, is_number=options.mark_value == "number") if options.mark else None,
+            trusts=options.trusts_provenance,
+            policy=CopyPolicy.from_text(options.policy),
+        )
+
+    def _disconnect(self, now: float) -> None:
+        for link in (self._sender, self._receiver):
+            if link is not None and link.client.error is None:
+                link.close()
+        self._sender = self._receiver = None
+        self._sent.clear()
+        self._awaited.clear()
+        self._flight = Flight()
+        self._credit = 0
+        self.disconnect(now)
+
+
+def _refusal(error: IsthmusError) -> Refusal:
+    """A device that does not exist is the message's fault, not the route's; a queue of a device that is full passes."""
+    condition = str(error.attributes.get("condition") or "")
+    if error.code == "entity-not-found" or condition == "amqp:not-found":
+        return Refusal(
+            RefusalKind.MESSAGE, condition or "amqp:not-found", f"the IoT hub knows no such device: {error}", "NoDevice"
+        )
+    return refusal_of(error)

@@ -1,0 +1,160 @@
+"""The kind `eventhubs`: a namespace of Azure Event Hubs, or one of isthmus with event hubs.
+
+What it is: the settings of a namespace and what is wrong with them together. What it is not: the connector's other options
+(`isthmus.connectors.eventhubs.option`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from isthmus.errors import InvalidArgumentError
+from isthmus.topology.identity import IdentityReference
+from isthmus.topology.kind.base import PASSWORD_EXAMPLE, REFERENCE, NamespaceKind, SettingFault, Shape
+from isthmus.topology.setting import Kind, Setting
+
+__all__ = ["CHECKPOINTS", "CONNECTION", "EVENT_HUBS", "checkpoint_faults", "connection_faults"]
+
+_CONTAINER = "https://ACCOUNT.blob.core.windows.net/CONTAINER"
+
+CONNECTION = (
+    Setting(
+        name="connection",
+        kind=Kind.REFERENCE,
+        secret=True,
+        default="",
+        example=PASSWORD_EXAMPLE,
+        description=f"The connection string. {REFERENCE}",
+    ),
+    Setting(
+        name="host",
+        kind=Kind.HOST,
+        default="",
+        example="contoso.servicebus.windows.net",
+        description="The namespace, instead of a connection string, with `identity`.",
+    ),
+    Setting(
+        name="identity",
+        kind=Kind.TEXT,
+        default="default",
+        example="managed",
+        description="With host: the Microsoft Entra identity, as the option `identity` of the data source has it: `default`, `managed` and so on, "
+        "with their settings behind semicolons.",
+    ),
+    Setting(
+        name="ca_file",
+        kind=Kind.PATH,
+        default="",
+        example="namespace/ca.pem",
+        description="Certificates to trust beside the system's.",
+    ),
+    Setting(
+        name="transport_type",
+        kind=Kind.CHOICE,
+        choices=("amqp", "websockets"),
+        default="amqp",
+        description="Whether AMQP travels over TCP or in a WebSocket (port 443).",
+    ),
+)
+CHECKPOINTS = (
+    Setting(
+        name="checkpoints",
+        kind=Kind.PATH,
+        default="",
+        example="checkpoints",
+        description="To read: a folder in which it is kept how far each consumer group is. All processes that may carry a route have to see "
+        "the same folder.",
+    ),
+    Setting(
+        name="checkpoint_container",
+        kind=Kind.TEXT,
+        default="",
+        example="https://contoso.blob.core.windows.net/checkpoints",
+        description="To read, instead of a folder: the address of a container of Azure Blob Storage, in which checkpoints stand as the "
+        "vendor's SDKs write them.",
+    ),
+    Setting(
+        name="checkpoint_connection",
+        kind=Kind.REFERENCE,
+        secret=True,
+        default="",
+        example="env:STORAGE",
+        description=f"With a container: the connection string of the storage account; without it the Microsoft Entra identity of the process. "
+        f"{REFERENCE}",
+    ),
+    Setting(
+        name="checkpoint_seconds",
+        kind=Kind.NUMBER,
+        default=0.5,
+        minimum=0.05,
+        maximum=300,
+        description="How often a checkpoint is written at most. Azure bills each write to a container.",
+    ),
+    Setting(
+        name="owner_level",
+        kind=Kind.INTEGER,
+        default=0,
+        minimum=-1,
+        maximum=1 << 62,
+        description="The owner level (epoch) of readers: each shuts out readers of the same group with the same level, or a lower one, or none. "
+        "-1: none, so that up to five readers read everything side by side.",
+    ),
+)
+
+
+def connection_faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> Iterator[SettingFault]:
+    """What is wrong with how a namespace is reached."""
+    if values["connection"] and values["host"]:
+        yield "host", "connection and host are both given", "write one of them"
+    elif not values["connection"] and not values["host"]:
+        hint = f"write {write('connection', PASSWORD_EXAMPLE)}, or host and identity"
+        yield "connection", "neither connection nor host is given", hint
+    try:
+        IdentityReference.parse(str(values["identity"]))
+    except InvalidArgumentError as error:
+        yield "identity", str(error).removeprefix("option "), f"write {write('identity', 'default')}"
+
+
+def checkpoint_faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> Iterator[SettingFault]:
+    """What is wrong with where checkpoints are kept."""
+    container = str(values["checkpoint_container"] or "")
+    if container and values["checkpoints"]:
+        yield "checkpoint_container", "checkpoints and checkpoint_container are both given", "write one of them"
+    parts = urlsplit(container)
+    if container and (parts.scheme not in ("https", "http") or not parts.hostname or not parts.path.strip("/")):
+        yield (
+            "checkpoint_container",
+            f"checkpoint_container: '{container}' is no address of a container",
+            f"write {write('checkpoint_container', _CONTAINER)}",
+        )
+    if values["checkpoint_connection"] and not container:
+        yield (
+            "checkpoint_connection",
+            "checkpoint_connection needs a container",
+            f"write {write('checkpoint_container', _CONTAINER)}",
+        )
+
+
+def _faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> Iterator[SettingFault]:
+    yield from connection_faults(values, write)
+    yield from checkpoint_faults(values, write)
+
+
+EVENT_HUBS = NamespaceKind(
+    name="eventhubs",
+    title="a namespace of Event Hubs",
+    shape=Shape.LOG,
+    dead_letters=False,
+    address="host",
+    faults=_faults,
+    granted_by={
+        "listen": "Listen of a shared access policy, or the role Azure Event Hubs Data Receiver; with a container of checkpoints the role "
+        "Storage Blob Data Contributor there",
+        "send": "Send of a shared access policy, or the role Azure Event Hubs Data Sender",
+        "manage": "Manage of a shared access policy of the namespace, or the role Azure Event Hubs Data Owner; Listen is enough where event "
+        "hubs and consumer groups stand",
+    },
+    settings=(*CONNECTION, *CHECKPOINTS),
+)
