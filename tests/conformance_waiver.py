@@ -1,36 +1,23 @@
-"""What the conformance suite does not ask of a pair of systems, each with the reason: the one table of all pairs.
+"""What the conformance suite does not ask of a pair of systems, each with the reason.
 
-What it is: `reason`, for a pair and a scenario. What it is not: a way to leave out what fails.
+What it is: `reason`, for a pair and a scenario. The table is made of the tables `WAIVERS` of all modules `waiver_<kind>.py` beside this
+one, each with keys (kind of the source, kind of the target, ability or scenario); an empty kind stands for any. What it is not: a way to
+leave out what fails.
 """
 
 from __future__ import annotations
 
-from isthmus.testing.bridge.pair import Ability
+import importlib
+from pathlib import Path
+
 from isthmus.testing.bridge.scenario import SCENARIOS
 
-__all__ = ["WAIVERS", "reason"]
+__all__ = ["SCRIPT", "WAIVERS", "reason"]
 
-_SCRIPT = "what a real system says cannot be scripted, nor its account of each message be looked into"
-_LOCKS = "a log locks nothing: what was delivered is the reader's until another opens"
-# (kind of the source, kind of the target, ability or scenario): why it does not apply. An empty kind stands for any.
-WAIVERS: dict[tuple[str, str, str], str] = {
-    ("queue", "", Ability.RESTARTS.value): "the memory system has no server",
-    ("log", "", Ability.RESTARTS.value): "the memory system has no server",
-    ("log", "", "locks_are_renewed_while_the_target_is_slow"): _LOCKS,
-    ("log", "", "locks_that_end_all_the_same"): _LOCKS,
-    ("log", "", "locks_are_kept_while_the_target_says_nothing"): _LOCKS,
-    ("servicebus", "", Ability.SCRIPT.value): _SCRIPT,
-    ("kafka", "", Ability.SCRIPT.value): _SCRIPT,
-    ("kafka", "", Ability.LOCKS.value): _LOCKS,
-    ("kafka", "", Ability.SKEWS.value): "no record of a log expires by its own time to live",
-    (
-        "",
-        "kafka",
-        Ability.REFUSES.value,
-    ): "a broker refuses single records only, or is away: min.insync.replicas counts no more "
-    "than the replicas there are",
-    ("", "kafka", Ability.DEDUPLICATES.value): "a topic does not suppress duplicates of another producer",
-}
+# Every real system waives `Ability.SCRIPT` as its source.
+SCRIPT = "what a real system says cannot be scripted, nor its account of each message be looked into"
+
+WAIVERS: dict[tuple[str, str, str], str] = {}
 
 
 def reason(source: str, target: str, scenario: str) -> str:
@@ -38,3 +25,14 @@ def reason(source: str, target: str, scenario: str) -> str:
     what = [scenario, *(each.value for each in sorted(SCENARIOS[scenario].needs, key=lambda each: each.value))]
     found = (WAIVERS.get((a, b, each)) for each in what for a in (source, "") for b in (target, ""))
     return next(filter(None, found), "")
+
+
+def _collect() -> None:
+    for each in sorted(Path(__file__).parent.glob("waiver_*.py")):
+        table: dict[tuple[str, str, str], str] = importlib.import_module(each.stem).WAIVERS
+        if twice := sorted(WAIVERS.keys() & table.keys()):
+            raise ValueError(f"{each.name}: waived already elsewhere: {twice}")
+        WAIVERS.update(table)
+
+
+_collect()

@@ -51,8 +51,8 @@ class SystemEnd(Protocol):
     lock_seconds: float
 
     def make(self, entity: str, side: str, settings: Mapping[str, Any]) -> dict[str, str]:
-        """Makes an entity; the options of a `source` or a `target` there, without the server's address. `lanes` of the settings are
-        those of the source.
+        """Makes an entity; the options of a `source` or a `target` there, without the server's address, and unlike those of any other
+        entity. `lanes` of the settings are those of the source.
         """
         ...
 
@@ -125,6 +125,7 @@ class SystemPair:
         self._ends = {"source": source, "target": target}
         self._prefix = prefix
         self._states: dict[str, _EntityState] = {}
+        self._options: dict[str, Mapping[str, str]] = {}
         self._sides: list[ScriptedSide] = []
         self._ttl_ms: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -143,7 +144,9 @@ class SystemPair:
             }
             entity = self._entity(name, side)
             self._states[entity] = _EntityState()
-            ends.append(End(end.kind, side, end.make(entity, side, own | {"lanes": self._ends["source"].lanes})))
+            made = end.make(entity, side, own | {"lanes": self._ends["source"].lanes})
+            self._options[entity] = made
+            ends.append(End(end.kind, side, made))
         return RouteSpec(name=name, source=ends[0], target=ends[1], **spec)
 
     def _entity(self, name: str, side: str) -> str:
@@ -202,8 +205,7 @@ class SystemPair:
 
     def gate(self, kind: str, side: str, options: Mapping[str, str]) -> tuple[Gate, Mapping[str, str]]:
         """For `ScriptedSide`."""
-        own = "entity" if "entity" in options else "topic"
-        entity = options[own]
+        entity = next(entity for entity, made in self._options.items() if made.items() <= options.items())
         proxy, address = self._ends[side].proxy(entity)
         state = self._states[entity]
         gate = Gate(entity, proxy, state.faults)
