@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from hashlib import sha1
 from typing import Any
@@ -19,11 +20,13 @@ from isthmus.testing.proxy import Proxy
 
 __all__ = ["QueueStorageEnd"]
 
-VISIBILITY_SECONDS = 4
+VISIBILITY_SECONDS = 6
 # In base64 as an envelope more than a queue takes; Service Bus takes it.
 TOO_LARGE = 60_000
 # What was read to look at it comes again after so long.
 LOOK_SECONDS = 15
+# A queue is looked at so often at most: each look is a request.
+PAUSE_SECONDS = 0.2
 
 
 class QueueStorageEnd:
@@ -44,6 +47,7 @@ class QueueStorageEnd:
         self._server = server
         self._clients: dict[str, QueueClient] = {}
         self._found: dict[str, dict[str, tuple[str, str]]] = {}
+        self._look_at: dict[str, float] = {}
         self._numbers = 0
 
     def _client(self, name: str) -> QueueClient:
@@ -60,6 +64,7 @@ class QueueStorageEnd:
         if side == "source":
             lock = max(VISIBILITY_SECONDS, round(settings.get("lock_seconds", 0)))
             options |= {"visibility_seconds": str(lock), "max_dequeue_count": "1000", "poll_seconds": "0.2"}
+            options |= {"in_flight": "64", "parallel": "4"}
         return options
 
     def proxy(self, entity: str) -> tuple[Proxy, dict[str, str]]:
@@ -110,13 +115,20 @@ class QueueStorageEnd:
     def _look(self, name: str) -> list[tuple[str, str]]:
         """Keys and reasons of what a queue holds. Messages are read, and come again: an answer that is lost loses none."""
         found = self._found.setdefault(name, {})
+        if time.monotonic() < self._look_at.get(name, 0.0):
+            return list(found.values())
+        self._look_at[name] = time.monotonic() + PAUSE_SECONDS
         try:
-            while page := next(self._client(name).receive_messages(messages_per_page=32, visibility_timeout=LOOK_SECONDS).by_page(), ()):
+            while page := next(
+                self._client(name).receive_messages(messages_per_page=32, visibility_timeout=LOOK_SECONDS).by_page(), ()
+            ):
                 for each in page:
                     read = to_message(
                         each.content, "base64", name=each.id, message_id=each.id, enqueued_ms=0, expires_ms=0
                     )
-                    reason = section.decode_map(read, section.locate(read).application_properties).get("DeadLetterReason")
+                    reason = section.decode_map(read, section.locate(read).application_properties).get(
+                        "DeadLetterReason"
+                    )
                     found.setdefault(each.id, (key_of(read), str(reason or "")))
         except ResourceNotFoundError:
             raise

@@ -34,7 +34,9 @@ COPY_SETTINGS = (
         default="",
         description="Alias of the target, to hold back messages that have been there; empty: do not look.",
     ),
-    Setting(name="hop_budget", kind=Kind.INTEGER, default=8, minimum=1, description="How many hops a message may make."),
+    Setting(
+        name="hop_budget", kind=Kind.INTEGER, default=8, minimum=1, description="How many hops a message may make."
+    ),
     Setting(
         name="mark",
         kind=Kind.TEXT,

@@ -78,7 +78,7 @@ class Locks:
         self._by_name: dict[str, Held] = {}
         self._by_position: dict[int, Held] = {}
         self._waiting: deque[Held] = deque()
-        self._jobs: dict[Job, deque[Held]] = {job: deque() for job in Job if job is not Job.NONE}
+        self._jobs: dict[Job, deque[Held]] = {job: deque() for job in (Job.COMPLETE, Job.RELEASE, Job.SET_ASIDE)}
         self._renewals: list[tuple[float, int, Held]] = []  # a heap; an entry whose time is not the message's is void
         self._entries = itertools.count()
         self._under_way = 0
@@ -174,9 +174,7 @@ class Locks:
         if last - first < len(self._by_position):
             found = (self._by_position.get(position) for position in range(first, last + 1))
             return [held for held in found if held is not None and held.wish is Job.NONE]
-        return [
-            held for at, held in sorted(self._by_position.items()) if first <= at <= last and held.wish is Job.NONE
-        ]
+        return [held for at, held in sorted(self._by_position.items()) if first <= at <= last and held.wish is Job.NONE]
 
     def _wish(self, held: Held, job: Job, disposition: Disposition | None = None) -> None:
         held.wish, held.disposition = job, disposition
@@ -191,10 +189,15 @@ class Locks:
 
     def next_jobs(self, now: float, count: int) -> tuple[Job, list[Held]]:
         """The next request: what, and about which messages; NONE where none is due."""
-        due = self._due(now, count)
+        due = self._due(now, count, is_urgent=True)
         if due:
             return Job.RENEW, due
-        for job in (Job.COMPLETE, Job.SET_ASIDE, Job.RELEASE):
+        for job in (Job.COMPLETE, Job.RENEW, Job.SET_ASIDE, Job.RELEASE):
+            if job is Job.RENEW:
+                due = self._due(now, count)
+                if due:
+                    return job, due
+                continue
             queue = self._jobs[job]
             taken: list[Held] = []
             limit = 1 if job is Job.SET_ASIDE else count
@@ -211,9 +214,13 @@ class Locks:
                 return job, taken
         return Job.NONE, []
 
-    def _due(self, now: float, count: int) -> list[Held]:
+    def _due(self, now: float, count: int, *, is_urgent: bool = False) -> list[Held]:
+        """What is to be renewed: from half of a lock's time on, if nothing is to be completed; from three quarters on, first of all."""
         due: list[Held] = []
-        while self._renewals and len(due) < count and self.next_renewal() <= now:
+        while len(due) < count and self.next_renewal() <= now:
+            first = self._renewals[0][2]
+            if is_urgent and now < first.renew_at + first.lease.seconds / 4:
+                break
             held = heapq.heappop(self._renewals)[2]
             if not held.is_busy:
                 held.is_busy = True

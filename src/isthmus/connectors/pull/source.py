@@ -118,7 +118,9 @@ class PullSource:
         elif disposition.kind == "dead-letter":
             self._threads.settle(first, last, disposition)
         else:
-            self._refused = f"'{self._puller.entity}': there is no disposition '{disposition.kind}' here; choose another one"
+            self._refused = (
+                f"'{self._puller.entity}': there is no disposition '{disposition.kind}' here; choose another one"
+            )
             self._threads.release(first, last)
             self._pool.mark(self._key)
 

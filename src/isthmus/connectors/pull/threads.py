@@ -150,7 +150,11 @@ class PullThreads:
             self._is_open = False
             self._condition.notify_all()
         is_fatal = error.is_fatal if isinstance(error, PullError) else not getattr(error, "retryable", True)
-        text = str(error) if isinstance(error, IsthmusError) else f"'{self._puller.entity}': {type(error).__name__}: {error}"
+        text = (
+            str(error)
+            if isinstance(error, IsthmusError)
+            else f"'{self._puller.entity}': {type(error).__name__}: {error}"
+        )
         self._tell(SourceLost(text, is_fatal))
 
     def _ended(self) -> None:
@@ -202,7 +206,9 @@ class PullThreads:
             with self._condition:
                 if pause:
                     self._condition.wait_for(lambda: self._stops or self._wants_open or not self._is_open, pause)
-                self._condition.wait_for(lambda: self._stops or self._wants_open or not self._is_open or self._room() > 0)
+                self._condition.wait_for(
+                    lambda: self._stops or self._wants_open or not self._is_open or self._room() > 0
+                )
                 if self._stops or self._wants_open or not self._is_open:
                     return
                 room = self._room()
@@ -228,7 +234,12 @@ class PullThreads:
             return False
         if is_new:
             self._wake()
-        if present is not None and not kept and not present.is_over and present.looked(self._puller.waiting(), held, now):
+        if (
+            present is not None
+            and not kept
+            and not present.is_over
+            and present.looked(self._puller.waiting(), held, now)
+        ):
             self._puller.release(present.leave())
             self._tell(Exhausted())
         return bool(kept)

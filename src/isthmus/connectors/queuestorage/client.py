@@ -28,7 +28,9 @@ __all__ = ["ServerClock", "code_of", "identity_of", "is_gone", "open_queue", "re
 
 # Of a message: it was deleted, or was given to somebody else since.
 _GONE = frozenset({"MessageNotFound", "PopReceiptMismatch"})
-_MESSAGE = frozenset({"MessageTooLarge", "RequestBodyTooLarge", "InvalidXmlDocument", "InvalidMarker", "OutOfRangeInput"})
+_MESSAGE = frozenset(
+    {"MessageTooLarge", "RequestBodyTooLarge", "InvalidXmlDocument", "InvalidMarker", "OutOfRangeInput"}
+)
 _WAIT = frozenset({"QueueBeingDeleted", "QueueDisabled", "ServerBusy", "InternalError", "OperationTimedOut"})
 _HINTS = {
     "QueueNotFound": "create it, e.g. by isthmus apply",
@@ -135,9 +137,7 @@ class ServerClock:
         monotonic: monotonic seconds.
     """
 
-    def __init__(
-        self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._wall, self._monotonic = wall, monotonic
         self.offset_ms: int | None = None
 

@@ -60,13 +60,13 @@ def to_text(message: bytes, form: str, encoding: str, source: str = "") -> str:
         raise TextError("the body is no UTF-8 text; write encoding: base64") from error
     found = _NO_XML.search(text)
     if found is not None:
-        raise TextError(f"the body has the character U+{ord(found[0]):04X}, which XML does not hold; write encoding: base64")
+        raise TextError(
+            f"the body has the character U+{ord(found[0]):04X}, which XML does not hold; write encoding: base64"
+        )
     return text
 
 
-def to_message(
-    text: str, encoding: str, *, name: str, message_id: str, enqueued_ms: int, expires_ms: int
-) -> bytes:
+def to_message(text: str, encoding: str, *, name: str, message_id: str, enqueued_ms: int, expires_ms: int) -> bytes:
     """The message of a text.
 
     Args:

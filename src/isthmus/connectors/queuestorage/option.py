@@ -17,7 +17,17 @@ from isthmus.connectors.copier import COPY_SETTINGS, CopyOptions, copy_options
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault
 
-__all__ = ["ACCOUNT", "SOURCE", "TARGET", "AccountOptions", "SourceOptions", "TargetOptions", "read_account", "read_source", "read_target"]
+__all__ = [
+    "ACCOUNT",
+    "SOURCE",
+    "TARGET",
+    "AccountOptions",
+    "SourceOptions",
+    "TargetOptions",
+    "read_account",
+    "read_source",
+    "read_target",
+]
 
 _REFERENCE = "Reference: `env:NAME`, `file:/path#key` or `keyvault:vault/name`."
 # Azure: the longest that a message is invisible, and lives.
@@ -100,7 +110,7 @@ SOURCE = Spec(
         Setting(
             name="in_flight",
             kind=Kind.INTEGER,
-            default=2000,
+            default=1000,
             minimum=1,
             maximum=100_000,
             description="Messages that are invisible for this reader at once; each takes a request to renew.",

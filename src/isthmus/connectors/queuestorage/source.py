@@ -18,6 +18,7 @@ from azure.storage.queue import QueueClient
 
 from isthmus.amqp import section
 from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.refusal import RefusalKind
 from isthmus.connectors.pull.puller import Lease, Pulled, PullError
 from isthmus.connectors.queuestorage.client import (
     ServerClock,
@@ -30,7 +31,7 @@ from isthmus.connectors.queuestorage.client import (
 )
 from isthmus.connectors.queuestorage.mapping import LIMIT_BYTES, TextError, to_message, to_text
 from isthmus.connectors.queuestorage.option import SourceOptions
-from isthmus.bridge.refusal import RefusalKind
+from isthmus.connectors.wrap.arrival import with_properties
 from isthmus.errors import IsthmusError
 from isthmus.message.name import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 
@@ -112,7 +113,9 @@ class QueuePuller:
                 name=f"{self._identity}/{self.entity}/{found.id}",
                 message_id=found.id,
                 enqueued_ms=enqueued_ms,
-                expires_ms=round(expires.timestamp() * 1000) if expires is not None and expires.year < _NEVER_YEAR else 0,
+                expires_ms=round(expires.timestamp() * 1000)
+                if expires is not None and expires.year < _NEVER_YEAR
+                else 0,
             )
         except TextError as error:
             raw = section.encode_message(text.encode(errors="surrogatepass"), properties={"message_id": found.id})
@@ -159,7 +162,7 @@ class QueuePuller:
     def set_aside(self, lease: Lease, message: bytes, disposition: Disposition) -> bool:
         """Puts a message into the poison queue, and deletes it then."""
         reason = {DEAD_LETTER_REASON: disposition.reason, DEAD_LETTER_DESCRIPTION: disposition.description}
-        text = to_text(_with_properties(message, reason), "envelope", self._options.encoding)
+        text = to_text(with_properties(message, reason), "envelope", self._options.encoding)
         if len(text) > LIMIT_BYTES:  # the reason is worth less than the message
             text = to_text(message, "envelope", self._options.encoding)
         poison = self._poison
@@ -196,11 +199,3 @@ class QueuePuller:
     def _failed(self, error: AzureError) -> PullError:
         is_fatal = refusal_of(self.entity, error).kind is RefusalKind.FATAL or code_of(error) == "QueueNotFound"
         return PullError(text_of(self.entity, error), is_fatal)
-
-
-def _with_properties(message: bytes, properties: dict[str, str]) -> bytes:
-    found = section.locate(message)
-    own = {**section.decode_map(message, found.application_properties), **properties}
-    start = found.application_properties[0] or found.body[0] or found.footer[0] or len(message)
-    end = found.application_properties[1] or start
-    return message[:start] + section.encode_map_section(section.APPLICATION_PROPERTIES, own) + message[end:]

@@ -10,13 +10,14 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 
 from isthmus.amqp import section
 from isthmus.amqp.types import Timestamp
 from isthmus.message.name import BROKER_ANNOTATIONS, ENQUEUED_TIME, SEQUENCE_NUMBER
 
-__all__ = ["annotated", "number_of"]
+__all__ = ["annotated", "number_of", "with_properties"]
 
 
 def number_of(name: str) -> int:
@@ -59,3 +60,17 @@ def annotated(message: bytes, *, name: str, enqueued_ms: int, message_id: str, t
             message[slice(*found.footer)],
         )
     )
+
+
+def with_properties(message: bytes, properties: Mapping[str, str]) -> bytes:
+    """The message with these application properties more.
+
+    Raises:
+        CodecError: it is no message.
+    """
+    found = section.locate(message)
+    own = {**section.decode_map(message, found.application_properties), **properties}
+    start, end = found.application_properties
+    if not end:
+        start = end = found.body[0] if found.body[1] else found.footer[0] if found.footer[1] else len(message)
+    return message[:start] + section.encode_map_section(section.APPLICATION_PROPERTIES, own) + message[end:]

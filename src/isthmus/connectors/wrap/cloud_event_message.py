@@ -86,7 +86,9 @@ def attributes_of(message: bytes, source: str) -> dict[str, str]:
     if isinstance(fields.get("subject"), str) and fields["subject"]:
         made["subject"] = fields["subject"]
     if isinstance(created_ms, int) and 0 <= created_ms < 1 << 47:
-        made["time"] = datetime.fromtimestamp(created_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        made["time"] = (
+            datetime.fromtimestamp(created_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        )
     if fields.get("content_type"):
         made["datacontenttype"] = str(fields["content_type"])
     return {**made, **told}
@@ -177,4 +179,3 @@ def _object(raw: bytes | None) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
-
