@@ -42,6 +42,7 @@ class QueueStorageEnd:
     too_large = TOO_LARGE
     lanes = 1 << 30
     lock_seconds = float(VISIBILITY_SECONDS)
+    wait_seconds = 300.0  # each message takes several requests
 
     def __init__(self, server: AzuriteServer) -> None:
         self._server = server

@@ -22,6 +22,7 @@ KINDS = {
     "servicebus": "isthmus.connectors.servicebus.port.connector:CONNECTOR",
     "kafka": "isthmus.connectors.kafka.connector:CONNECTOR",
     "spool": "isthmus.connectors.spool.connector:CONNECTOR",
+    "eventgrid": "isthmus.connectors.eventgrid.connector:CONNECTOR",
     "http": "isthmus.connectors.http.connector:CONNECTOR",
     "queuestorage": "isthmus.connectors.queuestorage.connector:CONNECTOR",
     "ledger": "isthmus.connectors.ledger.connector:CONNECTOR",

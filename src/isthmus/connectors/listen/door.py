@@ -6,7 +6,8 @@ Specification: CloudEvents, "HTTP 1.1 Web Hooks for Event Delivery", 4 (abuse pr
 
 Invariants:
     I1. A request is answered 2xx only after all of its events are on disk.
-    I2. Nothing of a request is read before its signature or token is found right.
+    I2. No event of a request is read before its signature or token is found right. The confirmation of a subscription needs no proof: it
+        is an echo, and the events of that subscription need one.
     I3. No answer tells more than that the proof is wrong.
 """
 
@@ -89,11 +90,11 @@ class Door:
 
     def post(self, headers: Mapping[str, str], body: bytes) -> Reply | Future[None]:
         """The answer to POST; a future: 200 once it is done, 503 where it fails."""
+        if self._handshakes and headers.get("aeg-event-type", "") == _VALIDATION:
+            return _validated(body)
         fault = self._fault(headers, body)
         if fault:
             return Reply(401, fault)
-        if self._handshakes and headers.get("aeg-event-type", "") == _VALIDATION:
-            return _validated(body)
         if self._store.is_full:
             return Reply(503, "the spool is full", {"Retry-After": str(RETRY_SECONDS)})
         try:

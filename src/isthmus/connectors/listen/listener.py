@@ -120,12 +120,10 @@ class _Server:
         if options.certificate_file:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             context.load_cert_chain(options.certificate_file, options.key_file or None)
-        runner = web.ServerRunner(web.Server(self._handle), handle_signals=False)
+        runner = web.ServerRunner(web.Server(self._handle), handle_signals=False, shutdown_timeout=STOP_SECONDS)
         await runner.setup()
         try:
-            site = web.TCPSite(
-                runner, options.host, options.port, ssl_context=context, shutdown_timeout=STOP_SECONDS, backlog=1024
-            )
+            site = web.TCPSite(runner, options.host, options.port, ssl_context=context, backlog=1024)
             await site.start()
             self._started.set_result(runner.addresses[0][1])
             await self._stopped.wait()

@@ -15,8 +15,12 @@ from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+import requests
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ResourceNotFoundError
+from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.queue import QueueClient
+from requests.adapters import HTTPAdapter
+from requests.utils import get_environ_proxies
 
 from isthmus.bridge.refusal import Refusal, RefusalKind
 from isthmus.connectors.queuestorage.option import AccountOptions
@@ -52,30 +56,32 @@ def open_queue(account: AccountOptions, queue: str, timeout_seconds: float, conn
         "retry_total": 0,
         "connection_timeout": min(timeout_seconds, 10.0),
         "read_timeout": timeout_seconds,
-        "transport": _transport(connections),
     }
     if account.connection:
         text = resolve(account.connection).reveal()
         try:
-            return QueueClient.from_connection_string(text, queue, **settings)
+            parts = dict(part.partition("=")[::2] for part in text.split(";"))
+            endpoint = parts.get("QueueEndpoint") or f"https://{parts.get('AccountName', '')}.queue.core.windows.net"
+            transport = _transport(endpoint, connections)
+            return QueueClient.from_connection_string(text, queue, transport=transport, **settings)
         except ValueError:
             raise IsthmusError(f"{account.connection}: no connection string of a storage account") from None
     require("azure", "identity: default")
     from azure.identity import DefaultAzureCredential  # an SDK is loaded only where it is used
 
-    return QueueClient(account.account_url, queue, credential=DefaultAzureCredential(), **settings)
+    transport = _transport(account.account_url, connections)
+    return QueueClient(account.account_url, queue, credential=DefaultAzureCredential(), transport=transport, **settings)
 
 
-def _transport(connections: int) -> Any:
-    import requests
-    from azure.core.pipeline.transport import RequestsTransport
-    from requests.adapters import HTTPAdapter
-
+def _transport(endpoint: str, connections: int) -> RequestsTransport:
+    """A transport with so many connections, which looks for proxies once: doing so for each request takes as long as the rest."""
     session = requests.Session()
+    session.proxies.update(get_environ_proxies(endpoint))
+    session.trust_env = False
     adapter = HTTPAdapter(pool_connections=1, pool_maxsize=connections)
     session.mount("https://", adapter)
     session.mount("http://", adapter)
-    return RequestsTransport(session=session, session_owner=True, use_env_settings=False)
+    return RequestsTransport(session=session, session_owner=True)
 
 
 def identity_of(client: QueueClient) -> str:
