@@ -59,8 +59,9 @@ class EventGridEnd:
 
     def publish(self, entity: str, keys: Sequence[str], body: bytes, ttl_ms: int) -> None:
         """Publishes events."""
-        for start in range(0, len(keys), 50):
-            events = [to_event(message(key, body), "publisher") for key in keys[start : start + 50]]
+        batch = 50 if len(body) < 10_000 else 1
+        for start in range(0, len(keys), batch):
+            events = [to_event(message(key, body), "publisher") for key in keys[start : start + batch]]
             assert self._server.ask("POST", f"/topics/{_name(entity)}:publish?api-version=2024-06-01", events) == {}
 
     def arrived(self, entity: str) -> Sequence[str]:

@@ -179,6 +179,9 @@ def _serve(port: int, folder: Path) -> None:
         daemon_threads = True
         request_queue_size = 256
 
+        def handle_error(self, *args: Any) -> None:
+            """A connection was cut."""
+
     Server(("127.0.0.1", port), Handler).serve_forever()
 
 

@@ -54,6 +54,7 @@ class EventGridPuller:
         self.entity = f"{options.entity}/{options.subscription}"
         self._options = options
         self._service: EventGrid | None = None
+        self._receiving: EventGrid | None = None  # apart, so that a receive that waits can be ended alone
 
     @property
     def clock_offset_ms(self) -> int | None:
@@ -69,6 +70,7 @@ class EventGridPuller:
         self.close()
         try:
             self._service = EventGrid(self._options.service)
+            self._receiving = EventGrid(self._options.service)
             self._service.connect()
         except IsthmusError as error:
             raise PullError(str(error), not error.retryable) from None
@@ -130,8 +132,14 @@ class EventGridPuller:
             )
         return self._settled("reject", [lease])[0]
 
+    def interrupt(self) -> None:
+        """Ends a receive that waits."""
+        if self._receiving is not None:
+            self._receiving.close()
+
     def close(self) -> None:
         """Ends it."""
+        self.interrupt()
         if self._service is not None:
             self._service.close()
 
@@ -141,10 +149,11 @@ class EventGridPuller:
         return [each.receipt in taken for each in leases]
 
     def _ask(self, operation: str, body: Any, query: str) -> Answer:
-        assert self._service is not None
+        service = self._receiving if operation == "receive" else self._service
+        assert service is not None
         options = self._options
         try:
-            answer = self._service.ask(options.entity, options.subscription, operation, body, query)
+            answer = service.ask(options.entity, options.subscription, operation, body, query)
         except OSError as error:
             raise self._failed(operation, error) from None
         if not 200 <= answer.status < 300:

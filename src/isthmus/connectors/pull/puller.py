@@ -125,6 +125,10 @@ class Puller(Protocol):
         """Puts a message where those go that cannot be moved, and then takes it out; as `complete`."""
         ...
 
+    def interrupt(self) -> None:
+        """Ends a receive that waits; nothing more is received until the next `open`. Any thread may call it."""
+        ...
+
     def close(self) -> None:
         """Ends it; requests under way end as soon as they can."""
         ...

@@ -120,6 +120,7 @@ class PullThreads:
             self._credit = 0
             self._locks.release_all()
             self._condition.notify_all()
+        self._puller.interrupt()
 
     @property
     def has_started(self) -> bool:

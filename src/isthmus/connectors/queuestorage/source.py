@@ -177,6 +177,9 @@ class QueuePuller:
             raise PullError(text_of(self._options.poison_queue, error)) from None
         return self.complete([lease])[0]
 
+    def interrupt(self) -> None:
+        """A read does not wait."""
+
     def close(self) -> None:
         """Closes the connections."""
         for client in (self._client, self._poison):
