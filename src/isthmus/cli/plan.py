@@ -15,6 +15,7 @@ from isthmus.cli.app import exit_code
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import ConfigError
 from isthmus.topology import Change, Plan, plan
+from isthmus.topology.rights import Rights, rights
 from isthmus.topology.source import DEFAULT_FILE, load
 
 __all__ = ["change_table", "print_plan", "refuse", "register"]
@@ -39,9 +40,12 @@ def run(
     except ConfigError as error:
         raise refuse(error, file, as_json=as_json) from None
     if as_json:
-        print(json.dumps({"file": file, "ok": not made.faults, **made.to_dict()}))
+        needed = [each.to_dict() for each in rights(federation)]
+        print(json.dumps({"file": file, "ok": not made.faults, **made.to_dict(), "rights": needed}))
     else:
-        print_plan(made, Console(soft_wrap=True))
+        console = Console(soft_wrap=True)
+        print_plan(made, console)
+        console.print(_rights_table(rights(federation)))
     if made.faults:
         raise typer.Exit(2)
 
@@ -92,6 +96,18 @@ def change_table(changes: tuple[Change, ...], title: str = "changes") -> Table:
         details = "\n".join((*change.details, *([change.why] if change.why else [])))
         action = Text(change.action, style=_STYLE[change.action])
         table.add_row(Text(change.alias), action, Text(f"{change.kind} {change.path}"), Text(details))
+    return table
+
+
+def _rights_table(needed: list[Rights]) -> Table:
+    """The least rights at each namespace."""
+    table = _table("namespace", "right", "on", "granted by", title="least rights; manage is for plan and apply")
+    for each in needed:
+        for right in ("listen", "send", "manage"):
+            entities: tuple[str, ...] = getattr(each, right)
+            if entities:
+                granted = Text(each.granted_by.get(right, ""))
+                table.add_row(Text(each.alias), right, Text("\n".join(entities)), granted)
     return table
 
 

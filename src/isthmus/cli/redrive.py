@@ -87,8 +87,8 @@ def _queue(
     from isthmus.operations.redrive import Redriven, SetAside, look, redrive
 
     found, done, error, chosen = SetAside(), Redriven(), "", 0
-    is_log = federation.namespaces[each.source.alias].is_log
-    if not is_log:
+    is_other = not federation.namespaces[each.source.alias].is_service_bus
+    if not is_other:
         try:
             client = reach.open(each.source)
             try:
@@ -118,7 +118,7 @@ def _queue(
         "chosen": chosen,
         "expired": found.expired,
         **{name: value for name, value in asdict(done).items() if name != "gone"},
-        "note": each.hindrance if is_log or chosen else "",
+        "note": each.hindrance if is_other or chosen else "",
         "error": error,
     }
 

@@ -66,7 +66,7 @@ def run(
             f"{file} has no task {task} of pattern archive; it has {', '.join(archives) or 'none'}"
         )
     alias, _, entity = to.partition("/")
-    if alias not in federation.namespaces or not entity or federation.namespaces[alias].is_log:
+    if alias not in federation.namespaces or not entity or not federation.namespaces[alias].is_service_bus:
         raise InvalidArgumentError(f"{to}: write ALIAS/ENTITY of a queue or topic, with an alias of {file}")
     wanted = Replay(
         name=name or uuid.uuid4().hex[:12],

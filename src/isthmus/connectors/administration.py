@@ -20,11 +20,11 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from isthmus.connectors.secret import scrub
+from isthmus.connectors.system import system_of
 from isthmus.errors import ConfigError, Fault, IsthmusError
-from isthmus.extra import require
 from isthmus.topology import Change, Federation, NamespaceRef, NamespaceState, Plan, wanted
 from isthmus.topology.log_planner import wanted_logs
-from isthmus.topology.namespace_kind import KAFKA
+from isthmus.topology.plain_planner import wanted_plain
 from isthmus.topology.state import WantedState
 
 __all__ = [
@@ -169,11 +169,8 @@ def open_administration(namespace: NamespaceRef) -> Administration:
         SecretError, ConnectionStringError: its connection leads nowhere.
         AdministrationError: the file of its authority is not there.
     """
-    if namespace.kind == KAFKA.name:
-        require("kafka", "a Kafka cluster")
-        from isthmus.connectors.kafka.log_administration import LogAdministration
-
-        return LogAdministration.open(namespace)
+    if not namespace.is_service_bus:
+        return system_of(namespace.kind).administration(namespace)
     from isthmus.connectors.servicebus.administration import ServiceBusAdministration
 
     return ServiceBusAdministration.open(namespace)
@@ -199,7 +196,11 @@ class Administrations:
     ) -> None:
         self._federation = federation
         self._opener = opener
-        self._wanted: dict[str, Sequence[Any]] = {**wanted(federation), **wanted_logs(federation)}
+        self._wanted: dict[str, Sequence[Any]] = {
+            **wanted(federation),
+            **wanted_logs(federation),
+            **wanted_plain(federation),
+        }
         self._open: dict[str, Administration] = {}
 
     def __enter__(self) -> Self:

@@ -182,10 +182,11 @@ def _fetch_json(url: str, scope: str) -> Any:
 
     require("azure", "a secret from a key vault")
     from azure.core.exceptions import AzureError, ClientAuthenticationError
-    from azure.identity import DefaultAzureCredential
+
+    from isthmus.connectors.identity import shared_credential  # which resolves secrets itself
 
     try:
-        token = DefaultAzureCredential().get_token(scope).token
+        token = shared_credential("default").get_token(scope).token
     except ClientAuthenticationError:
         raise PermissionError("no Azure identity on this machine; az login, or a managed identity") from None
     except AzureError as error:

@@ -13,22 +13,19 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self, cast
 
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.connect import endpoint_of, open_client
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.option import SourceOptions
+from isthmus.connectors.system import LogSystem, Waits, system_of
 from isthmus.errors import IsthmusError
-from isthmus.extra import require
 from isthmus.replication.audit import Peek
 from isthmus.replication.browse_retry import BrowseRetry
 from isthmus.topology.model import Endpoint, Federation, NamespaceRef
 from isthmus.topology.route import routes
 from isthmus.transport import Client, Management
-
-if TYPE_CHECKING:
-    from isthmus.connectors.kafka.peek import TopicPeek
 
 __all__ = ["Reach", "name_places", "namespace_options"]
 
@@ -39,7 +36,7 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 def namespace_options(namespace: NamespaceRef) -> dict[str, str]:
     """The data source's options that reach a namespace; references, never secrets."""
     options = namespace.options()
-    if namespace.is_log:
+    if not namespace.is_service_bus:
         return options
     ca_file = os.environ.get(CA_FILE_VARIABLE, "")
     return options if "ca_file" in options or not ca_file else options | {"ca_file": ca_file}
@@ -63,9 +60,8 @@ def name_places(text: str, federation: Federation, aliases: Iterable[str]) -> st
 def _places(namespace: NamespaceRef) -> Sequence[str]:
     """What texts about connections call a namespace."""
     options = namespace.options()
-    if namespace.is_log:
-        servers = options.get("bootstrap_servers", "")
-        return [each for each in (servers, *servers.split(",")) if each]
+    if not namespace.is_service_bus:
+        return system_of(namespace.kind).places(options)
     if options.get("host"):
         return [options["host"]]
     try:
@@ -91,19 +87,25 @@ class Reach:
         self._reached: set[str] = set()
         self._clients: dict[str, Client] = {}
         self._managements: dict[Endpoint, Management] = {}
-        self._peeks: dict[tuple[Endpoint, bool], TopicPeek] = {}
+        self._peeks: dict[tuple[Endpoint, bool], Peek] = {}
 
-    def waiting(self, endpoint: Endpoint, group: str) -> tuple[int, int]:
-        """How many records of a log wait for a group, at most, and the timestamp of the oldest in ms, 0 where it is not known.
+    def waiting(self, endpoint: Endpoint, group: str) -> Waits:
+        """What waits in an entity of a system that is not Service Bus; of a log for a group.
 
         Raises:
-            IsthmusError: the cluster cannot be reached, or refuses.
+            IsthmusError: the system cannot be reached, or refuses.
         """
-        require("kafka", "a Kafka cluster")
-        from isthmus.connectors.kafka.group import GroupOffsets
+        namespace = self._federation.namespaces[endpoint.alias]
+        return system_of(namespace.kind).waiting(namespace_options(namespace), endpoint.entity, group)
 
-        options = namespace_options(self._federation.namespaces[endpoint.alias])
-        return GroupOffsets(options).waiting(group, endpoint.entity)
+    def check(self, endpoint: Endpoint, *, reads: bool) -> None:
+        """Tries what a route needs of an entity of a system that is not Service Bus.
+
+        Raises:
+            IsthmusError: the system cannot be reached, or refuses.
+        """
+        namespace = self._federation.namespaces[endpoint.alias]
+        system_of(namespace.kind).check(namespace_options(namespace), endpoint.entity, reads=reads)
 
     def open(self, endpoint: Endpoint) -> Client:
         """A new connection, authorized for the entity; the caller closes it.
@@ -121,12 +123,9 @@ class Reach:
         Raises:
             IsthmusError: the cluster cannot be reached, or refuses.
         """
-        require("kafka", "a Kafka cluster")
-        from isthmus.connectors.kafka.group import GroupOffsets
-        from isthmus.connectors.kafka.peek import PeekFrom
-
-        options = namespace_options(self._federation.namespaces[endpoint.alias])
-        return PeekFrom(self._peek_log(endpoint), GroupOffsets(options).committed(group, endpoint.entity))
+        namespace = self._federation.namespaces[endpoint.alias]
+        system, options = cast(LogSystem, system_of(namespace.kind)), namespace_options(namespace)
+        return system.uncommitted(options, endpoint.entity, group, self._peek_other(endpoint))
 
     def peek(self, endpoint: Endpoint, *, names_partition: bool = False) -> Peek:
         """Opens an entity for browsing, over one connection for each namespace.
@@ -140,8 +139,8 @@ class Reach:
         """
         if endpoint.is_table:
             return self._peek_table(endpoint)
-        if self._federation.namespaces[endpoint.alias].is_log:
-            return self._peek_log(endpoint, names_partition=names_partition)
+        if not self._federation.namespaces[endpoint.alias].is_service_bus:
+            return self._peek_other(endpoint, names_partition=names_partition)
 
         def look(from_sequence: int, count: int) -> Sequence[bytes]:
             return self._repeated(endpoint, lambda management: management.peek(from_sequence, count))
@@ -158,8 +157,9 @@ class Reach:
         found: dict[str, str] = {}
         for alias in aliases:
             namespace = self._federation.namespaces[alias]
-            if namespace.is_log:
-                found |= {alias: alias, self._cluster_id(namespace): alias}
+            if not namespace.is_service_bus:
+                identity = system_of(namespace.kind).identity(namespace_options(namespace))
+                found |= {alias: alias, identity: alias}
                 continue
             options = SourceOptions.read(namespace_options(namespace) | {"entity": "$cbs"})
             client = Client(endpoint_of(options), name=self._name).open(CONNECT_TIMEOUT_SECONDS)
@@ -167,14 +167,14 @@ class Reach:
             found |= {alias: alias, client.namespace_id: alias}
         return found
 
-    def _peek_log(self, endpoint: Endpoint, *, names_partition: bool = False) -> TopicPeek:
-        require("kafka", "a Kafka cluster")
-        from isthmus.connectors.kafka.peek import TopicPeek
-
+    def _peek_other(self, endpoint: Endpoint, *, names_partition: bool = False) -> Peek:
+        """Browses a system that is not Service Bus."""
         found = self._peeks.get((endpoint, names_partition))
         if found is None:
-            options = namespace_options(self._federation.namespaces[endpoint.alias])
-            found = TopicPeek(options, endpoint.entity, names_partition=names_partition)
+            namespace = self._federation.namespaces[endpoint.alias]
+            found = system_of(namespace.kind).peek(
+                namespace_options(namespace), endpoint.entity, names_partition=names_partition
+            )
             self._peeks[endpoint, names_partition] = found
         return found
 
@@ -187,13 +187,6 @@ class Reach:
             if route.target == endpoint and route.options.table is not None
         )
         return ArchivePeek(Path(endpoint.entity), Path(next(spools)))
-
-    @staticmethod
-    def _cluster_id(namespace: NamespaceRef) -> str:
-        require("kafka", "a Kafka cluster")
-        from isthmus.connectors.kafka.administration import KafkaAdministration
-
-        return KafkaAdministration(namespace_options(namespace)).cluster_id()
 
     def _repeated(self, endpoint: Endpoint, look: Callable[[Management], Sequence[bytes]]) -> Sequence[bytes]:
         """Look, and repeat it as I1 says."""
@@ -236,7 +229,8 @@ class Reach:
         for client in self._clients.values():
             client.close(1.0)
         for peek in self._peeks.values():
-            peek.close()
+            if (close := getattr(peek, "close", None)) is not None:
+                close()
         self._clients.clear()
         self._managements.clear()
         self._peeks.clear()

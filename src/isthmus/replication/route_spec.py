@@ -31,7 +31,7 @@ def route_spec(route: Route, federation: Federation, *, only_present: bool = Fal
         only_present: end when what stands at the source at the beginning is moved.
     """
     source = federation.namespaces[route.source.alias]
-    read = _log_source if source.is_log else _source
+    read = _log_source if source.is_log else _plain_source if source.is_plain else _source
     options = route.options
     return RouteSpec(
         name=route.name,
@@ -50,7 +50,7 @@ def route_spec(route: Route, federation: Federation, *, only_present: bool = Fal
 
 def _end(route: Route, federation: Federation) -> End:
     target = federation.namespaces[route.target.alias]
-    write = _log_target if target.is_log else _target
+    write = _log_target if target.is_log else _plain_target if target.is_plain else _target
     told = namespace_options(target) | write(route, has_steps=bool(route.options.steps))
     return End(target.kind, target.alias, told)
 
@@ -79,6 +79,23 @@ def _log_source(route: Route) -> dict[str, str]:
         "keyless": "partition" if options.keys_by_partition else "none",
     }
     return found | ({"dead_letter_topic": options.dead_letters} if options.dead_letters else {})
+
+
+def _plain_source(route: Route) -> dict[str, str]:
+    options = route.options.plain
+    found = {"entity": route.source.entity, "entity_type": "topic" if options.reads_topic else "queue"}
+    if options.subscription:
+        found["subscription"] = options.subscription
+    return found | ({"dead_letters": options.dead_letters} if options.dead_letters else {})
+
+
+def _plain_target(route: Route, *, has_steps: bool) -> dict[str, str]:
+    told = {
+        "entity": route.target.entity,
+        "entity_type": "topic" if route.options.plain.writes_topic else "queue",
+        "duplicates": route.options.duplicates,
+    }
+    return told | _copies(route, has_steps=has_steps)
 
 
 def _target(route: Route, *, has_steps: bool) -> dict[str, str]:

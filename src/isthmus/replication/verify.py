@@ -32,6 +32,7 @@ from isthmus.replication.reach import Reach
 from isthmus.replication.reconcile import Reconciliation
 from isthmus.rules import Filter, FilterError, parse_filter
 from isthmus.rules.value import compare
+from isthmus.topology.kind import KINDS
 from isthmus.topology.model import Endpoint, Federation, Flow, Route, RouteOptions
 from isthmus.topology.pattern.mark import mark_filter
 from isthmus.topology.route import flows as declared_flows
@@ -88,7 +89,7 @@ def verify(
                 continue
             chosen = {route.name: route for route in routes(federation, each.name)}
             flows = flows_of(federation, each.name, subscription)
-            reasons = {flow: why for flow in flows if (why := _unread(flow, flows))}
+            reasons = {flow: why for flow in flows if (why := _unread(flow, flows, federation))}
             read = [flow for flow in flows if flow not in reasons]
             results = [_audit(federation, each.name, group, chosen, reach, former_marks) for group in _groups(read)]
             yield _merged(each.name, results, tuple(dict.fromkeys(reasons.values())))
@@ -141,8 +142,19 @@ def _read_by(flow: Flow, subscription: str) -> Flow:
     )
 
 
-def _unread(flow: Flow, flows: Sequence[Flow]) -> str:
+def _unread(flow: Flow, flows: Sequence[Flow], federation: Federation) -> str:
     """Why a flow cannot be read; empty where it can."""
+    origin, target = (federation.namespaces.get(each.alias) for each in (flow.origin, flow.target))
+    if origin is not None and origin.is_plain:
+        return (
+            f"what goes from {flow.origin} to {flow.target} is not compared: {KINDS[origin.kind].title} numbers no messages, so that "
+            "what has left the queue is not known"
+        )
+    if target is not None and target.is_plain and not KINDS[target.kind].browses:
+        return (
+            f"what goes from {flow.origin} to {flow.target} is not compared: {KINDS[target.kind].title} cannot be read without taking "
+            "its messages"
+        )
     others = [each for each in flows if each.target == flow.target and each.origin != flow.origin]
     if not flow.routes and others:
         return f"what goes to {flow.target} is not compared: messages that several entities forward have equal numbers"

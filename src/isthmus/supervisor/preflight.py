@@ -23,7 +23,9 @@ from isthmus.connectors.secret import resolve, scrub
 from isthmus.errors import EntityDisabledError, EntityNotFoundError, Fault, IsthmusError
 from isthmus.replication.reach import Reach, namespace_options
 from isthmus.topology.claim import claim_endpoint
+from isthmus.topology.kind import KINDS
 from isthmus.topology.model import Endpoint, Federation, NamespaceRef, Route
+from isthmus.topology.setting import Kind
 from isthmus.transport import Sender
 
 __all__ = ["Preflight", "is_fault", "preflight"]
@@ -82,11 +84,14 @@ def _namespace(federation: Federation, routes: Sequence[Route], alias: str, reac
     ca_file = options.get("ca_file", "")
     if ca_file and not Path(ca_file).is_file():
         return Preflight((fault(f"there is no file {ca_file}", "write ca_file: the PEM file of the authority"),))
-    for name in ("certificate_file", "key_file"):
+    kind = KINDS[namespace.kind]
+    files = [kind.option(each.name) for each in kind.settings if each.kind is Kind.PATH]
+    for name in files:
         if not Path(options.get(name, "/")).exists():
             return Preflight((fault(f"there is no file {options[name]}", f"write {name}: a PEM file"),))
+    secrets = [kind.option(each.name) for each in kind.settings if each.kind is Kind.REFERENCE]
     try:
-        for name in ("connection", "password", "key_password"):
+        for name in ("connection", *secrets):
             if options.get(name):
                 resolve(options[name])
     except IsthmusError as error:
@@ -112,8 +117,9 @@ def _attempts(routes: Sequence[Route], namespace: NamespaceRef, reach: Reach) ->
     alias = namespace.alias
     sources = [route.source for route in routes if route.source.alias == alias]
     targets = [target for route in routes for target in route.targets if target.alias == alias]
-    if namespace.is_log:
-        yield from (partial(reach.peek, each) for each in dict.fromkeys((*sources, *targets)))
+    if not namespace.is_service_bus:
+        yield from (partial(reach.check, each, reads=True) for each in dict.fromkeys(sources))
+        yield from (partial(reach.check, each, reads=False) for each in dict.fromkeys(targets))
         return
     claims = [claim_endpoint(route.task, alias) for route in routes if route.is_claimed and route.claim_alias == alias]
     for source in dict.fromkeys((*claims, *sources)):

@@ -64,10 +64,10 @@ class BacklogLook:
         Raises:
             IsthmusError: the source cannot be read.
         """
-        group = route.options.log.group
-        if not group:
+        group, plain = route.options.log.group, route.options.plain
+        if not group and not plain.reads:
             return self(reach.peek(route.source))
-        waiting, oldest_ms = reach.waiting(route.source, group)
+        waiting, oldest_ms = reach.waiting(route.source, group or plain.subscription)
         self._interval_seconds = BUSY_SECONDS if waiting else min(IDLE_SECONDS, self._interval_seconds * 2)
         return Backlog(waiting, oldest_ms)
 

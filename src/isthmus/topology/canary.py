@@ -25,7 +25,7 @@ from isthmus.topology.model import Federation, Route, Task
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.pattern.replication import check_subscription_name, replication_subscription
 from isthmus.topology.rule_check import check_filter
-from isthmus.topology.state import EntityState, LogState, RuleState, SubscriptionState, TopicState
+from isthmus.topology.state import EntityState, RuleState, SubscriptionState, TopicState
 from isthmus.topology.step.order import is_frame_step
 
 __all__ = ["MEMBER", "canary_subscription", "check_canaries", "taking", "with_canary"]
@@ -140,9 +140,7 @@ def _check(task: Task, federation: Federation, document: Document) -> None:
     place = task.places.get("canary", task.place)
     pattern = PATTERNS[task.pattern]
     topics = {
-        (alias, entity.name.lower()): entity
-        for alias, entity in pattern.wanted(task)
-        if not isinstance(entity, LogState) and isinstance(entity, TopicState)
+        (alias, entity.name.lower()): entity for alias, entity in pattern.wanted(task) if isinstance(entity, TopicState)
     }
     routes = list(pattern.routes(task))
     if not routes:

@@ -13,11 +13,19 @@ from typing import Any, Literal, TypeAlias
 from isthmus.errors import Fault
 from isthmus.topology.duration import format_ms
 from isthmus.topology.model import Route
-from isthmus.topology.state import GroupState, LogState, QueueState, RuleState, SubscriptionState, TopicState
+from isthmus.topology.state import (
+    GroupState,
+    LogState,
+    PlainState,
+    QueueState,
+    RuleState,
+    SubscriptionState,
+    TopicState,
+)
 
 __all__ = ["Action", "Change", "Entity", "Plan", "differences", "label", "same_value", "shown"]
 
-Entity: TypeAlias = TopicState | QueueState | SubscriptionState | RuleState | LogState | GroupState
+Entity: TypeAlias = TopicState | QueueState | SubscriptionState | RuleState | LogState | GroupState | PlainState
 Action: TypeAlias = Literal["create", "update", "delete"]
 
 
@@ -108,7 +116,7 @@ def differences(before: Entity | None, after: Entity) -> Iterator[tuple[str, Any
     """Field, value that stood, value wanted, for every field that is wanted and differs; rules apart."""
     for each in fields(after):
         value = getattr(after, each.name)
-        if each.name in {"name", "rules", "subscriptions", "groups"} or value is None:
+        if each.name in {"name", "rules", "subscriptions", "groups", "is_topic"} or value is None:
             continue
         if before is not None and each.name.startswith("initial_"):
             continue

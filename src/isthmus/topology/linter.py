@@ -15,8 +15,9 @@ from isthmus.topology.canary import check_canaries
 from isthmus.topology.document import Document
 from isthmus.topology.edge import cycle_faults
 from isthmus.topology.forwarding import hop_faults
+from isthmus.topology.kind import KINDS
 from isthmus.topology.model import Federation, NamespaceRef, Task
-from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS, TAKE_LOGS
+from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS, PLAIN_PATTERNS, TAKE_LOGS
 from isthmus.topology.planning.wanted import contradictions
 from isthmus.topology.reader import read_model
 from isthmus.topology.route import routes
@@ -88,16 +89,16 @@ def _checked(text: str, file: str) -> tuple[Document, Federation]:
 
 
 def _check_kinds(task: Task, federation: Federation, document: Document) -> None:
-    """Fault logs in a task of a pattern that needs queues, subscriptions and rules."""
+    """Fault a namespace that is not Service Bus in a task of a pattern that needs subscriptions and rules."""
     if task.pattern in (*LOG_PATTERNS, *TAKE_LOGS):
         return  # they say themselves what they take where
     for alias in task.members:
         namespace = federation.namespaces.get(alias)
-        if namespace is not None and namespace.is_log:
+        if namespace is not None and not namespace.is_service_bus:
             document.fault(
                 task.places.get("members", task.place),
                 f"{task.pattern} needs subscriptions with rules: {alias} is of kind {namespace.kind}, which has none",
-                f"write a task of pattern {' or '.join(LOG_PATTERNS)} for {alias}",
+                f"write a task of pattern {' or '.join(LOG_PATTERNS if namespace.is_log else PLAIN_PATTERNS)} for {alias}",
             )
 
 
@@ -123,7 +124,8 @@ def _check_namespaces(federation: Federation, document: Document) -> None:
     folded: dict[str, str] = {}
     for namespace in federation.namespaces.values():
         where = str(namespace.connection) if namespace.connection else namespace.host.removesuffix(":5671")
-        where = where or dict(namespace.settings).get("bootstrap", "")
+        address = dict(namespace.settings).get(KINDS[namespace.kind].address, "")
+        where = where or (f"{namespace.kind}:{address}" if address else "")
         if where and where in first:
             document.fault(
                 namespace.place,

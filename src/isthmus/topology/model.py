@@ -16,8 +16,9 @@ from pathlib import Path
 
 from isthmus.message.copy_policy import CopyPolicy
 from isthmus.topology.document import Place
+from isthmus.topology.identity import IdentityReference
+from isthmus.topology.kind import KINDS, SERVICE_BUS
 from isthmus.topology.ledger import LedgerOptions
-from isthmus.topology.namespace_kind import KINDS, SERVICE_BUS
 from isthmus.topology.pair.declaration import Pair
 from isthmus.topology.reference import SecretReference
 from isthmus.topology.setting import Kind
@@ -31,6 +32,7 @@ __all__ = [
     "Flow",
     "LogOptions",
     "NamespaceRef",
+    "PlainOptions",
     "Route",
     "RouteOptions",
     "TableOptions",
@@ -49,7 +51,7 @@ class NamespaceRef:
         alias: its name in this federation; part of message identities, so it stays once messages have moved.
         connection: reference to the connection string, or None with host.
         host: `name.servicebus.windows.net[:port]`, or empty with connection.
-        identity: which Azure identity opens the host, e.g. `default`; empty with connection.
+        identity: which Azure identity opens the host, as `IdentityReference` writes it, e.g. `default`; empty with connection.
         ca_file: PEM file of the authority that signed the namespace's certificate; empty for the system's own.
         transport_type: `amqp`, or `websockets`.
         kind: the connector that speaks to it.
@@ -84,6 +86,7 @@ class NamespaceRef:
         return replace(
             self,
             connection=self.connection.anchored(directory) if self.connection else None,
+            identity=str(IdentityReference.parse(self.identity).anchored(directory)) if self.identity else "",
             ca_file=str(directory / self.ca_file) if self.ca_file else "",
             settings=tuple((name, self._anchored(name, value, directory)) for name, value in self.settings),
         )
@@ -92,6 +95,16 @@ class NamespaceRef:
     def is_log(self) -> bool:
         """Whether its messages stay after they are settled, in topics with partitions."""
         return KINDS[self.kind].is_log
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its entities are queues without rules and claims, e.g. those of RabbitMQ."""
+        return KINDS[self.kind].is_plain
+
+    @property
+    def is_service_bus(self) -> bool:
+        """Whether it has subscriptions with rules, dead-letter queues and claims."""
+        return self.kind == SERVICE_BUS.name
 
     def _anchored(self, name: str, value: str, directory: Path) -> str:
         kind = next((each.kind for each in KINDS[self.kind].settings if each.name == name), Kind.TEXT)
@@ -176,6 +189,25 @@ class LogOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlainOptions:
+    """What a route honours at an end that is neither Service Bus nor a log, e.g. a queue of RabbitMQ.
+
+    Attributes:
+        reads: whether the source is such an end.
+        reads_topic: whether the source is a topic, e.g. an exchange or a multicast address.
+        subscription: with a topic: what the system keeps the route's messages under; of a source.
+        dead_letters: queue that takes the messages which are set aside; empty: as the system does; of a source.
+        writes_topic: whether the target is a topic.
+    """
+
+    reads: bool = False
+    reads_topic: bool = False
+    subscription: str = ""
+    dead_letters: str = ""
+    writes_topic: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
     """What a route honours whose target is a table.
 
@@ -203,6 +235,7 @@ class RouteOptions:
         refused: what becomes of a message that its target refuses for itself: `dead-letter` or `block`.
         policy: what a copy differs in from its original.
         log: of a route whose source or target is a log.
+        plain: of a route whose source or target is neither a log nor Service Bus.
         steps: the steps that its rows go through, each as `StepDeclaration.to_text` writes it.
         rate: the most that it moves, as `isthmus.topology.rate` writes it; empty: no limit.
         canary_ms: how often it gets a heartbeat message; 0: never.
@@ -220,6 +253,7 @@ class RouteOptions:
     refused: str = "dead-letter"
     policy: CopyPolicy = field(default=CopyPolicy())
     log: LogOptions = LogOptions()
+    plain: PlainOptions = PlainOptions()
     steps: tuple[str, ...] = ()
     rate: str = ""
     canary_ms: int = 0

@@ -26,6 +26,7 @@ from isthmus.topology.duplicate import duplicate_notes, keeps_keys
 from isthmus.topology.forwarding import long_walks, told_walk
 from isthmus.topology.log_planner import log_changes, wanted_logs
 from isthmus.topology.model import Federation
+from isthmus.topology.plain_planner import plain_changes, wanted_plain
 from isthmus.topology.planning.finding import OWN, Findings
 from isthmus.topology.planning.order import ordered
 from isthmus.topology.planning.queue import plan_queue
@@ -50,11 +51,12 @@ def plan(federation: Federation, observed: Mapping[str, NamespaceState]) -> Plan
         InvalidArgumentError: a namespace that a task uses was not observed.
     """
     desired = wanted(federation)
-    missing = [alias for alias in (*desired, *wanted_logs(federation)) if alias not in observed]
+    used = (*desired, *wanted_logs(federation), *wanted_plain(federation))
+    missing = [alias for alias in used if alias not in observed]
     if missing:
         raise InvalidArgumentError(f"not observed: {', '.join(missing)}")
     findings = Findings(federation, faults=list(contradictions(federation)))
-    _check_endpoints(findings, {alias: observed[alias] for alias in (*desired, *wanted_logs(federation))})
+    _check_endpoints(findings, {alias: observed[alias] for alias in used})
     for alias, entities in desired.items():
         for entity in entities:
             if isinstance(entity, TopicState):
@@ -65,12 +67,16 @@ def plan(federation: Federation, observed: Mapping[str, NamespaceState]) -> Plan
             findings.fault(alias, told_walk(walk), "end what stands there already, or forward to another entity")
         _note_orphans(findings, observed[alias], entities)
     for task in federation.tasks.values():
-        keyless = [alias for alias in task.members if not keeps_keys(observed[alias].endpoint)]
+        keyless = [
+            alias
+            for alias in task.members
+            if federation.namespaces[alias].is_plain or not keeps_keys(observed[alias].endpoint)
+        ]
         findings.notes += duplicate_notes(task, keyless)
-    logs = log_changes(federation, observed)
-    findings.changes += logs.changes
-    findings.notes += logs.notes
-    findings.faults += logs.faults
+    for others in (log_changes(federation, observed), plain_changes(federation, observed)):
+        findings.changes += others.changes
+        findings.notes += others.notes
+        findings.faults += others.faults
     return Plan(
         changes=ordered(findings.changes),
         routes=tuple(routes(federation)),

@@ -12,9 +12,10 @@ from typing import Any
 import yaml
 
 from isthmus.topology.document import Document, Place, Values, compose, suggest
+from isthmus.topology.identity import IDENTITY, IDENTITY_SETTINGS, IdentityReference, identity_faults
+from isthmus.topology.kind import KINDS, SERVICE_BUS, NamespaceKind
 from isthmus.topology.ledger import read_ledger
 from isthmus.topology.model import Federation, NamespaceRef, Task
-from isthmus.topology.namespace_kind import KAFKA, KINDS, SERVICE_BUS, NamespaceKind, kafka_faults
 from isthmus.topology.pair.declaration import read_pairs
 from isthmus.topology.pattern import PATTERNS, PLANNED
 from isthmus.topology.rate import read_rate
@@ -67,6 +68,8 @@ FILE_SPEC = Spec(
     ),
 )
 
+_PLANNED_KINDS = ("eventhubs", "iothub", "eventgrid", "queuestorage", "rabbitmq")
+
 NAMESPACE_SPEC = Spec(
     "namespace",
     "Where a namespace is and what opens it: `connection` alone, or `host` with `identity`.",
@@ -86,16 +89,8 @@ NAMESPACE_SPEC = Spec(
             description="Fully qualified name of the namespace, opened by `identity`.",
             example="contoso-ewr.servicebus.windows.net",
         ),
-        Setting(
-            name="identity",
-            kind=Kind.CHOICE,
-            choices=("default",),
-            planned=("managed", "workload", "cli"),
-            default="default",
-            description="Microsoft Entra identity that opens the host. `default`: what azure-identity's "
-            "DefaultAzureCredential finds (environment, workload, managed identity, az login).",
-            example="default",
-        ),
+        IDENTITY,
+        *IDENTITY_SETTINGS,
         Setting(
             name="ca_file",
             kind=Kind.PATH,
@@ -116,14 +111,15 @@ NAMESPACE_SPEC = Spec(
             name="kind",
             kind=Kind.CHOICE,
             choices=tuple(KINDS),
-            planned=("eventhubs", "iothub", "eventgrid", "queuestorage", "rabbitmq"),
+            planned=tuple(each for each in _PLANNED_KINDS if each not in KINDS),
             default=SERVICE_BUS.name,
             description="Which system it is. Each kind other than `servicebus` has settings of its own.",
             example=SERVICE_BUS.name,
         ),
-        Setting(name="tenant", kind=Kind.TEXT, description="Not available yet.", available=False),
     ),
 )
+
+_IDENTITY = (IDENTITY.name, *(each.name for each in IDENTITY_SETTINGS))
 
 KIND_SETTING = next(each for each in NAMESPACE_SPEC.settings if each.name == "kind")
 ALIAS_SETTING = Setting(name="alias", kind=Kind.ALIAS, description="Alias of a namespace.", example="ewr")
@@ -199,8 +195,8 @@ def _kind(node: Any) -> NamespaceKind | None:
 
 def _other_namespace(alias: str, kind: NamespaceKind, values: Values, place: Place, document: Document) -> NamespaceRef:
     """A namespace of a kind that has settings of its own."""
-    if kind is KAFKA and not values.faulty:
-        for name, message, hint in kafka_faults(values.values, lambda name, value: f"{name}: {value}"):
+    if not values.faulty:
+        for name, message, hint in kind.faults(values.values, lambda name, value: f"{name}: {value}"):
             document.fault(values.at(name), f"namespace {alias}: {message}", hint)
     written = [each.name for each in kind.settings if values.written(each.name) and each.name not in values.faulty]
     settings = tuple((name, str(values[name])) for name in written)
@@ -210,9 +206,11 @@ def _other_namespace(alias: str, kind: NamespaceKind, values: Values, place: Pla
 def _namespace(alias: str, values: Values, place: Place, document: Document) -> NamespaceRef:
     if values.written("connection") and values.written("host"):
         document.fault(values.at("host"), f"namespace {alias} has both connection and host", "remove one")
-    elif values.written("connection") and values.written("identity"):
+    elif values.written("connection") and (written := [each for each in _IDENTITY if values.written(each)]):
         document.fault(
-            values.at("identity"), f"namespace {alias}: identity goes with host", "write host: instead of connection:"
+            values.at(written[0]),
+            f"namespace {alias}: {written[0]} goes with host",
+            "write host: instead of connection:",
         )
     elif not values.written("connection") and not values.written("host"):
         document.fault(
@@ -220,11 +218,15 @@ def _namespace(alias: str, values: Values, place: Place, document: Document) -> 
             f"namespace {alias} has neither connection nor host",
             f"write connection: env:{alias.upper().replace('-', '_')}_CONNECTION",
         )
+    identity = IdentityReference.of(values.values)
+    if not values.written("connection") and not values.faulty:
+        for name, message, hint in identity_faults(identity, lambda name, value: f"{name}: {value}"):
+            document.fault(values.at(name), f"namespace {alias}: {message}", hint)
     return NamespaceRef(
         alias=alias,
         connection=values["connection"],
         host=values["host"] or "",
-        identity="" if values["connection"] else values["identity"],
+        identity="" if values["connection"] else str(identity),
         ca_file=values["ca_file"] or "",
         transport_type=values["transport_type"],
         kind=values["kind"],

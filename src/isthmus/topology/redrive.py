@@ -96,6 +96,11 @@ def _set_aside(federation: Federation, task: str) -> Iterator[Redrive]:
             hindrance = f"route {route.name} reads a log: {where}"
             yield Redrive(source=Endpoint(route.source.alias, log), route=route, hindrance=hindrance)
             continue
+        if federation.namespaces[route.source.alias].is_plain:
+            where = route.options.plain.dead_letters or f"where {route.source.alias} puts what is rejected"
+            hindrance = f"route {route.name} reads {route.source}: what it set aside stands {where}"
+            yield Redrive(source=route.source, route=route, hindrance=hindrance)
+            continue
         policy = route.options.policy
         policy = replace(policy, removed=tuple(dict.fromkeys((*policy.removed, *_DEAD_LETTER_PROPERTIES))))
         yield Redrive(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from isthmus.topology.duration import format_ms
-from isthmus.topology.namespace_kind import KINDS
+from isthmus.topology.kind import KINDS
 from isthmus.topology.pair.declaration import PAIR_SPEC
 from isthmus.topology.pattern import PATTERNS, PLANNED
 from isthmus.topology.pattern.subscription import SUBSCRIPTION_SPEC

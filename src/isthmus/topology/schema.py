@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isthmus.topology.namespace_kind import KINDS, SERVICE_BUS
+from isthmus.topology.kind import KINDS, SERVICE_BUS
 from isthmus.topology.pair.declaration import PAIR_SPEC
 from isthmus.topology.pattern import PATTERNS
 from isthmus.topology.pattern.subscription import SUBSCRIPTION_SPEC

@@ -13,7 +13,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from isthmus.topology.namespace_kind import KAFKA
+from isthmus.topology.kind import KAFKA
 from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS
 from isthmus.topology.reader import NAMESPACE_SPEC, VERSION
 from isthmus.topology.setting import Setting

@@ -16,6 +16,7 @@ __all__ = [
     "GroupState",
     "LogState",
     "NamespaceState",
+    "PlainState",
     "QueueState",
     "RuleState",
     "SubscriptionState",
@@ -150,10 +151,24 @@ class LogState:
         return any(group.name == name for group in self.groups)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainState:
+    """An entity of a system that is neither Service Bus nor a log: a queue, or a topic (an exchange, an address).
+
+    Attributes:
+        is_topic: whether it hands each message to every subscription.
+        subscriptions: of a topic: what keeps messages for routes; those that are wanted, or, of the ones asked for, those that stand.
+    """
+
+    name: str
+    is_topic: bool = False
+    subscriptions: tuple[str, ...] = ()
+
+
 EntityState: TypeAlias = TopicState | QueueState
 """What a task may want at a Service Bus namespace."""
 
-WantedState: TypeAlias = EntityState | LogState
+WantedState: TypeAlias = EntityState | LogState | PlainState
 """What a pattern wants at a namespace of any kind."""
 
 
@@ -169,6 +184,7 @@ class NamespaceState:
         queues: those that stand, of the ones asked for; also where a topic was asked for, as `topics` also has those that
             stand where a queue was asked for.
         logs: those that stand, of the ones asked for.
+        plain: those that stand, of the ones asked for.
     """
 
     alias: str
@@ -177,6 +193,7 @@ class NamespaceState:
     topics: tuple[TopicState, ...] = ()
     queues: tuple[QueueState, ...] = ()
     logs: tuple[LogState, ...] = ()
+    plain: tuple[PlainState, ...] = ()
 
     def is_same_namespace(self, other: NamespaceState) -> bool:
         """Whether both are one namespace, by the host that answered or by what it calls itself."""
@@ -188,6 +205,10 @@ class NamespaceState:
     def log(self, name: str) -> LogState | None:
         """The log of this name; unlike at Service Bus case counts."""
         return next((each for each in self.logs if each.name == name), None)
+
+    def plain_entity(self, name: str, *, is_topic: bool) -> PlainState | None:
+        """The plain queue, or topic, of this name; unlike at Service Bus case counts."""
+        return next((each for each in self.plain if each.name == name and each.is_topic == is_topic), None)
 
     def topic(self, name: str) -> TopicState | None:
         """The topic of this name, without case."""

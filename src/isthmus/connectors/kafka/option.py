@@ -19,7 +19,7 @@ from isthmus.connectors.secret import resolve
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.message.copy_policy import CopyPolicy
-from isthmus.topology.namespace_kind import KAFKA, kafka_faults
+from isthmus.topology.kind.kafka import KAFKA, kafka_faults
 from isthmus.topology.reference import SecretError, SecretReference
 
 __all__ = [
@@ -39,7 +39,7 @@ __all__ = [
 PREFIX = "kafka."
 _EXAMPLE = "env:NAME"
 
-# The settings of a namespace of this kind (`isthmus.topology.namespace_kind`), under the names that options have.
+# The settings of a namespace of this kind (`isthmus.topology.kind`), under the names that options have.
 _CLUSTER = tuple(replace(each, name=KAFKA.option(each.name)) for each in KAFKA.settings)
 _TOPIC = Setting(name="topic", kind=Kind.TEXT, required=True, example="orders", description="The topic.")
 

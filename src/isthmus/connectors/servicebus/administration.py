@@ -155,6 +155,17 @@ class ServiceBusAdministration:
             each_of = self._client.list_subscriptions_runtime_properties(change.topic)
             return sum(int(each.total_message_count or 0) for each in each_of)
 
+    def describe(self) -> str:
+        """Name and tier of the namespace, for people.
+
+        Raises:
+            AdministrationError: no answer, or a refusal.
+        """
+        with self._errors():
+            found = self._client.get_namespace_properties()
+        units = f", {found.messaging_units} messaging units" if found.messaging_units else ""
+        return f"namespace {found.name}, tier {found.messaging_sku or 'not told'}{units}"
+
     def size(self, entity: str) -> EntitySize | None:
         with self._errors():
             return self._size("topic", entity) or self._size("queue", entity)

@@ -26,10 +26,10 @@ from azure.core.exceptions import (
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from isthmus.connectors.administration import AdministrationError, NamespaceUnreachableError
+from isthmus.connectors.identity import shared_credential
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.default_rule import DefaultRuleTransport
-from isthmus.extra import require
 from isthmus.topology import NamespaceRef
 
 __all__ = ["CA_FILE_VARIABLE", "OpenClient", "administration_errors", "ca_file", "open_administration_client"]
@@ -88,10 +88,7 @@ def open_administration_client(
     )
     options: dict[str, Any] = {"transport": transport, "retry_total": retries, "retry_backoff_factor": 0.3}
     if namespace.connection is None:
-        require("azure", "identity: default")
-        from azure.identity import DefaultAzureCredential
-
-        client = ServiceBusAdministrationClient(namespace.host, DefaultAzureCredential(), **options)
+        client = ServiceBusAdministrationClient(namespace.host, shared_credential(namespace.identity), **options)
         return OpenClient(client, transport, namespace.host)
     parts = ConnectionString.parse(resolve(namespace.connection))
     client = ServiceBusAdministrationClient.from_connection_string(parts.text.reveal(), **options)

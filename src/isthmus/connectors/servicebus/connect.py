@@ -9,12 +9,11 @@ Invariants:
 
 from __future__ import annotations
 
+from isthmus.connectors.identity import shared_credential
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.connection_string import AMQPS_PORT, WEBSOCKET_PORT, ConnectionString
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions
 from isthmus.connectors.servicebus.plain_host import check_plain
-from isthmus.errors import InvalidArgumentError
-from isthmus.extra import require
 from isthmus.transport import Client, Credential, Endpoint, IdentityCredential, SharedKeyCredential, SignatureCredential
 
 __all__ = ["endpoint_of", "endpoint_of_string", "open_client"]
@@ -33,17 +32,12 @@ def endpoint_of(options: SourceOptions | SinkOptions) -> Endpoint:
     if options.connection:
         parsed = ConnectionString.parse(resolve(options.connection))
         return endpoint_of_string(parsed, options.ca_file, websocket=websocket)
-    if options.identity != "default":
-        raise InvalidArgumentError(f"option 'identity': write default, not '{options.identity}'")
-    require("azure", "identity: default")
-    from azure.identity import DefaultAzureCredential  # an SDK is loaded only where it is used
-
     host, _, port = options.host.partition(":")
     return Endpoint(
         host,
         int(port) if port else WEBSOCKET_PORT if websocket else AMQPS_PORT,
         authority=options.host,
-        credential=IdentityCredential(DefaultAzureCredential()),
+        credential=IdentityCredential(shared_credential(options.identity)),
         ca_file=options.ca_file,
         websocket=websocket,
     )

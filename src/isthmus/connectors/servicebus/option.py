@@ -18,8 +18,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
-from isthmus.errors import ConfigError, Fault, InvalidArgumentError
+from isthmus.errors import ConfigError, Fault, InvalidArgumentError, IsthmusError
 from isthmus.message.copy_policy import CopyPolicy
+from isthmus.topology.identity import IdentityReference
 
 __all__ = [
     "MODES",
@@ -117,7 +118,10 @@ _REFERENCES = ("connection", "source_connection", "origin_connection")
 _EXAMPLE = "env:NAME"
 _CONNECTION = "Reference to a connection string: `env:NAME`, `file:/path#key` or `keyvault:vault/name`."
 _HOST = "Namespace host, with `identity`, instead of `connection`."
-_IDENTITY = "`default`: azure-identity's DefaultAzureCredential."
+_IDENTITY = (
+    "`default`: azure-identity's DefaultAzureCredential. Others as in a federation file, with their settings behind semicolons, e.g. "
+    "`managed;client_id=…` or `client-secret;tenant=…;client_id=…;client_secret=env:NAME`."
+)
 _TRANSPORTS = ("amqp", "websockets")
 _TRANSPORT_TYPE = "`amqp` (TCP, port 5671, without TLS 5672) or `websockets` (port 443, through the proxy of HTTPS_PROXY where one is set)."
 _CA_FILE = "Certificates to trust beside the system's."
@@ -129,6 +133,10 @@ def place_faults(options: SourceOptions | SinkOptions) -> Iterator[tuple[str, st
         yield "connection and host are both given", "write one of them"
     elif not options.connection and not options.host:
         yield "neither connection nor host is given", f"write connection={_EXAMPLE}, or host and identity"
+    try:
+        IdentityReference.parse(options.identity)
+    except IsthmusError as error:
+        yield str(error).removeprefix("option "), "write identity=default"
     if not options.entity.strip("/"):
         yield "entity is missing", "write a queue, topic, or topic/Subscriptions/name"
 
@@ -151,7 +159,7 @@ class SourceOptions(_Options):
 
     connection: str = _option(_CONNECTION, "", kind=Kind.REFERENCE, secret=True, example=_EXAMPLE)
     host: str = _option(_HOST, "", kind=Kind.HOST, example="contoso.servicebus.windows.net")
-    identity: str = _option(_IDENTITY, "default", kind=Kind.CHOICE, choices=("default",))
+    identity: str = _option(_IDENTITY, "default", example="managed")
     ca_file: str = _option(_CA_FILE, "", kind=Kind.PATH)
     transport_type: str = _option(_TRANSPORT_TYPE, "amqp", kind=Kind.CHOICE, choices=_TRANSPORTS)
     entity: str = _option("Path of queue, subscription or dead-letter queue.", "", example="orders")
@@ -203,7 +211,7 @@ class SinkOptions(_Options):
 
     connection: str = _option(_CONNECTION, "", kind=Kind.REFERENCE, secret=True, example=_EXAMPLE)
     host: str = _option(_HOST, "", kind=Kind.HOST, example="contoso.servicebus.windows.net")
-    identity: str = _option(_IDENTITY, "default", kind=Kind.CHOICE, choices=("default",))
+    identity: str = _option(_IDENTITY, "default", example="managed")
     ca_file: str = _option(_CA_FILE, "", kind=Kind.PATH)
     transport_type: str = _option(_TRANSPORT_TYPE, "amqp", kind=Kind.CHOICE, choices=_TRANSPORTS)
     entity: str = _option("Path of queue or topic.", "", example="orders")
@@ -220,9 +228,7 @@ class SinkOptions(_Options):
         example=_EXAMPLE,
     )
     origin_host: str = _option("With origin: as `host`, for the source.", "", kind=Kind.HOST)
-    origin_identity: str = _option(
-        "With origin: as `identity`, for the source.", "default", kind=Kind.CHOICE, choices=("default",)
-    )
+    origin_identity: str = _option("With origin: as `identity`, for the source.", "default", example="managed")
     origin_ca_file: str = _option("With origin: as `ca_file`, for the source.", "", kind=Kind.PATH)
     origin_transport_type: str = _option(
         "With origin: as `transport_type`, for the source.", "amqp", kind=Kind.CHOICE, choices=_TRANSPORTS

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isthmus.topology.document import Document, Place, Values, suggest
-from isthmus.topology.namespace_kind import SERVICE_BUS
+from isthmus.topology.kind import SERVICE_BUS
 from isthmus.topology.setting import Kind, Setting, SettingError, Spec
 
 __all__ = ["PAIR_SPEC", "Pair", "address_of", "read_pairs"]

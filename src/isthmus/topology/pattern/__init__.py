@@ -20,7 +20,7 @@ from isthmus.topology.pattern.spillover import Spillover
 from isthmus.topology.pattern.split import Split
 from isthmus.topology.pattern.stream_to_queue import StreamToQueue
 
-__all__ = ["LOG_PATTERNS", "PATTERNS", "PLANNED", "TAKE_LOGS", "Pattern"]
+__all__ = ["LOG_PATTERNS", "PATTERNS", "PLAIN_PATTERNS", "PLANNED", "TAKE_LOGS", "Pattern"]
 
 PATTERNS: dict[str, Pattern] = {
     pattern.spec.name: pattern
@@ -43,8 +43,11 @@ PATTERNS: dict[str, Pattern] = {
 LOG_PATTERNS = ("stream-to-queue", "queue-to-stream")
 """Patterns between a log and a queue or topic."""
 
+PLAIN_PATTERNS = ("copy", "move", "consolidate")
+"""Patterns whose source and target may be plain queues or topics, e.g. those of RabbitMQ."""
+
 TAKE_LOGS = ("copy", "move", "consolidate", "split", "archive")
-"""Patterns whose target, or source and target, may be logs; the others need subscriptions, rules and dead-letter queues everywhere."""
+"""Patterns whose target, or source and target, may be logs or plain queues; the others need subscriptions, rules and dead-letter queues everywhere."""
 
 PLANNED = (
     "validation",

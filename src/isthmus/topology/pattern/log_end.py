@@ -10,8 +10,8 @@ import re
 
 from isthmus.topology.document import Document, Values
 from isthmus.topology.duration import INFINITE_MS
+from isthmus.topology.kind import KINDS
 from isthmus.topology.model import Federation, Task
-from isthmus.topology.namespace_kind import KINDS
 from isthmus.topology.pattern.base import COMMON
 from isthmus.topology.setting import Kind, Setting
 from isthmus.topology.state import RuleState, SubscriptionState
@@ -81,17 +81,34 @@ def entity(task: str, values: Values, document: Document) -> str:
     return name
 
 
-def check_kind(task: Task, setting: str, alias: str, federation: Federation, document: Document, *, log: bool) -> None:
-    """Fault a namespace that is a log where the task needs none, or the other way round."""
+def check_kind(
+    task: Task, setting: str, alias: str, federation: Federation, document: Document, *, log: bool, plain: bool = False
+) -> None:
+    """Fault a namespace that is a log where the task needs none, or the other way round.
+
+    Args:
+        task: the task.
+        setting: which names the namespace.
+        alias: the namespace's.
+        federation: the file.
+        document: takes the fault.
+        log: whether a log is needed.
+        plain: whether it may be neither a log nor Service Bus.
+    """
     namespace = federation.namespaces.get(alias)
-    if namespace is None or namespace.is_log == log:
+    if namespace is None or (namespace.is_log if log else namespace.is_service_bus or (plain and namespace.is_plain)):
         return
-    kinds = " or ".join(kind.name for kind in KINDS.values() if kind.is_log == log)
+    kinds = [
+        kind for kind in KINDS.values() if (kind.is_log if log else not kind.is_log and (plain or not kind.is_plain))
+    ]
     needs = "a log" if log else "a namespace with queues and topics"
+    hint = f"write the alias of a namespace of kind {' or '.join(kind.name for kind in kinds)}"
+    if namespace.is_plain and not log:
+        hint += ", or pattern: move with target_topic: STREAM"
     document.fault(
         task.places.get(setting, task.place),
         f"{task.pattern} needs {needs} as {setting}: {alias} is of kind {namespace.kind}",
-        f"write the alias of a namespace of kind {kinds}",
+        hint,
     )
 
 

@@ -13,14 +13,33 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from isthmus.topology.document import Document, Values
-from isthmus.topology.model import Endpoint, Federation, Flow, LogOptions, NamespaceRef, Route, RouteOptions, Task
+from isthmus.topology.kind import KINDS
+from isthmus.topology.model import (
+    Endpoint,
+    Federation,
+    Flow,
+    LogOptions,
+    NamespaceRef,
+    PlainOptions,
+    Route,
+    RouteOptions,
+    Task,
+)
 from isthmus.topology.pattern.base import COMMON_PLANNED
 from isthmus.topology.pattern.log_end import PARTITIONS, REPLICATION, check_kind, check_stream, common, entity
 from isthmus.topology.setting import Kind, Setting, Spec
-from isthmus.topology.state import GroupState, LogState, QueueState, SubscriptionState, TopicState, WantedState
+from isthmus.topology.state import (
+    GroupState,
+    LogState,
+    PlainState,
+    QueueState,
+    SubscriptionState,
+    TopicState,
+    WantedState,
+)
 
 __all__ = ["StreamToQueue", "StreamToQueueTask"]
 
@@ -149,6 +168,7 @@ class StreamToQueueTask(Task):
         ordering: see `RouteOptions`.
         refused: see `RouteOptions`.
         dead_letters: stream of what is set aside; empty for none.
+        to_plain: whether the target is neither a log nor Service Bus, e.g. RabbitMQ.
     """
 
     stream: Endpoint
@@ -164,11 +184,12 @@ class StreamToQueueTask(Task):
     ordering: str = "ordered"
     refused: str = "block"
     dead_letters: str = ""
+    to_plain: bool = False
 
     @property
     def claim_members(self) -> tuple[str, ...]:
-        """The target: a log can hold no claim."""
-        return (self.target.alias,)
+        """The target, where it is Service Bus: nothing else can hold a claim."""
+        return () if self.to_plain else (self.target.alias,)
 
 
 class StreamToQueue:
@@ -227,11 +248,14 @@ class StreamToQueue:
             )
 
     def named(self, task: StreamToQueueTask, namespaces: Mapping[str, NamespaceRef]) -> StreamToQueueTask:
-        return task
+        target = namespaces.get(task.target.alias)
+        return replace(task, to_plain=target is not None and target.is_plain)
 
     def check(self, task: StreamToQueueTask, federation: Federation, document: Document) -> None:
         check_kind(task, "source", task.stream.alias, federation, document, log=True)
-        check_kind(task, "target", task.target.alias, federation, document, log=False)
+        check_kind(task, "target", task.target.alias, federation, document, log=False, plain=True)
+        if task.to_plain:
+            self._check_plain(task, federation, document)
         for other in federation.tasks.values():
             if other.name == task.name:
                 break
@@ -242,6 +266,23 @@ class StreamToQueue:
                     f"group {task.group} reads {task.stream} in task {other.name} already: each record reaches one of them only",
                     f"write group: isthmus.{task.name}",
                 )
+
+    @staticmethod
+    def _check_plain(task: StreamToQueueTask, federation: Federation, document: Document) -> None:
+        namespace = federation.namespaces[task.target.alias]
+        for name in ("subscription", "sessions", "duplicate_detection"):
+            if name in task.places and (name != "duplicate_detection" or task.detection_ms):
+                document.fault(
+                    task.places[name],
+                    f"{name} has no meaning at {namespace.alias}, of kind {namespace.kind}",
+                    "remove it",
+                )
+        if not KINDS[namespace.kind].writes:
+            document.fault(
+                task.places.get("target", task.place),
+                f"{namespace.alias} is of kind {namespace.kind}, which cannot be a target",
+                "write another alias",
+            )
 
     def wanted(self, task: StreamToQueueTask) -> Iterator[tuple[str, WantedState]]:
         source, target = task.stream, task.target
@@ -256,6 +297,9 @@ class StreamToQueue:
         )
         if task.dead_letters:
             yield source.alias, LogState(name=task.dead_letters, initial_replication=task.initial_replication)
+        if task.to_plain:
+            yield target.alias, PlainState(name=target.entity, is_topic=task.is_topic)
+            return
         if not task.is_topic:
             yield (
                 target.alias,
@@ -289,10 +333,12 @@ class StreamToQueue:
                 ordering=task.ordering,
                 start=task.start,
                 refused=task.refused,
-                duplicates="message-id" if task.detection_ms else "auto",
+                duplicates="message-id" if task.detection_ms and not task.to_plain else "auto",
+                plain=PlainOptions(writes_topic=task.to_plain and task.is_topic),
                 log=LogOptions(group=task.group, dead_letters=task.dead_letters, keys_by_partition=task.sessions),
             ),
             claim_at=task.target.alias,
+            is_claimed=not task.to_plain,
         )
 
     def audit(self, task: StreamToQueueTask) -> Iterator[Flow]:

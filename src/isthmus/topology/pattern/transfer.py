@@ -34,6 +34,14 @@ from isthmus.topology.pattern.replication import (
 )
 from isthmus.topology.pattern.subscription import AUDIT
 from isthmus.topology.pattern.transfer_log import check_logs, log_options, log_states, logs_of, with_logs
+from isthmus.topology.pattern.transfer_plain import (
+    check_ends,
+    check_plain,
+    plain_options,
+    plain_states,
+    plains_of,
+    with_plain,
+)
 from isthmus.topology.state import EntityState, QueueState, RuleState, SubscriptionState, TopicState, WantedState
 
 __all__ = ["Transfer", "TransferPattern", "TransferTask", "emptied", "flow", "places_of"]
@@ -58,6 +66,8 @@ class Transfer:
         mark_is_number: whether they bear it with the number 1; else with their MessageId.
         from_log: whether the source is a log, e.g. a topic of Kafka.
         to_log: whether the target is one.
+        from_plain: whether the source is neither a log nor Service Bus, e.g. RabbitMQ.
+        to_plain: whether the target is.
     """
 
     name: str
@@ -74,11 +84,13 @@ class Transfer:
     mark_is_number: bool = False
     from_log: bool = False
     to_log: bool = False
+    from_plain: bool = False
+    to_plain: bool = False
 
     @property
     def is_copy(self) -> bool:
         """Whether the original stays where it is."""
-        return bool(self.mark) or self.from_log
+        return bool(self.mark) or self.from_log or (self.from_plain and self.is_topic)
 
     def rule(self) -> RuleState:
         """The one rule of the subscription that feeds it."""
@@ -88,7 +100,7 @@ class Transfer:
 
     def read_at(self, task: str) -> Endpoint:
         """Where the route receives."""
-        if self.from_log:
+        if self.from_log or self.from_plain:
             return self.source
         name = replication_subscription(task, self.feed) if self.feed else self.subscription
         entity = self.through or self.source.entity
@@ -131,9 +143,9 @@ class TransferTask(Task):
 
     @property
     def claim_members(self) -> tuple[str, ...]:
-        """All but logs, which can hold no claim."""
-        logs = logs_of(self)
-        return tuple(each for each in self.members if each not in logs)
+        """All but those that are not Service Bus, which can hold no claim."""
+        others = logs_of(self) | plains_of(self)
+        return tuple(each for each in self.members if each not in others)
 
     def route_name(self, transfer: Transfer) -> str:
         """The name of a transfer's route."""
@@ -153,7 +165,8 @@ class TransferPattern:
             for each in task.transfers
         )
         by_default = "target_queue" not in task.places and task.pattern in self.like_source
-        made: TransferTask = replace(task, transfers=with_logs(marked, namespaces, by_default=by_default))
+        transfers = with_plain(with_logs(marked, namespaces, by_default=by_default), namespaces)
+        made: TransferTask = replace(task, transfers=transfers)
         return made
 
     def check(self, task: Any, federation: Federation, document: Document) -> None:
@@ -164,19 +177,22 @@ class TransferPattern:
                     place, f"no namespace has the alias {alias!r}", suggest(alias, sorted(federation.namespaces))
                 )
         for transfer in task.transfers:
-            if transfer.feed and not transfer.from_log:
+            if transfer.feed and not (transfer.from_log or transfer.from_plain):
                 check_subscription_name(task.name, transfer.feed, task.place, document)
             if _same(transfer.source, transfer.target):
                 document.fault(task.place, f"{transfer.source} is both source and target", "write another target")
+        check_ends(task, federation, document)
         check_logs(task, document)
+        check_plain(task, document)
         _check_emptied(task, federation, document)
 
     def wanted(self, task: Any) -> Iterator[tuple[str, WantedState]]:
         for transfer in task.transfers:
-            if not transfer.from_log:
+            if not (transfer.from_log or transfer.from_plain):
                 yield from _source(task, transfer)
             yield from log_states(task, transfer)
-            if not transfer.to_log:
+            yield from plain_states(task, transfer)
+            if not (transfer.to_log or transfer.to_plain):
                 yield transfer.target.alias, _target(task, transfer)
 
     def routes(self, task: Any) -> Iterator[Route]:
@@ -198,8 +214,10 @@ class TransferPattern:
                     refused="block" if transfer.from_log and not task.dead_letters else task.refused,
                     policy=CopyPolicy(dead_letters_returning=not transfer.is_copy),
                     log=log_options(task, transfer),
+                    plain=plain_options(task, transfer),
                 ),
-                is_claimed=not (transfer.from_log and transfer.to_log),
+                claim_at=_claim_at(transfer),
+                is_claimed=_can_hold_claim(transfer, from_source=True) or _can_hold_claim(transfer, from_source=False),
             )
 
     def audit(self, task: Any) -> Iterator[Flow]:
@@ -216,8 +234,10 @@ def flow(task: TransferTask, path: tuple[Transfer, ...]) -> Flow:
     witness = f"{first.source.entity}/Subscriptions/{name}" if name and first.is_topic else ""
     if first.from_log:
         witness = first.source.entity
+    if first.from_plain:
+        witness = ""
     target = last.target.entity
-    if last.to_topic and not last.to_log:
+    if last.to_topic and not (last.to_log or last.to_plain):
         target = f"{target}/Subscriptions/{name}" if name else ""
     filters = list(dict.fromkeys(each.filter for each in path if each.filter))
     return Flow(
@@ -238,6 +258,16 @@ def places_of(namespaces: Mapping[str, NamespaceRef], aliases: tuple[str, ...]) 
     """Alias, and host or reference to the connection, of each namespace, as the hash of a mark wants them."""
     found = [namespaces[alias] for alias in dict.fromkeys(aliases) if alias in namespaces]
     return [(each.alias, str(each.connection) if each.connection else each.host) for each in found]
+
+
+def _can_hold_claim(transfer: Transfer, *, from_source: bool) -> bool:
+    """Whether the namespace of the source, or of the target, can hold the claim of a route: Service Bus can."""
+    return not ((transfer.from_log or transfer.from_plain) if from_source else (transfer.to_log or transfer.to_plain))
+
+
+def _claim_at(transfer: Transfer) -> str:
+    """The target's alias where the source can hold no claim."""
+    return "" if _can_hold_claim(transfer, from_source=True) else transfer.target.alias
 
 
 def _same(first: Endpoint, second: Endpoint) -> bool:

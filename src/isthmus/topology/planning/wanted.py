@@ -21,7 +21,7 @@ from isthmus.topology.change import label, same_value, shown
 from isthmus.topology.claim import claims
 from isthmus.topology.model import Federation, Task
 from isthmus.topology.pattern import PATTERNS
-from isthmus.topology.state import EntityState, LogState, QueueState, SubscriptionState, TopicState
+from isthmus.topology.state import EntityState, LogState, PlainState, QueueState, SubscriptionState, TopicState
 
 __all__ = ["contradictions", "wanted", "wanted_of", "wanted_topics"]
 
@@ -47,7 +47,7 @@ def wanted_of(task: Task) -> Iterator[tuple[str, EntityState]]:
     """What one task wants at Service Bus namespaces. A task without routes needs no claim: no run moves it."""
     pattern = PATTERNS[task.pattern]
     for alias, entity in pattern.wanted(task):
-        if not isinstance(entity, LogState):
+        if not isinstance(entity, LogState | PlainState):
             yield alias, with_canary(task, alias, entity)
     if next(pattern.routes(task), None) is not None:
         yield from claims(task)

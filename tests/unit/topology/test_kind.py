@@ -1,4 +1,4 @@
-"""isthmus.topology.namespace_kind: the settings of kinds, and what is wrong with them together."""
+"""isthmus.topology.kind: the settings of kinds, and what is wrong with them together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from isthmus.connectors.kafka.option import ADMINISTRATION
-from isthmus.topology.namespace_kind import KAFKA, KINDS, SERVICE_BUS, kafka_faults
+from isthmus.topology.kind import KAFKA, KINDS, SERVICE_BUS
+from isthmus.topology.kind.kafka import kafka_faults
 from isthmus.topology.setting import Kind, Setting
 
 PASSWORD = {"username": "u", "password": "env:P"}

@@ -1,0 +1,51 @@
+"""`isthmus doctor`: try what a federation needs of every namespace, without effect."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from isthmus.topology.source import DEFAULT_FILE, load
+
+__all__ = ["register"]
+
+_STYLE = {"ok": "green", "warning": "yellow", "unknown": "yellow", "fault": "red"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("doctor")(run)
+
+
+def run(
+    file: Annotated[str, typer.Argument(help="The federation file.")] = DEFAULT_FILE,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Try what plan, apply and run need of every namespace: connection, certificate, clock, rights, tier, size.
+
+    Nothing is received, sent or changed. Exit code 0: nothing is in the way of a run. 1: something is.
+    """
+    from isthmus.supervisor.doctor import examine
+    from isthmus.supervisor.examination import Verdict, worst
+
+    findings = examine(load(file))
+    verdict = worst(findings)
+    is_ready = verdict is not Verdict.FAULT
+    if as_json:
+        print(json.dumps({"file": file, "ok": is_ready, "findings": [each.to_dict() for each in findings]}))
+    else:
+        table = Table(box=None)
+        for header in ("namespace", "tried", "", "found"):
+            table.add_column(header, overflow="fold")
+        for each in findings:
+            name = each.verdict.name.lower()
+            text = Text(each.text + (f"\n{each.hint}" if each.hint else ""))
+            table.add_row(Text(each.alias), Text(each.subject), Text(name, style=_STYLE[name]), text)
+        Console(soft_wrap=True).print(table)
+    if not is_ready:
+        raise typer.Exit(1)

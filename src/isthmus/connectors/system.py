@@ -1,0 +1,118 @@
+"""What the driver needs of a system beside its routes: to administer, to look, to name.
+
+What it is: the protocol that each kind but Service Bus fulfils in its module `system`, and where that is found. What it is not: the
+moving of messages (`isthmus.bridge.port`), or Service Bus, whose connection `isthmus.replication.reach` keeps itself.
+
+A look never takes a message and never changes anything.
+
+Invariants:
+    I1. A kind whose extra is not installed is refused with the line that installs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, runtime_checkable
+
+if TYPE_CHECKING:
+    from isthmus.connectors.administration import Administration
+    from isthmus.topology.model import NamespaceRef
+
+__all__ = ["SYSTEMS", "LogSystem", "Peek", "System", "Waits", "system_of"]
+
+Peek = Callable[[int, int], Sequence[bytes]]
+"""Encoded messages from a position on, so many at most, without taking them; empty where none follows."""
+
+SYSTEMS = {
+    "kafka": "isthmus.connectors.kafka.system:SYSTEM",
+}
+
+
+class Waits(NamedTuple):
+    """What stands before a route.
+
+    Attributes:
+        messages: how many, at most.
+        oldest_ms: when the oldest of them came, wall time in ms; 0 where none waits, or it is not known.
+    """
+
+    messages: int = 0
+    oldest_ms: int = 0
+
+
+class System(Protocol):
+    """A kind. Options are those that reach a namespace of it; secrets are references. Calls block for seconds at most."""
+
+    def administration(self, namespace: NamespaceRef) -> Administration:
+        """The administration of a namespace; connects at the first call. Where a system has none, one that finds every entity there.
+
+        Raises:
+            MissingExtraError: its client library is not installed.
+            IsthmusError: a setting is of no use.
+        """
+        ...
+
+    def identity(self, options: Mapping[str, str]) -> str:
+        """What the system calls itself, whatever the address by which it was reached: what its source tells in `SourceOpened`.
+
+        Raises:
+            IsthmusError: it cannot be reached, or refuses.
+        """
+        ...
+
+    def places(self, options: Mapping[str, str]) -> Sequence[str]:
+        """What errors about connections call it, e.g. `host:port`."""
+        ...
+
+    def check(self, options: Mapping[str, str], entity: str, *, reads: bool) -> None:
+        """Tries, without effect, what a route needs of an entity: to read it, or to write to it.
+
+        Raises:
+            IsthmusError: it cannot be reached (retryable), or refuses; EntityNotFoundError where there is no such entity.
+        """
+        ...
+
+    def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits:
+        """What waits in an entity; of a log for a group.
+
+        Raises:
+            IsthmusError: it cannot be told.
+        """
+        ...
+
+    def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
+        """Opens an entity for browsing; `close` of what comes back is called at the end where it has one.
+
+        Args:
+            options: that reach the namespace.
+            entity: what to browse.
+            names_partition: of a log: whether records without key are given one that names their partition, as their route does.
+
+        Raises:
+            IsthmusError: it cannot be reached, refuses, or cannot be browsed.
+        """
+        ...
+
+
+@runtime_checkable
+class LogSystem(Protocol):
+    """What a kind can tell beyond `System` whose entities are logs."""
+
+    def uncommitted(self, options: Mapping[str, str], entity: str, group: str, peek: Peek) -> Peek:
+        """The same browsing from where a group is.
+
+        Raises:
+            IsthmusError: it cannot be told.
+        """
+        ...
+
+
+def system_of(kind: str) -> System:
+    """The system of a kind that is not Service Bus.
+
+    Raises:
+        KeyError: there is none.
+    """
+    module, _, name = SYSTEMS[kind].partition(":")
+    return cast(System, getattr(importlib.import_module(module), name))

@@ -1,0 +1,21 @@
+"""The kinds of namespaces that a federation file can declare: one module each.
+
+A new kind is one module with a `NamespaceKind`, one line in `KINDS`, its connector in `isthmus.bridge.registry` and its system in
+`isthmus.connectors.system`; reader, lint, schema and reference page know it then.
+"""
+
+from __future__ import annotations
+
+from isthmus.topology.kind.base import NamespaceKind, Shape
+from isthmus.topology.kind.kafka import KAFKA
+from isthmus.topology.kind.servicebus import SERVICE_BUS
+
+__all__ = ["KAFKA", "KINDS", "SERVICE_BUS", "NamespaceKind", "Shape"]
+
+KINDS: dict[str, NamespaceKind] = {
+    kind.name: kind
+    for kind in (
+        SERVICE_BUS,
+        KAFKA,
+    )
+}

@@ -1,0 +1,94 @@
+"""What a kind of namespace is to the federation file.
+
+What it is: the declaration that reader, lint, schema, reference page and the kind's connector share. What it is not: a connector; that
+is found by kind in `isthmus.bridge.registry`, and what the driver needs of the system in `isthmus.connectors.system`.
+
+Invariants:
+    I1. A setting of a kind that is not Service Bus is an option of its connector under the name that `option` gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from isthmus.topology.setting import Setting, Spec
+
+__all__ = ["PASSWORD_EXAMPLE", "REFERENCE", "NamespaceKind", "SettingFault", "Shape"]
+
+REFERENCE = "Reference: `env:NAME`, `file:/path#key` or `keyvault:vault/name`."
+PASSWORD_EXAMPLE = "env:NAME"
+
+SettingFault = tuple[str, str, str]
+"""The setting at fault, what is wrong, and a hint."""
+
+
+class Shape(Enum):
+    """What the entities of a kind are, for patterns, planning and verification."""
+
+    SERVICE_BUS = "service-bus"
+    """Queues, topics, subscriptions with rules, locks and dead-letter queues; may hold claims."""
+    LOG = "log"
+    """Streams whose records stay after they are settled, with partitions and consumer groups."""
+    QUEUE = "queue"
+    """Queues, or addresses, without rules and claims: a message leaves when it is settled. What is only written to has this shape, too."""
+
+
+def _no_faults(values: Mapping[str, Any], write: Callable[[str, str], str]) -> Iterable[SettingFault]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceKind:
+    """A kind.
+
+    Attributes:
+        name: as written in the file.
+        title: as people call the system.
+        settings: what a namespace of this kind takes beside `kind`; empty for Service Bus, which the reader knows.
+        option_names: connector options that have another name than the setting.
+        shape: what its entities are.
+        reads: whether its entities can be sources.
+        writes: whether its entities can be targets.
+        dead_letters: of a queue: whether a message can be set aside at the source.
+        browses: of a queue: whether what stands in it can be read without taking it; verification needs it at a target.
+        address: the setting that tells two systems apart.
+        granted_by: what grants the rights `listen`, `send` and `manage`, for people.
+        faults: what is wrong with settings together; takes the values by the names of the settings, and how a setting and its value are
+            written where they are given.
+    """
+
+    name: str
+    title: str
+    settings: tuple[Setting, ...] = ()
+    option_names: Mapping[str, str] = field(default_factory=dict)
+    shape: Shape = Shape.SERVICE_BUS
+    reads: bool = True
+    writes: bool = True
+    dead_letters: bool = True
+    browses: bool = False
+    address: str = ""
+    granted_by: Mapping[str, str] = field(default_factory=dict)
+    faults: Callable[[Mapping[str, Any], Callable[[str, str], str]], Iterable[SettingFault]] = _no_faults
+
+    @property
+    def is_log(self) -> bool:
+        """Whether messages stay after they are settled. A log has no dead-letter queue, no subscriptions with rules and no locks, and
+        keeps order within a partition only.
+        """
+        return self.shape is Shape.LOG
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its entities are queues without rules and claims."""
+        return self.shape is Shape.QUEUE
+
+    def spec(self, kind: Setting) -> Spec:
+        """The settings of a namespace of this kind; `kind` is the setting that chooses it."""
+        return Spec(f"namespace of kind {self.name}", f"How to reach {self.title}.", (*self.settings, kind))
+
+    def option(self, setting: str) -> str:
+        """The connector's option for a setting."""
+        return self.option_names.get(setting, setting)

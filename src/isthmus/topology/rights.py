@@ -1,0 +1,79 @@
+"""The least rights that a federation needs at each namespace.
+
+What it is: what `run` reads and writes, what `plan` and `apply` administer, and what grants it, per kind. What it is not: the trying of
+rights (`isthmus doctor`).
+
+Invariants:
+    I1. A namespace that no task uses needs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from isthmus.topology.claim import CLAIM_TOPIC, claim_endpoint
+from isthmus.topology.kind import KINDS
+from isthmus.topology.model import Federation
+from isthmus.topology.pattern import PATTERNS
+from isthmus.topology.route import routes
+
+__all__ = ["Rights", "rights"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rights:
+    """What isthmus needs at one namespace.
+
+    Attributes:
+        alias: the namespace's.
+        kind: the namespace's.
+        listen: entities that `run` receives from; of Service Bus also that of its claims.
+        send: entities that `run` sends to.
+        manage: entities that `plan` and `apply` observe and make; none for `run`.
+        granted_by: by right, what grants it.
+    """
+
+    alias: str
+    kind: str
+    listen: tuple[str, ...] = ()
+    send: tuple[str, ...] = ()
+    manage: tuple[str, ...] = ()
+    granted_by: Mapping[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values for `--json`."""
+        return asdict(self)
+
+
+def rights(federation: Federation) -> list[Rights]:
+    """The least rights at each namespace that a task uses, in the file's order."""
+    found = []
+    for alias, namespace in federation.namespaces.items():
+        moved = routes(federation)
+        claims = [each for each in moved if each.is_claimed and each.claim_alias == alias]
+        listen = [route.source.entity for route in moved if route.source.alias == alias]
+        listen += [claim_endpoint(route.task, alias).entity for route in claims]
+        send = [target.entity for route in moved for target in route.targets if target.alias == alias]
+        send += [CLAIM_TOPIC] if claims else []
+        wanted = [
+            entity.name
+            for task in federation.tasks.values()
+            for at, entity in PATTERNS[task.pattern].wanted(task)
+            if at == alias
+        ]
+        manage = [*wanted, *([CLAIM_TOPIC] if claims else [])]
+        if not (listen or send or manage):
+            continue
+        found.append(
+            Rights(
+                alias=alias,
+                kind=namespace.kind,
+                listen=tuple(dict.fromkeys(listen)),
+                send=tuple(dict.fromkeys(send)),
+                manage=tuple(dict.fromkeys(manage)),
+                granted_by=KINDS[namespace.kind].granted_by,
+            )
+        )
+    return found

@@ -1,0 +1,121 @@
+"""isthmus.connectors.identity: one credential for each identity, and secrets that are replaced."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import azure.identity
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from isthmus.connectors import identity as module
+from isthmus.connectors.identity import REREAD_SECONDS, RotatingCredential, shared_credential
+from isthmus.connectors.secret import SecretError
+from isthmus.errors import ConfigError
+from isthmus.topology.identity import IdentityReference
+
+
+class Fake:
+    """A credential that gives what it was made of as its token."""
+
+    made: list[tuple[Any, ...]] = []  # noqa: RUF012 - emptied by the fixture
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        self.values = (*values, *sorted(named.items()))
+        Fake.made.append(self.values)
+
+    def get_token(self, *scopes: str, **options: Any) -> Any:
+        return (self.values, scopes)
+
+
+@pytest.fixture(autouse=True)
+def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    Fake.made = []
+    monkeypatch.setattr(module, "_shared", {})
+    for name in ("Default", "Managed", "Workload", "ClientSecret"):
+        suffix = {"Default": "AzureCredential", "ClientSecret": "Credential"}.get(name, "IdentityCredential")
+        monkeypatch.setattr(azure.identity, name + suffix, Fake)
+    monkeypatch.setattr(azure.identity, "AzureCliCredential", Fake)
+
+
+def test_a_process_has_one_credential_for_an_identity() -> None:
+    first, second = shared_credential("managed;client_id=c"), shared_credential("managed;client_id=c")
+    assert first is second
+    assert shared_credential("managed") is not first
+    assert Fake.made == [(("client_id", "c"),), ()]
+    assert first.get_token("scope") == ((("client_id", "c"),), ("scope",))
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("default", ()),
+        ("workload;tenant=t;client_id=c", (("client_id", "c"), ("tenant_id", "t"))),
+        ("cli;tenant=t", (("tenant_id", "t"),)),
+    ],
+)
+def test_each_kind_is_made_of_its_settings(text: str, values: tuple[Any, ...]) -> None:
+    shared_credential(text)
+    assert Fake.made == [values]
+
+
+def test_a_secret_that_was_replaced_is_used_without_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1."""
+    now = 0.0
+    monkeypatch.setenv("APP_SECRET", "one")
+    reference = IdentityReference(kind="client-secret", tenant="t", client_id="c", client_secret="env:APP_SECRET")
+    made = RotatingCredential(reference, lambda: now)
+    assert made.get_token("s")[0] == ("t", "c", "one")
+    monkeypatch.setenv("APP_SECRET", "two")
+    assert made.get_token("s")[0] == ("t", "c", "one")
+    now = REREAD_SECONDS
+    assert made.get_token("s")[0] == ("t", "c", "two")
+    now += REREAD_SECONDS
+    made.get_token("s")
+    assert len(Fake.made) == 2, "an unchanged secret keeps the credential and its cached tokens"
+    monkeypatch.delenv("APP_SECRET")
+    now += REREAD_SECONDS
+    assert made.get_token("s")[0] == ("t", "c", "two"), "a secret that cannot be read now: the last one"
+
+
+def test_a_secret_that_leads_nowhere_is_told_by_its_reference() -> None:
+    """I2."""
+    with pytest.raises(SecretError, match="env:NOWHERE"):
+        shared_credential("client-secret;tenant=t;client_id=c;client_secret=env:NOWHERE")
+
+
+def test_a_file_that_is_no_certificate_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "app.pem"
+    text = f"client-certificate;tenant=t;client_id=c;certificate_file={path}"
+    with pytest.raises(ConfigError, match="cannot be read"):
+        shared_credential(text)
+    path.write_text("nothing")
+    with pytest.raises(ConfigError, match="no certificate with an RSA private key"):
+        shared_credential(text)
+
+
+def test_a_certificate_makes_a_credential(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(65537, 2048)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "isthmus")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path / "both.pem"
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(certificate.public_bytes(Encoding.PEM) + private)
+    found = shared_credential(f"client-certificate;tenant=t;client_id=c;certificate_file={path}")
+    assert isinstance(found, RotatingCredential)

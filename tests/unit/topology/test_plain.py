@@ -1,0 +1,159 @@
+"""isthmus.topology: namespaces whose entities are plain queues and topics, in the file, in plans and in what verify compares."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from isthmus.errors import ConfigError
+from isthmus.replication.route_spec import route_spec
+from isthmus.topology import NamespaceState, lint, plan, read, routes
+from isthmus.topology.kind import KINDS, NamespaceKind, Shape
+from isthmus.topology.linter import warnings
+from isthmus.topology.plain_planner import wanted_plain
+from isthmus.topology.reader import KIND_SETTING
+from isthmus.topology.route import flows
+from isthmus.topology.setting import Kind, Setting
+from isthmus.topology.state import PlainState
+
+HEAD = """isthmus: 1
+namespaces:
+  ewr: {connection: env:EWR}
+  mq: {kind: plainmq, address: "mq-1:5672"}
+  mq2: {kind: plainmq, address: "mq-2:5672"}
+  hub: {kind: kafka, bootstrap: "k:9092"}
+  sink: {kind: plainsink, address: "http://sink"}
+tasks:
+"""
+
+
+@pytest.fixture(autouse=True)
+def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = Setting(name="address", kind=Kind.TEXT, required=True, description="Where.", example="mq:5672")
+    mq = NamespaceKind(name="plainmq", title="a queue", shape=Shape.QUEUE, settings=(address,), address="address")
+    monkeypatch.setitem(KINDS, "plainmq", mq)
+    monkeypatch.setitem(KINDS, "plainsink", replace(mq, name="plainsink", reads=False))
+    monkeypatch.setattr("isthmus.topology.reader.KIND_SETTING", replace(KIND_SETTING, choices=tuple(KINDS)))
+
+
+def faults(tasks: str) -> list[str]:
+    return [each.message for each in lint(HEAD + tasks)]
+
+
+def test_a_move_from_a_plain_queue_is_claimed_at_service_bus() -> None:
+    federation = read(HEAD + "  t: {pattern: move, queue: orders, source: mq, target: ewr}\n")
+    (route,) = routes(federation)
+    assert (route.is_claimed, route.claim_alias) == (True, "ewr")
+    spec = route_spec(route, federation)
+    assert spec.source.kind == "plainmq"
+    assert spec.source.options["entity"] == "orders"
+    assert spec.source.options["entity_type"] == "queue"
+    assert spec.source.options["address"] == "mq-1:5672"
+    assert wanted_plain(federation) == {"mq": (PlainState(name="orders"),)}
+
+
+def test_between_two_plain_namespaces_there_is_no_claim() -> None:
+    federation = read(HEAD + "  t: {pattern: move, queue: orders, source: mq, target: mq2, target_topic: all}\n")
+    (route,) = routes(federation)
+    assert not route.is_claimed
+    assert route_spec(route, federation).target.options["entity_type"] == "topic"
+    assert wanted_plain(federation) == {
+        "mq": (PlainState(name="orders"),),
+        "mq2": (PlainState(name="all", is_topic=True),),
+    }
+
+
+def test_a_copy_of_a_plain_topic_has_a_subscription_of_its_own() -> None:
+    federation = read(HEAD + "  t: {pattern: copy, topic: flights, source: mq, target: ewr}\n")
+    (route,) = routes(federation)
+    options = route_spec(route, federation).source.options
+    assert (options["entity"], options["entity_type"], options["subscription"]) == ("flights", "topic", "isthmus.t.ewr")
+    assert wanted_plain(federation)["mq"] == (
+        PlainState(name="flights", is_topic=True, subscriptions=("isthmus.t.ewr",)),
+    )
+
+
+def test_a_plan_makes_what_is_missing_and_then_nothing() -> None:
+    """isthmus.topology.plain_planner, I1 and I3."""
+    federation = read(HEAD + "  t: {pattern: copy, topic: flights, source: mq, target: mq2}\n")
+    empty = {alias: NamespaceState(alias=alias, endpoint=alias) for alias in ("mq", "mq2")}
+    made = [(each.alias, each.kind, each.path) for each in plan(federation, empty).changes]
+    assert sorted(made[:2]) == [("mq", "topic", "flights"), ("mq2", "topic", "flights")]
+    assert made[2:] == [("mq", "subscription", "flights/Subscriptions/isthmus.t.mq2")]
+    topic = PlainState(name="flights", is_topic=True)
+    stands = {
+        "mq": replace(empty["mq"], plain=(replace(topic, subscriptions=("isthmus.t.mq2",)),)),
+        "mq2": replace(empty["mq2"], plain=(topic,)),
+    }
+    assert plan(federation, stands).changes == ()
+
+
+def test_what_stands_already_is_told_where_a_subscription_is_new() -> None:
+    federation = read(HEAD + "  t: {pattern: copy, topic: flights, source: mq, target: mq2}\n")
+    topic = PlainState(name="flights", is_topic=True)
+    stands = {alias: NamespaceState(alias=alias, endpoint=alias, plain=(topic,)) for alias in ("mq", "mq2")}
+    found = plan(federation, stands)
+    assert [each.path for each in found.changes] == ["flights/Subscriptions/isthmus.t.mq2"]
+    assert any("published before" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [
+        (
+            "{pattern: all-active, topic: flights, members: [ewr, mq]}",
+            "needs subscriptions with rules: mq is of kind plainmq",
+        ),
+        ("{pattern: move, queue: q, source: sink, target: ewr}", "sink is of kind plainsink, which cannot be a source"),
+        (
+            "{pattern: move, queue: q, source: mq, target: ewr, lock_duration: 10s}",
+            "lock_duration has no meaning at the source, mq",
+        ),
+        (
+            '{pattern: copy, topic: t, source: mq, target: ewr, filter: "a = 1"}',
+            "filter has no meaning at the source, mq",
+        ),
+        (
+            "{pattern: move, queue: q, source: mq, target: mq2, audit: 1d}",
+            "audit has no meaning at the source, mq, mq2",
+        ),
+    ],
+)
+def test_what_a_plain_end_cannot_honour_is_a_fault(task: str, text: str) -> None:
+    """isthmus.topology.pattern.transfer_plain, I1."""
+    assert any(text in each for each in faults(f"  t: {task}\n")), faults(f"  t: {task}\n")
+
+
+def test_two_aliases_of_one_address_are_a_fault() -> None:
+    head = HEAD.replace("mq-2:5672", "mq-1:5672")
+    with pytest.raises(ConfigError, match="namespaces mq and mq2 are the same one"):
+        read(head + "  t: {pattern: move, queue: q, source: mq, target: mq2}\n")
+
+
+def test_a_plain_queue_is_emptied_and_lint_says_so() -> None:
+    found = warnings(HEAD + "  t: {pattern: move, queue: q, source: mq, target: ewr}\n")
+    assert any("empties mq/q" in each.message for each in found)
+
+
+def test_verify_compares_nothing_that_comes_from_a_plain_queue() -> None:
+    federation = read(HEAD + "  t: {pattern: move, queue: q, source: mq, target: ewr}\n")
+    (flow,) = flows(federation.tasks["t"])
+    assert flow.witness.entity == ""
+
+
+def test_a_stream_goes_to_a_plain_queue() -> None:
+    federation = read(HEAD + "  t: {pattern: stream-to-queue, source: hub, stream: s, target: mq, queue: q}\n")
+    (route,) = routes(federation)
+    assert not route.is_claimed
+    assert route_spec(route, federation).target.options["entity"] == "q"
+    assert wanted_plain(federation) == {"mq": (PlainState(name="q"),)}
+
+
+def test_a_plain_queue_goes_to_a_stream_by_a_move() -> None:
+    federation = read(HEAD + "  t: {pattern: move, queue: q, source: mq, target: hub, target_topic: s}\n")
+    (route,) = routes(federation)
+    assert not route.is_claimed
+    assert route_spec(route, federation).target.options["topic"] == "s"
+    found = faults("  t: {pattern: queue-to-stream, queue: q, source: mq, target: hub, stream: s}\n")
+    assert found == ["queue-to-stream needs a namespace with queues and topics as source: mq is of kind plainmq"]
