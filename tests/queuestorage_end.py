@@ -65,7 +65,7 @@ class QueueStorageEnd:
         if side == "source":
             lock = max(VISIBILITY_SECONDS, round(settings.get("lock_seconds", 0)))
             options |= {"visibility_seconds": str(lock), "max_dequeue_count": "1000", "poll_seconds": "0.2"}
-            options |= {"in_flight": "64", "parallel": "4"}
+            options |= {"in_flight": "64", "settling": "4"}
         return options
 
     def proxy(self, entity: str) -> tuple[Proxy, dict[str, str]]:

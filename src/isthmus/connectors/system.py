@@ -26,6 +26,9 @@ Peek = Callable[[int, int], Sequence[bytes]]
 
 SYSTEMS = {
     "kafka": "isthmus.connectors.kafka.system:SYSTEM",
+    "queuestorage": "isthmus.connectors.queuestorage.system:SYSTEM",
+    "http": "isthmus.connectors.http.system:SYSTEM",
+    "eventgrid": "isthmus.connectors.eventgrid.system:SYSTEM",
 }
 
 

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from isthmus.connectors.copier import COPY_SETTINGS, CopyOptions, copy_options
-from isthmus.connectors.listen.option import LISTENER, ListenOptions, listen_options
+from isthmus.connectors.listen.option import ListenOptions, listen_options
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault
+from isthmus.topology.identity import IdentityReference
+from isthmus.topology.kind.eventgrid import EVENT_GRID
 
 __all__ = [
-    "SERVICE",
     "SOURCE",
     "TARGET",
     "PullOptions",
@@ -28,112 +30,19 @@ __all__ = [
     "read_target",
 ]
 
-_REFERENCE = "Reference: `env:NAME`, `file:/path#key` or `keyvault:vault/name`."
 _IGNORED = ("entity_type", "dead_letters", "duplicates")
 
-SERVICE = (
-    Setting(
-        name="endpoint",
-        kind=Kind.TEXT,
-        default="",
-        example="https://flights.westeurope-1.eventgrid.azure.net",
-        description="Of the namespace, or of a custom topic.",
-    ),
-    Setting(
-        name="tier",
-        kind=Kind.CHOICE,
-        choices=("namespace", "topic"),
-        default="namespace",
-        description="What the endpoint is: of a `namespace`, whose topics are entities, or of one custom `topic`.",
-    ),
-    Setting(
-        name="key",
-        kind=Kind.REFERENCE,
-        secret=True,
-        default="",
-        example="env:EVENT_GRID_KEY",
-        description=f"An access key; without, the `identity` is used. {_REFERENCE}",
-    ),
-    Setting(
-        name="identity",
-        kind=Kind.CHOICE,
-        choices=("default",),
-        default="default",
-        description="Without `key`: who sends and receives. `default`: azure-identity's DefaultAzureCredential.",
-    ),
-    Setting(
-        name="schema",
-        kind=Kind.CHOICE,
-        choices=("cloudevents", "eventgrid"),
-        default="cloudevents",
-        description="What a message becomes. Namespaces take CloudEvents only.",
-    ),
-    Setting(
-        name="delivery",
-        kind=Kind.CHOICE,
-        choices=("pull", "push"),
-        default="pull",
-        description="How a source gets its events: it pulls them from a subscription of a namespace, or they are pushed to its listener.",
-    ),
-    Setting(
-        name="lock_seconds",
-        kind=Kind.INTEGER,
-        default=60,
-        minimum=2,
-        maximum=300,
-        description="With pull: how long the subscription locks an event that was received (its receiveLockDuration).",
-    ),
-    Setting(
-        name="rejects",
-        kind=Kind.BOOLEAN,
-        default=False,
-        description="With pull: whether the subscription has a dead-letter destination, so that an event can be set aside by rejecting it. "
-        "Without one Event Grid would drop it; then the route stops instead.",
-    ),
-    Setting(
-        name="in_flight",
-        kind=Kind.INTEGER,
-        default=5000,
-        minimum=1,
-        maximum=100_000,
-        description="With pull: events that are locked for this reader at once.",
-    ),
-    Setting(
-        name="parallel",
-        kind=Kind.INTEGER,
-        default=1,
-        minimum=1,
-        maximum=64,
-        description="Requests that publish at a time. With more than one, events do not keep their order.",
-    ),
-    Setting(
-        name="timeout_seconds",
-        kind=Kind.NUMBER,
-        default=30.0,
-        minimum=1,
-        maximum=300,
-        description="How long one request may take.",
-    ),
-    Setting(
-        name="ca_file",
-        kind=Kind.PATH,
-        default="",
-        example="grid/ca.pem",
-        description="Certificates to trust instead of the system's.",
-    ),
-)
 _ENTITY = Setting(name="entity", kind=Kind.TEXT, required=True, example="flights", description="The topic.")
 _SUBSCRIPTION = Setting(
     name="subscription", kind=Kind.TEXT, default="", example="isthmus", description="With pull: the event subscription."
 )
-_LISTENER = tuple(setting for setting in LISTENER if setting.name != "identity")
-SOURCE = Spec("eventgrid source", "Options of an Event Grid source.", (*SERVICE, *_LISTENER, _ENTITY, _SUBSCRIPTION))
-TARGET = Spec("eventgrid target", "Options of an Event Grid target.", (*SERVICE, _ENTITY, *COPY_SETTINGS))
+SOURCE = Spec("eventgrid source", "Options of an Event Grid source.", (*EVENT_GRID.settings, _ENTITY, _SUBSCRIPTION))
+TARGET = Spec("eventgrid target", "Options of an Event Grid target.", (*EVENT_GRID.settings, _ENTITY, *COPY_SETTINGS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """How the service is reached; see `SERVICE`."""
+    """How the service is reached; see `isthmus.topology.kind.eventgrid`."""
 
     endpoint: str
     tier: str
@@ -194,8 +103,7 @@ def read_target(options: Mapping[str, str]) -> TargetOptions:
     Raises:
         ConfigError: an option is of no use.
     """
-    listener = tuple(setting.name for setting in _LISTENER)
-    values = parse_options(TARGET, options, ignore=(*_IGNORED, "subscription", *listener))
+    values = parse_options(TARGET, options, ignore=(*_IGNORED, "subscription"))
     faults = []
     if not values["endpoint"]:
         faults.append(Fault("eventgrid target needs endpoint", "write endpoint: https://…"))
@@ -208,14 +116,12 @@ def read_target(options: Mapping[str, str]) -> TargetOptions:
     return TargetOptions(service=service, copying=copy_options(values), **{name: values[name] for name in names})
 
 
-def _service(values: Mapping[str, object]) -> ServiceOptions:
-    timeout = values["timeout_seconds"]
-    assert isinstance(timeout, int | float)
+def _service(values: Mapping[str, Any]) -> ServiceOptions:
     return ServiceOptions(
         endpoint=str(values["endpoint"]),
         tier=str(values["tier"]),
         key=str(values["key"] or ""),
-        identity=str(values["identity"]),
-        timeout_seconds=float(timeout),
+        identity=str(IdentityReference.of(values)),
+        timeout_seconds=values["timeout_seconds"],
         ca_file=str(values["ca_file"] or ""),
     )

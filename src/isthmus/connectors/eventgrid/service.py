@@ -18,14 +18,16 @@ from urllib.parse import quote
 
 from isthmus.connectors.eventgrid.option import ServiceOptions
 from isthmus.connectors.http.client import Answer, HttpClient
+from isthmus.connectors.identity import TokenSource, shared_credential
 from isthmus.connectors.secret import Secret, resolve
-from isthmus.extra import require
 
 __all__ = ["API_VERSION", "EventGrid"]
 
 API_VERSION = "2024-06-01"
 TOPIC_API_VERSION = "2018-01-01"
 SCOPE = "https://eventgrid.azure.net/.default"
+# A receive gives 100 events of 1 MiB at most.
+_ANSWER_BYTES = 128 << 20
 # A token is asked for again so long before it ends.
 _EARLY_SECONDS = 300.0
 
@@ -44,15 +46,14 @@ class EventGrid:
     def __init__(self, options: ServiceOptions) -> None:
         self._options = options
         self._key: Secret | None = resolve(options.key) if options.key else None
-        self._credential: Any = None
+        self._credential: TokenSource | None = None
         self._token = ""
         self._token_until = 0.0
         if self._key is None:
-            require("azure", "an identity for Event Grid")
-            from azure.identity import DefaultAzureCredential  # an SDK is loaded only where it is used
-
-            self._credential = DefaultAzureCredential()
-        self._http = HttpClient(options.endpoint, options.timeout_seconds, ca_file=options.ca_file)
+            self._credential = shared_credential(options.identity)
+        self._http = HttpClient(
+            options.endpoint, options.timeout_seconds, ca_file=options.ca_file, answer_bytes=_ANSWER_BYTES
+        )
 
     @property
     def identity(self) -> str:
@@ -103,6 +104,7 @@ class EventGrid:
             if self._options.tier == "topic":
                 return {"aeg-sas-key": self._key.reveal()}
             return {"authorization": f"SharedAccessKey {self._key.reveal()}"}
+        assert self._credential is not None
         now = time.time()
         if now >= self._token_until - _EARLY_SECONDS:
             from azure.core.exceptions import AzureError

@@ -51,14 +51,23 @@ class HttpClient:
         ca_file: certificates to trust instead of the system's; empty: the system's.
         certificate_file: this client's; empty: none.
         key_file: its key.
+        answer_bytes: what is read of an answer at most.
 
     Raises:
         InvalidArgumentError: the address is none.
     """
 
     def __init__(
-        self, url: str, timeout_seconds: float, *, ca_file: str = "", certificate_file: str = "", key_file: str = ""
+        self,
+        url: str,
+        timeout_seconds: float,
+        *,
+        ca_file: str = "",
+        certificate_file: str = "",
+        key_file: str = "",
+        answer_bytes: int = ANSWER_BYTES,
     ) -> None:
+        self._answer_bytes = answer_bytes
         try:
             parts = urlsplit(url)
             self._port = parts.port
@@ -97,8 +106,8 @@ class HttpClient:
         try:
             connection.request(method, self._path + path, body=body, headers=dict(headers))
             found = connection.getresponse()
-            content = found.read(ANSWER_BYTES + 1)
-            if len(content) > ANSWER_BYTES or found.will_close:
+            content = found.read(self._answer_bytes + 1)
+            if len(content) > self._answer_bytes or found.will_close:
                 self._drop()
             told = {name.lower(): value for name, value in found.getheaders()}
             return Answer(found.status, found.reason, told, content)

@@ -11,98 +11,23 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from isthmus.connectors.copier import COPY_SETTINGS, CopyOptions, copy_options
-from isthmus.connectors.listen.option import LISTENER, ListenOptions, listen_options
+from isthmus.connectors.listen.option import ListenOptions, listen_options
 from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
 from isthmus.errors import ConfigError, Fault
+from isthmus.topology.kind.http import HTTP
 
-__all__ = ["ENTITY_OPTIONS", "SERVER", "SOURCE", "TARGET", "TargetOptions", "read_source", "read_target"]
+__all__ = ["ENTITY_OPTIONS", "SOURCE", "TARGET", "TargetOptions", "read_source", "read_target"]
 
-_REFERENCE = "Reference: `env:NAME`, `file:/path#key` or `keyvault:vault/name`."
 # What routes tell of an entity, and an address does not need.
 ENTITY_OPTIONS = ("entity_type", "subscription", "dead_letters", "duplicates")
 
-SERVER = (
-    Setting(
-        name="url",
-        kind=Kind.TEXT,
-        default="",
-        example="https://api.example.com/hooks",
-        description="Where messages are posted to: this address and the entity's name as path.",
-    ),
-    Setting(
-        name="auth",
-        kind=Kind.CHOICE,
-        choices=("none", "bearer", "hmac"),
-        default="none",
-        description="How requests prove where they come from: not, by a `bearer` token, or by an `hmac` signature.",
-    ),
-    Setting(
-        name="secret",
-        kind=Kind.REFERENCE,
-        secret=True,
-        default="",
-        example="env:HOOK_SECRET",
-        description=f"The token, or the key of the signature. {_REFERENCE}",
-    ),
-    Setting(
-        name="signature",
-        kind=Kind.CHOICE,
-        choices=("standard", "sha256"),
-        default="standard",
-        description="With hmac: `standard`, the headers of Standard Webhooks, or `sha256`, the header X-Hub-Signature-256.",
-    ),
-    Setting(
-        name="mode",
-        kind=Kind.CHOICE,
-        choices=("structured", "binary", "body"),
-        default="structured",
-        description="What a message becomes: a CloudEvent in `structured` or `binary` mode, or its `body` with its properties as headers.",
-    ),
-    Setting(
-        name="parallel",
-        kind=Kind.INTEGER,
-        default=1,
-        minimum=1,
-        maximum=64,
-        description="Requests at a time. With more than one, messages do not keep their order.",
-    ),
-    Setting(
-        name="timeout_seconds",
-        kind=Kind.NUMBER,
-        default=30.0,
-        minimum=0.1,
-        maximum=600,
-        description="How long one request may take; then nobody knows what became of it, and it is made again with the same id.",
-    ),
-    Setting(
-        name="ca_file",
-        kind=Kind.PATH,
-        default="",
-        example="hook/ca.pem",
-        description="Certificates to trust instead of the system's.",
-    ),
-    Setting(
-        name="client_certificate_file",
-        kind=Kind.PATH,
-        default="",
-        example="hook/client.pem",
-        description="With mutual TLS: this client's certificate, PEM.",
-    ),
-    Setting(
-        name="client_key_file",
-        kind=Kind.PATH,
-        default="",
-        example="hook/client-key.pem",
-        description="With mutual TLS: its private key, PEM.",
-    ),
-)
 _ENTITY = Setting(name="entity", kind=Kind.TEXT, required=True, example="flights", description="Path of the address.")
-TARGET = Spec("http target", "Options of an HTTP target.", (*SERVER, _ENTITY, *COPY_SETTINGS))
-SOURCE = Spec("http source", "Options of an HTTP listener.", (*LISTENER, _ENTITY))
+TARGET = Spec("http target", "Options of an HTTP target.", (*HTTP.settings, _ENTITY, *COPY_SETTINGS))
+SOURCE = Spec("http source", "Options of an HTTP listener.", (*HTTP.settings, _ENTITY))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +59,12 @@ def read_target(options: Mapping[str, str]) -> TargetOptions:
     Raises:
         ConfigError: an option is of no use.
     """
-    names = [setting.name for setting in LISTENER if setting.name not in {each.name for each in SERVER}]
-    values = parse_options(TARGET, options, ignore=(*ENTITY_OPTIONS, *names))
+    values = parse_options(TARGET, options, ignore=ENTITY_OPTIONS)
     values = {name: str(value) if name.endswith(("_file", "secret")) else value for name, value in values.items()}
-    made = TargetOptions(copying=copy_options(values), **values)
+    copying = copy_options(values)
+    made = TargetOptions(
+        copying=copying, **{each.name: values[each.name] for each in fields(TargetOptions) if each.name in values}
+    )
     faults = []
     if not made.url:
         faults.append(Fault("http target needs url", "write url: https://host/path"))
@@ -156,8 +83,7 @@ def read_source(options: Mapping[str, str]) -> ListenOptions:
     Raises:
         ConfigError: an option is of no use.
     """
-    names = [setting.name for setting in SERVER if setting.name not in {each.name for each in LISTENER}]
-    values: dict[str, Any] = parse_options(SOURCE, options, ignore=(*ENTITY_OPTIONS, *names))
+    values: dict[str, Any] = parse_options(SOURCE, options, ignore=ENTITY_OPTIONS)
     return listen_options("http source", values)
 
 

@@ -9,86 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isthmus.connectors.spec import Kind, Setting
 from isthmus.errors import ConfigError, Fault
 
-__all__ = ["LISTENER", "ListenOptions", "listen_options"]
-
-_REFERENCE = "Reference: `env:NAME`, `file:/path#key` or `keyvault:vault/name`."
-
-LISTENER = (
-    Setting(
-        name="listen",
-        kind=Kind.TEXT,
-        default="",
-        example="0.0.0.0:8443",
-        description="Where the listener listens: address and port. Events are posted to the path that the entity's name is.",
-    ),
-    Setting(
-        name="spool",
-        kind=Kind.PATH,
-        default="",
-        example="/var/lib/isthmus/hooks",
-        description="Folder, on a disk of the machine that listens: a request is answered once its events are there. One folder for each "
-        "listener.",
-    ),
-    Setting(
-        name="auth",
-        kind=Kind.CHOICE,
-        choices=("none", "bearer", "hmac"),
-        default="none",
-        description="How requests have to prove where they come from: not, by a `bearer` token, or by an `hmac` signature.",
-    ),
-    Setting(
-        name="secret",
-        kind=Kind.REFERENCE,
-        secret=True,
-        default="",
-        example="env:HOOK_SECRET",
-        description=f"The token, or the key of the signature. {_REFERENCE}",
-    ),
-    Setting(
-        name="signature",
-        kind=Kind.CHOICE,
-        choices=("standard", "sha256"),
-        default="standard",
-        description="With hmac: `standard`, the headers of Standard Webhooks, or `sha256`, the header X-Hub-Signature-256.",
-    ),
-    Setting(
-        name="certificate_file",
-        kind=Kind.PATH,
-        default="",
-        example="hook/server.pem",
-        description="The listener's certificate and those that prove it, PEM; without, it listens without TLS.",
-    ),
-    Setting(
-        name="key_file",
-        kind=Kind.PATH,
-        default="",
-        example="hook/server-key.pem",
-        description="The certificate's private key, PEM; empty: it stands in `certificate_file`.",
-    ),
-    Setting(
-        name="max_body_bytes",
-        kind=Kind.INTEGER,
-        default=1 << 20,
-        minimum=1,
-        maximum=256 << 20,
-        description="The largest body of a request that is taken; a larger one is answered 413.",
-    ),
-    Setting(
-        name="spool_bytes",
-        kind=Kind.INTEGER,
-        default=1 << 30,
-        minimum=4096,
-        description="How much the folder may hold; then requests are answered 503 with Retry-After.",
-    ),
-)
+__all__ = ["ListenOptions", "listen_options"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenOptions:
-    """A listener; see `LISTENER`."""
+    """A listener; see `isthmus.topology.kind.listener`."""
 
     host: str
     port: int

@@ -23,10 +23,10 @@ from requests.adapters import HTTPAdapter
 from requests.utils import get_environ_proxies
 
 from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.identity import shared_credential
 from isthmus.connectors.queuestorage.option import AccountOptions
 from isthmus.connectors.secret import resolve, scrub
 from isthmus.errors import IsthmusError
-from isthmus.extra import require
 
 __all__ = ["ServerClock", "code_of", "identity_of", "is_gone", "open_queue", "refusal_of", "text_of"]
 
@@ -66,11 +66,10 @@ def open_queue(account: AccountOptions, queue: str, timeout_seconds: float, conn
             return QueueClient.from_connection_string(text, queue, transport=transport, **settings)
         except ValueError:
             raise IsthmusError(f"{account.connection}: no connection string of a storage account") from None
-    require("azure", "identity: default")
-    from azure.identity import DefaultAzureCredential  # an SDK is loaded only where it is used
-
     transport = _transport(account.account_url, connections)
-    return QueueClient(account.account_url, queue, credential=DefaultAzureCredential(), transport=transport, **settings)
+    return QueueClient(
+        account.account_url, queue, credential=shared_credential(account.identity), transport=transport, **settings
+    )
 
 
 def _transport(endpoint: str, connections: int) -> RequestsTransport:

@@ -37,7 +37,7 @@ class QueueStorageSources(EndPool):
             self,
             key,
             QueuePuller(read),
-            parallel=read.parallel,
+            parallel=read.settling,
             most=read.in_flight,
             pause_seconds=read.poll_seconds,
             only_present=only_present,

@@ -74,7 +74,7 @@ class QueuePuller:
         """
         self.close()
         options = self._options
-        connections = options.parallel + 2
+        connections = options.settling + 2
         try:
             self._client = open_queue(options.account, options.entity, options.timeout_seconds, connections)
             self._poison = open_queue(options.account, options.poison_queue, options.timeout_seconds, connections)

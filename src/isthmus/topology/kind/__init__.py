@@ -7,15 +7,21 @@ A new kind is one module with a `NamespaceKind`, one line in `KINDS`, its connec
 from __future__ import annotations
 
 from isthmus.topology.kind.base import NamespaceKind, Shape
+from isthmus.topology.kind.eventgrid import EVENT_GRID
+from isthmus.topology.kind.http import HTTP
 from isthmus.topology.kind.kafka import KAFKA
+from isthmus.topology.kind.queuestorage import QUEUE_STORAGE
 from isthmus.topology.kind.servicebus import SERVICE_BUS
 
-__all__ = ["KAFKA", "KINDS", "SERVICE_BUS", "NamespaceKind", "Shape"]
+__all__ = ["EVENT_GRID", "HTTP", "KAFKA", "KINDS", "QUEUE_STORAGE", "SERVICE_BUS", "NamespaceKind", "Shape"]
 
 KINDS: dict[str, NamespaceKind] = {
     kind.name: kind
     for kind in (
         SERVICE_BUS,
         KAFKA,
+        QUEUE_STORAGE,
+        HTTP,
+        EVENT_GRID,
     )
 }
