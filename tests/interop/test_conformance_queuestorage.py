@@ -1,10 +1,14 @@
-"""The conformance scenarios of Queue Storage, on a real Azurite."""
+"""The conformance scenarios of Queue Storage, on a real Azurite.
+
+Each message takes several requests, so that all scenarios take minutes: those of `ALWAYS` run with all tests, the others with --soak.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +18,18 @@ from isthmus.testing.bridge.system_pair import SystemEnd
 from queuestorage_end import QueueStorageEnd
 
 PAIRS = pairs_of("queuestorage")
+ALWAYS = {
+    "empty_messages",
+    "a_message_that_is_too_large_for_the_target",
+    "locks_are_kept_while_the_target_says_nothing",
+    "only_present_of_an_empty_source_ends",
+    "reader_killed_after_a_settlement",
+    "sink_killed_after_a_store",
+    "source_lost_after_a_settlement",
+    "target_lost_after_it_stored",
+    "the_server_of_the_source_is_killed",
+    "the_server_of_the_target_is_killed",
+}
 
 
 @contextmanager
@@ -25,7 +41,13 @@ def queuestorage_end(folder: Path) -> Iterator[SystemEnd]:
 suite = make_suite({"servicebus": servicebus_end, "queuestorage": queuestorage_end})
 
 
-@pytest.mark.parametrize(CASE, cases(PAIRS))
+def _cases() -> Iterator[Any]:
+    for each in cases(PAIRS):
+        marks = [*each.marks, *([] if each.values[2] in ALWAYS else [pytest.mark.soak])]
+        yield pytest.param(*each.values, id=each.id, marks=marks)
+
+
+@pytest.mark.parametrize(CASE, list(_cases()))
 def test_scenario(suite: Suite, source: str, target: str, name: str) -> None:
     suite.result((source, target, name))
 
