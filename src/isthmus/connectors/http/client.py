@@ -128,6 +128,8 @@ class HttpClient:
             if sock is not None:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):
+                connection.close()  # what is being read ends by the shutdown
 
     def _connection(self) -> http.client.HTTPConnection:
         """This thread's connection, open."""
@@ -152,6 +154,11 @@ class HttpClient:
         made.connect()
         if made.sock is not None:
             made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._lock:
+            is_closed = self._is_closed
+        if is_closed:
+            made.close()
+            raise OSError("the client is closed")
         return made
 
     def _drop(self) -> None:
