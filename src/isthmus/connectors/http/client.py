@@ -154,12 +154,14 @@ class HttpClient:
         made.connect()
         if made.sock is not None:
             made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with self._lock:
-            is_closed = self._is_closed
-        if is_closed:
+        if self._has_ended():
             made.close()
             raise OSError("the client is closed")
         return made
+
+    def _has_ended(self) -> bool:
+        with self._lock:
+            return self._is_closed
 
     def _drop(self) -> None:
         with self._lock:
