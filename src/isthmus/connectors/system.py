@@ -30,6 +30,9 @@ SYSTEMS = {
     "kafka": "isthmus.connectors.kafka.system:SYSTEM",
     "rabbitmq": "isthmus.connectors.rabbitmq.system:SYSTEM",
     "amqp": "isthmus.connectors.amqp.system:SYSTEM",
+    "queuestorage": "isthmus.connectors.queuestorage.system:SYSTEM",
+    "http": "isthmus.connectors.http.system:SYSTEM",
+    "eventgrid": "isthmus.connectors.eventgrid.system:SYSTEM",
 }
 
 

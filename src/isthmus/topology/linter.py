@@ -15,8 +15,8 @@ from isthmus.topology.canary import check_canaries
 from isthmus.topology.document import Document
 from isthmus.topology.edge import cycle_faults
 from isthmus.topology.forwarding import hop_faults
-from isthmus.topology.mailbox import check_full
 from isthmus.topology.kind import KINDS
+from isthmus.topology.mailbox import check_full
 from isthmus.topology.model import Federation, NamespaceRef, Task
 from isthmus.topology.pattern import LOG_PATTERNS, PATTERNS, PLAIN_PATTERNS, TAKE_LOGS
 from isthmus.topology.planning.wanted import contradictions

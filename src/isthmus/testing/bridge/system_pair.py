@@ -41,6 +41,7 @@ class SystemEnd(Protocol):
         too_large: how many bytes of a body its targets refuse that were made with `limits_size`.
         lanes: order is kept within each of so many lanes, as a source.
         lock_seconds: the shortest time that a lock lasts.
+        wait_seconds: how long a scenario waits for something at most.
     """
 
     kind: str
@@ -49,6 +50,7 @@ class SystemEnd(Protocol):
     too_large: int
     lanes: int
     lock_seconds: float
+    wait_seconds: float
 
     def make(self, entity: str, side: str, settings: Mapping[str, Any]) -> dict[str, str]:
         """Makes an entity; the options of a `source` or a `target` there, without the server's address, and unlike those of any other
@@ -114,7 +116,6 @@ class SystemPair:
         prefix: of the names of its entities.
     """
 
-    wait_seconds = 40.0
     look_seconds = 0.03
 
     def __init__(self, source: SystemEnd, target: SystemEnd, prefix: str) -> None:
@@ -122,6 +123,7 @@ class SystemPair:
         self.abilities = source.source_abilities | target.target_abilities | {Ability.STEPS}
         self.too_large = target.too_large
         self.lock_seconds = source.lock_seconds
+        self.wait_seconds = max(source.wait_seconds, target.wait_seconds)
         self._ends = {"source": source, "target": target}
         self._prefix = prefix
         self._states: dict[str, _EntityState] = {}

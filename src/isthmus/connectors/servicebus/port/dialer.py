@@ -27,7 +27,6 @@ THREADS = 4
 OPEN_SECONDS = 10.0
 
 
-
 class _Client(Protocol):
     def abandon(self) -> None: ...
 

@@ -1,0 +1,123 @@
+"""The copies of messages for a target that bears no AMQP: provenance, mark and policy.
+
+What it is: the options that every such target has, and the making of copies from them. What it is not: the form in which a target stores
+a copy (`wrap`).
+
+Invariants:
+    I1. Without origin, target and policy a copy is its original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.port import Copies
+from isthmus.connectors.servicebus.message_rewriter import Mark, MessageRewriter
+from isthmus.connectors.spec import Kind, Setting
+from isthmus.message.copy_policy import CopyPolicy
+
+__all__ = ["COPY_SETTINGS", "Copier", "CopyOptions", "copy_options"]
+
+COPY_SETTINGS = (
+    Setting(
+        name="origin",
+        kind=Kind.TEXT,
+        default="",
+        description="Alias/entity to record as a hop of provenance; empty: record none.",
+    ),
+    Setting(
+        name="target",
+        kind=Kind.TEXT,
+        default="",
+        description="Alias of the target, to hold back messages that have been there; empty: do not look.",
+    ),
+    Setting(
+        name="hop_budget", kind=Kind.INTEGER, default=8, minimum=1, description="How many hops a message may make."
+    ),
+    Setting(
+        name="mark",
+        kind=Kind.TEXT,
+        default="",
+        description="With origin: property that every copy is marked with; empty: none.",
+    ),
+    Setting(
+        name="mark_value",
+        kind=Kind.CHOICE,
+        choices=("message-id", "number"),
+        default="message-id",
+        description="What the mark holds: `message-id` (the copy's MessageId) or `number` (1).",
+    ),
+    Setting(
+        name="trusts_provenance",
+        kind=Kind.BOOLEAN,
+        default=False,
+        description="Whether provenance counts though a step of the route has changed the message that it was made for.",
+    ),
+    Setting(
+        name="policy",
+        kind=Kind.TEXT,
+        default="",
+        description="What copies differ in from their originals, as a task of a federation file says it (JSON of a copy policy); "
+        "empty: in nothing but mark, provenance and what is left of TimeToLive.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyOptions:
+    """How copies are made; see `COPY_SETTINGS`."""
+
+    origin: str
+    target: str
+    hop_budget: int
+    mark: str
+    mark_value: str
+    trusts_provenance: bool
+    policy: str
+
+
+def copy_options(values: dict[str, Any]) -> CopyOptions:
+    """Takes the settings of copies out of what was read."""
+    return CopyOptions(**{setting.name: values.pop(setting.name) for setting in COPY_SETTINGS})
+
+
+class Copier:
+    """Makes copies.
+
+    Args:
+        options: how.
+        entity: of the target.
+        origin_identity: of the namespace that the messages come from; empty where it is not known.
+        target_identity: of the target's system.
+    """
+
+    def __init__(self, options: CopyOptions, entity: str, origin_identity: str, target_identity: str) -> None:
+        self._rewriter: MessageRewriter | None = None
+        if options.origin or options.target or options.policy:
+            self._rewriter = MessageRewriter(
+                options.origin,
+                options.target,
+                options.hop_budget,
+                origin_namespace=origin_identity if options.origin else "",
+                target_namespace=target_identity,
+                entity=entity,
+                mark=Mark(options.mark, is_number=options.mark_value == "number") if options.mark else None,
+                trusts=options.trusts_provenance,
+                policy=CopyPolicy.from_text(options.policy),
+            )
+
+    def copies(self, data: bytes, offsets: Sequence[int], now_ms: int) -> Copies:
+        """As `isthmus.bridge.port.Target.copies`."""
+        if self._rewriter is None:
+            return Copies([data[offsets[at] : offsets[at + 1]] for at in range(len(offsets) - 1)])
+        if len(offsets) < 2:
+            return Copies(())
+        copies, held = self._rewriter.copy_all(data, list(offsets), now_ms)
+        if not held:
+            return Copies(copies)
+        disposed = [(each.row, Disposition(each.disposition, each.reason, each.description)) for each in held]
+        gone = {each.row for each in held}
+        return Copies(copies, disposed, [row for row in range(len(offsets) - 1) if row not in gone])

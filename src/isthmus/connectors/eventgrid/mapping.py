@@ -1,0 +1,104 @@
+"""Messages as events of Event Grid, and back.
+
+What it is: the mapping both ways, pure. Specification: Microsoft Learn, "Azure Event Grid event schema" and "CloudEvents v1.0 schema with
+Azure Event Grid".
+
+Invariants:
+    I1. The way back makes the same message of an event that was made of one.
+    I2. An event of somebody else becomes a message whose body is that event.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from isthmus.amqp import section
+from isthmus.connectors.http.mapping import to_messages as http_messages
+from isthmus.connectors.wrap import cloud_event_message, envelope
+
+__all__ = ["CONTENT_TYPES", "LIMIT_BYTES", "event_of", "message_of", "name_of", "time_ms_of", "to_messages"]
+
+# Of one event, and of one request.
+LIMIT_BYTES = 1 << 20
+CONTENT_TYPES = {
+    "cloudevents": "application/cloudevents-batch+json; charset=utf-8",
+    "eventgrid": "application/json; charset=utf-8",
+}
+_TYPE = "isthmus.message"
+
+
+def event_of(message: bytes, schema: str, source: str, now: datetime) -> bytes:
+    """The event of a message, as JSON.
+
+    Raises:
+        CodecError: it is no message.
+    """
+    if schema == "cloudevents":
+        return cloud_event_message.to_json(message, source)
+    attributes = cloud_event_message.attributes_of(message, source)
+    event = {
+        "id": attributes["id"],
+        "subject": attributes.get("subject") or source or "isthmus",
+        "eventType": _TYPE if attributes["type"] == cloud_event_message.TYPE else attributes["type"],
+        "eventTime": attributes.get("time")
+        or now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "dataVersion": "1.0",
+        "data": json.loads(envelope.wrap(message)),
+    }
+    return json.dumps(event, separators=(",", ":")).encode()
+
+
+def message_of(event: object) -> bytes:
+    """The message of an event.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(event, dict):
+        raise ValueError("an event is a JSON object")  # noqa: TRY004 - what was sent is wrong, not the caller
+    if cloud_event_message.is_event(event):
+        return cloud_event_message.from_event(event)
+    if not isinstance(event.get("id"), str) or "eventType" not in event:
+        raise ValueError("neither a CloudEvent nor an event of Event Grid")
+    data = event.get("data")
+    if isinstance(data, dict) and envelope.FIELD in data:
+        opened = envelope.unwrap(json.dumps(data).encode())
+        if opened is not None:
+            return opened
+    body = json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass")
+    return section.encode_message(
+        body, properties={"message_id": event["id"][:128], "content_type": "application/json"}
+    )
+
+
+def to_messages(headers: Mapping[str, str], body: bytes) -> list[bytes]:
+    """The messages of a request that Event Grid pushes; names of headers are in lower case.
+
+    Raises:
+        ValueError: it holds no events.
+    """
+    media = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != "application/json" or any(name.startswith("ce-") for name in headers):
+        return http_messages(headers, body)
+    try:
+        events = json.loads(body)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deep") from None
+    return [message_of(event) for event in (events if isinstance(events, list) else [events])]
+
+
+def name_of(event: Mapping[str, Any]) -> str:
+    """Which event it is."""
+    return f"{event.get('source', event.get('topic', ''))}/{event.get('id', '')}"
+
+
+def time_ms_of(event: Mapping[str, Any]) -> int:
+    """When it happened, by its own word; 0 where it does not say."""
+    text = event.get("time") or event.get("eventTime")
+    try:
+        return max(0, round(datetime.fromisoformat(str(text)).timestamp() * 1000))
+    except (ValueError, OverflowError):
+        return 0

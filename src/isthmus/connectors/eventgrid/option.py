@@ -1,0 +1,127 @@
+"""The options of an Event Grid source and target.
+
+What it is: what a read and a write take, each declared once, and the reading of it. What it is not: a client.
+
+Invariants:
+    I1. Every option that is unknown or malformed is refused by name before anything connects, all at once.
+    I2. No option holds a secret: references are resolved by the process that connects, each time that it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from isthmus.connectors.copier import COPY_SETTINGS, CopyOptions, copy_options
+from isthmus.connectors.listen.option import ListenOptions, listen_options
+from isthmus.connectors.spec import Kind, Setting, Spec, parse_options
+from isthmus.errors import ConfigError, Fault
+from isthmus.topology.identity import IdentityReference
+from isthmus.topology.kind.eventgrid import EVENT_GRID
+
+__all__ = [
+    "SOURCE",
+    "TARGET",
+    "PullOptions",
+    "ServiceOptions",
+    "TargetOptions",
+    "read_source",
+    "read_target",
+]
+
+_IGNORED = ("entity_type", "dead_letters", "duplicates")
+
+_ENTITY = Setting(name="entity", kind=Kind.TEXT, required=True, example="flights", description="The topic.")
+_SUBSCRIPTION = Setting(
+    name="subscription", kind=Kind.TEXT, default="", example="isthmus", description="With pull: the event subscription."
+)
+SOURCE = Spec("eventgrid source", "Options of an Event Grid source.", (*EVENT_GRID.settings, _ENTITY, _SUBSCRIPTION))
+TARGET = Spec("eventgrid target", "Options of an Event Grid target.", (*EVENT_GRID.settings, _ENTITY, *COPY_SETTINGS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """How the service is reached; see `isthmus.topology.kind.eventgrid`."""
+
+    endpoint: str
+    tier: str
+    key: str
+    identity: str
+    timeout_seconds: float
+    ca_file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullOptions:
+    """A subscription that a route reads."""
+
+    service: ServiceOptions
+    entity: str
+    subscription: str
+    lock_seconds: int
+    rejects: bool
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOptions:
+    """A topic that a route writes; see `TARGET`."""
+
+    service: ServiceOptions
+    entity: str
+    schema: str
+    parallel: int
+    copying: CopyOptions
+
+
+def read_source(options: Mapping[str, str]) -> PullOptions | ListenOptions:
+    """The options of a source: of a subscription, or of a listener.
+
+    Raises:
+        ConfigError: an option is of no use.
+    """
+    values = parse_options(SOURCE, options, ignore=_IGNORED)
+    if values["delivery"] == "push":
+        return listen_options("eventgrid source", values)
+    faults = []
+    if not values["endpoint"]:
+        faults.append(Fault("eventgrid source needs endpoint", "write endpoint: https://…, or delivery: push"))
+    if not values["subscription"]:
+        faults.append(Fault("eventgrid source needs subscription", "write the event subscription, or delivery: push"))
+    if values["tier"] != "namespace":
+        faults.append(Fault("eventgrid source: a custom topic has no pull delivery", "write delivery: push"))
+    if faults:
+        raise ConfigError(faults)
+    names = ("entity", "subscription", "lock_seconds", "rejects", "in_flight")
+    return PullOptions(service=_service(values), **{name: values[name] for name in names})
+
+
+def read_target(options: Mapping[str, str]) -> TargetOptions:
+    """The options of a target.
+
+    Raises:
+        ConfigError: an option is of no use.
+    """
+    values = parse_options(TARGET, options, ignore=(*_IGNORED, "subscription"))
+    faults = []
+    if not values["endpoint"]:
+        faults.append(Fault("eventgrid target needs endpoint", "write endpoint: https://…"))
+    if values["tier"] == "namespace" and values["schema"] != "cloudevents":
+        faults.append(Fault("eventgrid target: a namespace takes CloudEvents only", "write schema: cloudevents"))
+    if faults:
+        raise ConfigError(faults)
+    names = ("entity", "schema", "parallel")
+    service = _service(values)
+    return TargetOptions(service=service, copying=copy_options(values), **{name: values[name] for name in names})
+
+
+def _service(values: Mapping[str, Any]) -> ServiceOptions:
+    return ServiceOptions(
+        endpoint=str(values["endpoint"]),
+        tier=str(values["tier"]),
+        key=str(values["key"] or ""),
+        identity=str(IdentityReference.of(values)),
+        timeout_seconds=values["timeout_seconds"],
+        ca_file=str(values["ca_file"] or ""),
+    )

@@ -1,0 +1,178 @@
+"""A subscription of an Event Grid namespace as a source: the requests of `isthmus.connectors.pull`.
+
+What it is: receiving, acknowledging, releasing, renewing and rejecting. What it is not: when (`pull.held`), or push delivery
+(`isthmus.connectors.listen`). Specification: Microsoft Learn, "Azure Event Grid data plane REST API" (2024-06-01): Receive Cloud Events,
+Acknowledge, Release, Reject, Renew Cloud Event Locks.
+
+Invariants:
+    I1. An event is rejected only where the options say that the subscription keeps what is rejected.
+    I2. A lock token that the service does not take is told as gone, never as an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from isthmus.amqp import section
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.connectors.eventgrid.mapping import message_of, name_of, time_ms_of
+from isthmus.connectors.eventgrid.option import PullOptions
+from isthmus.connectors.eventgrid.service import EventGrid
+from isthmus.connectors.http.client import Answer
+from isthmus.connectors.pull.puller import Lease, Pulled, PullError
+from isthmus.connectors.secret import scrub
+from isthmus.connectors.wrap.arrival import annotated
+from isthmus.errors import IsthmusError
+
+__all__ = ["EventGridPuller"]
+
+BATCH = 100
+# The service waits so long for an event: at least 10 s, by its contract.
+WAIT_SECONDS = 10
+_FATAL = frozenset({400, 401, 403, 404, 405, 410})
+_HINTS = {
+    401: "check key, or give the identity the role EventGrid Data Receiver",
+    403: "give the identity the role EventGrid Data Receiver",
+    404: "check topic and subscription; the subscription has to have pull delivery",
+}
+
+
+class EventGridPuller:
+    """Asks one subscription.
+
+    Args:
+        options: of the source.
+    """
+
+    batch = BATCH
+    settle_batch = BATCH
+    max_deliveries = 0
+
+    def __init__(self, options: PullOptions) -> None:
+        self.entity = f"{options.entity}/{options.subscription}"
+        self._options = options
+        self._service: EventGrid | None = None
+        self._receiving: EventGrid | None = None  # apart, so that a receive that waits can be ended alone
+
+    @property
+    def clock_offset_ms(self) -> int | None:
+        """The service tells no time."""
+        return None
+
+    def open(self) -> str:
+        """Connects.
+
+        Raises:
+            PullError: that cannot be.
+        """
+        self.close()
+        try:
+            self._service = EventGrid(self._options.service)
+            self._receiving = EventGrid(self._options.service)
+            self._service.connect()
+        except IsthmusError as error:
+            raise PullError(str(error), not error.retryable) from None
+        except OSError as error:
+            raise self._failed("connect", error) from None
+        return self._service.identity
+
+    def receive(self, count: int) -> Sequence[Pulled]:
+        """The next events; they are locked."""
+        answer = self._ask("receive", None, f"&maxEvents={min(count, BATCH)}&maxWaitTime={WAIT_SECONDS}")
+        return [self._pulled(each) for each in _object(answer).get("value", ())]
+
+    def _pulled(self, found: Any) -> Pulled:
+        event, broker = found["event"], found["brokerProperties"]
+        name = name_of(event)
+        lease = Lease(name, str(broker["lockToken"]), self._options.lock_seconds)
+        deliveries, enqueued_ms = int(broker.get("deliveryCount", 1)), time_ms_of(event)
+        try:
+            message = message_of(event)
+        except ValueError as error:
+            raw = section.encode_message(json.dumps(event).encode(), properties={"message_id": name[:128]})
+            return Pulled(lease, raw, deliveries, 0, str(error))
+        place = f"{self._options.service.endpoint}/{self._options.entity}/{name}"
+        made = annotated(message, name=place, enqueued_ms=enqueued_ms, message_id=name[:128], ttl_ms=_ttl_ms(message))
+        return Pulled(lease, made, deliveries)
+
+    def waiting(self) -> int | None:
+        """The data plane does not tell."""
+        return None
+
+    def complete(self, leases: Sequence[Lease]) -> Sequence[bool]:
+        """Acknowledges events."""
+        return self._settled("acknowledge", leases)
+
+    def release(self, leases: Sequence[Lease]) -> Sequence[bool]:
+        """Releases events."""
+        return self._settled("release", leases) if leases else ()
+
+    def renew(self, leases: Sequence[Lease]) -> Sequence[Lease | None]:
+        """Renews locks; tokens stay."""
+        seconds = self._options.lock_seconds
+        taken = self._settled("renewLock", leases)
+        return [
+            each._replace(seconds=seconds) if is_taken else None for each, is_taken in zip(leases, taken, strict=True)
+        ]
+
+    def set_aside(self, lease: Lease, message: bytes, disposition: Disposition) -> bool:
+        """Rejects an event, which the service puts to the subscription's dead letters.
+
+        Raises:
+            PullError: the options do not say that there are any.
+        """
+        if not self._options.rejects:
+            reason = f"{disposition.reason}: {disposition.description}".strip(": ")
+            raise PullError(
+                f"subscription '{self.entity}': an event would have to be set aside ({reason}); give the subscription a dead-letter "
+                "destination and write rejects: true, or let refusals block",
+                True,
+            )
+        return self._settled("reject", [lease])[0]
+
+    def interrupt(self) -> None:
+        """Ends a receive that waits."""
+        if self._receiving is not None:
+            self._receiving.close()
+
+    def close(self) -> None:
+        """Ends it."""
+        self.interrupt()
+        if self._service is not None:
+            self._service.close()
+
+    def _settled(self, operation: str, leases: Sequence[Lease]) -> Sequence[bool]:
+        told = _object(self._ask(operation, {"lockTokens": [each.receipt for each in leases]}, ""))
+        taken = set(told.get("succeededLockTokens", ()))
+        return [each.receipt in taken for each in leases]
+
+    def _ask(self, operation: str, body: Any, query: str) -> Answer:
+        service = self._receiving if operation == "receive" else self._service
+        assert service is not None
+        options = self._options
+        try:
+            answer = service.ask(options.entity, options.subscription, operation, body, query)
+        except OSError as error:
+            raise self._failed(operation, error) from None
+        if not 200 <= answer.status < 300:
+            hint = _HINTS.get(answer.status, "")
+            words = f"subscription '{self.entity}': {operation}: {answer.status} {answer.reason}: {answer.text()}"
+            raise PullError(scrub(words + (f"; {hint}" if hint else "")), answer.status in _FATAL)
+        return answer
+
+    def _failed(self, operation: str, error: OSError) -> PullError:
+        return PullError(scrub(f"subscription '{self.entity}': {operation}: {str(error) or type(error).__name__}"))
+
+
+def _object(answer: Answer) -> dict[str, Any]:
+    try:
+        told = json.loads(answer.body or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise PullError(f"the answer is no JSON: {error}") from None
+    return told if isinstance(told, dict) else {}
+
+
+def _ttl_ms(message: bytes) -> int:
+    return section.decode_header(message, section.locate(message).header).ttl_ms or 0

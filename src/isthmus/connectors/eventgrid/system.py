@@ -1,0 +1,68 @@
+"""Event Grid as the driver sees it (`isthmus.connectors.system`): its data plane makes nothing, and shows nothing without taking it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from isthmus.connectors.eventgrid.option import TargetOptions, read_source, read_target
+from isthmus.connectors.eventgrid.service import EventGrid
+from isthmus.connectors.http.client import HttpClient
+from isthmus.connectors.listen.option import ListenOptions
+from isthmus.connectors.system import Peek, Waits
+from isthmus.errors import ConnectionLostError, UnsupportedError
+
+if TYPE_CHECKING:
+    from isthmus.connectors.administration import Administration
+    from isthmus.topology.model import NamespaceRef
+
+__all__ = ["SYSTEM", "EventGridSystem"]
+
+
+class EventGridSystem:
+    """The kind `eventgrid`."""
+
+    def administration(self, namespace: NamespaceRef) -> Administration:
+        """One that finds every topic."""
+        from isthmus.connectors.standing import StandingAdministration
+
+        options = namespace.options()
+        return StandingAdministration(options.get("endpoint") or options.get("listen", ""))
+
+    def identity(self, options: Mapping[str, str]) -> str:
+        """The address of the namespace, or of the topic; of a listener none."""
+        return HttpClient(options["endpoint"], 1.0).address if options.get("endpoint") else ""
+
+    def places(self, options: Mapping[str, str]) -> Sequence[str]:
+        """Address and port."""
+        return [self.identity(options)] if options.get("endpoint") else [options.get("listen", "")]
+
+    def check(self, options: Mapping[str, str], entity: str, *, reads: bool) -> None:
+        """Connects, with a key or a token; of a listener nothing is tried."""
+        told = {**options, "entity": entity}
+        read = read_source({"subscription": "x", **told}) if reads else read_target(told)
+        if isinstance(read, ListenOptions):
+            return
+        assert isinstance(read, TargetOptions) or read.subscription
+        service = EventGrid(read.service)
+        try:
+            service.connect()
+        except OSError as error:
+            raise ConnectionLostError(f"{service.identity}: {error}") from None
+        finally:
+            service.close()
+
+    def waiting(self, options: Mapping[str, str], entity: str, group: str) -> Waits:
+        """The data plane does not tell."""
+        return Waits()
+
+    def peek(self, options: Mapping[str, str], entity: str, *, names_partition: bool = False) -> Peek:
+        """Events cannot be looked at without taking them.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError(f"topic '{entity}': events cannot be looked at without taking them")
+
+
+SYSTEM = EventGridSystem()

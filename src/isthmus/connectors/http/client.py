@@ -1,0 +1,181 @@
+"""Connections of a target by HTTP: one for each thread, kept open.
+
+What it is: a request and its answer over `http.client`, and the time that a server asks to wait. What it is not: what a status means to a
+kind.
+
+Invariants:
+    I1. A request is made once; whether it is made again is decided by who called.
+    I2. `close` ends requests that are under way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from isthmus.errors import InvalidArgumentError
+
+__all__ = ["Answer", "HttpClient", "retry_after"]
+
+ANSWER_BYTES = 1 << 20
+
+
+class Answer(NamedTuple):
+    """What came back; names of headers are in lower case."""
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    def text(self) -> str:
+        """The beginning of the body, in one line."""
+        return " ".join(self.body[:300].decode(errors="replace").split())
+
+
+class HttpClient:
+    """Requests to one server.
+
+    Args:
+        url: scheme, host and port; a path is put before those of requests.
+        timeout_seconds: for one request.
+        ca_file: certificates to trust instead of the system's; empty: the system's.
+        certificate_file: this client's; empty: none.
+        key_file: its key.
+        answer_bytes: what is read of an answer at most.
+
+    Raises:
+        InvalidArgumentError: the address is none.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        timeout_seconds: float,
+        *,
+        ca_file: str = "",
+        certificate_file: str = "",
+        key_file: str = "",
+        answer_bytes: int = ANSWER_BYTES,
+    ) -> None:
+        self._answer_bytes = answer_bytes
+        try:
+            parts = urlsplit(url)
+            self._port = parts.port
+        except ValueError:
+            parts = None
+        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+            raise InvalidArgumentError("url: write https://host or https://host:port/path, without a user")
+        self._host = parts.hostname
+        self._path = parts.path.rstrip("/")
+        self._timeout_seconds = timeout_seconds
+        self._tls: ssl.SSLContext | None = None
+        if parts.scheme == "https":
+            self._tls = ssl.create_default_context(cafile=ca_file or None)
+            if certificate_file:
+                self._tls.load_cert_chain(certificate_file, key_file or None)
+        self.address = f"{self._host}:{self._port or (443 if self._tls else 80)}"
+        self._lock = threading.Lock()
+        self._connections: dict[int, http.client.HTTPConnection] = {}
+        self._is_closed = False
+
+    def connect(self) -> None:
+        """Connects.
+
+        Raises:
+            OSError: that cannot be.
+        """
+        self._connection()
+
+    def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+        """Makes a request, and waits for the answer.
+
+        Raises:
+            OSError: no answer came, or it is none.
+        """
+        connection = self._connection()
+        try:
+            connection.request(method, self._path + path, body=body, headers=dict(headers))
+            found = connection.getresponse()
+            content = found.read(self._answer_bytes + 1)
+            if len(content) > self._answer_bytes or found.will_close:
+                self._drop()
+            told = {name.lower(): value for name, value in found.getheaders()}
+            return Answer(found.status, found.reason, told, content)
+        except http.client.HTTPException as error:
+            self._drop()
+            raise OSError(f"{type(error).__name__}: {error}") from None
+        except OSError:
+            self._drop()
+            raise
+
+    def close(self) -> None:
+        """Closes all connections."""
+        with self._lock:
+            self._is_closed = True
+            connections = list(self._connections.values())
+        for connection in connections:
+            sock = connection.sock
+            if sock is not None:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):
+                connection.close()  # what is being read ends by the shutdown
+
+    def _connection(self) -> http.client.HTTPConnection:
+        """This thread's connection, open."""
+        me = threading.get_ident()
+        with self._lock:
+            found = self._connections.get(me)
+        if found is not None and found.sock is not None:
+            look = select.poll()
+            look.register(found.sock, select.POLLIN)
+            if not look.poll(0):
+                return found
+            self._drop()  # the server has closed it
+        made: http.client.HTTPConnection
+        if self._tls is not None:
+            made = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_seconds, context=self._tls)
+        else:
+            made = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_seconds)
+        with self._lock:
+            if self._is_closed:
+                raise OSError("the client is closed")
+            self._connections[me] = made
+        made.connect()
+        if made.sock is not None:
+            made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._has_ended():
+            made.close()
+            raise OSError("the client is closed")
+        return made
+
+    def _has_ended(self) -> bool:
+        with self._lock:
+            return self._is_closed
+
+    def _drop(self) -> None:
+        with self._lock:
+            found = self._connections.pop(threading.get_ident(), None)
+        if found is not None:
+            found.close()
+
+
+def retry_after(headers: Mapping[str, str], now: float | None = None) -> float:
+    """How many seconds a server asks to wait (RFC 9110, 10.2.3); 0: it does not say."""
+    text = headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - (time.time() if now is None else now))
+    except (TypeError, ValueError):
+        return 0.0

@@ -1,0 +1,158 @@
+"""Messages as the body and the headers of HTTP requests, and back.
+
+What it is: the mapping both ways, pure. Specification: CloudEvents 1.0.2, "HTTP Protocol Binding"; docs/how-to/use-http.md.
+
+| mode | body | headers |
+| --- | --- | --- |
+| structured | the CloudEvent, JSON | Content-Type: application/cloudevents+json |
+| binary | the message's body | ce-…, Content-Type |
+| body | the message's body | isthmus-property-…, isthmus-message-id, Content-Type |
+
+Binary and body mode bear the note (`isthmus.connectors.wrap.note`) in one header more, `ce-isthmusnote` or `isthmus-note`.
+
+Invariants:
+    I1. `to_messages(to_request(message))` says the same as the message.
+    I2. Header values are printable ASCII, percent-encoded as the binding wants it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from isthmus.amqp import section
+from isthmus.connectors.kafka.mapping import to_message, to_record
+from isthmus.connectors.wrap import cloud_event_message, envelope
+from isthmus.connectors.wrap.note import note_of, read_note, record_of
+
+__all__ = [
+    "BATCH_CONTENT_TYPE",
+    "HEADER_BYTES",
+    "HeadersTooLargeError",
+    "Request",
+    "event_id_of",
+    "to_messages",
+    "to_request",
+]
+
+BATCH_CONTENT_TYPE = "application/cloudevents-batch+json"
+# What common servers take as headers in all.
+HEADER_BYTES = 8000
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%') + " "
+
+
+class HeadersTooLargeError(ValueError):
+    """The properties of a message do not fit into headers."""
+
+
+class Request(NamedTuple):
+    """What is posted.
+
+    Attributes:
+        event_id: the same each time that the message is sent.
+    """
+
+    event_id: str
+    headers: dict[str, str]
+    body: bytes
+
+
+def event_id_of(message: bytes, attributes: Mapping[str, str]) -> str:
+    """Which event a message is, as a header value."""
+    return quote(attributes["id"], safe=_SAFE)[:256]
+
+
+def to_request(message: bytes, mode: str, source: str) -> Request:
+    """The request of a message.
+
+    Args:
+        message: encoded.
+        mode: `structured`, `binary` or `body`.
+        source: what a CloudEvent names as its source where the message names none.
+
+    Raises:
+        CodecError: it is no message.
+        HeadersTooLargeError: its properties are too large for headers.
+    """
+    attributes = cloud_event_message.attributes_of(message, source)
+    event_id = event_id_of(message, attributes)
+    if mode == "structured":
+        body = cloud_event_message.to_json(message, source)
+        return Request(event_id, {"content-type": f"{cloud_event_message.CONTENT_TYPE}; charset=utf-8"}, body)
+    record = to_record(message)
+    note = quote(note_of(record, mode="none") if record.value is None else note_of(record), safe=_SAFE)
+    media = attributes.pop("datacontenttype", "") or "application/octet-stream"
+    headers = {"content-type": quote(media, safe=_SAFE)}
+    if mode == "binary":
+        headers |= {
+            f"ce-{name}": quote(value, safe=_SAFE) for name, value in attributes.items() if _TOKEN.fullmatch(name)
+        }
+        headers[f"ce-{cloud_event_message.NOTE}"] = note
+    else:
+        headers |= {"isthmus-message-id": event_id, "isthmus-note": note}
+        found = section.locate(message)
+        for name, value in section.decode_map(message, found.application_properties).items():
+            if isinstance(name, str) and _TOKEN.fullmatch(name) and isinstance(value, str | int | float):
+                headers[f"isthmus-property-{name}"] = quote(str(value), safe=_SAFE)
+    size = sum(len(name) + len(value) + 4 for name, value in headers.items())
+    if size > HEADER_BYTES:
+        raise HeadersTooLargeError(
+            f"its properties take {size} bytes as headers, {HEADER_BYTES} are taken; write mode: structured"
+        )
+    return Request(event_id, headers, record.value or b"")
+
+
+def to_messages(headers: Mapping[str, str], body: bytes) -> list[bytes]:
+    """The messages of a request; names of headers are in lower case.
+
+    Raises:
+        ValueError: it says that it holds events, and holds none.
+    """
+    media = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media == cloud_event_message.CONTENT_TYPE:
+        return [_event(_json(body), body)]
+    if media == BATCH_CONTENT_TYPE:
+        events = _json(body)
+        if not isinstance(events, list):
+            raise ValueError("a batch of events is a JSON array")
+        return [_event(each, None) for each in events]
+    ce = {name[3:]: unquote(value) for name, value in headers.items() if name.startswith("ce-")}
+    note = read_note(ce.pop(cloud_event_message.NOTE, None) or unquote(headers.get("isthmus-note", "")))
+    if note is not None:
+        try:
+            return [to_message(record_of(note, None if note.get("mode") == "none" else body))]
+        except (ValueError, TypeError, KeyError):
+            pass  # what somebody else made of it
+    if not ce:
+        opened = envelope.unwrap(body)
+        if opened is not None:
+            return [opened]
+    fields = {"content_type": headers.get("content-type", "") or None}
+    message_id = ce.get("id") or headers.get("isthmus-message-id") or headers.get("webhook-id")
+    if message_id:
+        fields["message_id"] = unquote(message_id)[:128]
+    properties = {f"cloudEvents:{name}": value for name, value in ce.items() if name != "datacontenttype"}
+    properties |= {
+        name.removeprefix("isthmus-property-"): unquote(value)
+        for name, value in headers.items()
+        if name.startswith("isthmus-property-")
+    }
+    set_fields = {name: value for name, value in fields.items() if value is not None}
+    return [section.encode_message(body, properties=set_fields, application_properties=properties)]
+
+
+def _json(body: bytes) -> object:
+    try:
+        return json.loads(body)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deep") from None
+
+
+def _event(event: object, body: bytes | None) -> bytes:
+    if not isinstance(event, dict) or not cloud_event_message.is_event(event):
+        raise ValueError("no CloudEvent: specversion, id, source and type are needed")
+    return cloud_event_message.from_event(event, body)

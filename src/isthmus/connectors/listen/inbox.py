@@ -1,0 +1,143 @@
+"""The spool of a listener: written by one thread, whatever came meanwhile synced at once.
+
+What it is: the thread around `SpoolWriter`, and the account of how much the folder holds. What it is not: the reading (`outgoing`).
+
+Invariants:
+    I1. What was put is done only after the sync that covers it.
+    I2. After a write that failed the spool is opened again before more is written; what failed is told as failed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from isthmus.connectors.listen.option import ListenOptions
+from isthmus.connectors.spool.block import Record
+from isthmus.connectors.spool.folder import SpoolError, SpoolFolder, SpoolInUseError
+from isthmus.connectors.spool.writer import SpoolWriter
+
+__all__ = ["Inbox"]
+
+SEGMENT_BYTES = 16 << 20
+# What one sync covers at most.
+_GROUP_BYTES = 16 << 20
+# A process that was killed leaves the lock at once.
+_LOCK_SECONDS = 10.0
+_STEP_SECONDS = 0.05
+_MEASURE_SECONDS = 1.0
+
+
+class Inbox:
+    """Writes the spool.
+
+    Args:
+        options: of the source.
+        on_news: called when something more is on disk.
+    """
+
+    def __init__(self, options: ListenOptions, on_news: Callable[[], None]) -> None:
+        self._options = options
+        self._on_news = on_news
+        self._folder = SpoolFolder(options.spool)
+        self._writer = SpoolWriter(options.spool, SEGMENT_BYTES)
+        self._condition = threading.Condition()
+        self._queue: deque[tuple[Sequence[bytes], Future[None]]] = deque()
+        self._waiting_bytes = 0
+        self._held_bytes = 0
+        self._measured_at = 0.0
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._run, name=f"inbox-{options.entity}", daemon=True)
+
+    def open(self) -> int:
+        """Takes the spool; the number of the next record.
+
+        Raises:
+            SpoolError: it cannot be written, or another process writes it.
+        """
+        limit = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                self._writer.open()
+                break
+            except SpoolInUseError:
+                if time.monotonic() >= limit:
+                    raise
+                time.sleep(_STEP_SECONDS)
+        number = self._writer.number
+        self._thread.start()
+        return number
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the folder holds as much as it may."""
+        now = time.monotonic()
+        if now >= self._measured_at + _MEASURE_SECONDS:
+            self._measured_at = now
+            held = 0
+            for number in self._folder.numbers():
+                try:
+                    held += self._folder.segment(number).stat().st_size
+                except FileNotFoundError:
+                    continue
+            self._held_bytes = held
+        return self._held_bytes + self._waiting_bytes >= self._options.spool_bytes
+
+    def put(self, messages: Sequence[bytes]) -> Future[None]:
+        """Puts messages; done once they are on disk."""
+        done: Future[None] = Future()
+        with self._condition:
+            if self._is_stopped:
+                done.set_exception(SpoolError("the listener ends"))
+                return done
+            self._queue.append((messages, done))
+            self._waiting_bytes += sum(map(len, messages))
+            self._condition.notify()
+        return done
+
+    def close(self) -> None:
+        """Writes what was put, and gives the spool up."""
+        with self._condition:
+            self._is_stopped = True
+            self._condition.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._writer.close()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._queue or self._is_stopped)
+                if not self._queue:
+                    return
+                group, size = [], 0
+                while self._queue and size < _GROUP_BYTES:
+                    group.append(self._queue.popleft())
+                    size += sum(map(len, group[-1][0]))
+            error = self._write([message for messages, _ in group for message in messages])
+            with self._condition:
+                self._waiting_bytes -= size
+                self._held_bytes += size
+            for _, done in group:
+                if error is None:
+                    done.set_result(None)
+                else:
+                    done.set_exception(error)
+            if error is None:
+                self._on_news()
+
+    def _write(self, messages: Sequence[bytes]) -> SpoolError | None:
+        now_ms = round(time.time() * 1000)
+        try:
+            if messages and self._writer.append([Record("", -1, now_ms, message) for message in messages]):
+                self._writer.sync()
+        except SpoolError as error:
+            try:
+                self._writer.open()
+            except SpoolError as again:
+                return again
+            return error
+        return None

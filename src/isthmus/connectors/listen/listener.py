@@ -1,0 +1,173 @@
+"""The HTTP server of a process's listeners.
+
+What it is: for each address one server, in a thread with an event loop of its own; sources come with their paths and go. What it is not:
+the decisions (`door`).
+
+Invariants:
+    I1. A server ends with the last of its paths.
+    I2. A body that is larger than a path takes is not kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import threading
+from concurrent.futures import Future
+
+from aiohttp import web
+
+from isthmus.connectors.listen.door import RETRY_SECONDS, Door, Reply
+from isthmus.connectors.listen.option import ListenOptions
+from isthmus.errors import IsthmusError
+
+__all__ = ["ListenError", "enter"]
+
+START_SECONDS = 30.0
+# Requests under way at the end.
+STOP_SECONDS = 2.0
+_lock = threading.Lock()
+_servers: dict[tuple[str, int], _Server] = {}
+
+
+class ListenError(IsthmusError):
+    """A listener cannot listen."""
+
+    code = "listen"
+    retryable = True
+
+
+def enter(options: ListenOptions, door: Door) -> _Entry:
+    """Listens on a path; blocks until that is so.
+
+    Raises:
+        ListenError: the address is taken, or the certificate is of no use.
+    """
+    key = options.host, options.port
+    with _lock:
+        server = _servers.get(key)
+        if server is None:
+            server = _Server(options)
+            server.start()
+            if options.port:
+                _servers[key] = server
+        if options.path in server.doors:
+            raise ListenError(f"path {options.path} of {options.host}:{options.port} is listened on by another source")
+        server.doors[options.path] = door
+        return _Entry(server, options.path, key)
+
+
+class _Entry:
+    """A path that is listened on.
+
+    Attributes:
+        port: that the server has.
+    """
+
+    def __init__(self, server: _Server, path: str, key: tuple[str, int]) -> None:
+        self._server, self._path, self._key = server, path, key
+        self.port = server.port
+
+    def leave(self) -> None:
+        """Listens no more."""
+        with _lock:
+            self._server.doors.pop(self._path, None)
+            if self._server.doors:
+                return
+            _servers.pop(self._key, None)
+        self._server.stop()
+
+
+class _Server:
+    """One address."""
+
+    def __init__(self, options: ListenOptions) -> None:
+        self._options = options
+        self.doors: dict[str, Door] = {}
+        self.port = options.port
+        self._started: Future[int] = Future()
+        self._loop = asyncio.new_event_loop()
+        self._stopped = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name=f"listen-{options.port}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        try:
+            self.port = self._started.result(START_SECONDS)
+        except (OSError, ssl.SSLError) as error:
+            where = f"{self._options.host}:{self._options.port}"
+            raise ListenError(f"nothing can be listened for on {where}: {error.strerror or error}") from None
+
+    def stop(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join(START_SECONDS)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        except BaseException as error:  # noqa: BLE001 - `start` raises it
+            if not self._started.done():
+                self._started.set_exception(error)
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        options = self._options
+        context: ssl.SSLContext | None = None
+        if options.certificate_file:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(options.certificate_file, options.key_file or None)
+        runner = web.ServerRunner(web.Server(self._handle), handle_signals=False, shutdown_timeout=STOP_SECONDS)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, options.host, options.port, ssl_context=context, backlog=1024)
+            await site.start()
+            self._started.set_result(runner.addresses[0][1])
+            await self._stopped.wait()
+        finally:
+            await runner.cleanup()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        door = self.doors.get(request.path)
+        if door is None:
+            return web.Response(status=404, text="nothing is taken at this path")
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        if request.method == "OPTIONS":
+            return _response(door.options_reply(headers))
+        if request.method != "POST":
+            return web.Response(status=405, text="POST is taken here", headers={"Allow": "POST, OPTIONS"})
+        body = await _body(request, door.max_body_bytes)
+        if body is None:
+            return web.Response(
+                status=413, text=f"{door.max_body_bytes} bytes are taken", headers={"Connection": "close"}
+            )
+        reply = door.post(headers, body)
+        if isinstance(reply, Reply):
+            return _response(reply)
+        try:
+            await asyncio.wrap_future(reply)
+        except Exception:  # noqa: BLE001 - whatever it is, the events are not on disk
+            return _response(Reply(503, "the events cannot be stored now", {"Retry-After": str(RETRY_SECONDS)}))
+        return web.Response(status=200)
+
+
+async def _body(request: web.BaseRequest, limit: int) -> bytes | None:
+    """The body of a request; None where it is larger than that."""
+    if (request.content_length or 0) > limit:
+        return None
+    parts, size = [], 0
+    async for part in request.content.iter_any():
+        size += len(part)
+        if size > limit:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _response(reply: Reply) -> web.Response:
+    headers = dict(reply.headers)
+    headers.setdefault("Content-Type", "text/plain; charset=utf-8")
+    return web.Response(status=reply.status, body=reply.body.encode(), headers=headers)

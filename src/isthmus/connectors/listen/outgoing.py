@@ -1,0 +1,128 @@
+"""What a listener's spool has for the route: read in order, settled in any.
+
+What it is: the reading of what is not settled, what was given back, and the giving up of segments; called by one thread. What it is not:
+a thread (`threads`).
+
+Invariants:
+    I1. A record is given once until it is given back; each has the same position, over restarts too.
+    I2. A segment is given up only when all of its records are settled, and the file of what is settled says so.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from isthmus.amqp import section
+from isthmus.connectors.listen.taken import Taken
+from isthmus.connectors.spool.block import Record
+from isthmus.connectors.spool.folder import SpoolFolder
+from isthmus.connectors.spool.reader import Place, SpoolReader
+from isthmus.connectors.wrap.arrival import annotated
+
+__all__ = ["Outgoing"]
+
+# What is read at once, about.
+_READ_BYTES = 1 << 20
+
+
+class Outgoing:
+    """The reading side of one spool.
+
+    Args:
+        folder: the spool's.
+
+    Attributes:
+        taken: what is settled.
+    """
+
+    def __init__(self, folder: SpoolFolder) -> None:
+        self._folder = folder
+        self._reader = SpoolReader(folder.path)
+        self.taken = Taken(folder.path / "taken")
+        self._place = Place(0, 0, 0)
+        self._identity = ""
+        self._read: Iterator[tuple[int, Record]] = iter(())
+        self._again: list[int] = []
+        self._given: dict[int, bytes] = {}
+
+    def open(self) -> str:
+        """Begins where the last reader ended, or goes on, where it is open already; the spool's identity."""
+        identity = self._reader.identity
+        if identity != self._identity:
+            self._identity = identity
+            self._given.clear()
+            self._again.clear()
+            self._read = iter(())
+            self.taken = Taken(self._folder.path / "taken")
+            self.taken.load(identity)
+            self._place = self._reader.first()
+        return identity
+
+    def next(self) -> tuple[int, bytes] | None:
+        """The next message and its position; None where there is none now."""
+        while self._again:
+            position = heapq.heappop(self._again)
+            message = self._given.get(position)
+            if message is not None:
+                return position, message
+        while True:
+            for number, record in self._read:
+                if number not in self.taken:
+                    position = number + 1
+                    self._given[position] = self._message(number, record)
+                    return position, self._given[position]
+            if not self._advance():
+                return None
+
+    def _advance(self) -> bool:
+        end = self._reader.end(self._place, _READ_BYTES)
+        if end.number <= self._place.number:
+            return False
+        parts = self._reader.ranges(self._place, end, _READ_BYTES)
+        self._place = end
+
+        def records() -> Iterator[tuple[int, Record]]:
+            for part in parts:
+                for block, found in self._reader.blocks(part):
+                    yield from enumerate(found, block.first)
+
+        self._read = records()
+        return True
+
+    def _message(self, number: int, record: Record) -> bytes:
+        name = f"{self._identity}/{number}"
+        found = section.locate(record.message)
+        ttl_ms = section.decode_header(record.message, found.header).ttl_ms or 0
+        return annotated(record.message, name=name, enqueued_ms=record.enqueued_ms, message_id=name, ttl_ms=ttl_ms)
+
+    def payload(self, position: int) -> bytes | None:
+        """A message that was given and is not settled."""
+        return self._given.get(position)
+
+    def positions(self, first: int, last: int) -> list[int]:
+        """Positions that were given and are not settled."""
+        if last - first < len(self._given):
+            return [each for each in range(first, last + 1) if each in self._given]
+        return sorted(each for each in self._given if first <= each <= last)
+
+    def settle(self, position: int) -> None:
+        """A message is done with."""
+        if self._given.pop(position, None) is not None:
+            self.taken.add(position - 1)
+
+    def give_back(self, position: int) -> None:
+        """A message is given again."""
+        if position in self._given:
+            heapq.heappush(self._again, position)
+
+    def save(self) -> None:
+        """Writes what is settled, and gives up segments that are."""
+        if not self.taken.is_dirty:
+            return
+        self.taken.save()
+        front = self.taken.front
+        numbers = self._folder.numbers()
+        before = max((each for each in numbers if each <= front), default=None)
+        if before is not None and before > numbers[0]:
+            self._reader.release(Place(before, 0, front))

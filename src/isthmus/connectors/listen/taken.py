@@ -1,0 +1,78 @@
+"""Which records of a listener's spool are settled, over restarts.
+
+What it is: the account, and its file. What it is not: the spool.
+
+Invariants:
+    I1. A record counts as settled on disk only after it was settled.
+    I2. A file that is damaged, or tells of another spool, counts as none: everything that stands in the spool is given again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from isthmus.bridge.index_set import IndexSet
+from isthmus.whole_file import write_file
+
+__all__ = ["Taken"]
+
+log = logging.getLogger(__name__)
+
+
+class Taken:
+    """The account of one spool.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        front: everything below this number is settled.
+        is_dirty: whether the file does not tell all.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._above = IndexSet()
+        self._spool = ""
+        self.front = 0
+        self.is_dirty = False
+
+    def load(self, spool: str) -> None:
+        """Reads the file; of another spool it says nothing."""
+        self._spool = spool
+        try:
+            told = json.loads(self._path.read_bytes())
+            if told["spool"] != spool:
+                return
+            front, ranges = int(told["front"]), [(int(low), int(high)) for low, high in told["above"]]
+        except FileNotFoundError:
+            return
+        except (ValueError, LookupError, TypeError):
+            log.error("%s is damaged; what stands in the spool is given again", self._path)
+            return
+        self.front = front
+        for low, high in ranges:
+            self._above.add(low, high)
+
+    def save(self) -> None:
+        """Writes the file."""
+        self.is_dirty = False
+        write_file(
+            self._path, json.dumps({"spool": self._spool, "front": self.front, "above": list(self._above)}).encode()
+        )
+
+    def add(self, number: int) -> None:
+        """A record is settled."""
+        if number < self.front or number in self:
+            return
+        self.is_dirty = True
+        self._above.add(number, number + 1)
+        if self._above.first()[0] == self.front:
+            low, high = self._above.first()
+            self._above.remove(low, high)
+            self.front = high
+
+    def __contains__(self, number: int) -> bool:
+        return number < self.front or number in self._above

@@ -1,0 +1,144 @@
+"""A system that is asked for messages, as a source on the port.
+
+What it is: what the threads have received, as events, within the credit; and what the owner settles. What it is not: the requests
+(`threads`).
+
+Invariants:
+    I1. Nothing is given beyond the credit.
+    I2. Nothing is settled at the system but by the owner, except what nobody can read or was given too often: that is set aside.
+    I3. After `close` it tells nothing more.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost
+from isthmus.connectors.end_pool import EndPool
+from isthmus.connectors.pull.puller import Puller
+from isthmus.connectors.pull.threads import PullThreads
+
+__all__ = ["PullSource"]
+
+
+class PullSource:
+    """One route's source.
+
+    Args:
+        pool: what it belongs to.
+        key: what the pool's owner knows it by.
+        puller: asks the system.
+        parallel: settlements at a time.
+        most: messages held at once.
+        pause_seconds: how long to wait at most before an empty source is asked again.
+        only_present: give only what stands when it is opened first.
+    """
+
+    def __init__(
+        self,
+        pool: EndPool,
+        key: int,
+        puller: Puller,
+        *,
+        parallel: int,
+        most: int,
+        pause_seconds: float,
+        only_present: bool,
+    ) -> None:
+        self._pool = pool
+        self._key = key
+        self._puller = puller
+        self._threads = PullThreads(
+            puller,
+            parallel=parallel,
+            most=most,
+            pause_seconds=pause_seconds,
+            only_present=only_present,
+            wake=lambda: pool.mark(key),
+        )
+        self._is_draining = self._is_closed = False
+        self._refused = ""
+
+    @property
+    def clock_offset_ms(self) -> int | None:
+        """By what the system told last; this machine's while it has told nothing."""
+        told = self._puller.clock_offset_ms
+        return round((time.time() - time.monotonic()) * 1000) if told is None else told
+
+    def open(self) -> None:
+        """Begins to connect."""
+        if not self._is_closed:
+            self._threads.open()
+
+    def poll(self, now: float) -> Sequence[SourceEvent]:
+        """What happened since the last call."""
+        if self._is_closed:
+            return ()
+        told, helds = self._threads.take()
+        # The end of what stood comes behind its last message.
+        events: list[SourceEvent] = [each for each in told if not isinstance(each, Exhausted)]
+        if helds:
+            events.append(Arrived([held.position for held in helds], [held.message for held in helds]))
+        events += [each for each in told if isinstance(each, Exhausted)]
+        if self._is_draining:
+            self._is_draining = False
+            events.append(Drained())
+        if self._refused:
+            events.append(SourceLost(self._refused, is_fatal=True))
+            self._refused = ""
+        if any(type(each) is SourceLost for each in events):
+            self._threads.grant(0)
+        return events
+
+    def deadline(self, now: float) -> float:
+        """The threads wake the pool."""
+        return math.inf
+
+    def grant(self, credit: int) -> None:
+        """Sets the credit."""
+        self._is_draining = False
+        self._threads.grant(credit)
+        self._pool.mark(self._key)  # something may have been received already
+
+    def drain(self) -> None:
+        """Takes the credit back."""
+        self._threads.grant(0)
+        self._is_draining = True
+        self._pool.mark(self._key)
+
+    def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
+        """Settles delivered positions."""
+        if disposition is None or disposition.kind == "complete":
+            self._threads.settle(first, last)
+        elif disposition.kind == "abandon":
+            self._threads.release(first, last)
+        elif disposition.kind == "dead-letter":
+            self._threads.settle(first, last, disposition)
+        else:
+            self._refused = (
+                f"'{self._puller.entity}': there is no disposition '{disposition.kind}' here; choose another one"
+            )
+            self._threads.release(first, last)
+            self._pool.mark(self._key)
+
+    def release(self, first: int, last: int) -> None:
+        """Gives delivered positions back."""
+        self._threads.release(first, last)
+
+    def close(self) -> None:
+        """Ends it; what is settled is completed in the background, the rest is given back."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._pool.unmark(self._key)
+        self._threads.stop()
+        if self._threads.has_started:
+            self._pool.add_leaving(self._threads)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether what was settled is completed: a reader that begins earlier would be given it again."""
+        return self._is_closed and not self._threads.is_alive()

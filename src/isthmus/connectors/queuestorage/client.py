@@ -1,0 +1,158 @@
+"""Clients of queues, and what their errors mean.
+
+What it is: the making of `azure.storage.queue.QueueClient` from options, and the text and meaning of what it raises. What it is not: the
+use of it (`source`, `target`). Specification: Microsoft Learn, "Queue Storage error codes".
+
+Invariants:
+    I1. The SDK repeats no request by itself: the bridge decides what is made again.
+    I2. No text holds a key or a signature.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import requests
+from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ResourceNotFoundError
+from azure.core.pipeline.transport import RequestsTransport
+from azure.storage.queue import QueueClient
+from requests.adapters import HTTPAdapter
+from requests.utils import get_environ_proxies
+
+from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.identity import shared_credential
+from isthmus.connectors.queuestorage.option import AccountOptions
+from isthmus.connectors.secret import resolve, scrub
+from isthmus.errors import IsthmusError
+
+__all__ = ["ServerClock", "code_of", "identity_of", "is_gone", "open_queue", "refusal_of", "text_of"]
+
+# Of a message: it was deleted, or was given to somebody else since.
+_GONE = frozenset({"MessageNotFound", "PopReceiptMismatch"})
+_MESSAGE = frozenset(
+    {"MessageTooLarge", "RequestBodyTooLarge", "InvalidXmlDocument", "InvalidMarker", "OutOfRangeInput"}
+)
+_WAIT = frozenset({"QueueBeingDeleted", "QueueDisabled", "ServerBusy", "InternalError", "OperationTimedOut"})
+_HINTS = {
+    "QueueNotFound": "create it, e.g. by isthmus apply",
+    "AuthenticationFailed": "check the key or the SAS, and this machine's clock",
+    "AuthorizationPermissionMismatch": "give the identity the role Storage Queue Data Contributor",
+    "AuthorizationFailure": "give the identity or the SAS the rights to read, add, update and process messages",
+    "ResourceNotFound": "check the account's endpoint",
+}
+
+
+def open_queue(account: AccountOptions, queue: str, timeout_seconds: float, connections: int) -> QueueClient:
+    """A client of a queue; blocks where a vault has to be asked.
+
+    Raises:
+        SecretError: the reference leads nowhere.
+        IsthmusError: the connection string is none.
+    """
+    settings: dict[str, Any] = {
+        "retry_total": 0,
+        "connection_timeout": min(timeout_seconds, 10.0),
+        "read_timeout": timeout_seconds,
+    }
+    if account.connection:
+        text = resolve(account.connection).reveal()
+        try:
+            parts = dict(part.partition("=")[::2] for part in text.split(";"))
+            endpoint = parts.get("QueueEndpoint") or f"https://{parts.get('AccountName', '')}.queue.core.windows.net"
+            transport = _transport(endpoint, connections)
+            return QueueClient.from_connection_string(text, queue, transport=transport, **settings)
+        except ValueError:
+            raise IsthmusError(f"{account.connection}: no connection string of a storage account") from None
+    transport = _transport(account.account_url, connections)
+    return QueueClient(
+        account.account_url, queue, credential=shared_credential(account.identity), transport=transport, **settings
+    )
+
+
+def _transport(endpoint: str, connections: int) -> RequestsTransport:
+    """A transport with so many connections, which looks for proxies once: doing so for each request takes as long as the rest."""
+    session = requests.Session()
+    session.proxies.update(get_environ_proxies(endpoint))
+    session.trust_env = False
+    adapter = HTTPAdapter(pool_connections=1, pool_maxsize=connections)
+    session.mount("https://", adapter)
+    session.mount("http://", adapter)
+    return RequestsTransport(session=session, session_owner=True)
+
+
+def identity_of(client: QueueClient) -> str:
+    """The account that a client reaches."""
+    return client.url.partition("://")[2].partition("?")[0].rpartition("/")[0]
+
+
+def code_of(error: Exception) -> str:
+    """The service's own code; empty where there is none."""
+    code = getattr(error, "error_code", "") or ""
+    return str(getattr(code, "value", code))
+
+
+def is_gone(error: Exception) -> bool:
+    """Whether a message is not there, or not ours, any more."""
+    return isinstance(error, HttpResponseError) and code_of(error) in _GONE
+
+
+def text_of(queue: str, error: Exception) -> str:
+    """What went wrong, in the service's words, and what to do."""
+    code = code_of(error)
+    if isinstance(error, HttpResponseError):
+        status = f"{error.status_code} " if error.status_code else ""
+        reason = str(error.message or error.reason or "").partition("\n")[0]
+        words = f"{status}{code or error.reason or ''}".strip() + (f": {reason}" if reason and reason != code else "")
+    else:
+        words = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    hint = _HINTS.get(code)
+    return scrub(f"queue '{queue}': {words}" + (f"; {hint}" if hint else ""))
+
+
+def refusal_of(queue: str, error: Exception) -> Refusal:
+    """What an error means for a message that was to be put."""
+    return Refusal(_kind_of(error), code_of(error), text_of(queue, error))
+
+
+def _kind_of(error: Exception) -> RefusalKind:
+    if isinstance(error, ClientAuthenticationError | ResourceNotFoundError):
+        return RefusalKind.FATAL
+    if isinstance(error, HttpResponseError):
+        code, status = code_of(error), error.status_code or 0
+        if code in _MESSAGE or status == 413:
+            return RefusalKind.MESSAGE
+        if code in _WAIT or status in (408, 409, 429) or status >= 500:
+            return RefusalKind.BLOCKED
+        if status in (401, 403, 404):
+            return RefusalKind.FATAL
+        return RefusalKind.UNCLEAR
+    if isinstance(error, AzureError):
+        return RefusalKind.UNKNOWN
+    return RefusalKind.UNCLEAR
+
+
+class ServerClock:
+    """The service's clock, as its answers tell it, to the second.
+
+    Args:
+        wall: wall seconds.
+        monotonic: monotonic seconds.
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._wall, self._monotonic = wall, monotonic
+        self.offset_ms: int | None = None
+
+    def heard(self, response: Any) -> None:
+        """An answer came (`raw_response_hook` of the SDK)."""
+        try:
+            told = parsedate_to_datetime(response.http_response.headers["Date"]).timestamp()
+        except (KeyError, TypeError, ValueError):
+            return
+        # An answer of a second ago or less says nothing against this machine's clock.
+        ahead = told - self._wall()
+        wall = self._wall() if -2.0 < ahead < 1.0 else told
+        self.offset_ms = round((wall - self._monotonic()) * 1000)

@@ -1,0 +1,93 @@
+"""Messages of Queue Storage as encoded AMQP messages, and back.
+
+What it is: the mapping both ways, pure; docs/how-to/use-queue-storage.md tells it to users. What it is not: a client.
+Specification: Microsoft Learn, "Put Message" and "Get Messages" (Queue Storage REST API): a message is text of 64 KiB at most, which
+must be such as XML can hold.
+
+Invariants:
+    I1. `to_message(to_text(message))` says the same as the message, unless the form is `body`.
+    I2. The same message of a queue becomes the same AMQP message each time that it is read.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+
+from isthmus.amqp import section
+from isthmus.connectors.wrap import cloud_event_message, envelope
+from isthmus.connectors.wrap.arrival import annotated
+from isthmus.connectors.wrap.body import body_of
+
+__all__ = ["LIMIT_BYTES", "TextError", "to_message", "to_text"]
+
+LIMIT_BYTES = 64 << 10
+# AMQP 1.0 holds no longer one (49 days).
+_LONGEST_TTL_MS = 0xFFFFFFFF
+# XML 1.0 holds no others, and a parser makes a line feed of a carriage return.
+_NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class TextError(ValueError):
+    """A message cannot stand in a queue, or a text of a queue cannot be read."""
+
+
+def to_text(message: bytes, form: str, encoding: str, source: str = "") -> str:
+    """The text of a message.
+
+    Args:
+        message: encoded.
+        form: `envelope`, `cloudevents` or `body`.
+        encoding: `base64` or `text`.
+        source: what a CloudEvent names as its source.
+
+    Raises:
+        CodecError: it is no message.
+        TextError: no text holds it.
+    """
+    if form == "body":
+        body = body_of(message)
+    elif form == "cloudevents":
+        body = cloud_event_message.to_json(message, source)
+    else:
+        body = envelope.wrap(message)
+    if encoding == "base64":
+        return base64.b64encode(body).decode()
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise TextError("the body is no UTF-8 text; write encoding: base64") from error
+    found = _NO_XML.search(text)
+    if found is not None:
+        raise TextError(
+            f"the body has the character U+{ord(found[0]):04X}, which XML does not hold; write encoding: base64"
+        )
+    return text
+
+
+def to_message(text: str, encoding: str, *, name: str, message_id: str, enqueued_ms: int, expires_ms: int) -> bytes:
+    """The message of a text.
+
+    Args:
+        text: as it stands in the queue.
+        encoding: `base64` or `text`.
+        name: account, queue and insertion id.
+        message_id: for a message that has none: the insertion id.
+        enqueued_ms: when it was put there.
+        expires_ms: when it expires there; 0: never.
+
+    Raises:
+        TextError: it is not in this encoding.
+    """
+    if encoding == "base64":
+        try:
+            body = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise TextError("the message is no base64; write encoding: text") from error
+    else:
+        body = text.encode()
+    life_ms = max(expires_ms - enqueued_ms, 1)
+    ttl_ms = life_ms if expires_ms and life_ms < _LONGEST_TTL_MS else 0
+    message = envelope.unwrap(body) or cloud_event_message.from_json(body) or section.encode_message(body)
+    return annotated(message, name=name, enqueued_ms=enqueued_ms, message_id=message_id, ttl_ms=ttl_ms)

@@ -1,0 +1,204 @@
+"""A queue as a source: the requests of `isthmus.connectors.pull`.
+
+What it is: reading, deleting, renewing and giving back by the SDK, and the poison queue. What it is not: when (`pull.held`).
+Specification: Microsoft Learn, "Get Messages", "Update Message", "Delete Message" (Queue Storage REST API).
+
+Invariants:
+    I1. A message stands in the poison queue before it is deleted.
+    I2. What has been given to somebody else since is told as gone, never as an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from azure.core.exceptions import AzureError, ResourceNotFoundError
+from azure.storage.queue import QueueClient
+
+from isthmus.amqp import section
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.bridge.refusal import RefusalKind
+from isthmus.connectors.pull.puller import Lease, Pulled, PullError
+from isthmus.connectors.queuestorage.client import (
+    ServerClock,
+    code_of,
+    identity_of,
+    is_gone,
+    open_queue,
+    refusal_of,
+    text_of,
+)
+from isthmus.connectors.queuestorage.mapping import LIMIT_BYTES, TextError, to_message, to_text
+from isthmus.connectors.queuestorage.option import SourceOptions
+from isthmus.connectors.wrap.arrival import with_properties
+from isthmus.errors import IsthmusError
+from isthmus.message.name import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
+
+__all__ = ["BATCH", "QueuePuller"]
+
+# Azure: messages in one read at most.
+BATCH = 32
+_NEVER_YEAR = 9999
+
+
+class QueuePuller:
+    """Asks one queue.
+
+    Args:
+        options: of the source.
+    """
+
+    batch = BATCH
+    settle_batch = 1
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.entity = options.entity
+        self.max_deliveries = options.max_dequeue_count
+        self._options = options
+        self._clock = ServerClock()
+        self._client: QueueClient | None = None
+        self._poison: QueueClient | None = None
+        self._identity = ""
+
+    @property
+    def clock_offset_ms(self) -> int | None:
+        """By the Date of the last answer."""
+        return self._clock.offset_ms
+
+    def open(self) -> str:
+        """Looks whether the queue is there; the account.
+
+        Raises:
+            PullError: it is not.
+        """
+        self.close()
+        options = self._options
+        connections = options.settling + 2
+        try:
+            self._client = open_queue(options.account, options.entity, options.timeout_seconds, connections)
+            self._poison = open_queue(options.account, options.poison_queue, options.timeout_seconds, connections)
+            self._identity = identity_of(self._client)
+            self.waiting()
+        except IsthmusError as error:
+            raise PullError(str(error), not error.retryable) from None if not isinstance(error, PullError) else error
+        return self._identity
+
+    def receive(self, count: int) -> Sequence[Pulled]:
+        """The next messages; they become invisible to others.
+
+        Raises:
+            PullError: there is no answer, or it is a refusal.
+        """
+        client, visibility = self._queue(), self._options.visibility_seconds
+        try:
+            pages = client.receive_messages(
+                messages_per_page=min(count, BATCH),
+                visibility_timeout=visibility,
+                raw_response_hook=self._clock.heard,
+            ).by_page()
+            return [self._pulled(each, visibility) for each in next(pages, ())]
+        except AzureError as error:
+            raise self._failed(error) from None
+
+    def _pulled(self, found: Any, visibility: int) -> Pulled:
+        enqueued_ms = round(found.inserted_on.timestamp() * 1000)
+        expires = found.expires_on
+        lease = Lease(found.id, found.pop_receipt, visibility)
+        text = found.content or ""
+        try:
+            message = to_message(
+                text,
+                self._options.encoding,
+                name=f"{self._identity}/{self.entity}/{found.id}",
+                message_id=found.id,
+                enqueued_ms=enqueued_ms,
+                expires_ms=round(expires.timestamp() * 1000)
+                if expires is not None and expires.year < _NEVER_YEAR
+                else 0,
+            )
+        except TextError as error:
+            raw = section.encode_message(text.encode(errors="surrogatepass"), properties={"message_id": found.id})
+            return Pulled(lease, raw, found.dequeue_count, enqueued_ms, str(error))
+        return Pulled(lease, message, found.dequeue_count, enqueued_ms)
+
+    def waiting(self) -> int | None:
+        """How many messages the queue has, about; those that are invisible included.
+
+        Raises:
+            PullError: there is no answer, or it is a refusal.
+        """
+        try:
+            return self._queue().get_queue_properties(raw_response_hook=self._clock.heard).approximate_message_count
+        except AzureError as error:
+            raise self._failed(error) from None
+
+    def complete(self, leases: Sequence[Lease]) -> Sequence[bool]:
+        """Deletes messages."""
+        return [self._ask(lambda client, each=each: client.delete_message(each.name, each.receipt)) for each in leases]
+
+    def release(self, leases: Sequence[Lease]) -> Sequence[bool]:
+        """Makes messages visible."""
+        return [
+            self._ask(lambda client, each=each: client.update_message(each.name, each.receipt, visibility_timeout=0))
+            for each in leases
+        ]
+
+    def renew(self, leases: Sequence[Lease]) -> Sequence[Lease | None]:
+        """Keeps messages invisible; each gets another receipt by that."""
+        seconds = self._options.visibility_seconds
+        renewed: list[Lease | None] = []
+        for each in leases:
+            try:
+                found = self._queue().update_message(each.name, each.receipt, visibility_timeout=seconds)
+            except AzureError as error:
+                if not is_gone(error):
+                    raise self._failed(error) from None
+                renewed.append(None)
+            else:
+                renewed.append(Lease(each.name, str(found.pop_receipt), seconds))
+        return renewed
+
+    def set_aside(self, lease: Lease, message: bytes, disposition: Disposition) -> bool:
+        """Puts a message into the poison queue, and deletes it then."""
+        reason = {DEAD_LETTER_REASON: disposition.reason, DEAD_LETTER_DESCRIPTION: disposition.description}
+        text = to_text(with_properties(message, reason), "envelope", self._options.encoding)
+        if len(text) > LIMIT_BYTES:  # the reason is worth less than the message
+            text = to_text(message, "envelope", self._options.encoding)
+        poison = self._poison
+        assert poison is not None
+        try:
+            try:
+                poison.send_message(text, time_to_live=-1)
+            except ResourceNotFoundError:
+                poison.create_queue()
+                poison.send_message(text, time_to_live=-1)
+        except AzureError as error:
+            raise PullError(text_of(self._options.poison_queue, error)) from None
+        return self.complete([lease])[0]
+
+    def interrupt(self) -> None:
+        """A read does not wait."""
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for client in (self._client, self._poison):
+            if client is not None:
+                client.close()
+
+    def _queue(self) -> QueueClient:
+        assert self._client is not None
+        return self._client
+
+    def _ask(self, request: Any) -> bool:
+        try:
+            request(self._queue())
+        except AzureError as error:
+            if is_gone(error):
+                return False
+            raise self._failed(error) from None
+        return True
+
+    def _failed(self, error: AzureError) -> PullError:
+        is_fatal = refusal_of(self.entity, error).kind is RefusalKind.FATAL or code_of(error) == "QueueNotFound"
+        return PullError(text_of(self.entity, error), is_fatal)

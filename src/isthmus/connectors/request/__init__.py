@@ -1,0 +1,1 @@
+"""Targets that take messages by blocking requests, e.g. over HTTP."""

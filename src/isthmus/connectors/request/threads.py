@@ -1,0 +1,157 @@
+"""The threads that make a target's requests.
+
+What it is: a queue of messages, a few threads that take batches from it, and the answers. What it is not: the port (`target`).
+
+Invariants:
+    I1. With one thread, requests are made in the order of the messages, and the next one after the answer to the one before.
+    I2. Nothing is sent before what a system asked to wait for has passed.
+    I3. After a failure nothing more is sent; what has no answer is given up.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.request.requester import BusyError, Requester, RequestError
+from isthmus.errors import IsthmusError
+
+__all__ = ["LONGEST_WAIT_SECONDS", "RequestThreads"]
+
+# A system that asks for more is asked again after so long.
+LONGEST_WAIT_SECONDS = 300.0
+
+
+class RequestThreads:
+    """Sends what it is given.
+
+    Args:
+        requester: makes the requests.
+        parallel: threads, and so requests at a time.
+        wake: called when there is something to take.
+
+    Attributes:
+        identity: of the system; None until it has answered.
+        lost: why nothing more is sent; None while all is well.
+    """
+
+    def __init__(self, requester: Requester, parallel: int, wake: Callable[[], None]) -> None:
+        self._requester = requester
+        self._wake = wake
+        self._condition = threading.Condition()
+        self._queue: deque[tuple[int, bytes]] = deque()
+        self._answers: list[tuple[int, Refusal | None]] = []
+        self._is_stopped = False
+        self._wait_until = 0.0
+        self.identity: str | None = None
+        self.lost: Refusal | None = None
+        name = f"request-{requester.entity}"
+        self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for _ in range(parallel)]
+
+    def start(self) -> None:
+        """Connects, and begins."""
+        self._threads[0].start()
+
+    def send(self, ordinal: int, payloads: Sequence[bytes]) -> None:
+        """Messages to send, all of one delivery."""
+        with self._condition:
+            self._queue.extend((ordinal, payload) for payload in payloads)
+            self._condition.notify(len(payloads))
+
+    def take(self) -> list[tuple[int, Refusal | None]]:
+        """The answers since the last call."""
+        with self._condition:
+            answers, self._answers = self._answers, []
+        return answers
+
+    def stop(self) -> None:
+        """Ends it; what has no answer is not waited for."""
+        with self._condition:
+            self._is_stopped = True
+            self._queue.clear()
+            self._condition.notify_all()
+        self._requester.close()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits for the threads."""
+        limit = None if timeout is None else time.monotonic() + timeout
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(None if limit is None else max(0.0, limit - time.monotonic()))
+
+    def is_alive(self) -> bool:
+        """Whether a thread still runs."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def waits_until(self) -> float:
+        """Until when nothing is sent, in monotonic seconds: the system asked for it."""
+        return self._wait_until
+
+    # ---- the threads
+
+    def _run(self) -> None:
+        try:
+            if threading.current_thread() is self._threads[0]:
+                identity = self._requester.open()
+                with self._condition:
+                    if self._is_stopped:
+                        return
+                    self.identity = identity
+                    for thread in self._threads[1:]:
+                        thread.start()
+                self._wake()
+            while batch := self._next():
+                self._carry_out(batch)
+                self._wake()
+        except RequestError as error:
+            self._fail(error.refusal)
+        except IsthmusError as error:
+            kind = RefusalKind.UNKNOWN if error.retryable else RefusalKind.FATAL
+            self._fail(Refusal(kind, error.code, str(error)))
+        except Exception as error:  # noqa: BLE001 - a thread that ended silently would leave its route waiting
+            self._fail(Refusal(RefusalKind.UNKNOWN, "", f"{self._requester.entity}: {type(error).__name__}: {error}"))
+
+    def _carry_out(self, batch: list[tuple[int, bytes]]) -> None:
+        try:
+            refusals = self._requester.send([payload for _, payload in batch])
+        except BusyError as error:
+            with self._condition:
+                pause = min(error.seconds, LONGEST_WAIT_SECONDS)
+                self._wait_until = max(self._wait_until, time.monotonic() + pause)
+                self._answers += [(ordinal, error.refusal) for ordinal, _ in batch]
+            return
+        with self._condition:
+            self._answers += [(ordinal, refusal) for (ordinal, _), refusal in zip(batch, refusals, strict=True)]
+
+    def _next(self) -> list[tuple[int, bytes]]:
+        """The next messages to send; none: the end."""
+        with self._condition:
+            while not self._is_stopped:
+                wait = self._wait_until - time.monotonic()
+                if self._queue and wait <= 0:
+                    break
+                self._condition.wait(wait if wait > 0 else None)
+            if self._is_stopped:
+                return []
+            batch = [self._queue.popleft()]
+            size = len(batch[0][1])
+            while self._queue and len(batch) < self._requester.batch:
+                size += len(self._queue[0][1])
+                if size > self._requester.batch_bytes:
+                    break
+                batch.append(self._queue.popleft())
+            return batch
+
+    def _fail(self, refusal: Refusal) -> None:
+        with self._condition:
+            if self._is_stopped:
+                return
+            self._is_stopped = True
+            self.lost = refusal
+            self._queue.clear()
+            self._condition.notify_all()
+        self._wake()

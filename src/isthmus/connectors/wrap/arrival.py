@@ -1,0 +1,76 @@
+"""What a source adds to a message of a system that knows no annotations.
+
+What it is: the annotations of a broker, a MessageId where there is none, and the number of a message that bears a name instead. What it
+is not: the opening of an envelope (`envelope`, `cloud_event`).
+
+Invariants:
+    I1. A message that comes again has the same number, time and MessageId.
+    I2. A MessageId that the message has is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+
+from isthmus.amqp import section
+from isthmus.amqp.types import Timestamp
+from isthmus.message.name import BROKER_ANNOTATIONS, ENQUEUED_TIME, SEQUENCE_NUMBER
+
+__all__ = ["annotated", "number_of", "with_properties"]
+
+
+def number_of(name: str) -> int:
+    """A number of 63 bits for the name of a message; above 0, since 0 means that a message has none."""
+    return (int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") >> 1) or 1
+
+
+def annotated(message: bytes, *, name: str, enqueued_ms: int, message_id: str, ttl_ms: int = 0) -> bytes:
+    """The message as its system gave it.
+
+    Args:
+        message: encoded.
+        name: which message it is, unique in its system.
+        enqueued_ms: when it came into its system, wall time; 0 where that is not known.
+        message_id: for one that has none.
+        ttl_ms: how long it lives from then on; 0: for ever.
+
+    Raises:
+        CodecError: it is no message.
+    """
+    found = section.locate(message)
+    kept = {
+        key: value
+        for key, value in section.decode_map(message, found.message_annotations).items()
+        if key not in BROKER_ANNOTATIONS
+    }
+    kept |= {SEQUENCE_NUMBER: number_of(name), ENQUEUED_TIME: Timestamp(enqueued_ms)}
+    header = section.decode_header(message, found.header)
+    properties = message[slice(*found.properties)]
+    if section.decode_property(message, found.properties, "message_id") is None:
+        fields = section.decode_properties(message, found.properties)
+        properties = section.encode_properties({**fields, "message_id": message_id})
+    return b"".join(
+        (
+            section.encode_header(header._replace(ttl_ms=ttl_ms or None, delivery_count=0)),
+            section.encode_map_section(section.MESSAGE_ANNOTATIONS, kept),
+            properties,
+            message[slice(*found.application_properties)],
+            message[slice(*found.body)],
+            message[slice(*found.footer)],
+        )
+    )
+
+
+def with_properties(message: bytes, properties: Mapping[str, str]) -> bytes:
+    """The message with these application properties more.
+
+    Raises:
+        CodecError: it is no message.
+    """
+    found = section.locate(message)
+    own = {**section.decode_map(message, found.application_properties), **properties}
+    start, end = found.application_properties
+    if not end:
+        start = end = found.body[0] if found.body[1] else found.footer[0] if found.footer[1] else len(message)
+    return message[:start] + section.encode_map_section(section.APPLICATION_PROPERTIES, own) + message[end:]

@@ -1,0 +1,19 @@
+"""The body of a message alone.
+
+What it is: the bytes that a system gets which is to see no envelope. What it is not: a wrapping; properties are lost.
+"""
+
+from __future__ import annotations
+
+from isthmus.connectors.kafka.mapping import to_record
+
+__all__ = ["body_of"]
+
+
+def body_of(message: bytes) -> bytes:
+    """The body: the contents of one data section, the text of one string, or any other body as encoded.
+
+    Raises:
+        CodecError: it is no message.
+    """
+    return to_record(message).value or b""

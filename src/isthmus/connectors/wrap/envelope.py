@@ -1,0 +1,52 @@
+"""Our own envelope: a message as one JSON object, for systems that keep a body and nothing else.
+
+What it is: the wrapping of an encoded AMQP message, and its opening, pure. docs/explanation/wrapped-messages.md.
+
+    {"isthmus": 1, "body": "text", "headers": [["name", "value"], …], "key": "…", "time": 1700000000000}
+
+The fields are those of the record that the message would be in a log (`isthmus.connectors.kafka.mapping`): properties of the sender and of
+provenance as headers, SessionId or PartitionKey as key, creation-time as time. What is no UTF-8 text stands as {"base64": "…"}.
+
+Invariants:
+    I1. `unwrap(wrap(message))` says the same as the message (`isthmus.connectors.kafka.mapping`, I2).
+    I2. The text is ASCII, without a control character.
+    I3. What is no envelope is told as none, never as an error.
+"""
+
+from __future__ import annotations
+
+import json
+
+from isthmus.connectors.kafka.mapping import to_message, to_record
+from isthmus.connectors.wrap import record_text
+from isthmus.connectors.wrap.note import fields_of, record_of
+
+__all__ = ["FIELD", "unwrap", "wrap"]
+
+FIELD = "isthmus"
+_VERSION = 1
+_FIRST = b"{"
+
+
+def wrap(message: bytes) -> bytes:
+    """The envelope of a message.
+
+    Raises:
+        CodecError: it is no message.
+    """
+    record = to_record(message)
+    told = {FIELD: _VERSION, "body": record_text.write(record.value), **fields_of(record)}
+    return json.dumps(told, separators=(",", ":")).encode()
+
+
+def unwrap(text: bytes) -> bytes | None:
+    """The message of an envelope; None where it is none."""
+    if not text[:64].lstrip().startswith(_FIRST):
+        return None
+    try:
+        told = json.loads(text)
+        if not isinstance(told, dict) or told.get(FIELD) != _VERSION:
+            return None
+        return to_message(record_of(told, record_text.read(told["body"])))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None

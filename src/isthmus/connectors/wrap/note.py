@@ -1,0 +1,61 @@
+"""What a body does not say of its message, as one line of ASCII that stands beside it.
+
+What it is: the headers, key and time of the record that the message would be in a log (`isthmus.connectors.kafka.mapping`), as JSON. What
+it is not: the body.
+
+Invariants:
+    I1. `record_of(note_of(record), record.value)` is the record, but for its partition.
+    I2. What is no note is told as none, never as an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from isthmus.connectors.kafka.record import Record
+from isthmus.connectors.wrap import record_text
+
+__all__ = ["fields_of", "note_of", "read_note", "record_of"]
+
+
+def fields_of(record: Record) -> dict[str, Any]:
+    """All of a record but its value, as JSON."""
+    told: dict[str, Any] = {}
+    if record.headers:
+        told["headers"] = [[name, record_text.write(value)] for name, value in record.headers]
+    if record.key is not None:
+        told["key"] = record_text.write(record.key)
+    if record.timestamp_ms is not None:
+        told["time"] = record.timestamp_ms
+    return told
+
+
+def record_of(told: Mapping[str, Any], value: bytes | None) -> Record:
+    """The record.
+
+    Raises:
+        ValueError: a field is malformed.
+        TypeError: so it is.
+    """
+    headers = [(str(name), record_text.read(text)) for name, text in told.get("headers", ())]
+    moment = told.get("time")
+    is_moment = isinstance(moment, int) and not isinstance(moment, bool) and 0 <= moment < 1 << 63
+    return Record(value, record_text.read(told.get("key")), headers, moment if is_moment else None, None)
+
+
+def note_of(record: Record, **more: Any) -> str:
+    """The note of a record; `more` is kept with it."""
+    return json.dumps({**fields_of(record), **more}, separators=(",", ":"))
+
+
+def read_note(text: object) -> dict[str, Any] | None:
+    """What a note says; None where it is none."""
+    if not isinstance(text, str | bytes):
+        return None
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return told if isinstance(told, dict) else None

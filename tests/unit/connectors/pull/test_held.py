@@ -1,0 +1,125 @@
+"""isthmus.connectors.pull.held: which message needs which request."""
+
+from __future__ import annotations
+
+from isthmus.bridge.delivery_event import Disposition
+from isthmus.connectors.pull.held import Job, Locks
+from isthmus.connectors.pull.puller import Lease, Pulled
+
+
+def given(name: str, receipt: str = "r", deliveries: int = 1, unreadable: str = "") -> Pulled:
+    return Pulled(Lease(name, receipt, 10.0), name.encode(), deliveries, 0, unreadable)
+
+
+def settled(locks: Locks, name: str) -> None:
+    job, helds = locks.next_jobs(0.0, 10)
+    assert (job, [held.lease.name for held in helds]) == (Job.COMPLETE, [name])
+    locks.done(job, helds, [held.lease.receipt for held in helds], [True])
+
+
+def test_i1_one_request_at_a_time() -> None:
+    locks = Locks(0)
+    locks.arrive([given("a")], 0.0)
+    (held,) = locks.take(5)
+    assert locks.next_jobs(4.9, 10) == (Job.NONE, [])
+    job, helds = locks.next_jobs(5.0, 10)
+    assert (job, helds) == (Job.RENEW, [held])
+    locks.settle(held.position, held.position)
+    assert locks.next_jobs(5.0, 10) == (Job.NONE, [])
+    locks.renewed(helds, [Lease("a", "r2", 10.0)], 5.0)
+    settled(locks, "a")
+    assert len(locks) == 0
+    assert not locks.has_jobs
+
+
+def test_i2_what_comes_again_is_not_told_again_and_settled_by_its_new_receipt() -> None:
+    locks = Locks(0)
+    assert locks.arrive([given("a")], 0.0) == 1
+    (held,) = locks.take(5)
+    assert locks.arrive([given("a", "new")], 1.0) == 0
+    locks.settle(held.position, held.position)
+    job, helds = locks.next_jobs(1.0, 1)
+    assert helds[0].lease.receipt == "new"
+    # While it is deleted it is given again: the delete finds nothing, and is made again.
+    locks.arrive([given("a", "newer")], 1.0)
+    locks.done(job, helds, ["new"], [False])
+    settled(locks, "a")
+    assert len(locks) == 0
+
+
+def test_what_was_given_back_and_comes_again_is_a_new_delivery() -> None:
+    locks = Locks(0)
+    locks.arrive([given("a")], 0.0)
+    (held,) = locks.take(5)
+    first = held.position
+    locks.release(first, first)
+    job, helds = locks.next_jobs(0.0, 1)
+    assert job is Job.RELEASE
+    assert locks.arrive([given("a", "r2")], 0.0) == 1  # before the answer to the release
+    (again,) = locks.take(5)
+    assert again.position > first
+    locks.settle(again.position, again.position)
+    locks.done(job, helds, ["r"], [True])
+    settled(locks, "a")
+
+
+def test_i3_what_was_lost_after_it_was_settled_is_forgotten() -> None:
+    locks = Locks(0)
+    locks.arrive([given("a")], 0.0)
+    (held,) = locks.take(5)
+    locks.settle(held.position, held.position)
+    job, helds = locks.next_jobs(0.0, 1)
+    locks.done(job, helds, ["r"], [False])
+    assert len(locks) == 0
+
+
+def test_i4_what_failed_is_asked_for_again() -> None:
+    locks = Locks(0)
+    locks.arrive([given("a")], 0.0)
+    (held,) = locks.take(5)
+    _, helds = locks.next_jobs(6.0, 1)
+    locks.failed(helds, 6.0)
+    assert locks.next_jobs(6.0, 1)[0] is Job.RENEW
+    locks.failed(helds, 6.0)
+    locks.settle(held.position, held.position)
+    _, helds = locks.next_jobs(6.0, 1)
+    locks.failed(helds, 6.0)
+    settled(locks, "a")
+
+
+def test_completions_come_first_unless_a_lock_is_about_to_end() -> None:
+    locks = Locks(0)
+    locks.arrive([given("a"), given("b")], 0.0)
+    first, _ = locks.take(5)
+    locks.settle(first.position, first.position)
+    job, helds = locks.next_jobs(6.0, 1)
+    assert job is Job.COMPLETE
+    locks.failed(helds, 6.0)
+    assert locks.next_jobs(8.0, 1)[0] is Job.RENEW
+
+
+def test_what_was_given_too_often_or_is_unreadable_is_set_aside() -> None:
+    locks = Locks(3)
+    assert (
+        locks.arrive([given("a", deliveries=4), given("b", deliveries=3), given("c", unreadable="no base64")], 0.0) == 1
+    )
+    found = {}
+    for _ in range(2):
+        job, (held,) = locks.next_jobs(0.0, 10)
+        assert job is Job.SET_ASIDE
+        assert held.disposition is not None
+        found[held.lease.name] = held.disposition.reason
+    assert found == {"a": "MaxDeliveryCountExceeded", "c": "Unreadable"}
+
+
+def test_at_the_end_everything_is_given_back_but_what_is_settled() -> None:
+    locks = Locks(0)
+    locks.arrive([given("a"), given("b"), given("c")], 0.0)
+    first, second = locks.take(2)
+    locks.settle(first.position, first.position)
+    locks.settle(second.position, second.position, Disposition("dead-letter", "Bad"))
+    locks.release_all()
+    assert locks.next_jobs(0.0, 1)[0] is Job.COMPLETE
+    assert locks.next_jobs(0.0, 1)[0] is Job.SET_ASIDE
+    job, (held,) = locks.next_jobs(0.0, 1)
+    assert (job, held.lease.name) == (Job.RELEASE, "c")

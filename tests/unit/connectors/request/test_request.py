@@ -1,0 +1,157 @@
+"""isthmus.connectors.request and isthmus.connectors.http: what becomes of requests and their answers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from isthmus.bridge.refusal import Refusal, RefusalKind
+from isthmus.connectors.flight import Flight
+from isthmus.connectors.http.client import Answer, retry_after
+from isthmus.connectors.http.option import read_target
+from isthmus.connectors.http.signature import bearer_fault, signature_fault, signed
+from isthmus.connectors.http.target import judge
+from isthmus.connectors.request.requester import BusyError, RequestError
+from isthmus.connectors.request.threads import RequestThreads
+from isthmus.errors import ConfigError
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+NO = Refusal(RefusalKind.MESSAGE, "400", "no")
+
+
+def answer(status: int, **headers: str) -> Answer:
+    return Answer(status, "Reason", {name.replace("_", "-"): value for name, value in headers.items()}, b"a body")
+
+
+def test_statuses() -> None:
+    assert judge("x", answer(204)) is None
+    for status in (408, 425, 429, 500, 503):
+        with pytest.raises(BusyError) as busy:
+            judge("x", answer(status, retry_after="7"))
+        assert (busy.value.seconds, busy.value.refusal.kind) == (7.0, RefusalKind.BLOCKED)
+    for status in (301, 401, 403, 404, 405, 410):
+        with pytest.raises(RequestError) as fatal:
+            judge("x", answer(status))
+        assert fatal.value.refusal.kind is RefusalKind.FATAL
+    refusal = judge("x", answer(422))
+    assert refusal is not None
+    assert (refusal.kind, str(refusal)) == (RefusalKind.MESSAGE, "422: x: 422 Reason: a body")
+    too_large = judge("x", answer(413))
+    assert too_large is not None
+    assert too_large.reason == "MessageTooLarge"
+
+
+def test_retry_after_as_seconds_and_as_a_date() -> None:
+    assert retry_after({"retry-after": "120"}) == 120
+    assert retry_after({"retry-after": "Fri, 31 Dec 1999 23:59:59 GMT"}, 946684790.0) == 9.0
+    assert retry_after({"retry-after": "soon"}) == retry_after({}) == 0
+
+
+def test_signatures() -> None:
+    # The example of the Standard Webhooks specification.
+    headers = signed("standard", SECRET, "msg_p5jXN8AQM9LWM0D4loKWxJek", b'{"test": 2432232314}', 1614265330)
+    assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+    assert not signature_fault("standard", SECRET, headers, b'{"test": 2432232314}', 1614265330.0)
+    several = {**headers, "webhook-signature": "v1,AAAA " + headers["webhook-signature"]}
+    assert not signature_fault("standard", SECRET, several, b'{"test": 2432232314}', 1614265330.0)
+    assert "wrong" in signature_fault("standard", SECRET, headers, b"{}", 1614265330.0)
+    assert "300 s" in signature_fault("standard", SECRET, headers, b'{"test": 2432232314}', 1614265631.0)
+    hub = signed("sha256", "It's a Secret to Everybody", "", b"Hello, World!", 0)
+    assert hub == {"x-hub-signature-256": "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"}
+    assert not signature_fault("sha256", "It's a Secret to Everybody", hub, b"Hello, World!", 0.0)
+    assert not bearer_fault("abc", {"authorization": "Bearer abc"})
+    assert bearer_fault("abc", {"authorization": "Bearer abd"}) == bearer_fault("abc", {})
+
+
+def test_options_that_would_give_a_secret_away_are_refused() -> None:
+    with pytest.raises(ConfigError, match="without TLS"):
+        read_target({"url": "http://example.com", "entity": "x", "auth": "bearer", "secret": "env:A"})
+    with pytest.raises(ConfigError, match="go together"):
+        read_target({"url": "https://example.com", "entity": "x", "auth": "hmac"})
+
+
+def test_an_envelope_is_answered_when_all_of_it_is() -> None:
+    flight = Flight(10)
+    assert [flight.sent(1, 0.0), flight.sent(2, 0.0), flight.sent(1, 0.0)] == [0, 1, 2]
+    assert [(each.first, each.last) for each in flight.answered([(0, None), (1, None)], 1.0)] == [(0, 0)]
+    outcomes = flight.answered([(1, NO), (2, None)], 2.0)
+    assert [(each.first, each.refusal) for each in outcomes] == [(2, None), (1, NO)]
+    assert flight.credit == 10
+
+
+class Fake:
+    """A system that answers what it is told to."""
+
+    entity = "x"
+    batch = 2
+    batch_bytes = 100
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers)
+        self.sent: list[Sequence[bytes]] = []
+        self.times: list[float] = []
+
+    def open(self) -> str:
+        return "identity"
+
+    def send(self, payloads: Sequence[bytes]) -> Sequence[Refusal | None]:
+        self.sent.append(payloads)
+        self.times.append(time.monotonic())
+        found = self.answers.pop(0) if self.answers else None
+        if isinstance(found, Exception):
+            raise found
+        return [NO if found == "no" else None] * len(payloads)
+
+    def close(self) -> None:
+        pass
+
+
+def run(fake: Fake, *payloads: bytes) -> RequestThreads:
+    news = threading.Semaphore(0)
+    threads = RequestThreads(fake, 1, news.release)
+    for number, payload in enumerate(payloads):
+        threads.send(number, [payload])
+    threads.start()
+    return threads
+
+
+def wait(threads: RequestThreads, count: int) -> list[tuple[int, Refusal | None]]:
+    found: list[tuple[int, Refusal | None]] = []
+    limit = time.monotonic() + 60
+    while len(found) < count and time.monotonic() < limit:
+        found += threads.take()
+        time.sleep(0.001)
+    return found
+
+
+def test_i1_requests_are_made_in_order_in_batches() -> None:
+    fake = Fake(None, "no")
+    threads = run(fake, b"a", b"b", b"c")
+    assert wait(threads, 3) == [(0, None), (1, None), (2, NO)]
+    assert fake.sent == [[b"a", b"b"], [b"c"]]
+    threads.stop()
+    threads.join(60)
+    assert not threads.is_alive()
+
+
+def test_i2_what_a_system_asks_to_wait_is_waited() -> None:
+    busy = Refusal(RefusalKind.BLOCKED, "503", "later")
+    fake = Fake(BusyError(busy, 0.2))
+    threads = run(fake, b"a", b"b", b"c")
+    assert wait(threads, 3) == [(0, busy), (1, busy), (2, None)]
+    assert fake.times[1] - fake.times[0] >= 0.2
+    threads.stop()
+    threads.join(60)
+
+
+def test_i3_after_a_failure_nothing_more_is_sent() -> None:
+    lost = Refusal(RefusalKind.UNKNOWN, "", "no answer")
+    fake = Fake(None, RequestError(lost))
+    threads = run(fake, b"a", b"b", b"c", b"d", b"e")
+    threads.join(60)
+    assert threads.take() == [(0, None), (1, None)]
+    assert threads.lost == lost
+    assert len(fake.sent) == 2

@@ -1,0 +1,17 @@
+"""What Event Grid is not asked."""
+
+from __future__ import annotations
+
+from conformance_waiver import SCRIPT
+from isthmus.testing.bridge.pair import Ability
+
+WAIVERS = {
+    ("eventgrid", "", Ability.SCRIPT.value): SCRIPT,
+    ("eventgrid", "", Ability.SKEWS.value): "an event has no time to live of its own",
+    ("", "eventgrid", Ability.DEDUPLICATES.value): "Event Grid suppresses no duplicates",
+    (
+        "eventgrid",
+        "",
+        "only_what_is_present_is_moved",
+    ): "the data plane does not tell how many events wait, nor when one came",
+}
