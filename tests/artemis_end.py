@@ -40,6 +40,7 @@ class ArtemisEnd:
     too_large = 2 * LIMIT_BYTES
     lanes = 1
     lock_seconds = 0.0
+    wait_seconds = 40.0
 
     def __init__(self, broker: ArtemisBroker) -> None:
         self._broker = broker

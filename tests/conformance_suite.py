@@ -44,9 +44,37 @@ from isthmus.testing.bridge.scenario import SCENARIOS
 from isthmus.testing.bridge.system_pair import SystemEnd, SystemPair
 from servicebus_end import ServiceBusEnd
 
-__all__ = ["CASE", "LEAST", "EndOpener", "Suite", "asked", "cases", "make_suite", "pairs_of", "servicebus_end"]
+__all__ = [
+    "ACROSS",
+    "CASE",
+    "LEAST",
+    "EndOpener",
+    "Suite",
+    "asked",
+    "cases",
+    "make_suite",
+    "pairs_of",
+    "servicebus_end",
+]
 
 CASE = ("source", "target", "name")
+ACROSS = frozenset(
+    {
+        "a_message_that_is_too_large_for_the_target",
+        "one_is_refused_for_itself",
+        "empty_messages",
+        "large_messages",
+        "order_is_kept",
+        "reader_killed_after_a_settlement",
+        "sink_killed_after_a_store",
+        "source_lost_after_a_settlement",
+        "target_lost_after_it_stored",
+        "the_server_of_the_source_is_killed",
+        "the_server_of_the_target_is_killed",
+        "an_unreadable_message",
+    }
+)
+"""What is played with all tests between a kind and Service Bus, where the kind with itself has all scenarios."""
 SIDE_BY_SIDE = 12
 ROUND_SECONDS = 90.0
 LEAST = 25
@@ -65,13 +93,20 @@ def pairs_of(kind: str) -> list[tuple[str, str]]:
     return [(kind, kind), ("servicebus", kind), (kind, "servicebus")]
 
 
-def cases(pairs: Sequence[tuple[str, str]]) -> list[Any]:
-    """All scenarios of all pairs as parameters `CASE`; what is waived is skipped with its reason."""
+def cases(pairs: Sequence[tuple[str, str]], always: frozenset[str] | None = None) -> list[Any]:
+    """All scenarios of all pairs as parameters `CASE`; what is waived is skipped with its reason.
+
+    Args:
+        pairs: of kinds.
+        always: scenarios that run with all tests where the two kinds of a pair differ, the others with --soak; None: all.
+    """
     made = []
     for source, target in pairs:
         for name in SCENARIOS:
             why = reason(source, target, name)
             marks = [pytest.mark.skip(reason=f"waived: {why}")] if why else []
+            if always is not None and source != target and name not in always:
+                marks.append(pytest.mark.soak)
             made.append(pytest.param(source, target, name, id=f"{source}-{target}-{name}", marks=marks))
     return made
 

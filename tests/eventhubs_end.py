@@ -75,6 +75,7 @@ class EventHubsEnd:
     too_large = 1_100_000
     lanes = LANES
     lock_seconds = 0.0
+    wait_seconds = 40.0
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -45,6 +45,7 @@ class RabbitEnd:
     too_large = 2 * LIMIT_BYTES
     lanes = 1
     lock_seconds = 0.0
+    wait_seconds = 40.0
 
     def __init__(self, server: RabbitServer) -> None:
         self._server = server

@@ -59,6 +59,12 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
 # Modules without Spark that take longest.
 LONG = (
     "tests/interop/test_conformance.py",
+    "tests/interop/test_conformance_eventgrid.py",
+    "tests/interop/test_conformance_eventhubs.py",
+    "tests/interop/test_conformance_queuestorage.py",
+    "tests/interop/test_conformance_rabbitmq.py",
+    "tests/interop/test_conformance_amqp.py",
+    "tests/interop/test_conformance_http.py",
     "tests/interop/test_languages_eventhub.py",  # and the first that needs what Go compiles
     "tests/interop/test_operations.py",
     "tests/fault/test_fuzz.py",

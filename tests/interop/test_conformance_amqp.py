@@ -10,7 +10,7 @@ import pytest
 
 from artemis_broker import artemis
 from artemis_end import ArtemisEnd
-from conformance_suite import CASE, LEAST, Suite, asked, cases, make_suite, pairs_of, servicebus_end
+from conformance_suite import ACROSS, CASE, LEAST, Suite, asked, cases, make_suite, pairs_of, servicebus_end
 from isthmus.testing.bridge.system_pair import SystemEnd
 
 PAIRS = pairs_of("amqp")
@@ -26,7 +26,7 @@ def artemis_end(folder: Path) -> Iterator[SystemEnd]:
 suite = make_suite({"servicebus": servicebus_end, "amqp": artemis_end})
 
 
-@pytest.mark.parametrize(CASE, cases(PAIRS))
+@pytest.mark.parametrize(CASE, cases(PAIRS, ACROSS))
 def test_scenario(suite: Suite, source: str, target: str, name: str) -> None:
     suite.result((source, target, name))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance_suite import CASE, LEAST, Suite, asked, cases, make_suite, pairs_of, servicebus_end
+from conformance_suite import ACROSS, CASE, LEAST, Suite, asked, cases, make_suite, pairs_of, servicebus_end
 from eventgrid_end import EventGridEnd
 from eventgrid_server import eventgrid_server
 from isthmus.testing.bridge.system_pair import SystemEnd
@@ -25,7 +25,7 @@ def eventgrid_end(folder: Path) -> Iterator[SystemEnd]:
 suite = make_suite({"servicebus": servicebus_end, "eventgrid": eventgrid_end})
 
 
-@pytest.mark.parametrize(CASE, cases(PAIRS))
+@pytest.mark.parametrize(CASE, cases(PAIRS, ACROSS))
 def test_scenario(suite: Suite, source: str, target: str, name: str) -> None:
     suite.result((source, target, name))
 

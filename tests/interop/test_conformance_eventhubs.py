@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance_suite import CASE, LEAST, Suite, asked, cases, make_suite, pairs_of, servicebus_end
+from conformance_suite import ACROSS, CASE, LEAST, Suite, asked, cases, make_suite, pairs_of, servicebus_end
 from eventhubs_end import EventHubsEnd
 from isthmus.testing.bridge.system_pair import SystemEnd
 
@@ -21,7 +21,7 @@ def eventhubs_end(folder: Path) -> AbstractContextManager[SystemEnd]:
 suite = make_suite({"servicebus": servicebus_end, "eventhubs": eventhubs_end})
 
 
-@pytest.mark.parametrize(CASE, cases(PAIRS))
+@pytest.mark.parametrize(CASE, cases(PAIRS, ACROSS))
 def test_scenario(suite: Suite, source: str, target: str, name: str) -> None:
     suite.result((source, target, name))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance_suite import CASE, LEAST, Suite, asked, cases, make_suite, pairs_of, servicebus_end
+from conformance_suite import ACROSS, CASE, LEAST, Suite, asked, cases, make_suite, pairs_of, servicebus_end
 from isthmus.testing.bridge.system_pair import SystemEnd
 from rabbitmq_end import RabbitEnd
 from rabbitmq_server import rabbit_server
@@ -25,7 +25,7 @@ def rabbitmq_end(folder: Path) -> Iterator[SystemEnd]:
 suite = make_suite({"servicebus": servicebus_end, "rabbitmq": rabbitmq_end})
 
 
-@pytest.mark.parametrize(CASE, cases(PAIRS))
+@pytest.mark.parametrize(CASE, cases(PAIRS, ACROSS))
 def test_scenario(suite: Suite, source: str, target: str, name: str) -> None:
     suite.result((source, target, name))
 
