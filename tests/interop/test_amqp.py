@@ -135,10 +135,24 @@ def test_a_message_that_is_set_aside_goes_where_the_broker_sends_rejected_ones(
     end.publish("large.source", keys(3, 4), b"x" * 50_000, 0)
     end.publish("large.source", keys(4, 6), b"", 0)
     target = queue | {"entity": "large.target", "max_message_bytes": "10000"}
-    moved(tmp_path / "lease", queue | {"entity": "large.source"}, target)
+    moved(tmp_path / "lease", queue | {"entity": "large.source", "rejects": "true"}, target)
     assert end.arrived("large.target") == [*keys(0, 3), *keys(4, 6)]
     with closing(Browser(broker, "large.dla")) as dead:
         assert [key for key, _ in dead.messages()] == keys(3, 4)
+
+
+def test_without_a_place_for_it_a_message_that_would_be_set_aside_stays(
+    broker: ArtemisBroker, end: ArtemisEnd, tmp_path: Path
+) -> None:
+    """A broker without dead-letter addresses drops what is rejected."""
+    for each in ("kept.source", "kept.target"):
+        broker.create_queue(each)
+    end.publish("kept.source", keys(0, 1), b"x" * 50_000, 0)
+    queue = reach(broker) | {"entity_type": "queue"}
+    target = queue | {"entity": "kept.target", "max_message_bytes": "10000"}
+    moved(tmp_path / "lease", queue | {"entity": "kept.source"}, target)
+    with closing(Browser(broker, "kept.source")) as kept:
+        assert [key for key, _ in kept.messages()] == keys(0, 1)
 
 
 def test_a_federation_file_moves_messages_both_ways(

@@ -73,8 +73,7 @@ SOURCE = Spec(
             kind=Kind.TEXT,
             default="",
             description="Address that messages go to that are set aside, with the reason in the application properties "
-            "`DeadLetterReason` and `DeadLetterErrorDescription`. Empty: they are rejected, and the broker does with them what it is "
-            "set to; one without a dead-letter address drops them.",
+            "`DeadLetterReason` and `DeadLetterErrorDescription`. Empty: with `rejects` they are rejected; else the route stops.",
         ),
         Setting(
             name="max_message_bytes",
@@ -173,6 +172,7 @@ class BrokerOptions:
     certificate_file: str
     key_file: str
     key_password: str
+    rejects: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +235,9 @@ def read_as(spec: Spec, kind: type[Options], options: Mapping[str, str]) -> Opti
     values = parse_options(spec, options)
     if faults := [Fault(f"{spec.name}: {message}", hint) for message, hint in _at_odds(values)]:
         raise ConfigError(faults)
-    told = {name: str(value) if isinstance(value, SecretReference) else value for name, value in values.items()}
+    told: dict[str, Any] = {
+        name: str(value) if isinstance(value, SecretReference) else value for name, value in values.items()
+    }
     return kind(**{each.name: told[each.name] for each in fields(kind)})
 
 

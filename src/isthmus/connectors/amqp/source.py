@@ -36,7 +36,7 @@ from isthmus.connectors.servicebus.port.end import End, MarkedReceiver, Step
 from isthmus.connectors.servicebus.port.link_state import MASK32, OwnerCredit
 from isthmus.connectors.servicebus.port.pool import ConnectionPool
 from isthmus.connectors.servicebus.refusal import may_pass
-from isthmus.errors import IsthmusError
+from isthmus.errors import IsthmusError, NotAllowedError
 from isthmus.transport import Client
 from isthmus.transport.receiver import Deliveries
 
@@ -124,8 +124,18 @@ class AmqpSource(End):
 
     def settle(self, first: int, last: int, disposition: Disposition | None = None) -> None:
         """Settles delivered positions."""
-        if disposition is not None and disposition.kind == "dead-letter" and self._dead_letters is not None:
+        is_dead = disposition is not None and disposition.kind == "dead-letter"
+        if disposition is not None and is_dead and self._dead_letters is not None:
             self._set_aside(self._dead_letters, first, last, disposition)
+        elif disposition is not None and is_dead and not self._options.rejects:
+            reason = f"{disposition.reason}: {disposition.description}".strip(": ")
+            self.release(first, last)
+            self.fail(
+                NotAllowedError(
+                    f"'{self.path}': a message would have to be set aside ({reason}), and a broker may drop what is rejected; "
+                    "write rejects: true in the namespace where the broker keeps it, or let refusals block"
+                )
+            )
         else:
             self._settle(first, last, _outcome(disposition))
 

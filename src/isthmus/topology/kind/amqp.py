@@ -137,5 +137,12 @@ AMQP = NamespaceKind(
             example=PASSWORD_EXAMPLE,
             description=f"The password of the private key. {REFERENCE}",
         ),
+        Setting(
+            name="rejects",
+            kind=Kind.BOOLEAN,
+            default=False,
+            description="Whether the broker keeps what is rejected, in dead-letter addresses of its own, so that a message can be set "
+            "aside by rejecting it. A broker without them drops it; without this setting the route stops instead.",
+        ),
     ),
 )
