@@ -56,15 +56,26 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 
+# Modules that start servers and play a dozen scenarios side by side: one of them keeps a processor busy.
+SERVER_CHAINS: Mapping[str, tuple[str, ...]] = {
+    "servers": (
+        "tests/interop/test_conformance.py",
+        "tests/interop/test_conformance_eventgrid.py",
+        "tests/interop/test_conformance_eventhubs.py",
+        "tests/interop/test_conformance_queuestorage.py",
+        "tests/interop/test_conformance_rabbitmq.py",
+        "tests/interop/test_conformance_amqp.py",
+        "tests/interop/test_conformance_http.py",
+        "tests/interop/test_rabbitmq.py",
+        "tests/interop/test_amqp.py",
+        "tests/interop/test_eventhubs_checkpoint.py",
+    ),
+}
+
+CHAINS = {**SPARK_CHAINS, **SERVER_CHAINS}
+
 # Modules without Spark that take longest.
 LONG = (
-    "tests/interop/test_conformance.py",
-    "tests/interop/test_conformance_eventgrid.py",
-    "tests/interop/test_conformance_eventhubs.py",
-    "tests/interop/test_conformance_queuestorage.py",
-    "tests/interop/test_conformance_rabbitmq.py",
-    "tests/interop/test_conformance_amqp.py",
-    "tests/interop/test_conformance_http.py",
     "tests/interop/test_languages_eventhub.py",  # and the first that needs what Go compiles
     "tests/interop/test_operations.py",
     "tests/fault/test_fuzz.py",
@@ -80,8 +91,7 @@ LONG = (
 )
 
 _FIRST = {
-    module: number
-    for number, module in enumerate([*(each for chain in SPARK_CHAINS.values() for each in chain), *LONG])
+    module: number for number, module in enumerate([*(each for chain in CHAINS.values() for each in chain), *LONG])
 }
 
 
@@ -95,7 +105,7 @@ class _Scheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.partition("::")[0]
-        for chain, modules in SPARK_CHAINS.items():
+        for chain, modules in CHAINS.items():
             if module in modules:
                 return chain
         return module
