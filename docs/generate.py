@@ -13,6 +13,7 @@ from fault_matrix_page import fault_matrix_page
 from typer.core import TyperGroup
 
 from isthmus.cli.app import create_app
+from isthmus.connectors.amqp import option as amqp_option
 from isthmus.connectors.kafka.option import ADMINISTRATION, PREFIX, SOURCE, TARGET
 from isthmus.connectors.kafka.spark.option import READ, WRITE
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions, spec_of
@@ -31,6 +32,7 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "data-source.md": data_source(),
         DOCS / "reference" / "federation-file.md": reference_page(),
         DOCS / "reference" / "kafka.md": kafka(),
+        DOCS / "reference" / "amqp.md": amqp(),
     }
 
 
@@ -85,6 +87,15 @@ def kafka() -> str:
     for title, spec in (("Read", READ), ("Write", WRITE)):
         own = Spec(spec.name, spec.description, tuple(each for each in spec.settings if each.name not in cluster))
         lines += ["", f"### {title}", "", *options_table(own)]
+    return "\n".join(lines) + "\n"
+
+
+def amqp() -> str:
+    """The page of the options of sources and targets at AMQP 1.0 brokers."""
+    lines = ["# AMQP 1.0", "", NOTE, ""]
+    lines += ["Options of a source and a target of kind `amqp`. How to use them: [the how-to](../how-to/use-amqp.md)."]
+    for title, spec in (("Reading", amqp_option.SOURCE), ("Writing", amqp_option.TARGET)):
+        lines += ["", f"## {title}", "", *options_table(spec)]
     return "\n".join(lines) + "\n"
 
 

@@ -58,6 +58,7 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
 # Modules without Spark that take longest.
 LONG = (
     "tests/interop/test_conformance.py",
+    "tests/interop/test_conformance_amqp.py",
     "tests/interop/test_languages_eventhub.py",  # and the first that needs what Go compiles
     "tests/interop/test_operations.py",
     "tests/fault/test_fuzz.py",
