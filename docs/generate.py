@@ -13,12 +13,12 @@ from fault_matrix_page import fault_matrix_page
 from typer.core import TyperGroup
 
 from isthmus.cli.app import create_app
+from isthmus.connectors.amqp import option as amqp
 from isthmus.connectors.eventhubs import option as eventhubs
 from isthmus.connectors.iothub import option as iothub
 from isthmus.connectors.kafka.option import ADMINISTRATION, PREFIX, SOURCE, TARGET
 from isthmus.connectors.kafka.spark.option import READ, WRITE
-from isthmus.connectors.rabbitmq.option import SOURCE as RABBIT_SOURCE
-from isthmus.connectors.rabbitmq.option import TARGET as RABBIT_TARGET
+from isthmus.connectors.rabbitmq import option as rabbitmq
 from isthmus.connectors.servicebus.option import SinkOptions, SourceOptions, spec_of
 from isthmus.connectors.spec import Kind, Setting, Spec
 from isthmus.topology.reference_page import reference_page
@@ -37,7 +37,8 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "eventhubs.md": connector("Event Hubs", "eventhubs", eventhubs.SOURCE, eventhubs.TARGET),
         DOCS / "reference" / "iothub.md": connector("IoT Hub", "iothub", iothub.SOURCE, iothub.TARGET),
         DOCS / "reference" / "kafka.md": kafka(),
-        DOCS / "reference" / "rabbitmq.md": rabbitmq(),
+        DOCS / "reference" / "amqp.md": connector("AMQP 1.0", "amqp", amqp.SOURCE, amqp.TARGET),
+        DOCS / "reference" / "rabbitmq.md": connector("RabbitMQ", "rabbitmq", rabbitmq.SOURCE, rabbitmq.TARGET),
     }
 
 
@@ -103,17 +104,6 @@ def kafka() -> str:
     for title, spec in (("Read", READ), ("Write", WRITE)):
         own = Spec(spec.name, spec.description, tuple(each for each in spec.settings if each.name not in cluster))
         lines += ["", f"### {title}", "", *options_table(own)]
-    return "\n".join(lines) + "\n"
-
-
-def rabbitmq() -> str:
-    """The page of the options of RabbitMQ sources and targets."""
-    lines = ["# RabbitMQ", "", NOTE, ""]
-    lines += [
-        "Options of a source and a target of kind `rabbitmq`. How to use them: [the how-to](../how-to/use-rabbitmq.md)."
-    ]
-    for title, spec in (("Reading", RABBIT_SOURCE), ("Writing", RABBIT_TARGET)):
-        lines += ["", f"## {title}", "", *options_table(spec)]
     return "\n".join(lines) + "\n"
 
 
