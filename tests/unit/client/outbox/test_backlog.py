@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -355,9 +356,10 @@ def test_a_forked_child_that_closes_what_it_never_used_takes_nothing_from_its_pa
     writer.append([b"a"])
     child = os.fork()
     if child == 0:
+        signal.alarm(60)
         writer.close()
         os._exit(0)
-    os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert not folder.has_ended(writer.stream)
     assert drained(folder) == [b"a"]
     writer.append([b"b"])
