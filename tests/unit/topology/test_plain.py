@@ -102,7 +102,7 @@ def test_what_stands_already_is_told_where_a_subscription_is_new() -> None:
     ("task", "text"),
     [
         (
-            "{pattern: all-active, topic: flights, members: [ewr, mq]}",
+            "{pattern: active-passive, topic: flights, primary: ewr, secondary: mq, failover_within: 1m}",
             "needs subscriptions with rules: mq is of kind plainmq",
         ),
         ("{pattern: move, queue: q, source: sink, target: ewr}", "sink is of kind plainsink, which cannot be a source"),

@@ -43,10 +43,10 @@ PATTERNS: dict[str, Pattern] = {
 LOG_PATTERNS = ("stream-to-queue", "queue-to-stream")
 """Patterns between a log and a queue or topic."""
 
-PLAIN_PATTERNS = ("copy", "move", "consolidate")
+PLAIN_PATTERNS = ("copy", "move", "consolidate", "all-active")
 """Patterns whose source and target may be plain queues or topics, e.g. those of RabbitMQ."""
 
-TAKE_LOGS = ("copy", "move", "consolidate", "split", "archive")
+TAKE_LOGS = ("all-active", "copy", "move", "consolidate", "split", "archive")
 """Patterns whose target, or source and target, may be logs or plain queues; the others need subscriptions, rules and dead-letter queues everywhere."""
 
 PLANNED = (

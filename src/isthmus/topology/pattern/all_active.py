@@ -21,6 +21,13 @@ from isthmus.topology.pattern.base import COMMON, COMMON_PLANNED
 from isthmus.topology.pattern.duplicate import DETECTION_WINDOW_MS, DUPLICATE_DETECTION, DUPLICATES, read_duplicates
 from isthmus.topology.pattern.entity import read_entity, read_members
 from isthmus.topology.pattern.mark import default_mark
+from isthmus.topology.pattern.mixed_member import (
+    check_members,
+    log_options,
+    member_state,
+    plain_options,
+    read_at,
+)
 from isthmus.topology.pattern.replication import (
     FILTER,
     LOCK_DURATION,
@@ -43,7 +50,7 @@ from isthmus.topology.pattern.subscription import (
     read_task_subscriptions,
 )
 from isthmus.topology.setting import Kind, Setting, Spec
-from isthmus.topology.state import RuleState, SubscriptionState, TopicState
+from isthmus.topology.state import RuleState, SubscriptionState, TopicState, WantedState
 
 __all__ = ["AUDIT", "AUDIT_TTL_MS", "AllActive", "AllActiveTask"]
 
@@ -106,6 +113,8 @@ class AllActiveTask(Task):
         start: see `RouteOptions`.
         ordering: see `RouteOptions`.
         refused: see `RouteOptions`.
+        logs: members that are logs, e.g. clusters of Kafka.
+        plains: members that are neither logs nor Service Bus, e.g. RabbitMQ.
     """
 
     entity: str
@@ -122,6 +131,13 @@ class AllActiveTask(Task):
     start: str = "now"
     ordering: str = "ordered"
     refused: str = "dead-letter"
+    logs: tuple[str, ...] = ()
+    plains: tuple[str, ...] = ()
+
+    @property
+    def claim_members(self) -> tuple[str, ...]:
+        """Those that are Service Bus: nothing else can hold a claim."""
+        return tuple(each for each in self.members if each not in (*self.logs, *self.plains))
 
     @property
     def rule(self) -> RuleState:
@@ -168,6 +184,11 @@ class AllActive:
         )
 
     def named(self, task: AllActiveTask, namespaces: Mapping[str, NamespaceRef]) -> AllActiveTask:
+        task = replace(
+            task,
+            logs=tuple(each for each in task.members if each in namespaces and namespaces[each].is_log),
+            plains=tuple(each for each in task.members if each in namespaces and namespaces[each].is_plain),
+        )
         if task.mark_is_number:
             return task
         members = [namespaces[alias] for alias in task.members if alias in namespaces]
@@ -177,6 +198,7 @@ class AllActive:
     def check(self, task: AllActiveTask, federation: Federation, document: Document) -> None:
         for target in task.members:
             check_subscription_name(task.name, target, task.place, document)
+        check_members(task, federation, document)
         for other in federation.tasks.values():
             if other.name == task.name:
                 break
@@ -189,8 +211,11 @@ class AllActive:
                     f"write all members into task {other.name}, or another topic",
                 )
 
-    def wanted(self, task: AllActiveTask) -> Iterator[tuple[str, TopicState]]:
+    def wanted(self, task: AllActiveTask) -> Iterator[tuple[str, WantedState]]:
         for source in task.members:
+            if source not in task.claim_members:
+                yield source, member_state(task, source)
+                continue
             replication = tuple(
                 replication_state(replication_subscription(task.name, target), task.rule, task.lock_duration_ms)
                 for target in task.members
@@ -221,16 +246,25 @@ class AllActive:
         )
         for source in task.members:
             for target in task.members:
-                if source != target:
-                    subscription = replication_subscription(task.name, target)
-                    yield Route(
-                        name=f"{task.name}.{source}.{target}",
-                        task=task.name,
-                        pattern=task.pattern,
-                        source=Endpoint(source, f"{task.entity}/Subscriptions/{subscription}"),
-                        targets=(Endpoint(target, task.entity),),
-                        options=options,
-                    )
+                if source == target:
+                    continue
+                claims = [each for each in (source, target) if each in task.claim_members]
+                yield Route(
+                    name=f"{task.name}.{source}.{target}",
+                    task=task.name,
+                    pattern=task.pattern,
+                    source=read_at(task, source, target),
+                    targets=(Endpoint(target, task.entity),),
+                    options=replace(
+                        options,
+                        log=log_options(task, source, target),
+                        plain=plain_options(task, source, target),
+                        # A log has no dead-letter queue.
+                        refused="block" if source in task.logs else task.refused,
+                    ),
+                    claim_at="" if source in claims or not claims else claims[0],
+                    is_claimed=bool(claims),
+                )
 
     def audit(self, task: AllActiveTask) -> Iterator[Flow]:
         # What the filter of an audit subscription leaves out would be missed nowhere.
@@ -239,7 +273,7 @@ class AllActive:
         name = AUDIT if has_audit else whole
         for route in self.routes(task):
             source, target = (
-                Endpoint(each.alias, f"{task.entity}/Subscriptions/{name}" if name else "")
+                _read_by_audit(task, each.alias, f"{task.entity}/Subscriptions/{name}" if name else "")
                 for each in (route.source, route.target)
             )
             yield Flow(
@@ -248,9 +282,14 @@ class AllActive:
                 target=target,
                 routes=(route.name,),
                 filter=task.filter,
-                origin_is_consumed=not has_audit,
-                target_is_consumed=not has_audit,
+                origin_is_consumed=not (has_audit or route.source.alias in task.logs),
+                target_is_consumed=not (has_audit or route.target.alias in task.logs),
                 audit_ms=(task.audit_ms or 0) if has_audit else 0,
                 detection_ms=task.duplicate_detection_ms,
                 consumers=task.subscriptions[0].name if task.is_queue else "",
             )
+
+
+def _read_by_audit(task: AllActiveTask, alias: str, subscription: str) -> Endpoint:
+    """What verification reads at a member; of one that is not Service Bus the topic itself."""
+    return Endpoint(alias, subscription if alias in task.claim_members else task.entity)
