@@ -30,7 +30,7 @@ class SpoolClock(NamedTuple):
 
     Attributes:
         now_ms: the latest time of all messages, or the wall time at which messages had ceased.
-        newest_ms: the latest time of all messages.
+        newest_ms: the latest time of all messages, or that at which a later one counted.
         written_ms: wall time at which the last of them was written.
     """
 
@@ -38,9 +38,20 @@ class SpoolClock(NamedTuple):
     newest_ms: int = 0
     written_ms: int = 0
 
-    def seen(self, newest_ms: int, written_ms: int) -> SpoolClock:
-        """After messages."""
-        return SpoolClock(max(self.now_ms, newest_ms), max(self.newest_ms, newest_ms), max(self.written_ms, written_ms))
+    def seen(self, newest_ms: int, written_ms: int, floor_ms: int = 0) -> SpoolClock:
+        """After messages.
+
+        Args:
+            newest_ms: the latest of their times.
+            written_ms: wall time at which they were written.
+            floor_ms: the earliest time at which they count: a window that is opened for late ones has to close, too.
+        """
+        newest_ms = max(newest_ms, floor_ms)
+        return self._replace(
+            now_ms=max(self.now_ms, newest_ms),
+            newest_ms=max(self.newest_ms, newest_ms),
+            written_ms=max(self.written_ms, written_ms),
+        )
 
     def idle(self, wall_ms: int, idle_since_ms: int, window_ms: int, slack_ms: int) -> SpoolClock:
         """After a look at which there was no message.

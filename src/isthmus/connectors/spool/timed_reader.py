@@ -65,10 +65,12 @@ class TimedStreamReader(SpoolStreamReader):
         if end.number == place.number and end.segment == place.segment:
             options = self.options
             return self._timed(place, clock.idle(_wall_ms(), self._began_ms, options.window_ms, options.slack_ms))
+        floor_ms = clock.floor_ms(self.options.slack_ms)
         for part in self._spool.ranges(place, end, _ALL):
             for block, records in self._spool.blocks(part):
-                newest = max((time_of(each.enqueued_ms, block.written_ms) for each in records), default=0)
-                clock = clock.seen(newest, block.written_ms)
+                if records:
+                    newest = max(time_of(each.enqueued_ms, block.written_ms) for each in records)
+                    clock = clock.seen(newest, block.written_ms, floor_ms)
         return self._timed(end, clock)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -25,6 +25,16 @@ def test_windows_close_once_messages_have_ceased() -> None:
     assert closed.idle(due + 60_000, 0, WINDOW, SLACK) == closed, "once is enough"
 
 
+def test_the_window_of_a_message_that_came_after_messages_had_ceased_closes_too() -> None:
+    clock = SpoolClock().seen(50_000, 50_000)
+    ceased = 50_000 + WINDOW + SLACK + 7
+    clock = clock.idle(ceased, 0, WINDOW, SLACK)
+    floor = clock.floor_ms(SLACK)
+    late = clock.seen(50_500, ceased + 1, floor)
+    closed = late.idle(floor + WINDOW + SLACK, 0, WINDOW, SLACK)
+    assert closed.now_ms - SLACK >= floor + WINDOW
+
+
 def test_a_source_that_was_just_opened_has_time_to_bring_what_waits() -> None:
     clock = SpoolClock().seen(50_000, 50_000)
     assert clock.idle(90_000, 89_500, WINDOW, SLACK) == clock
