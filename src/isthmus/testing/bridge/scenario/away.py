@@ -5,6 +5,8 @@ What it is: what any pair of systems can be put through from outside. What it is
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from isthmus.testing.bridge.bench import Bench
 from isthmus.testing.bridge.pair import Ability
 from isthmus.testing.bridge.scenario.registry import scenario
@@ -176,7 +178,8 @@ def everything_is_refused_and_the_lease_ends(bench: Bench) -> None:
         join.stop()
     assert not bench.pair.accepted(route)
     bench.pair.refuse(route, False)
-    with bench.join(route):
+    # Time enough for a target on a busy machine: what gets no answer in time is sent again.
+    with bench.join(replace(route, target_seconds=60.0)):
         bench.wait_moved(route)
     bench.check(route)
 
