@@ -31,7 +31,6 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
         "tests/fault/test_batch_kill.py",
         "tests/spark/test_standalone.py",
         "tests/spark/test_archive.py",
-        "tests/spark/test_windows.py",
         "tests/spark/test_checkpoint_uri.py",
         "tests/spark/test_many_tasks.py",
     ),
@@ -42,6 +41,7 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
         "tests/spark/test_identity.py",
         "tests/spark/test_tutorial.py",
         "tests/spark/test_counts.py",
+        "tests/spark/test_windows.py",
         "tests/spark/test_java_choice.py",
         # In the process of the tests:
         "tests/spark/test_batch_source.py",
