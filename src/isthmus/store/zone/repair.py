@@ -178,7 +178,7 @@ class Repair:
             raise
         except StoreError as error:
             reason = str(error)
-        except Exception as error:  # a copy that is left as one that is being changed would never be tried again
+        except Exception as error:  # noqa: BLE001 - a copy that is left as one that is being changed would never be tried again
             _log.exception("a fault while zone %d is brought back", member.index + 1)
             reason = f"{type(error).__name__}: {error}"
         else:
