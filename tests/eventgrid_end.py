@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from hashlib import sha1
@@ -17,8 +18,8 @@ from isthmus.testing.proxy import Proxy
 __all__ = ["EventGridEnd"]
 
 LIMIT_BYTES = 100_000
-# Rejected events have no reason of the one who rejected them; the suite looks for this one.
-REASON = "MessageTooLarge"
+# Rejected events have no reason of the one who rejected them: it is told by their size, as far as the suite makes large ones.
+TOO_LARGE, REFUSED = "MessageTooLarge", "RefusedByTarget"
 
 
 class EventGridEnd:
@@ -80,7 +81,10 @@ class EventGridEnd:
 
     def dead(self, entity: str) -> dict[str, str]:
         """What was rejected."""
-        return {key_of(message_of(each)): REASON for each in self._server.ask("GET", f"/{_name(entity)}")["dead"]}
+        return {
+            key_of(message_of(each)): TOO_LARGE if len(json.dumps(each)) > LIMIT_BYTES else REFUSED
+            for each in self._server.ask("GET", f"/{_name(entity)}")["dead"]
+        }
 
     def refuse(self, entity: str, refuses: bool) -> None:
         """It answers 503."""

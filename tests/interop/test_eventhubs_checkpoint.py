@@ -62,6 +62,9 @@ def test_the_vendors_consumers_go_on_from_ours_and_we_from_theirs(
     # What another one has written since is not replaced by less, though ours was written last.
     store.write(KEY_OF_GROUP, {0: Checkpoint(42, "x"), 3: Checkpoint(8, "88")})
     assert store.load(KEY_OF_GROUP) == {0: Checkpoint(42, "x"), 3: Checkpoint(90, "900")}
+    # Nor is what was read, though nobody has written since: a reader that was shut out writes late.
+    store.write(KEY_OF_GROUP, {3: Checkpoint(89, "890")})
+    assert store.load(KEY_OF_GROUP)[3] == Checkpoint(90, "900")
     store.write(KEY_OF_GROUP, {3: Checkpoint(1, "1", begins_again=True)})
     assert store.load(KEY_OF_GROUP)[3] == Checkpoint(1, "1")
 

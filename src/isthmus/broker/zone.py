@@ -137,6 +137,11 @@ def open_zoned(data: Path, zones: Sequence[Path]) -> _Zoned:
         if is_taken_over:
             _take_over(data, found)
         write_file(data / _NAME, json.dumps({"zones": [str(zone) for zone in zones]}).encode())
+        if is_taken_over:
+            # Only now: without the note above a start without zones would find nothing in the data folder, and serve that (I1).
+            for name in (_STORE, LARGE_FOLDER, FRAGMENTS_FOLDER):
+                if (data / name).exists():
+                    _put_aside(data / name)
     except OSError as error:
         close_zoned(found)
         raise StoreError(f"'{data / _NAME}' cannot be written: {error.strerror or error}") from error
@@ -181,9 +186,6 @@ def _take_over(data: Path, zoned: _Zoned) -> None:
         finally:
             fragments.close()
     _copy_journal(data / _STORE, zoned.journal)
-    for name in (_STORE, LARGE_FOLDER, FRAGMENTS_FOLDER):
-        if (data / name).exists():
-            _put_aside(data / name)
 
 
 def _copy_journal(folder: Path, target: ZonedJournal) -> None:

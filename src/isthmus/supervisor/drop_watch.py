@@ -4,9 +4,11 @@ What it is: the decision how much goes, pure, and the thread that receives and c
 only, so that nothing of others goes. What it is not: the look at sizes (`isthmus.supervisor.fill`).
 
 Invariants:
-    I1. Nothing is deleted below DROP_PERCENT, or while this run does not hold the task's claim.
+    I1. Nothing is deleted below DROP_PERCENT, or while this run does not hold the task's claim; a deletion ends where that is lost, or where
+        the mailbox has been emptied to KEPT_PERCENT otherwise meanwhile.
     I2. What is deleted is counted, logged and shown.
     I3. What was received and not completed when this ends is given back.
+    I4. A size by which messages were deleted counts once: a namespace may tell the same one for minutes.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ class DropWatch:
         self._reach = reach
         self._may_drop = may_drop
         self._dropped: Counter[str] = Counter()
-        self._acted_on: dict[str, Fill] = {}
+        self._acted_on: dict[str, int] = {}  # by route, the size by which messages were deleted last
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="drop", daemon=True) if self._routes else None
 
@@ -85,21 +87,26 @@ class DropWatch:
 
     def _watch(self) -> None:
         while not self._stop.wait(_INTERVAL_SECONDS):
-            fills = {(each.namespace, each.topic): each for each in self._fills()}
             for route in self._routes:
-                fill = fills.get((route.source.alias, route.source.entity))
-                # One look at the size tells of one deletion: the next look comes later.
-                if fill is None or fill == self._acted_on.get(route.name) or not excess_bytes(fill):
-                    continue
-                if self._may_drop(route):
-                    self._acted_on[route.name] = fill
-                    self._drop(route, excess_bytes(fill), fill.percent)
+                self._look(route)
 
-    def _drop(self, route: Route, size: int, percent: float) -> None:
+    def _look(self, route: Route) -> None:
+        fill = self._fill(route)
+        if fill is None or fill.used_bytes == self._acted_on.get(route.name) or not excess_bytes(fill):
+            return
+        if self._may_drop(route) and self._drop(route, fill):
+            self._acted_on[route.name] = fill.used_bytes
+
+    def _fill(self, route: Route) -> Fill | None:
+        place = route.source.alias, route.source.entity
+        return next((each for each in self._fills() if (each.namespace, each.topic) == place), None)
+
+    def _drop(self, route: Route, fill: Fill) -> int:
+        """How many messages were deleted."""
         before = self._dropped[route.name]
         try:
             with self._reach() as reach:
-                self._delete(reach, route, size)
+                self._delete(reach, route, fill)
         except (IsthmusError, OSError) as error:
             log.warning("route %s: its mailbox cannot be emptied: %s", route.name, error)
         finally:
@@ -108,17 +115,27 @@ class DropWatch:
                 "route %s: mailbox %s was %.0f %% full; %d of its oldest messages were deleted, as when_full: drop says",
                 route.name,
                 route.source,
-                percent,
+                fill.percent,
                 count,
             )
+        return count
 
-    def _delete(self, reach: Reach, route: Route, size: int) -> None:
-        """Receive and complete messages of so many bytes, the oldest first."""
+    def _is_needed(self, route: Route, fill: Fill) -> bool:
+        """Whether messages have to go still."""
+        now = self._fill(route)
+        is_emptied = now is not None and now.used_bytes != fill.used_bytes and now.percent <= KEPT_PERCENT
+        return not is_emptied and self._may_drop(route)
+
+    def _delete(self, reach: Reach, route: Route, fill: Fill) -> None:
+        """Receive and complete messages, the oldest first, until there is room."""
+        size = excess_bytes(fill)
         client = reach.open(route.source)
         try:
             receiver = Receiver(client, route.source.entity).wait_attached()
             heard_at = time.monotonic()
             while size > 0 and not self._stop.is_set() and time.monotonic() - heard_at < _SILENT_SECONDS:
+                if not self._is_needed(route, fill):
+                    break
                 if not receiver.credit:
                     receiver.grant(_CREDIT)
                 client.wait(_SLICE_SECONDS)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from isthmus.broker import zone
 from isthmus.broker.config.namespace_file import read_config
 from isthmus.broker.zone import ZoneFiles, back_up_zoned, check_zones, close_zoned, known_zones, open_zoned, zone_rows
 from isthmus.entities import Journal
@@ -59,8 +60,8 @@ def test_all_zones_empty_is_no_new_namespace(tmp_path: Path, zones: list[Path]) 
     data = tmp_path / "data"
     data.mkdir()
     close_zoned(open_zoned(data, zones))
-    for zone in zones:
-        shutil.rmtree(zone)
+    for each in zones:
+        shutil.rmtree(each)
     with pytest.raises(StoreError, match="2 are needed"):
         open_zoned(data, zones)
     assert not any((zone / "store" / "db").exists() for zone in zones)
@@ -98,6 +99,28 @@ def test_a_namespace_in_one_folder_is_taken_over_and_can_go_back(tmp_path: Path,
     assert BlobFolder(tmp_path / "copy" / "large").open(7).read(0, len(body)) == body
     plain.close()
     fragments.close()
+
+
+def test_i1_a_take_over_that_is_killed_leaves_no_empty_data_folder(
+    tmp_path: Path, zones: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    plain = RocksJournal(data / "store")
+    put(plain, b"a")
+    plain.close()
+
+    def killed(folder: Path) -> None:
+        folder.rename(folder.with_name("store.before-zones"))
+        raise StoreError("killed")
+
+    monkeypatch.setattr(zone, "_put_aside", killed)
+    with pytest.raises(StoreError, match="killed"):
+        open_zoned(data, zones)
+    with pytest.raises(InvalidArgumentError, match="lies in zones"):
+        check_zones(data, ())
+    zoned = open_zoned(data, zones)
+    assert keys(zoned.journal) == [b"a"]
+    close_zoned(zoned)
 
 
 def test_i3_keys_and_certificate_are_in_every_zone(tmp_path: Path, zones: list[Path]) -> None:

@@ -6,6 +6,7 @@ Azure Event Grid".
 Invariants:
     I1. The way back makes the same message of an event that was made of one.
     I2. An event of somebody else becomes a message whose body is that event.
+    I3. An event has the same name each time that it is given, and two events that differ have two names, whatever their ids are.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Any
 
 from isthmus.amqp import section
 from isthmus.connectors.http.mapping import to_messages as http_messages
 from isthmus.connectors.wrap import cloud_event_message, envelope
+from isthmus.connectors.wrap.arrival import message_id_of
 
 __all__ = ["CONTENT_TYPES", "LIMIT_BYTES", "event_of", "message_of", "name_of", "time_ms_of", "to_messages"]
 
@@ -70,7 +73,7 @@ def message_of(event: object) -> bytes:
             return opened
     body = json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass")
     return section.encode_message(
-        body, properties={"message_id": event["id"][:128], "content_type": "application/json"}
+        body, properties={"message_id": message_id_of(event["id"]), "content_type": "application/json"}
     )
 
 
@@ -91,8 +94,9 @@ def to_messages(headers: Mapping[str, str], body: bytes) -> list[bytes]:
 
 
 def name_of(event: Mapping[str, Any]) -> str:
-    """Which event it is."""
-    return f"{event.get('source', event.get('topic', ''))}/{event.get('id', '')}"
+    """Which event it is. Source and id are what CloudEvents has for that; publishers that give two events the same are no reason to lose one."""
+    text = json.dumps(event, sort_keys=True, separators=(",", ":"))
+    return f"{event.get('source', event.get('topic', ''))}/{event.get('id', '')}/{blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
 def time_ms_of(event: Mapping[str, Any]) -> int:

@@ -60,6 +60,11 @@ class EventGrid:
         """The address of the namespace, or of the topic."""
         return self._http.address
 
+    @property
+    def secret(self) -> str:
+        """What requests bear, so that no text of an answer shows it."""
+        return self._key.reveal() if self._key is not None else self._token
+
     def connect(self) -> None:
         """Connects.
 

@@ -7,12 +7,15 @@ Acknowledge, Release, Reject, Renew Cloud Event Locks.
 Invariants:
     I1. An event is rejected only where the options say that the subscription keeps what is rejected.
     I2. A lock token that the service does not take is told as gone, never as an error.
+    I3. An event that cannot be read is told as unreadable; those that were received with it are given.
+    I4. No message expires sooner than its TimeToLive after it was received: Event Grid does not tell when an event was published.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from isthmus.amqp import section
@@ -23,8 +26,9 @@ from isthmus.connectors.eventgrid.service import EventGrid
 from isthmus.connectors.http.client import Answer
 from isthmus.connectors.pull.puller import Lease, Pulled, PullError
 from isthmus.connectors.secret import scrub
-from isthmus.connectors.wrap.arrival import annotated
+from isthmus.connectors.wrap.arrival import annotated, message_id_of
 from isthmus.errors import IsthmusError
+from isthmus.message.lifetime import TTL_LIMIT_MS
 
 __all__ = ["EventGridPuller"]
 
@@ -44,13 +48,15 @@ class EventGridPuller:
 
     Args:
         options: of the source.
+        wall: wall seconds.
     """
 
     batch = BATCH
     settle_batch = BATCH
     max_deliveries = 0
 
-    def __init__(self, options: PullOptions) -> None:
+    def __init__(self, options: PullOptions, wall: Callable[[], float] = time.time) -> None:
+        self._wall = wall
         self.entity = f"{options.entity}/{options.subscription}"
         self._options = options
         self._service: EventGrid | None = None
@@ -87,15 +93,22 @@ class EventGridPuller:
         event, broker = found["event"], found["brokerProperties"]
         name = name_of(event)
         lease = Lease(name, str(broker["lockToken"]), self._options.lock_seconds)
-        deliveries, enqueued_ms = int(broker.get("deliveryCount", 1)), time_ms_of(event)
+        deliveries = int(broker.get("deliveryCount") or 1)
+        message_id = message_id_of(name.encode("ascii", "backslashreplace").decode())
         try:
-            message = message_of(event)
-        except ValueError as error:
-            raw = section.encode_message(json.dumps(event).encode(), properties={"message_id": name[:128]})
+            made = self._message(event, name, message_id)
+        except Exception as error:  # noqa: BLE001 - one event's fault: it would hold up all others for good
+            raw = section.encode_message(json.dumps(event).encode(), properties={"message_id": message_id})
             return Pulled(lease, raw, deliveries, 0, str(error))
-        place = f"{self._options.service.endpoint}/{self._options.entity}/{name}"
-        made = annotated(message, name=place, enqueued_ms=enqueued_ms, message_id=name[:128], ttl_ms=_ttl_ms(message))
         return Pulled(lease, made, deliveries)
+
+    def _message(self, event: dict[str, Any], name: str, message_id: str) -> bytes:
+        message, enqueued_ms = message_of(event), time_ms_of(event)
+        ttl_ms = section.decode_header(message, section.locate(message).header).ttl_ms or 0
+        if ttl_ms and enqueued_ms:
+            ttl_ms = min(ttl_ms + max(0, round(self._wall() * 1000) - enqueued_ms), TTL_LIMIT_MS)
+        place = f"{self._options.service.endpoint}/{self._options.entity}/{name}"
+        return annotated(message, name=place, enqueued_ms=enqueued_ms, message_id=message_id, ttl_ms=ttl_ms)
 
     def waiting(self) -> int | None:
         """The data plane does not tell."""
@@ -158,7 +171,7 @@ class EventGridPuller:
             raise self._failed(operation, error) from None
         if not 200 <= answer.status < 300:
             hint = _HINTS.get(answer.status, "")
-            words = f"subscription '{self.entity}': {operation}: {answer.status} {answer.reason}: {answer.text()}"
+            words = f"subscription '{self.entity}': {operation}: {answer.status} {answer.reason}: {answer.text(service.secret)}"
             raise PullError(scrub(words + (f"; {hint}" if hint else "")), answer.status in _FATAL)
         return answer
 
@@ -172,7 +185,3 @@ def _object(answer: Answer) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise PullError(f"the answer is no JSON: {error}") from None
     return told if isinstance(told, dict) else {}
-
-
-def _ttl_ms(message: bytes) -> int:
-    return section.decode_header(message, section.locate(message).header).ttl_ms or 0

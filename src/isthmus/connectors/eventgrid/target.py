@@ -5,11 +5,14 @@ What it is: the publishing of events, many in one request. What it is not: when,
 Invariants:
     I1. An event of more than 1 MiB is refused without a request.
     I2. Where a request of several events is refused for what is in it, each is sent alone: only the one at fault is refused.
+    I3. What the service has answered of some events is told, whatever becomes of the others: they are not sent a second time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from isthmus.amqp.codec import CodecError
@@ -18,10 +21,12 @@ from isthmus.connectors.eventgrid.mapping import CONTENT_TYPES, LIMIT_BYTES, eve
 from isthmus.connectors.eventgrid.option import TargetOptions
 from isthmus.connectors.eventgrid.service import EventGrid
 from isthmus.connectors.http.target import judge, network_refusal
-from isthmus.connectors.request.requester import RequestError
+from isthmus.connectors.request.requester import BusyError, RequestError
 from isthmus.errors import IsthmusError
 
 __all__ = ["EventGridRequester"]
+
+_REST = Refusal(RefusalKind.BLOCKED, "", "a batch was refused; its other events are sent alone, later")
 
 
 class EventGridRequester:
@@ -29,13 +34,15 @@ class EventGridRequester:
 
     Args:
         options: of the target.
+        now: monotonic seconds.
     """
 
     batch = 100
     # Of encoded messages; as JSON with base64 they are larger.
     batch_bytes = 200_000
 
-    def __init__(self, options: TargetOptions) -> None:
+    def __init__(self, options: TargetOptions, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         self.entity = options.entity
         self._options = options
         self._service: EventGrid | None = None
@@ -70,18 +77,30 @@ class EventGridRequester:
             BusyError: not now.
             RequestError: nobody knows, or not at all.
         """
-        refusals: list[Refusal | None] = [None] * len(payloads)
+        answered: dict[int, Refusal | None] = {}
         events: list[tuple[int, bytes]] = []
         for index, payload in enumerate(payloads):
             event = self._event(payload)
             if isinstance(event, Refusal):
-                refusals[index] = event
+                answered[index] = event
             else:
                 events.append((index, event))
-        for group in _groups(events):
-            for index, refusal in self._publish(group):
-                refusals[index] = refusal
-        return refusals
+        groups = deque(_groups(events))
+        limit = self._now() + self._options.service.timeout_seconds
+        try:
+            while groups:
+                group = groups.popleft()
+                refusal = self._publish([event for _, event in group])
+                if refusal is None or len(group) == 1:
+                    answered.update((index, refusal) for index, _ in group)
+                else:
+                    groups.extendleft([each] for each in reversed(group))
+                if groups and self._now() >= limit:  # or the answers would come too late to be waited for
+                    raise BusyError(_REST)
+        except (BusyError, RequestError) as error:
+            error.answered = answered
+            raise
+        return [answered[index] for index in range(len(payloads))]
 
     def _event(self, payload: bytes) -> bytes | Refusal:
         options = self._options
@@ -94,18 +113,15 @@ class EventGridRequester:
             return Refusal(RefusalKind.MESSAGE, "413", words, "MessageTooLarge")
         return event
 
-    def _publish(self, group: Sequence[tuple[int, bytes]]) -> list[tuple[int, Refusal | None]]:
+    def _publish(self, events: Sequence[bytes]) -> Refusal | None:
         service, options = self._service, self._options
         assert service is not None
         what = f"publish to {service.identity}/{self.entity}"
         try:
-            answer = service.publish(self.entity, CONTENT_TYPES[options.schema], [event for _, event in group])
+            answer = service.publish(self.entity, CONTENT_TYPES[options.schema], events)
         except OSError as error:
             raise RequestError(network_refusal(what, error)) from None
-        refusal = judge(what, answer)
-        if refusal is None or len(group) == 1:
-            return [(index, refusal) for index, _ in group]
-        return [each for one in group for each in self._publish([one])]
+        return judge(what, answer, service.secret)
 
     def close(self) -> None:
         """Ends it."""

@@ -15,9 +15,19 @@ from typing import Any, NamedTuple
 from isthmus.amqp.performative import Source
 from isthmus.amqp.types import Described, Long, Symbol
 
-__all__ = ["GEO_REPLICATION", "MANAGEMENT", "Begin", "receiver_properties", "receiver_source", "sender_path"]
+__all__ = [
+    "GEO_REPLICATION",
+    "MANAGEMENT",
+    "START_OFFSET",
+    "Begin",
+    "receiver_properties",
+    "receiver_source",
+    "sender_path",
+]
 
 MANAGEMENT = "$management"
+START_OFFSET = "-1"
+"""The offset before the first event."""
 GEO_REPLICATION = Symbol("com.microsoft:georeplication")
 """Asked for, so that a geo-replicated namespace gives offsets that hold in each of its regions."""
 
@@ -43,7 +53,7 @@ class Begin(NamedTuple):
         if self.offset:
             return f"amqp.annotation.x-opt-offset > '{self.offset}'"
         if self.sequence < 0:
-            return "amqp.annotation.x-opt-offset > '-1'"
+            return f"amqp.annotation.x-opt-offset > '{START_OFFSET}'"
         return f"amqp.annotation.x-opt-sequence-number >= '{self.sequence}'"
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
+from isthmus.connectors.eventhubs.address import START_OFFSET
 from isthmus.connectors.eventhubs.blocking import BlockingHubs
 from isthmus.connectors.eventhubs.checkpoint import Checkpoint, open_store
 from isthmus.connectors.eventhubs.option import HubOptions, read_hub
@@ -22,9 +23,6 @@ from isthmus.topology.model import NamespaceRef
 from isthmus.topology.state import GroupState, LogState, NamespaceState, WantedState
 
 __all__ = ["START_OFFSET", "EventHubsAdministration", "begin_group"]
-
-START_OFFSET = "-1"
-"""The offset before the first event."""
 
 
 class EventHubsAdministration:

@@ -8,6 +8,7 @@ instances of your application", Checkpointing.
 Invariants:
     I1. Of two writers neither replaces what it has not seen: a blob is changed only as it was read (`If-Match`).
     I2. No error holds a key of the account.
+    I3. A checkpoint that was read is not replaced by an earlier one either, though nobody has changed the blob since.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class BlobStore:
             check_plain(parts.hostname or "")
         self._place = f"{account}/{container}"
         self._error: type[Exception] = AzureError
-        self._etags: dict[str, str] = {}
+        self._known: dict[str, tuple[str, int]] = {}  # by blob: its ETag, and the sequence number that it holds
         settings: dict[str, Any] = {
             "api_version": _API_VERSION,
             "connection_timeout": _TIMEOUT_SECONDS,
@@ -92,7 +93,7 @@ class BlobStore:
                 checkpoint = _read(blob.metadata)
                 if number.isdecimal() and checkpoint is not None:
                     found[int(number)] = checkpoint
-                    self._etags[str(blob.name)] = str(blob.etag)
+                    self._known[str(blob.name)] = str(blob.etag), checkpoint.sequence
         return found
 
     def write(self, key: GroupKey, checkpoints: Mapping[int, Checkpoint]) -> None:
@@ -117,7 +118,9 @@ class BlobStore:
         metadata = {"offset": checkpoint.offset, "sequencenumber": str(checkpoint.sequence)}
         blob = self._client.get_blob_client(name)
         for _ in range(_ATTEMPTS):
-            etag = self._etags.get(name)
+            etag, before = self._known.get(name, (None, -1))
+            if before > checkpoint.sequence and not checkpoint.begins_again:
+                return
             try:
                 if etag is None:
                     # Metadata have to be there with the blob: `set_blob_metadata` cannot make one.
@@ -126,16 +129,14 @@ class BlobStore:
                     told = blob.set_blob_metadata(metadata, etag=etag, match_condition=MatchConditions.IfNotModified)
             except (ResourceExistsError, ResourceModifiedError):
                 properties = blob.get_blob_properties()
-                self._etags[name] = str(properties.etag)
-                before = _read(properties.metadata)
-                if before is not None and before.sequence > checkpoint.sequence and not checkpoint.begins_again:
-                    return
+                found = _read(properties.metadata)
+                self._known[name] = str(properties.etag), found.sequence if found is not None else -1
             except ResourceNotFoundError as error:
                 if getattr(error, "error_code", "") == "ContainerNotFound":
                     raise
-                self._etags.pop(name, None)
+                self._known.pop(name, None)
             else:
-                self._etags[name] = str(told["etag"])
+                self._known[name] = str(told["etag"]), checkpoint.sequence
                 return
         raise CheckpointError(f"{self._place}: others write {name} all the time; look for readers with the same group")
 

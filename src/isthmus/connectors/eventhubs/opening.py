@@ -7,13 +7,14 @@ Invariants:
     I1. A reader that has delivered something goes on behind it, whatever the checkpoint says.
     I2. Events that the retention removed before they were done with are told, with their range.
     I3. A partition that was made again is read from its beginning: its sequence numbers name other events.
+    I4. Where reading begins is kept before the first event is read: a later reader begins there, whatever `start` says.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from isthmus.connectors.eventhubs.address import Begin
+from isthmus.connectors.eventhubs.address import START_OFFSET, Begin
 from isthmus.connectors.eventhubs.checkpoint import Checkpoint
 from isthmus.connectors.eventhubs.look import PartitionView
 
@@ -48,11 +49,13 @@ def opening(view: PartitionView, checkpoint: Checkpoint | None, delivered_next: 
     if delivered_next >= 0:
         return _from(view, Begin(delivered_next))
     if checkpoint is not None:
-        if checkpoint.sequence < 0:
+        if checkpoint.sequence < 0 and checkpoint.offset != START_OFFSET:
             return Opening(Begin(-1, checkpoint.offset))  # of an SDK that tells no sequence number
         return _from(view, Begin(checkpoint.sequence + 1, checkpoint.offset))
-    if start == "latest" and view.last >= view.begin:
-        # Until the first event is done with, a later reader would begin behind what comes meanwhile.
+    if start == "latest":
+        # Until the first event is done with, a later reader would begin behind what comes meanwhile (I4).
+        if view.last < 0:
+            return Opening(Begin(), checkpoint=Checkpoint(-1, START_OFFSET))
         kept = Checkpoint(view.last, view.last_offset)
         return Opening(Begin(view.last + 1, view.last_offset), checkpoint=kept)
     return Opening(Begin())

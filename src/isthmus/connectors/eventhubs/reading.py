@@ -7,7 +7,9 @@ Invariants:
     I1. A checkpoint never names an event beyond one that was delivered and is not settled.
     I2. What is read again after a return is given in the order of its partition.
     I3. With `only_present` nothing is given that came after the first opening.
-    I4. Of a partition whose sequence numbers begin again nothing is given: they name other events.
+    I4. Of a partition whose sequence numbers begin again nothing is given: they name other events. So it is with the first event that is
+        read: none stands before the one that the link asked for.
+    I5. What was read before an event that cannot be read is given.
 """
 
 from __future__ import annotations
@@ -78,13 +80,14 @@ class Reading:
             return -1
         return found.rewind() if found.returned else found.next
 
-    def assign(self, partition: int, *, begins_again: bool = False) -> None:
-        """A partition is read from now on."""
+    def assign(self, partition: int, *, begins_again: bool = False, first: int = -1) -> None:
+        """A partition is read from now on; `first`: the lowest sequence number that may come, -1 where that is not known."""
         if begins_again:
             self.forget([partition])
             self._replaces.add(partition)
         if partition not in self.account.partitions:
             self.account.assign([partition])
+            self.account.partitions[partition].next = first
             self._offsets[partition] = deque()
 
     def forget(self, partitions: Iterable[int]) -> None:
@@ -114,14 +117,16 @@ class Reading:
             CodecError: one is none.
         """
         batch = Batch([], [])
-        for payload in payloads:
-            event = self._reader.read(partition, payload)
-            if self._belongs(partition, event.sequence):
-                batch.positions.append(partition << PARTITION_SHIFT | event.sequence)
-                batch.payloads.append(event.message)
-                self._note(partition, event.sequence, event.offset)
-        if batch.positions:
-            self.queue.put(batch)
+        try:
+            for payload in payloads:
+                event = self._reader.read(partition, payload)
+                if self._belongs(partition, event.sequence):
+                    batch.positions.append(partition << PARTITION_SHIFT | event.sequence)
+                    batch.payloads.append(event.message)
+                    self._note(partition, event.sequence, event.offset)
+        finally:
+            if batch.positions:
+                self.queue.put(batch)
 
     def _belongs(self, partition: int, sequence: int) -> bool:
         """Whether an event is to be delivered; it is counted as such then."""

@@ -96,6 +96,7 @@ class EventHubsSource(End):
         self._identity = ""
         self._loads = 0
         self._told: set[tuple[int, int]] = set()  # losses that were told: partition, last sequence number
+        self._made_again: set[int] = set()  # partitions of which that was seen while they were read
         self._is_draining = self._is_closed = False
         self._refused = _Refused()
 
@@ -256,15 +257,18 @@ class EventHubsSource(End):
         if present is not None and present.ends is None:
             present.ends = {number: view.last + 1 for number, view in look.views.items()}
         openings = {
-            number: opening(view, checkpoints.get(number), self._reading.next_of(number), self.settings.start)
+            number: Opening(Begin(), begins_again=True)
+            if number in self._made_again  # whatever the checkpoint says that stands
+            else opening(view, checkpoints.get(number), self._reading.next_of(number), self.settings.start)
             for number, view in look.views.items()
         }
         self._tell_losses(openings)
+        self._made_again.clear()
         first = {number: each.checkpoint for number, each in openings.items() if each.checkpoint is not None}
         if first and self._group is not None:
             self._thread.write(self._group, first)
         for number, each in openings.items():
-            self._reading.assign(number, begins_again=each.begins_again)
+            self._reading.assign(number, begins_again=each.begins_again, first=each.begin.sequence)
             if present is not None:
                 view = look.views[number]
                 present.reached(number, view.last + 1 if view.is_empty else max(0, each.begin.sequence))
@@ -306,6 +310,7 @@ class EventHubsSource(End):
             partition, sequence = next(iter(self._reading.begun_again.items()))
             for number in self._reading.begun_again:
                 self._told.add((number, -1))
+                self._made_again.add(number)
             self._reading.forget(list(self._reading.begun_again))
             raise ConnectionLostError(
                 f"event hub '{self.path}', partition {partition}: sequence numbers begin again at {sequence}; the event hub was made again. "

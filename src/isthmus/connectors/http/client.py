@@ -27,6 +27,9 @@ from isthmus.errors import InvalidArgumentError
 __all__ = ["Answer", "HttpClient", "retry_after"]
 
 ANSWER_BYTES = 1 << 20
+_TEXT_CHARACTERS = 300
+# A secret that stands at the end of the text is whole before it is cut.
+_TEXT_BYTES = 8192
 
 
 class Answer(NamedTuple):
@@ -37,9 +40,12 @@ class Answer(NamedTuple):
     headers: Mapping[str, str]
     body: bytes
 
-    def text(self) -> str:
-        """The beginning of the body, in one line."""
-        return " ".join(self.body[:300].decode(errors="replace").split())
+    def text(self, secret: str = "") -> str:
+        """The beginning of the body, in one line, without a secret that the request bore."""
+        told = self.body[:_TEXT_BYTES].decode(errors="replace")
+        if secret:
+            told = told.replace(secret, "***")
+        return " ".join(told[:_TEXT_CHARACTERS].split())
 
 
 class HttpClient:

@@ -20,13 +20,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from isthmus.amqp import section
 from isthmus.connectors.kafka.mapping import to_message, to_record
 from isthmus.connectors.wrap import cloud_event_message, envelope
+from isthmus.connectors.wrap.arrival import message_id_of
 from isthmus.connectors.wrap.note import note_of, read_note, record_of
+from isthmus.message.duplicate_key import duplicate_key, made_message_id
 
 __all__ = [
     "BATCH_CONTENT_TYPE",
@@ -41,6 +44,7 @@ __all__ = [
 BATCH_CONTENT_TYPE = "application/cloudevents-batch+json"
 # What common servers take as headers in all.
 HEADER_BYTES = 8000
+_ID_BYTES = 256
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%') + " "
 
@@ -53,7 +57,7 @@ class Request(NamedTuple):
     """What is posted.
 
     Attributes:
-        event_id: the same each time that the message is sent.
+        event_id: the same each time that the message is sent, and another one for each message (`event_id_of`).
     """
 
     event_id: str
@@ -62,8 +66,17 @@ class Request(NamedTuple):
 
 
 def event_id_of(message: bytes, attributes: Mapping[str, str]) -> str:
-    """Which event a message is, as a header value."""
-    return quote(attributes["id"], safe=_SAFE)[:256]
+    """By what a receiver knows a message that is sent again, as a header value: of a copy the place where it entered the federation, since
+    two publishers may number their messages alike.
+    """
+    key = duplicate_key(message, *section.locate(message).application_properties)
+    return made_message_id(key) if key else _header_id(attributes["id"])
+
+
+def _header_id(text: str) -> str:
+    """An id as a header value; a digest of one that is too long for a header."""
+    quoted = quote(text, safe=_SAFE)
+    return quoted if len(quoted) <= _ID_BYTES else blake2b(quoted.encode(), digest_size=16).hexdigest()
 
 
 def to_request(message: bytes, mode: str, source: str) -> Request:
@@ -93,7 +106,7 @@ def to_request(message: bytes, mode: str, source: str) -> Request:
         }
         headers[f"ce-{cloud_event_message.NOTE}"] = note
     else:
-        headers |= {"isthmus-message-id": event_id, "isthmus-note": note}
+        headers |= {"isthmus-message-id": _header_id(attributes["id"]), "isthmus-note": note}
         found = section.locate(message)
         for name, value in section.decode_map(message, found.application_properties).items():
             if isinstance(name, str) and _TOKEN.fullmatch(name) and isinstance(value, str | int | float):
@@ -134,7 +147,7 @@ def to_messages(headers: Mapping[str, str], body: bytes) -> list[bytes]:
     fields = {"content_type": headers.get("content-type", "") or None}
     message_id = ce.get("id") or headers.get("isthmus-message-id") or headers.get("webhook-id")
     if message_id:
-        fields["message_id"] = unquote(message_id)[:128]
+        fields["message_id"] = message_id_of(unquote(message_id))
     properties = {f"cloudEvents:{name}": value for name, value in ce.items() if name != "datacontenttype"}
     properties |= {
         name.removeprefix("isthmus-property-"): unquote(value)

@@ -44,7 +44,7 @@ def signature_fault(scheme: str, secret: str, headers: Mapping[str, str], body: 
     """What is wrong with a request's signature; empty where it is right. Names of headers are in lower case."""
     if scheme == "sha256":
         given = headers.get(_HUB, "")
-        is_right = hmac.compare_digest(given.encode(), f"sha256={_hub(secret, body)}".encode())
+        is_right = hmac.compare_digest(_bytes(given), f"sha256={_hub(secret, body)}".encode())
         return "" if is_right else f"{_HUB} is missing or wrong"
     event_id, moment, given = headers.get(_ID, ""), headers.get(_TIME, ""), headers.get(_SIGNATURE, "")
     if not (moment.isascii() and moment.isdigit() and len(moment) < 12):
@@ -53,14 +53,14 @@ def signature_fault(scheme: str, secret: str, headers: Mapping[str, str], body: 
         return f"{_TIME} is more than {TOLERANCE_SECONDS} s away from the time here"
     expected = f"v1,{_standard(secret, event_id, moment, body)}".encode()
     # Several signatures are given while a secret is replaced.
-    found = [hmac.compare_digest(each.encode(), expected) for each in given.split(" ")]
+    found = [hmac.compare_digest(_bytes(each), expected) for each in given.split(" ")]
     return "" if any(found) else f"{_SIGNATURE} is missing or wrong"
 
 
 def bearer_fault(secret: str, headers: Mapping[str, str]) -> str:
     """What is wrong with a request's token; empty where it is right."""
     given = headers.get("authorization", "")
-    is_right = hmac.compare_digest(given.encode(), f"Bearer {secret}".encode())
+    is_right = hmac.compare_digest(_bytes(given), f"Bearer {secret}".encode())
     return "" if is_right else "the bearer token is missing or wrong"
 
 
@@ -74,8 +74,13 @@ def _key(secret: str) -> bytes:
 
 
 def _standard(secret: str, event_id: str, moment: str, body: bytes) -> str:
-    content = f"{event_id}.{moment}.".encode() + body
+    content = _bytes(f"{event_id}.{moment}.") + body
     return base64.b64encode(hmac.new(_key(secret), content, hashlib.sha256).digest()).decode()
+
+
+def _bytes(text: str) -> bytes:
+    """What stood in a header, whatever its bytes were."""
+    return text.encode(errors="surrogateescape")
 
 
 def _hub(secret: str, body: bytes) -> str:

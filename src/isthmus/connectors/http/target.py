@@ -50,8 +50,13 @@ def network_refusal(what: str, error: OSError) -> Refusal:
     return Refusal(RefusalKind.UNKNOWN, "", f"{what}: {scrub(str(error)) or type(error).__name__}")
 
 
-def judge(what: str, answer: Answer) -> Refusal | None:
+def judge(what: str, answer: Answer, secret: str = "") -> Refusal | None:
     """What an answer means for the message; None: the receiver has it.
+
+    Args:
+        what: was asked for.
+        answer: that came.
+        secret: that was sent along; a server may tell in its answer what it was sent.
 
     Raises:
         BusyError: not now.
@@ -61,7 +66,7 @@ def judge(what: str, answer: Answer) -> Refusal | None:
     if 200 <= status < 300:
         return None
     hint = _HINTS.get(status, "the address leads elsewhere; write that one" if 300 <= status < 400 else "")
-    said = answer.text()
+    said = answer.text(secret)
     words = scrub(f"{what}: {status} {answer.reason}" + (f": {said}" if said else "") + (f"; {hint}" if hint else ""))
     if status in _BUSY or status >= 500:
         raise BusyError(Refusal(RefusalKind.BLOCKED, str(status), words), retry_after(answer.headers))
@@ -147,7 +152,10 @@ class HttpRequester:
             answer = client.request("POST", options.path or "/", headers, request.body)
         except OSError as error:
             raise RequestError(network_refusal(what, error)) from None
-        return judge(what, answer)
+        except ValueError:  # its text would hold the header's value
+            words = f"{what}: a header cannot be sent; look whether {options.secret or 'the path'} has characters that none may have"
+            raise RequestError(Refusal(RefusalKind.FATAL, "", words)) from None
+        return judge(what, answer, self._secret.reveal() if self._secret is not None else "")
 
     def close(self) -> None:
         """Ends it."""

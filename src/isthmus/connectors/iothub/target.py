@@ -5,7 +5,8 @@ delivery machine. What it is not: what is sent when (`isthmus.bridge.delivery`).
 
 Invariants:
     I1. Ordinals of outcomes are those of the present connection, from 0, in the order of sending.
-    I2. With `acknowledged_by=device` a message is accepted only once feedback says that its device has completed it.
+    I2. With `acknowledged_by=device` a message is accepted only once feedback says that its device has completed it; one record of it
+        answers one message.
     I3. Feedback that is about messages of others alone is not settled: the hub gives it to others when its lock has expired. Released, it
         would come back at once, again and again.
 """
@@ -175,13 +176,19 @@ class IotHubTarget(End):
                 except (CodecError, IndexError, ValueError):
                     records = []
                 for each in records:
-                    for ordinal in self._awaited.pop((each.message_id, each.device), ()):
-                        is_ours = True
-                        refusal = None
-                        if each.status.lower() != _SUCCESS:
-                            told = f"device '{each.device}': {each.status}: {each.description}".rstrip(": ")
-                            refusal = Refusal(RefusalKind.MESSAGE, each.status, told, "RefusedByDevice")
-                        self._flight.answered([ordinal], refusal)
+                    place = each.message_id, each.device
+                    if place not in self._awaited:
+                        continue
+                    is_ours = True
+                    refusal = None
+                    if each.status.lower() != _SUCCESS:
+                        told = f"device '{each.device}': {each.status}: {each.description}".rstrip(": ")
+                        refusal = Refusal(RefusalKind.MESSAGE, each.status, told, "RefusedByDevice")
+                    # Of several with one MessageId each has a record of its own.
+                    ordinal = self._awaited[place].pop(0)
+                    if not self._awaited[place]:
+                        del self._awaited[place]
+                    self._flight.answered([ordinal], refusal)
                 if is_ours or not records:
                     receiver.dispose(number, number)
         if receiver.credit < _FEEDBACK_CREDIT // 2:

@@ -5,6 +5,7 @@ What it is: the thread around `SpoolWriter`, and the account of how much the fol
 Invariants:
     I1. What was put is done only after the sync that covers it.
     I2. After a write that failed the spool is opened again before more is written; what failed is told as failed.
+    I3. What is settled does not count to what the folder holds: it goes as soon as a segment is begun behind it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from itertools import pairwise
 
 from isthmus.connectors.listen.option import ListenOptions
 from isthmus.connectors.spool.block import Record
@@ -23,6 +25,8 @@ from isthmus.connectors.spool.writer import SpoolWriter
 __all__ = ["Inbox"]
 
 SEGMENT_BYTES = 16 << 20
+# In the folder, of a small one: those that are settled can be given up.
+_SEGMENTS = 4
 # What one sync covers at most.
 _GROUP_BYTES = 16 << 20
 # A process that was killed leaves the lock at once.
@@ -37,13 +41,15 @@ class Inbox:
     Args:
         options: of the source.
         on_news: called when something more is on disk.
+        settled: the number of the first record that is not settled.
     """
 
-    def __init__(self, options: ListenOptions, on_news: Callable[[], None]) -> None:
+    def __init__(self, options: ListenOptions, on_news: Callable[[], None], settled: Callable[[], int]) -> None:
         self._options = options
         self._on_news = on_news
+        self._settled = settled
         self._folder = SpoolFolder(options.spool)
-        self._writer = SpoolWriter(options.spool, SEGMENT_BYTES)
+        self._writer = SpoolWriter(options.spool, min(SEGMENT_BYTES, options.spool_bytes // _SEGMENTS))
         self._condition = threading.Condition()
         self._queue: deque[tuple[Sequence[bytes], Future[None]]] = deque()
         self._waiting_bytes = 0
@@ -77,8 +83,11 @@ class Inbox:
         now = time.monotonic()
         if now >= self._measured_at + _MEASURE_SECONDS:
             self._measured_at = now
-            held = 0
-            for number in self._folder.numbers():
+            held, settled = 0, self._settled()
+            numbers = self._folder.numbers()
+            for number, following in pairwise([*numbers, self._writer.number]):
+                if following <= settled:
+                    continue
                 try:
                     held += self._folder.segment(number).stat().st_size
                 except FileNotFoundError:
@@ -89,6 +98,7 @@ class Inbox:
     def put(self, messages: Sequence[bytes]) -> Future[None]:
         """Puts messages; done once they are on disk."""
         done: Future[None] = Future()
+        done.set_running_or_notify_cancel()  # whoever waits for it may go; it is done all the same
         with self._condition:
             if self._is_stopped:
                 done.set_exception(SpoolError("the listener ends"))
@@ -135,9 +145,15 @@ class Inbox:
             if messages and self._writer.append([Record("", -1, now_ms, message) for message in messages]):
                 self._writer.sync()
         except SpoolError as error:
-            try:
-                self._writer.open()
-            except SpoolError as again:
-                return again
-            return error
+            return self._open_again(error)
+        except Exception as error:  # noqa: BLE001 - a thread that ended would leave every request without an answer
+            self._writer.close()
+            return self._open_again(SpoolError(f"{type(error).__name__}: {error}"))
         return None
+
+    def _open_again(self, error: SpoolError) -> SpoolError:
+        try:
+            self._writer.open()
+        except SpoolError as again:
+            return again
+        return error

@@ -42,7 +42,7 @@ def enter(options: ListenOptions, door: Door) -> _Entry:
     """Listens on a path; blocks until that is so.
 
     Raises:
-        ListenError: the address is taken, or the certificate is of no use.
+        ListenError: the address is taken, or the certificate is of no use, or another one than that of the address's other paths.
     """
     key = options.host, options.port
     with _lock:
@@ -52,6 +52,11 @@ def enter(options: ListenOptions, door: Door) -> _Entry:
             server.start()
             if options.port:
                 _servers[key] = server
+        if not server.is_as(options):
+            raise ListenError(
+                f"{options.host}:{options.port} is listened on with another certificate, or without; write the same certificate_file and "
+                "key_file at each listener of an address"
+            )
         if options.path in server.doors:
             raise ListenError(f"path {options.path} of {options.host}:{options.port} is listened on by another source")
         server.doors[options.path] = door
@@ -90,6 +95,11 @@ class _Server:
         self._loop = asyncio.new_event_loop()
         self._stopped = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name=f"listen-{options.port}", daemon=True)
+
+    def is_as(self, options: ListenOptions) -> bool:
+        """Whether a path's options want the TLS that there is."""
+        own = self._options
+        return (own.certificate_file, own.key_file) == (options.certificate_file, options.key_file)
 
     def start(self) -> None:
         self._thread.start()

@@ -6,11 +6,15 @@ a thread (`threads`).
 Invariants:
     I1. A record is given once until it is given back; each has the same position, over restarts too.
     I2. A segment is given up only when all of its records are settled, and the file of what is settled says so.
+    I3. Records that cannot be read, since their bytes are damaged, are told with their numbers once and count as settled; what is read
+        of the same segment is given.
+    I4. After a reading that failed everything is read again that was not given.
 """
 
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Iterator
 
 from isthmus.amqp import section
@@ -21,6 +25,8 @@ from isthmus.connectors.spool.reader import Place, SpoolReader
 from isthmus.connectors.wrap.arrival import annotated
 
 __all__ = ["Outgoing"]
+
+log = logging.getLogger(__name__)
 
 # What is read at once, about.
 _READ_BYTES = 1 << 20
@@ -41,6 +47,7 @@ class Outgoing:
         self._reader = SpoolReader(folder.path)
         self.taken = Taken(folder.path / "taken")
         self._place = Place(0, 0, 0)
+        self._following = 0  # the number of the next record that is read
         self._identity = ""
         self._read: Iterator[tuple[int, Record]] = iter(())
         self._again: list[int] = []
@@ -53,10 +60,13 @@ class Outgoing:
             self._identity = identity
             self._given.clear()
             self._again.clear()
-            self._read = iter(())
             self.taken = Taken(self._folder.path / "taken")
             self.taken.load(identity)
-            self._place = self._reader.first()
+            # Segments are given up from the first on: what is before those that stand was settled, whatever the file says.
+            self.taken.add_range(0, self._reader.first().number)
+        self._read = iter(())
+        self._place = self._reader.place(self.taken.front)
+        self._following = self._place.number
         return identity
 
     def next(self) -> tuple[int, bytes] | None:
@@ -68,12 +78,31 @@ class Outgoing:
                 return position, message
         while True:
             for number, record in self._read:
-                if number not in self.taken:
+                self._miss(number)
+                self._following = number + 1
+                if number not in self.taken and number + 1 not in self._given:
                     position = number + 1
                     self._given[position] = self._message(number, record)
                     return position, self._given[position]
+            self._miss(self._place.number)
             if not self._advance():
                 return None
+
+    def _miss(self, number: int) -> None:
+        """The next record is this one: those before it cannot be read."""
+        if number <= self._following:
+            return
+        missing = [each for each in range(self._following, number) if each not in self.taken]
+        if missing:
+            log.error(
+                "spool %s: messages %d to %d, %d in all, that were answered 200 cannot be read, and are lost: their bytes are damaged",
+                self._folder.path,
+                missing[0],
+                missing[-1],
+                len(missing),
+            )
+        self.taken.add_range(self._following, number)
+        self._following = number
 
     def _advance(self) -> bool:
         end = self._reader.end(self._place, _READ_BYTES)
@@ -91,10 +120,16 @@ class Outgoing:
         return True
 
     def _message(self, number: int, record: Record) -> bytes:
+        try:
+            return self._annotated(number, record.message, record.enqueued_ms)
+        except Exception as error:  # noqa: BLE001 - one message's fault: the listener would end at it each time
+            log.error("spool %s: message %d is given as its bytes: %s", self._folder.path, number, error)
+            return self._annotated(number, section.encode_message(record.message), record.enqueued_ms)
+
+    def _annotated(self, number: int, message: bytes, enqueued_ms: int) -> bytes:
         name = f"{self._identity}/{number}"
-        found = section.locate(record.message)
-        ttl_ms = section.decode_header(record.message, found.header).ttl_ms or 0
-        return annotated(record.message, name=name, enqueued_ms=record.enqueued_ms, message_id=name, ttl_ms=ttl_ms)
+        ttl_ms = section.decode_header(message, section.locate(message).header).ttl_ms or 0
+        return annotated(message, name=name, enqueued_ms=enqueued_ms, message_id=name, ttl_ms=ttl_ms)
 
     def payload(self, position: int) -> bytes | None:
         """A message that was given and is not settled."""

@@ -58,17 +58,22 @@ class Taken:
 
     def save(self) -> None:
         """Writes the file."""
-        self.is_dirty = False
         write_file(
             self._path, json.dumps({"spool": self._spool, "front": self.front, "above": list(self._above)}).encode()
         )
+        self.is_dirty = False
 
     def add(self, number: int) -> None:
         """A record is settled."""
-        if number < self.front or number in self:
+        self.add_range(number, number + 1)
+
+    def add_range(self, first: int, stop: int) -> None:
+        """Records from the first up to another are settled."""
+        first = max(first, self.front)
+        if stop <= first or (stop == first + 1 and first in self._above):
             return
         self.is_dirty = True
-        self._above.add(number, number + 1)
+        self._above.add(first, stop)
         if self._above.first()[0] == self.front:
             low, high = self._above.first()
             self._above.remove(low, high)

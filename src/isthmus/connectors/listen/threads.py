@@ -137,7 +137,7 @@ class ListenThread(threading.Thread):
         options = self._options
         self._renew_secret(time.monotonic())
         with contextlib.ExitStack() as stack:
-            inbox = Inbox(options, self._on_news)
+            inbox = Inbox(options, self._on_news, lambda: self._outgoing.taken.front)
             stack.callback(inbox.close)
             number = inbox.open()
             outgoing = self._outgoing
@@ -194,20 +194,23 @@ class ListenThread(threading.Thread):
         """Reads what may be given; whether something is to be told."""
         found: list[tuple[int, bytes]] = []
         is_over = False
-        while len(found) < room:
-            given = outgoing.next()
-            if (
-                given is not None and 0 <= self._end < given[0]
-            ):  # it came later; the next one that is given goes on with it
-                outgoing.give_back(given[0])
-                given = None
-                is_over = True
-            if given is None:
-                is_over = is_over or self._end >= 0
-                break
-            found.append(given)
+        try:
+            while len(found) < room:
+                given = outgoing.next()
+                if (
+                    given is not None and 0 <= self._end < given[0]
+                ):  # it came later; the next one that is given goes on with it
+                    outgoing.give_back(given[0])
+                    given = None
+                    is_over = True
+                if given is None:
+                    is_over = is_over or self._end >= 0
+                    break
+                found.append(given)
+        finally:
+            with self._condition:
+                self._messages.extend(found)  # those before one that cannot be read, too
         with self._condition:
-            self._messages.extend(found)
             if is_over and not any(isinstance(each, Exhausted) for each in self._told):
                 self._told.append(Exhausted())
         return bool(found or is_over)

@@ -21,6 +21,7 @@ class RequestError(IsthmusError):
 
     Attributes:
         refusal: what it means.
+        answered: messages that have an answer all the same, by their place in what was sent.
     """
 
     code = "request-failed"
@@ -29,6 +30,7 @@ class RequestError(IsthmusError):
     def __init__(self, refusal: Refusal = _NONE, message: str = "") -> None:
         super().__init__(message or str(refusal), refusal=refusal)
         self.refusal = refusal
+        self.answered: dict[int, Refusal | None] = {}
 
 
 class BusyError(IsthmusError):
@@ -37,6 +39,7 @@ class BusyError(IsthmusError):
     Attributes:
         refusal: what is told.
         seconds: how long to wait; 0: it did not say.
+        answered: messages that have another answer, by their place in what was sent.
     """
 
     code = "busy"
@@ -46,6 +49,7 @@ class BusyError(IsthmusError):
         super().__init__(message or str(refusal), refusal=refusal, seconds=seconds)
         self.refusal = refusal
         self.seconds = seconds
+        self.answered: dict[int, Refusal | None] = {}
 
 
 class Requester(Protocol):
@@ -73,8 +77,8 @@ class Requester(Protocol):
         """Sends messages, and waits for what becomes of each; None: the system has it.
 
         Raises:
-            BusyError: none of them was taken, and none will be for a while.
-            RequestError: nobody knows.
+            BusyError: none of them was taken but those that it names, and none will be for a while.
+            RequestError: nobody knows, but of those that it names.
         """
         ...
 

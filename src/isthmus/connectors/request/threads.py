@@ -122,8 +122,14 @@ class RequestThreads:
             with self._condition:
                 pause = min(error.seconds, LONGEST_WAIT_SECONDS)
                 self._wait_until = max(self._wait_until, time.monotonic() + pause)
-                self._answers += [(ordinal, error.refusal) for ordinal, _ in batch]
+                self._answers += [
+                    (ordinal, error.answered.get(at, error.refusal)) for at, (ordinal, _) in enumerate(batch)
+                ]
             return
+        except RequestError as error:
+            with self._condition:
+                self._answers += [(batch[at][0], refusal) for at, refusal in sorted(error.answered.items())]
+            raise
         with self._condition:
             self._answers += [(ordinal, refusal) for (ordinal, _), refusal in zip(batch, refusals, strict=True)]
 

@@ -303,13 +303,24 @@ class SpoolSourceThread(threading.Thread):
 
     def _set_aside_all(self) -> None:
         with self._condition:
-            pending, self._to_set_aside = self._to_set_aside, []
-        for first, last, disposition in pending:
-            for number in range(first, last + 1):
-                message = self._message(number)
-                if message is not None:
-                    set_aside(self._folder.path, number, message, disposition, time.time())
-                self.settle(number, number)
+            pending = deque(self._to_set_aside)
+            self._to_set_aside = []
+        try:
+            while pending:
+                first, last, disposition = pending[0]
+                for number in range(first, last + 1):
+                    message = self._message(number)
+                    if message is not None:
+                        set_aside(self._folder.path, number, message, disposition, time.time())
+                    self.settle(number, number)
+                pending.popleft()
+        except BaseException:
+            # What is not set aside is given again after the next opening: nobody would ask for it a second time.
+            with self._condition:
+                for first, last, _ in [*pending, *self._to_set_aside]:
+                    self.cursor.give_back(first, last)
+                self._to_set_aside = []
+            raise
 
     def _message(self, number: int) -> bytes | None:
         """A record that was given and is not settled."""

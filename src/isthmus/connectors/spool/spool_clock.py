@@ -10,6 +10,7 @@ Invariants:
     I1. Time never goes back.
     I2. No row has a time that is not later than the watermark that Spark can have reached (`floor_ms`).
     I3. Where messages have ceased, time goes on once, far enough that every window closes.
+    I4. I2 holds too where the slack is another one since the last start: Spark keeps the watermark that it has reached.
 """
 
 from __future__ import annotations
@@ -32,11 +33,13 @@ class SpoolClock(NamedTuple):
         now_ms: the latest time of all messages, or the wall time at which messages had ceased.
         newest_ms: the latest time of all messages, or that at which a later one counted.
         written_ms: wall time at which the last of them was written.
+        earliest_ms: earlier than this no row may be, whatever the slack is now.
     """
 
     now_ms: int = 0
     newest_ms: int = 0
     written_ms: int = 0
+    earliest_ms: int = 0
 
     def seen(self, newest_ms: int, written_ms: int, floor_ms: int = 0) -> SpoolClock:
         """After messages.
@@ -70,7 +73,11 @@ class SpoolClock(NamedTuple):
 
     def floor_ms(self, slack_ms: int) -> int:
         """The earliest time that a row of the next batch may have."""
-        return max(0, self.now_ms - slack_ms + 1)
+        return max(0, self.earliest_ms, self.now_ms - slack_ms + 1)
+
+    def kept(self, slack_ms: int) -> SpoolClock:
+        """With the earliest time by the present slack, for those who read on with another (I4)."""
+        return self._replace(earliest_ms=self.floor_ms(slack_ms))
 
 
 def time_of(enqueued_ms: int, written_ms: int) -> int:

@@ -64,14 +64,15 @@ class TimedStreamReader(SpoolStreamReader):
         end = self._spool.end(place, self.options.batch_bytes)
         if end.number == place.number and end.segment == place.segment:
             options = self.options
-            return self._timed(place, clock.idle(_wall_ms(), self._began_ms, options.window_ms, options.slack_ms))
+            idle = clock.idle(_wall_ms(), self._began_ms, options.window_ms, options.slack_ms)
+            return self._timed(place, clock if idle == clock else idle.kept(options.slack_ms))
         floor_ms = clock.floor_ms(self.options.slack_ms)
         for part in self._spool.ranges(place, end, _ALL):
             for block, records in self._spool.blocks(part):
                 if records:
                     newest = max(time_of(each.enqueued_ms, block.written_ms) for each in records)
                     clock = clock.seen(newest, block.written_ms, floor_ms)
-        return self._timed(end, clock)
+        return self._timed(end, clock.kept(self.options.slack_ms))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if end["spool"] != self._spool.identity:

@@ -6,6 +6,7 @@ is not: the opening of an envelope (`envelope`, `cloud_event`).
 Invariants:
     I1. A message that comes again has the same number, time and MessageId.
     I2. A MessageId that the message has is kept.
+    I3. Two names of messages that differ give two MessageIds, however long they are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,19 @@ from isthmus.amqp import section
 from isthmus.amqp.types import Timestamp
 from isthmus.message.name import BROKER_ANNOTATIONS, ENQUEUED_TIME, SEQUENCE_NUMBER
 
-__all__ = ["annotated", "number_of", "with_properties"]
+__all__ = ["annotated", "message_id_of", "number_of", "with_properties"]
+
+# Azure Service Bus: the limit of a MessageId.
+_ID_CHARACTERS = 128
+_DIGEST_BYTES = 16
+
+
+def message_id_of(name: str) -> str:
+    """A MessageId for the name of a message: the name, or its beginning and a digest where it is longer than a MessageId may be."""
+    if len(name) <= _ID_CHARACTERS:
+        return name
+    digest = blake2b(name.encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES).hexdigest()
+    return f"{name[: _ID_CHARACTERS - len(digest) - 1]}-{digest}"
 
 
 def number_of(name: str) -> int:

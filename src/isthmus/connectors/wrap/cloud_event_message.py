@@ -24,6 +24,7 @@ from typing import Any
 
 from isthmus.amqp import section
 from isthmus.connectors.kafka.mapping import to_message, to_record
+from isthmus.connectors.wrap.arrival import message_id_of
 from isthmus.connectors.wrap.note import note_of, read_note, record_of
 
 __all__ = ["CONTENT_TYPE", "NOTE", "attributes_of", "from_event", "from_json", "is_event", "to_event", "to_json"]
@@ -108,7 +109,9 @@ def from_event(event: dict[str, Any], body: bytes | None = None) -> bytes:
     if made is not None:
         return made
     text = json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode() if body is None else body
-    return section.encode_message(text, properties={"message_id": str(event["id"])[:128], "content_type": CONTENT_TYPE})
+    return section.encode_message(
+        text, properties={"message_id": message_id_of(str(event["id"])), "content_type": CONTENT_TYPE}
+    )
 
 
 def is_event(event: object) -> bool:

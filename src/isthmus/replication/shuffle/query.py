@@ -13,10 +13,12 @@ Invariants:
     I1. The messages of a batch are in the outgoing spool once, as a whole and before Spark commits the batch.
     I2. Segments of the incoming spool are given up only after Spark has committed what read them.
     I3. Its failure text is fit for an operator, and stays the same once it has ended.
+    I4. The state of windows that `aggregate` has open is never taken for that of other `fields`, or of another `by`.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
@@ -38,6 +40,7 @@ from isthmus.replication.spark_gone import SparkGoneError, calling_spark
 from isthmus.replication.step.aggregate import aggregated, message_of
 from isthmus.replication.step.deduplicate import deduplicated, slack_ms
 from isthmus.topology.step import StepDeclaration
+from isthmus.whole_file import write_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,6 +51,8 @@ __all__ = ["ShuffleQuery", "ShuffleSettings", "check_folder", "results"]
 log = logging.getLogger(__name__)
 
 FORMAT = "isthmus_spool"
+# What the state of an aggregation was made of, in the folder of the outgoing spool.
+_STATE = "state"
 # A batch's results are one block, and in the driver's memory some times over.
 _BATCH_BYTES = 16 << 20
 _STATE_STORE = (
@@ -124,6 +129,7 @@ class ShuffleQuery:
         Raises:
             SpoolError: it cannot be written.
             SparkGoneError: Spark has ended.
+            ConfigError: the state of its windows is of other settings.
         """
         self._writer.open()
         try:
@@ -133,11 +139,45 @@ class ShuffleQuery:
                 folder.write_origin(folder.identity())
             with calling_spark():
                 self._query = self._start()
+            if self._step.kind == "aggregate":
+                self._check_state(str(self._query.id))
             self._started.set()
         except BaseException:
+            self._is_stopped = True
+            self._started.set()  # whatever batch waits for it
+            if self._query is not None:
+                with suppress(SparkGoneError), calling_spark():
+                    self._query.stop()
             self._writer.close()
             raise
         return self
+
+    def _check_state(self, query: str) -> None:
+        """See that the query's state is of these settings (I4). Spark compares types alone: another field of the same type would be added
+        to what the first one had.
+
+        Raises:
+            ConfigError: it is of others.
+        """
+        path = self._settings.outgoing / _STATE
+        fits = {name: self._step.settings.get(name) for name in ("fields", "by")}
+        wanted = json.dumps({"query": query, **fits}, sort_keys=True).encode()
+        try:
+            found = json.loads(path.read_bytes())
+        except (FileNotFoundError, ValueError):
+            found = {}
+        if isinstance(found, dict) and found.get("query") == query and found != json.loads(wanted):
+            raise ConfigError(
+                [
+                    Fault(
+                        f"task {self._settings.task}: fields or by of the step aggregate were changed, and windows are open that were "
+                        "begun with the old ones",
+                        "write the old ones back, let the windows close with publishers stopped, and delete the checkpoint "
+                        f"{self._settings.checkpoint}",
+                    )
+                ]
+            )
+        write_file(path, wanted)
 
     def _start(self) -> StreamingQuery:
         settings, step = self._settings, self._step

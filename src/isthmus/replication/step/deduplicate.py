@@ -38,8 +38,11 @@ def slack_ms(settings: Settings) -> int:
 
 
 def key_of(settings: Settings) -> Callable[[bytes], str]:
-    """What tells a message's key; empty where it has none."""
-    value_of = reader(settings["by"])
+    """What tells a message's key; empty where it has none. It names what the key is made of: where that is changed, the keys that are
+    remembered are of something else, and no message is one that came before because a value of another field was the same.
+    """
+    by = settings["by"]
+    value_of = reader(by)
 
     def key(payload: bytes) -> str:
         if is_canary(payload):
@@ -48,7 +51,7 @@ def key_of(settings: Settings) -> Callable[[bytes], str]:
             value = value_of(StepMessage(payload))
         except Exception:  # noqa: BLE001 - a message of any bytes may come; without a key it passes
             return ""
-        return "" if value is ABSENT or value is None or value == "" else f"{type(value).__name__}:{value}"
+        return "" if value is ABSENT or value is None or value == "" else f"{by}:{type(value).__name__}:{value}"
 
     return key
 

@@ -9,6 +9,8 @@ Invariants:
     I2. A read gives what was written, or raises: what does not have its checksum is read from another folder.
     I3. A folder that missed a body or the end of one is told stale in the others, on disk, before the operation goes on:
         after a restart nothing is read from it before it is brought up to date.
+    I4. A folder that missed a part of a body does not count as one that has it.
+    I5. What a folder holds is removed only where the others could be asked whether they have it.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ class ZonedBlobs:
         self._folders = [BodyFolder(index, path) for index, path in enumerate(folders)]
         self._lock = threading.RLock()
         self._writing: set[int] = set()
+        self._begun: set[int] = set()  # since the folder that is brought back was looked at first
         self._closed = threading.Event()
         self._woken = threading.Event()
         self._version = 0
@@ -64,6 +67,13 @@ class ZonedBlobs:
             stale: list[int] = []
         else:
             self._version, stale = max(marks.values())
+            # One that is alone may be the stale one; the first start marks the folders one after the other.
+            alone = next(iter(marks)) if len(marks) < MAJORITY else None
+            if alone is not None and ((self._version, stale) != (1, []) or alone.bodies.numbers()):
+                raise StoreError(
+                    f"Of the {COPIES} copies of the bodies of large messages {MAJORITY} are needed, so that none is missing; only "
+                    f"'{alone.path}' can be read. Bring another one back."
+                )
             for folder in self._folders:
                 if folder not in marks:
                     folder.reason = "there is no copy of the bodies of large messages"
@@ -136,10 +146,12 @@ class ZonedBlobs:
     def _try_back(self, folder: BodyFolder) -> None:
         try:
             make_private(folder.path)
+            with self._lock:
+                self._begun = set(self._writing)
             self._fill(folder, set())
             with self._lock:
                 folder.reason = ""
-                under_way = set(self._writing)
+                under_way = set(self._begun)
                 self._write_marks()
             # What had begun without this folder is copied when it is whole; until then two others have it.
             while under_way & self._writing and not self._closed.is_set():
@@ -162,7 +174,12 @@ class ZonedBlobs:
                 continue
             self._copy(number, folder)
         if not only:
-            for number in set(folder.bodies.numbers()) - wanted - self._writing:
+            gone = set(folder.bodies.numbers()) - wanted - self._writing - self._begun
+            for each in self._serving if gone else ():
+                if each.read_mark() is None:  # a disk that has gone lists nothing (I5)
+                    self._drop(each, "its files have gone, or cannot be read")
+                    raise StoreError("another zone has failed meanwhile")
+            for number in gone:
                 folder.forget(number)
 
     @staticmethod
@@ -210,6 +227,7 @@ class ZonedBlobs:
         writers: dict[BodyFolder, BlobWriter] = {}
         with self._lock:
             self._writing.add(number)
+            self._begun.add(number)
             for folder in self._serving:
                 try:
                     folder.forget(number)
@@ -314,12 +332,13 @@ class _Writer:
         self._blobs = blobs
         self._number = number
         self._writers = writers
+        self._missed: set[BodyFolder] = set()  # a part; they may serve again meanwhile (I4)
         self._size = 0
         self._blocks: list[int] = []
         self._crc = 0
 
     def check(self) -> None:
-        if sum(not folder.reason for folder in self._writers) < MAJORITY:
+        if sum(not folder.reason and folder not in self._missed for folder in self._writers) < MAJORITY:
             raise self._blobs.too_few()
 
     def write(self, parts: Sequence[bytes]) -> None:
@@ -355,10 +374,13 @@ class _Writer:
     def _each(self, run: Callable[[BodyFolder, BlobWriter], None]) -> None:
         for folder, writer in self._writers.items():
             if folder.reason:
+                self._missed.add(folder)
+            if folder in self._missed:
                 continue
             try:
                 run(folder, writer)
             except (StoreError, OSError) as error:
+                self._missed.add(folder)
                 self._blobs.drop(folder, str(error))
         self.check()
 

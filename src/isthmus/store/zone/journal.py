@@ -449,6 +449,12 @@ class ZonedJournal:
             )
             return
 
+    def replace_leader(self, member: Member) -> None:
+        """Read a copy that has come back where the one that is read is out of service, with all others."""
+        with self.changed:
+            if self._leader is not None and self._leader.state is not ZoneState.SERVING:
+                self._promote([member])
+
     def look_at_lag(self, now: float) -> None:
         """Take copies out of service whose disks do not answer, as long as two others are left."""
         with self.changed:
@@ -474,8 +480,10 @@ class ZonedJournal:
         Raises:
             StoreError: not even reads go on.
         """
+        # A copy that is being changed belongs to its repair, and has nothing to rely on.
+        usable = [member.state is ZoneState.DOWN for member in self.members]
         for member in self.members:
-            if member.busy_since is not None:
+            if member.busy_since is not None or not usable[member.index]:
                 continue
             try:
                 if member.journal is None:
@@ -484,13 +492,18 @@ class ZonedJournal:
                     member.journal.reopen()
             except StoreError as error:
                 member.reason = str(error)
-        ready = [member.journal is not None and not member.journal.failure for member in self.members]
+        ready = [
+            usable[member.index] and member.journal is not None and not member.journal.failure
+            for member in self.members
+        ]
         for member in self.members:
             if member.journal is not None and member.journal.failure:
                 member.reason = member.journal.failure
         if sum(ready) < MAJORITY:
             return
-        candidates = self._candidates()
+        candidates = [
+            each if usable[each.copy] else Candidate(each.copy, None, None, each.promise) for each in self._candidates()
+        ]
         chosen = elect(candidates)
         if chosen is None or not ready[chosen]:
             return

@@ -9,6 +9,8 @@ Invariants:
     I2. A copy that is being changed counts to nothing, and gets changes only from its last step on.
     I3. A copy of another namespace is never written over.
     I4. What a copy holds is removed before another is whole only if two others have everything on disk.
+    I5. A copy that was being changed while the others began anew in another epoch is copied whole: it may hold batches that they
+        have lost.
 """
 
 from __future__ import annotations
@@ -164,18 +166,27 @@ class Repair:
         self._verifying.pop(member, None)
         began = time.monotonic()
         before = member.reason
+        with journal.changed:
+            if member.state is not ZoneState.DOWN:  # another thread brings it back, or has done so
+                return
+            member.state = ZoneState.RESILVERING
+            epoch = journal.epoch
         try:
             with journal.pinned():
-                kind = self._bring_back(member)
+                kind = self._bring_back(member, epoch)
+        except _StoppedError:
+            raise
         except StoreError as error:
-            with journal.changed:
-                if member.state is not ZoneState.SERVING:
-                    member.state = ZoneState.DOWN
-                    member.forget_pending()
-                member.reason = str(error)
-                member.put_off(time.monotonic())
-            if str(error) != before:
-                _log.warning("zone %d does not come back yet: reason=%s", member.index + 1, error)
+            reason = str(error)
+        except Exception as error:  # noqa: BLE001 - a copy that is left as one that is being changed would never be tried again
+            _log.exception("a fault while zone %d is brought back", member.index + 1)
+            reason = f"{type(error).__name__}: {error}"
+        else:
+            reason = ""
+        if reason:
+            self._failed(member, epoch, reason)
+            if reason != before:
+                _log.warning("zone %d does not come back yet: reason=%s", member.index + 1, reason)
             return
         seconds = time.monotonic() - began
         self._verified_at[member] = time.monotonic()
@@ -183,15 +194,29 @@ class Repair:
             "zone %d is in service: folder='%s' by=%s seconds=%.3f", member.index + 1, member.folder, kind, seconds
         )
 
-    def _bring_back(self, member: Member) -> str:
+    def _failed(self, member: Member, epoch: int, reason: str) -> None:
+        journal = self._journal
+        with journal.changed:
+            began_anew = journal.epoch != epoch
+            member.state = ZoneState.DOWN
+            member.forget_pending()
+            member.reason = reason
+            member.must_copy = member.must_copy or began_anew  # I5
+            member.put_off(time.monotonic())
+        note = member.read_note() if began_anew else None
+        if note is not None and note.repair is None:
+            # It was told whole for a moment.
+            with suppress(StoreError):
+                member.write_note(note._replace(repair=Position(epoch, member.applied)))
+
+    def _bring_back(self, member: Member, epoch: int) -> str:
         """How it was done."""
         journal = self._journal
         with journal.changed:
             leader = journal.leader
             if leader is member:
                 raise StoreError("it is the last copy that can be read")
-            base = Position(journal.epoch, leader.applied)
-            member.state = ZoneState.RESILVERING
+            base = Position(epoch, leader.applied)
         # What the note tells of must be on disk somewhere: a start waits for it.
         if not journal.wait_all_synced(base.sequence, _SYNC_SECONDS) or leader.state is not ZoneState.SERVING:
             raise StoreError("the disks of the other zones have not answered yet")
@@ -203,7 +228,7 @@ class Repair:
             raise StoreError(f"'{member.folder}' holds a copy of another namespace; name another folder, or empty it")
         if note is None:
             member.must_copy = True
-        member.write_note(Note(journal.set_name, journal.epoch, base))  # I1
+        member.write_note(Note(journal.set_name, epoch, base))  # I1
         common: int | None = None
         if not member.must_copy:
             try:
@@ -216,16 +241,18 @@ class Repair:
             kind = "a whole copy"
             self._copy_whole(leader, member, is_safe)
             common = position_of(member.opened()).sequence
-        self._catch_up(member, common)
+        self._catch_up(member, common, epoch)
         member.opened().sync()
-        member.write_note(Note(journal.set_name, journal.epoch))
+        self._check(epoch)
+        member.write_note(Note(journal.set_name, epoch))
         with journal.changed:
-            self._check()
+            self._check(epoch)
             if member.state is not ZoneState.JOINING:
                 raise StoreError(member.reason or "it failed again")
             member.state, member.reason, member.must_copy = ZoneState.SERVING, "", False
             member.resilvers += 1
             member.back_at = time.monotonic()
+            journal.replace_leader(member)
             journal.changed.notify_all()
         return kind
 
@@ -247,14 +274,14 @@ class Repair:
                 shutil.rmtree(fresh, ignore_errors=True)
         member.open()
 
-    def _catch_up(self, member: Member, common: int) -> None:
+    def _catch_up(self, member: Member, common: int, epoch: int) -> None:
         """Copy what was touched since the common batch, until so little is left that writes can wait for it."""
         journal = self._journal
         touched = Touched()
         touched_after(member.opened(), common, touched)
         after = common
         while True:
-            self._check()
+            self._check(epoch)
             leader = journal.leader
             reached = position_of(leader.opened()).sequence
             touched_after(leader.opened(), after, touched)
@@ -264,7 +291,7 @@ class Repair:
             copy_rows(leader.opened(), member.opened(), after, reached)
             touched, after = Touched(), reached
         with journal.changed:
-            self._check()
+            self._check(epoch)
             leader = journal.leader
             touched_after(leader.opened(), after, touched)
             copy_touched(leader.opened(), member.opened(), touched)
@@ -274,6 +301,8 @@ class Repair:
             member.synced = member.wanted = common
             member.state = ZoneState.JOINING
 
-    def _check(self) -> None:
+    def _check(self, epoch: int) -> None:
         if self._stopping.is_set():
             raise _StoppedError
+        if self._journal.epoch != epoch:
+            raise StoreError("the other zones have begun anew meanwhile")

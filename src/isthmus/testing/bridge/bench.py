@@ -29,6 +29,7 @@ __all__ = ["Bench"]
 
 _BAD = Refusal(RefusalKind.MESSAGE, "argument-error", "malformed")
 _PATIENCE = 5
+_END_SECONDS = 10.0
 QUERY, TOKEN = "query", "a key of the tests"
 
 
@@ -148,6 +149,11 @@ class Bench:
         return verdict
 
     # ---- waiting and checking
+
+    @property
+    def end_seconds(self) -> float:
+        """How long the end of a lease is waited for: a slow target takes what is under way, and a source may answer late that it is empty."""
+        return max(_END_SECONDS, self.pair.wait_seconds)
 
     def wait(
         self, condition: Callable[[], object], what: str = "", seconds: float = 0.0, *, pause_seconds: float = 0.0

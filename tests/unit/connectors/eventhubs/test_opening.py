@@ -25,7 +25,28 @@ VIEW = PartitionView(100, 199, "9900")
             id="from the end, which is kept",
         ),
         pytest.param(
-            PartitionView(0, -1, "-1", True), None, -1, "latest", Opening(Begin()), id="the end is the beginning"
+            PartitionView(0, -1, "-1", True),
+            None,
+            -1,
+            "latest",
+            Opening(Begin(), Checkpoint(-1, "-1")),
+            id="I4 the end is the beginning",
+        ),
+        pytest.param(
+            PartitionView(0, 4, "44"),
+            Checkpoint(-1, "-1"),
+            -1,
+            "latest",
+            Opening(Begin(0, "-1")),
+            id="I4 what came before the next reader",
+        ),
+        pytest.param(
+            PartitionView(3, 4, "44"),
+            Checkpoint(-1, "-1"),
+            -1,
+            "latest",
+            Opening(Begin(3), lost=(0, 2)),
+            id="I4 what is gone before the next reader",
         ),
         pytest.param(
             VIEW, Checkpoint(149, "1:2:3"), -1, "earliest", Opening(Begin(150, "1:2:3")), id="behind a checkpoint"

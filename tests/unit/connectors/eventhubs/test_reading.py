@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from isthmus.amqp import section
+from isthmus.amqp.codec import CodecError
 from isthmus.bridge.delivery_event import Outcome
 from isthmus.bridge.port import PARTITION_SHIFT
 from isthmus.bridge.refusal import Refusal, RefusalKind
@@ -136,3 +139,34 @@ def test_a_delivery_in_parts_is_answered_once() -> None:
     flight.answered([1])
     assert flight.take() == [Outcome(1, 1, refusal), Outcome(2, 3)]
     assert flight.outstanding == 0
+
+
+def test_the_first_event_tells_that_a_partition_was_made_again() -> None:
+    """I4: the checkpoint's offset leads into another partition, which has more events than the one before had."""
+    reading = made()
+    reading.assign(2, first=500)
+    reading.put(2, events(37, 39))
+    assert taken(reading) == []
+    assert reading.begun_again == {2: 37}
+    reading.forget([2])
+    reading.assign(2, begins_again=True)
+    reading.put(2, events(0, 2))
+    assert taken(reading) == [(2, 0), (2, 1)]
+
+
+def test_what_is_missing_before_the_first_event_is_a_gap() -> None:
+    reading = made()
+    reading.assign(2, first=5)
+    reading.put(2, events(8, 9))
+    assert reading.gaps == {2: (5, 8)}
+    assert reading.unconfirmed() == {}
+    assert taken(reading) == [(2, 8)]
+    reading.settle(2 << PARTITION_SHIFT | 8, 2 << PARTITION_SHIFT | 8, 1.0)
+    assert reading.unconfirmed() == {2: Checkpoint(8, "80")}
+
+
+def test_i5_an_event_that_cannot_be_read_takes_none_with_it() -> None:
+    reading = made()
+    with pytest.raises(CodecError):
+        reading.put(0, [*events(0, 2), b"\0"])
+    assert taken(reading) == [(0, 0), (0, 1)]

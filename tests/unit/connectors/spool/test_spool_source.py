@@ -12,10 +12,11 @@ import pytest
 
 from isthmus.bridge.delivery_event import Disposition
 from isthmus.bridge.port import Arrived, Drained, Exhausted, SourceEvent, SourceLost, SourceOpened
+from isthmus.connectors.spool import port_source
 from isthmus.connectors.spool.block import Record
 from isthmus.connectors.spool.connector import SpoolSources
 from isthmus.connectors.spool.folder import SpoolFolder
-from isthmus.connectors.spool.refused import count_refused
+from isthmus.connectors.spool.refused import count_refused, set_aside
 from isthmus.connectors.spool.writer import SpoolWriter
 
 KEY = "ewr/flights here"
@@ -193,3 +194,30 @@ def test_a_note_of_what_was_taken_from_another_spool_does_not_count(tmp_path: Pa
     folder.write_taken(descriptor, folder.identity(), 1)
     os.close(descriptor)
     assert folder.taken() == 1
+
+
+def test_a_message_that_cannot_be_set_aside_now_comes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full; nobody would ask a second time, and its segment would stay for good."""
+    write(tmp_path, 0, 1, 2)
+    failures = [OSError(28, "No space left on device")]
+
+    def full(*arguments: object) -> None:
+        if failures:
+            raise failures.pop()
+        set_aside(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(port_source, "set_aside", full)
+    with watched(tmp_path) as opened:
+        opened.source.grant(10)
+        opened.wait(lambda: len(opened.arrived) == 3)
+        opened.source.settle(1, 1, Disposition("dead-letter", "Refused", "no"))
+        opened.wait_for(SourceLost)
+        opened.source.settle(0, 0)
+        opened.source.open()
+        opened.source.grant(10)
+        opened.wait(lambda: len(opened.arrived) == 4)
+        assert opened.arrived == [0, 1, 2, 1]
+        opened.source.settle(1, 1, Disposition("dead-letter", "Refused", "no"))
+        opened.source.settle(2, 2)
+        opened.wait(lambda: SpoolFolder(tmp_path).taken() == 3)
+    assert count_refused(tmp_path) == 1

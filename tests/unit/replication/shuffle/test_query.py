@@ -11,6 +11,7 @@ import pytest
 
 from isthmus.connectors.spool.folder import SpoolError, SpoolFolder
 from isthmus.connectors.spool.reader import SpoolReader
+from isthmus.errors import ConfigError
 from isthmus.replication.shuffle import query as module
 from isthmus.replication.shuffle.note import last_note
 from isthmus.replication.shuffle.query import ShuffleQuery, ShuffleSettings
@@ -130,3 +131,27 @@ def test_a_batch_in_which_no_window_closes_writes_nothing(tmp_path: Path) -> Non
     query._take(frame([row]), 1)
     query.stop()
     assert len(written(tmp_path)) == 1
+
+
+def test_i4_windows_that_are_open_are_of_the_same_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark would add delays to what the first settings made of fares: both are numbers."""
+    stopped: list[str] = []
+
+    def started(name: str) -> Any:
+        return SimpleNamespace(id=name, stop=lambda: stopped.append(name))
+
+    def start(query: str, field: str) -> ShuffleQuery:
+        made = opened(tmp_path, "aggregate", fields={"sum": f"sum({field})"}, by=["carrier"], wait=1000)
+        made._writer.close()
+        monkeypatch.setattr(made, "_start", lambda: started(query))
+        made._started.clear()
+        return made.start()
+
+    start("q1", "fare").stop()
+    start("q1", "fare").stop()
+    stopped.clear()
+    with pytest.raises(ConfigError, match="fields or by of the step aggregate were changed"):
+        start("q1", "delay")
+    assert stopped == ["q1"]
+    start("q1", "fare").stop()
+    start("q2", "delay").stop()  # the checkpoint was deleted

@@ -50,10 +50,10 @@ def test_a_value_may_be_absent() -> None:
 
 
 def test_messages_are_compared_by_value_and_type() -> None:
-    assert key_of({"by": "system:MessageId"})(encoded({})) == "str:m"
+    assert key_of({"by": "system:MessageId"})(encoded({})) == "system:MessageId:str:m"
     by = key_of({"by": "property:booking"})
     assert by(encoded({}, booking=1)) != by(encoded({}, booking="1"))
-    assert key_of({"by": "flight.number"})(encoded({"flight": {"number": 7}})) == "int:7"
+    assert key_of({"by": "flight.number"})(encoded({"flight": {"number": 7}})) == "flight.number:int:7"
 
 
 @pytest.mark.parametrize("payload", [encoded({}), b"no message", section.encode_message(b"no json")])

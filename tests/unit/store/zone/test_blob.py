@@ -12,6 +12,7 @@ import pytest
 
 from isthmus.errors import StoreError
 from isthmus.store.zone import ZonedBlobs
+from isthmus.store.zone.body_folder import BodyFolder
 
 LONG_SECONDS = 60.0
 BODY = os.urandom(600_000)
@@ -135,3 +136,71 @@ def test_a_back_up_is_a_plain_folder(blobs: ZonedBlobs, tmp_path: Path) -> None:
     with blobs.kept():
         blobs.copy_to(tmp_path / "copy")
     assert files(tmp_path / "copy") == {"0000000000000001.body": BODY}
+
+
+def test_i4_a_folder_that_missed_a_part_does_not_count(blobs: ZonedBlobs) -> None:
+    """It serves again before the body ends, and another one fails: the body would be in one folder alone."""
+    blobs.close()
+    writer = blobs.create(1)
+    writer.write([BODY[:300_000]])
+    blobs._folders[2].reason = "it failed"
+    writer.write([BODY[300_000:500_000]])
+    blobs._folders[2].reason = ""
+    blobs._folders[1].reason = "it failed"
+    with pytest.raises(StoreError, match="need 2 of 3 zones"):
+        writer.write([BODY[500_000:]])
+    writer.close()
+
+
+def test_i5_a_disk_that_has_gone_is_not_one_without_bodies(blobs: ZonedBlobs, folders: list[Path]) -> None:
+    store(blobs, 1)
+    blobs._closed.set()
+    blobs._thread.join(LONG_SECONDS)
+    whole = files(folders[0])
+    blobs._folders[0].reason = blobs._folders[2].reason = "it failed"
+    shutil.rmtree(folders[1])
+    blobs._try_back(blobs._folders[0])
+    assert blobs.reasons()[0]
+    assert files(folders[0]) == whole
+
+
+def test_a_body_that_comes_while_a_folder_is_brought_back_is_in_it(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = ZonedBlobs(folders)
+    store(blobs, 1)
+    blobs.close()
+    copy = ZonedBlobs._copy
+
+    def late(self: ZonedBlobs, number: int, folder: BodyFolder) -> None:
+        if number == 1:
+            store(self, 2)
+        copy(self, number, folder)
+
+    monkeypatch.setattr(ZonedBlobs, "_copy", late)
+    shutil.rmtree(folders[2])
+    blobs = ZonedBlobs(folders)
+    until(lambda: blobs.reasons() == [""] * 3)
+    until(lambda: files(folders[2]).keys() == files(folders[0]).keys())
+    blobs.close()
+    assert files(folders[2]) == files(folders[0])
+
+
+def test_one_folder_alone_is_refused(folders: list[Path]) -> None:
+    """It may be the one that missed bodies; the others would be made as it is."""
+    blobs = ZonedBlobs(folders)
+    store(blobs, 1)
+    blobs.close()
+    away = folders[2].with_name("away")
+    folders[2].rename(away)
+    blobs = ZonedBlobs(folders)
+    store(blobs, 2)
+    blobs.close()
+    shutil.rmtree(folders[2], ignore_errors=True)
+    away.rename(folders[2])
+    whole = files(folders[1])
+    shutil.rmtree(folders[0])
+    (folders[1] / "zone").write_text("torn")
+    with pytest.raises(StoreError, match="Of the 3 copies of the bodies of large messages 2 are needed"):
+        ZonedBlobs(folders)
+    assert files(folders[1]) == whole

@@ -15,10 +15,10 @@ import pytest
 from isthmus.errors import StoreError
 from isthmus.store import RocksJournal
 from isthmus.store.zone import ZonedJournal, repair
-from isthmus.store.zone.change import Position, Touched, ZoneBatch
+from isthmus.store.zone.change import DELETE, POSITION_KEY, PUT, Position, Touched, ZoneBatch, log_key, pack_position
 from isthmus.store.zone.member import Member, write_changes
 from isthmus.store.zone.note import read_note
-from isthmus.store.zone.resilver import copy_touched
+from isthmus.store.zone.resilver import copy_rows, copy_touched
 from isthmus.store.zone.status import ZoneState
 
 LONG_SECONDS = 120.0
@@ -447,3 +447,99 @@ def _harm(rng: random.Random, journal: ZonedJournal, member: Member) -> None:
             member.journal._failed = "no space left on device"
     else:
         journal.drop(member, "it failed")
+
+
+class Way:
+    """The way back of a copy, stopped after its first part."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stopped, self.goes_on = threading.Event(), threading.Event()
+        monkeypatch.setattr(repair, "copy_rows", self._copy_rows)
+        monkeypatch.setattr(repair, "_LAST_KEYS", 0)
+
+    def _copy_rows(self, source: RocksJournal, target: RocksJournal, after: int, last: int) -> None:
+        copy_rows(source, target, after, last)
+        self.stopped.set()
+        assert self.goes_on.wait(LONG_SECONDS)
+
+
+def test_a_copy_that_comes_back_while_the_others_fail_is_read(
+    opened: ZonedJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the copy that is read stays out of service, and no copy comes back from one that is."""
+    put(opened, "a")
+    way = Way(monkeypatch)
+    opened.drop(opened.members[2], "it failed")
+    put(opened, "b")
+    assert way.stopped.wait(LONG_SECONDS)
+    opened.drop(opened.members[1], "it failed")
+    opened.drop(opened.members[0], "it failed")
+    way.goes_on.set()
+    until(lambda: opened.members[2].state is ZoneState.SERVING)
+    until(lambda: takes_writes(opened, "c"))
+    assert keys(opened) == ["a", "b", "c"]
+    all_serve(opened)
+
+
+def test_i5_a_copy_does_not_keep_what_the_others_have_lost(
+    opened: ZonedJournal, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is brought back the others fail, lose a batch that was not on disk, and begin anew."""
+    put(opened, "a")
+    way = Way(monkeypatch)
+    opened.drop(opened.members[2], "it failed")
+    batch = opened.batch()
+    batch.put(b"lost", b"x")
+    opened.write(batch)
+    assert way.stopped.wait(LONG_SECONDS)
+    lost = Position(opened.epoch, opened.sequence)
+    for member in opened.members[:2]:
+        member.drain()
+        losing_last(member, lost)
+    for member in opened.members[:2]:
+        opened.drop(member, "it failed")
+    until(lambda: takes_writes(opened, "new"))
+    way.goes_on.set()
+    all_serve(opened)
+    put(opened, "last")
+    opened.close()
+    assert [held_by(folder) for folder in folders] == [["a", "last", "new"]] * 3
+
+
+def losing_last(member: Member, lost: Position) -> None:
+    """When the copy is opened again its last batch is not there."""
+    journal = member.opened()
+    reopen = journal.reopen
+
+    def losing() -> None:
+        reopen()
+        before = Position(lost.epoch, lost.sequence - 1)
+        write_changes(
+            journal,
+            [
+                (DELETE, b"lost", b""),
+                (DELETE, log_key(lost.sequence), b""),
+                (PUT, POSITION_KEY, pack_position(before)),
+            ],
+        )
+
+    journal.reopen = losing  # type: ignore[method-assign]
+
+
+def test_an_unexpected_fault_on_the_way_back_is_not_its_end(
+    opened: ZonedJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(opened, "a")
+    member = opened.members[2]
+    refusals = [PermissionError("not now")]
+    check_room = member.check_room
+
+    def check() -> None:
+        if refusals:
+            raise refusals.pop()
+        check_room()
+
+    monkeypatch.setattr(member, "check_room", check)
+    opened.drop(member, "it failed")
+    all_serve(opened)
+    assert not refusals

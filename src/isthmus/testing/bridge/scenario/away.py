@@ -238,7 +238,7 @@ def the_driver_is_lost_and_another_goes_on(bench: Bench) -> None:
         bench.wait_accepted(route, 10)
         driver.join.restarts = False
         driver.server.close()
-        driver.join.wait_ended()
+        driver.join.wait_ended(bench.end_seconds)
     with bench.driver(route):
         bench.publish(route, 20)
         bench.wait_moved(route)

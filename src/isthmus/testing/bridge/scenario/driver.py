@@ -72,7 +72,7 @@ def the_driver_stops_a_lease(bench: Bench) -> None:
         bench.wait_accepted(route, 20)
         driver.join.restarts = False
         driver.query.stop("the test stops it")
-        driver.join.wait_ended()
+        driver.join.wait_ended(bench.end_seconds)
         assert driver.join.ends == [("", None)], driver.join.ends
         assert not driver.deaths
     with bench.join(route):

@@ -78,17 +78,17 @@ def only_what_is_present_is_moved(bench: Bench) -> None:
     route = bench.route(only_present=True)
     bench.publish(route, 100)
     with bench.join(route, restarts=False) as join:
-        join.wait_ended()
+        join.wait_ended(bench.end_seconds)
         assert join.ends == [("", None)], join.ends
     bench.check(route)
 
 
 @scenario()
 def only_present_of_an_empty_source_ends(bench: Bench) -> None:
-    """Nothing stands there: the lease ends at once."""
+    """Nothing stands there: the lease ends when the source has said so."""
     route = bench.route(only_present=True)
     with bench.join(route, restarts=False) as join:
-        join.wait_ended()
+        join.wait_ended(bench.end_seconds)
     bench.check(route)
 
 

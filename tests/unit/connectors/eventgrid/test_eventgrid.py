@@ -1,0 +1,128 @@
+"""Events as the connector gives and takes them, with a service that answers what it is told to."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from isthmus.amqp import section
+from isthmus.bridge.refusal import RefusalKind
+from isthmus.connectors.eventgrid.mapping import event_of
+from isthmus.connectors.eventgrid.option import PullOptions, TargetOptions, read_source, read_target
+from isthmus.connectors.eventgrid.source import EventGridPuller
+from isthmus.connectors.eventgrid.target import EventGridRequester
+from isthmus.connectors.http.client import Answer
+from isthmus.connectors.pull.held import Locks
+from isthmus.connectors.request.requester import BusyError, RequestError
+
+NOW = 1_700_000_000.0
+PLACE = {"endpoint": "http://127.0.0.1:1", "entity": "flights"}
+
+
+class Service:
+    """Answers by status; None: no answer comes."""
+
+    identity = "grid:443"
+    secret = ""
+
+    def __init__(self, *statuses: int | None, events: list[dict[str, Any]] | None = None) -> None:
+        self.statuses = list(statuses)
+        self.events = events or []
+        self.published: list[list[str]] = []
+
+    def publish(self, topic: str, content_type: str, events: list[bytes]) -> Answer:
+        self.published.append([json.loads(each)["id"] for each in events])
+        return self._answer(b"{}")
+
+    def ask(self, topic: str, subscription: str, operation: str, body: Any = None, query: str = "") -> Answer:
+        value = [
+            {"event": event, "brokerProperties": {"lockToken": f"t{at}", "deliveryCount": 1}}
+            for at, event in enumerate(self.events)
+        ]
+        return self._answer(json.dumps({"value": value}).encode())
+
+    def _answer(self, body: bytes) -> Answer:
+        status = self.statuses.pop(0) if self.statuses else 200
+        if status is None:
+            raise OSError("no answer")
+        return Answer(status, "", {}, body)
+
+
+def puller(*events: dict[str, Any]) -> EventGridPuller:
+    options = read_source({**PLACE, "subscription": "sub"})
+    assert isinstance(options, PullOptions)
+    made = EventGridPuller(options, lambda: NOW)
+    made._receiving = Service(events=list(events))  # type: ignore[assignment]
+    return made
+
+
+def requester(service: Service, now: float = 0.0) -> EventGridRequester:
+    options = read_target(PLACE)
+    assert isinstance(options, TargetOptions)
+    clock = iter([0.0, *[now] * 100])
+    made = EventGridRequester(options, lambda: next(clock))
+    made._service = service  # type: ignore[assignment]
+    return made
+
+
+def event(event_id: str, **more: Any) -> dict[str, Any]:
+    return {"specversion": "1.0", "id": event_id, "source": "/x", "type": "t", **more}
+
+
+def message(message_id: str) -> bytes:
+    return section.encode_message(b"x", properties={"message_id": message_id})
+
+
+def test_two_events_of_one_id_are_two_messages() -> None:
+    """Acknowledged as one, the second would be lost."""
+    first, second = event("1", data="a"), event("1", data="b")
+    found = puller(first, second).receive(10)
+    assert found[0].lease.name != found[1].lease.name
+    assert puller(first).receive(10)[0].lease.name == found[0].lease.name
+    locks = Locks(0)
+    assert locks.arrive(found, 0.0) == 2
+    assert [held.lease.receipt for held in locks.take(10)] == ["t0", "t1"]
+
+
+def test_i3_an_event_that_nobody_can_read_holds_up_no_other() -> None:
+    found = puller(event("\ud800"), event("2"), {"id": 5}).receive(10)
+    assert [bool(each.unreadable) for each in found] == [True, False, True]
+    assert all(section.locate(each.message).body[1] for each in found)
+
+
+def test_i4_a_message_lives_as_long_as_it_was_given() -> None:
+    """Its event tells the time at which it was made, which may be long before it was published."""
+    made = section.encode_message(b"x", properties={"message_id": "1", "creation_time": round(NOW * 1000) - 3_600_000})
+    header = section.encode_header(section.Header(ttl_ms=60_000))
+    (found,) = puller(json.loads(event_of(header + made, "cloudevents", "ewr/flights", None))).receive(1)  # type: ignore[arg-type]
+    parts = section.locate(found.message)
+    enqueued_ms = section.decode_map(found.message, parts.message_annotations)["x-opt-enqueued-time"]
+    ttl_ms = section.decode_header(found.message, parts.header).ttl_ms
+    assert ttl_ms is not None
+    assert enqueued_ms + ttl_ms == round(NOW * 1000) + 60_000
+
+
+def test_i2_of_a_batch_that_is_refused_each_is_sent_alone() -> None:
+    service = Service(400, 200, 400, 200)
+    refusals = requester(service).send([message("a"), message("b"), message("c")])
+    assert [each and each.kind for each in refusals] == [None, RefusalKind.MESSAGE, None]
+    assert service.published == [["a", "b", "c"], ["a"], ["b"], ["c"]]
+
+
+@pytest.mark.parametrize(("status", "error"), [(429, BusyError), (None, RequestError)])
+def test_i3_what_was_taken_is_not_sent_again(status: int | None, error: type[BusyError | RequestError]) -> None:
+    service = Service(400, 200, status)
+    with pytest.raises(error) as raised:
+        requester(service).send([message("a"), message("b"), message("c")])
+    assert raised.value.answered == {0: None}
+
+
+def test_a_slow_service_is_no_service_that_does_not_answer() -> None:
+    """All events of a batch that is refused are sent alone; their answers come before anybody gives up waiting."""
+    service = Service(400, 200, 200)
+    with pytest.raises(BusyError) as raised:
+        requester(service, 31.0).send([message("a"), message("b"), message("c")])
+    assert raised.value.answered == {}
+    assert raised.value.refusal.kind is RefusalKind.BLOCKED
