@@ -88,7 +88,7 @@ def run(
 def _print_outcome(applied: Applied, notes: tuple[str, ...], console: Console) -> None:
     if applied.failed is None:
         done = len(applied.done)
-        console.print(f"{done} changes made." if done else "Nothing to change: all stands as declared.")
+        console.print(f"{done} changes made." if done else "Nothing to change: everything is as the file declares.")
         for note in notes:
             console.print(Text(f"note: {note}"))
         return

@@ -21,6 +21,8 @@ from isthmus.topology.source import DEFAULT_FILE, load
 __all__ = ["change_table", "print_plan", "refuse", "register"]
 
 _STYLE = {"create": "green", "update": "yellow", "delete": "red"}
+_SIGN = {"create": "+", "update": "~", "delete": "-"}
+_HAS_CHANGES = 2
 
 
 def register(app: typer.Typer) -> None:
@@ -30,15 +32,26 @@ def register(app: typer.Typer) -> None:
 
 def run(
     file: Annotated[str, typer.Argument(help="The federation file.")] = DEFAULT_FILE,
+    detailed: Annotated[
+        bool,
+        typer.Option(
+            "--detailed-exitcode",
+            help="Exit code 0: nothing to change; 2: there are changes; 1: any error, bad input among them.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what apply would change at the namespaces, and the routes that run would keep. Changes nothing."""
+    """Show what apply would change at the namespaces, and the routes that run would keep. Changes nothing.
+
+    + is created, ~ is updated, - is deleted.
+    """
     try:
         federation = load(file)
         with Administrations(federation) as administrations:
             made = plan(federation, administrations.observe())
     except ConfigError as error:
-        raise refuse(error, file, as_json=as_json) from None
+        refused = refuse(error, file, as_json=as_json)
+        raise (typer.Exit(1) if detailed else refused) from None
     if as_json:
         needed = [each.to_dict() for each in rights(federation)]
         print(json.dumps({"file": file, "ok": not made.faults, **made.to_dict(), "rights": needed}))
@@ -47,7 +60,9 @@ def run(
         print_plan(made, console)
         console.print(_rights_table(rights(federation)))
     if made.faults:
-        raise typer.Exit(2)
+        raise typer.Exit(1 if detailed else 2)
+    if detailed and made.changes:
+        raise typer.Exit(_HAS_CHANGES)
 
 
 def refuse(error: ConfigError, file: str, *, as_json: bool, applied: Applied | None = None) -> typer.Exit:
@@ -75,7 +90,7 @@ def print_plan(made: Plan, console: Console) -> None:
     if made.changes:
         console.print(change_table(made.changes))
     elif not made.faults:
-        console.print("Nothing to change: the namespaces hold all that the file declares.")
+        console.print("Nothing to change: everything is as the file declares.")
     table = _table("route", "from", "to", "order", title=f"{len(made.routes)} routes")
     for route in made.routes:
         table.add_row(
@@ -94,7 +109,7 @@ def change_table(changes: tuple[Change, ...], title: str = "changes") -> Table:
     table = _table("namespace", "", "what", "details", title=f"{len(changes)} {title}")
     for change in changes:
         details = "\n".join((*change.details, *([change.why] if change.why else [])))
-        action = Text(change.action, style=_STYLE[change.action])
+        action = Text(f"{_SIGN[change.action]} {change.action}", style=_STYLE[change.action])
         table.add_row(Text(change.alias), action, Text(f"{change.kind} {change.path}"), Text(details))
     return table
 
