@@ -80,24 +80,21 @@ _STATS_COLUMNS = (
 
 
 def _stats_table(found: dict[str, Any], *, every: bool) -> Any:
-    from rich.table import Table
+    from isthmus.supervisor.fitting_table import FittingTable
 
     whole = found["namespace"]
     groups = max(1, whole["commits"])
     title = (
-        f"{whole['name']}: {'healthy' if whole['healthy'] else 'the disk fails'}, up {whole['uptime_seconds']:.0f} s, "
+        f"{whole['name']}: {'healthy' if whole['healthy'] else 'the disk refuses changes'}, up {whole['uptime_seconds']:.0f} s, "
         f"{whole['entities']} entities, {whole['connections']} connections, {whole['links']} links, "
         f"{whole['resident_bytes'] / 2**20:.0f} MiB resident, {whole['store_bytes'] / 2**20:.0f} MiB stored, "
         f"{whole['commit_operations'] / groups:.1f} operations and {1000 * whole['commit_seconds'] / groups:.1f} ms a commit"
     )
-    table = Table(title=title)
-    table.add_column("entity", overflow="fold")
-    for heading, _ in _STATS_COLUMNS:
-        table.add_column(heading, justify="right")
+    table = FittingTable("entity", *(f">{heading}" for heading, _ in _STATS_COLUMNS), title=title, names=1)
     for row in found["entities"]:
         values = [row[name] for _, name in _STATS_COLUMNS]
         if every or any(values):
-            table.add_row(row["entity"], *(f"{value:.0f}" for value in values))
+            table.add_row(row["entity"], *(f"{value:,.0f}" if value else "" for value in values))
     return table
 
 

@@ -57,8 +57,8 @@ def _list(
 ) -> None:
     """List queues, topics and subscriptions with their counts. Columns that are 0 everywhere are left out."""
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+
+    from isthmus.supervisor.fitting_table import FittingTable
 
     with _open(connection, alias, federation, data, ca_file) as namespace:
         rows = namespace.rows()
@@ -68,19 +68,11 @@ def _list(
     if not rows:
         print("The namespace has no entities.")
         return
-    shown = [(heading, name) for heading, name in _COLUMNS if any(getattr(row, name) for row in rows)]
-    has_status = any(row.status not in {"", "Active"} for row in rows)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("entity", overflow="fold")
-    table.add_column("kind")
-    for heading, _ in shown:
-        table.add_column(heading, justify="right")
-    if has_status:
-        table.add_column("status")
+    table = FittingTable("entity", "kind", *(f">{heading}" for heading, _ in _COLUMNS), "status")
     for row in rows:
-        counts = [f"{getattr(row, name):,}" if getattr(row, name) else "" for _, name in shown]
-        table.add_row(Text(row.path), row.kind, *counts, *([row.status] if has_status else []))
-    Console().print(table)
+        counts = [f"{getattr(row, name):,}" if getattr(row, name) else "" for _, name in _COLUMNS]
+        table.add_row(row.path, row.kind, *counts, row.status if row.status != "Active" else "")
+    Console(soft_wrap=True).print(table)
 
 
 def _show(

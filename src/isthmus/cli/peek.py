@@ -47,10 +47,10 @@ def run(
 ) -> None:
     """Show messages, with nothing locked or changed."""
     from rich.console import Console
-    from rich.table import Table
 
     from isthmus.operations.look import messages
     from isthmus.operations.message import make_choice, read
+    from isthmus.supervisor.fitting_table import FittingTable
 
     chosen = make_choice(condition)
     address, path = (
@@ -63,15 +63,32 @@ def run(
             for seen in found:
                 print(json.dumps(seen.to_dict(), ensure_ascii=False))
             return
-        table = Table(title=path)
-        for heading in ("sequence", "state", "enqueued", "deliveries", "bytes", "message id", "session", "subject"):
-            table.add_column(heading, justify="right" if heading in {"sequence", "deliveries", "bytes"} else "left")
-        table.add_column("why dead" if dead_letter else "body", overflow="fold")
+        table = FittingTable(
+            ">sequence",
+            "message id",
+            "state",
+            "enqueued",
+            ">deliveries",
+            ">bytes",
+            "session",
+            "subject",
+            "reason" if dead_letter else "body",
+            title=path,
+        )
         for seen in found:
             told = seen.to_dict()
             last = f"{seen.reason}: {seen.description}" if dead_letter else seen.body
-            cells = (seen.sequence, seen.state, told["enqueued_at"][:-6], seen.delivery_count, seen.size_bytes)
-            table.add_row(*(_cell(each) for each in (*cells, seen.message_id, seen.session_id, seen.subject, last)))
+            table.add_row(
+                str(seen.sequence),
+                seen.message_id,
+                seen.state if seen.state != "active" else "",
+                told["enqueued_at"][:-6],
+                str(seen.delivery_count) if seen.delivery_count else "",
+                str(seen.size_bytes),
+                seen.session_id,
+                seen.subject,
+                last,
+            )
     Console(soft_wrap=True).print(table)
     if not table.row_count and not dead_letter:
         _hint(address, path)
@@ -87,9 +104,3 @@ def _hint(address: Any, path: str) -> None:
         if names:
             told = ", ".join(str(EntityPath(path, name)) for name in names)
             print(f"{path} is a topic; its messages are in its subscriptions: {told}", file=sys.stderr)
-
-
-def _cell(value: Any) -> Any:
-    from rich.text import Text
-
-    return Text(str(value))

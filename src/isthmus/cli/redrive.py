@@ -136,19 +136,15 @@ def _note_parking(federation: Federation, names: list[str]) -> None:
 
 def _show(rows: list[dict[str, Any]], *, yes: bool) -> None:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+
+    from isthmus.supervisor.fitting_table import FittingTable
 
     console = Console(soft_wrap=True)
-    table = Table(title="set aside", title_justify="left", box=None, pad_edge=False, collapse_padding=True)
-    for heading in ("from", "to", "reasons"):
-        table.add_column(heading, overflow="fold")
     names = ("found", "chosen", *(("sent", "dropped", "refused", "left") if yes else ()))
-    for name in names:
-        table.add_column(name, justify="right")
+    table = FittingTable("from", "to", "reasons", *(f">{name}" for name in names), title="set aside")
     for row in rows:
         reasons = ", ".join(f"{count:,} {reason or 'without reason'}" for reason, count in row["reasons"].items())
-        table.add_row(*map(Text, (row["from"], row["to"], reasons, *(f"{row[name]:,}" for name in names))))
+        table.add_row(row["from"], row["to"], reasons, *(f"{row[name]:,}" for name in names))
     console.print(table)
     for row in rows:
         if row["first_refusal"]:

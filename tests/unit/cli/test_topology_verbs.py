@@ -228,7 +228,7 @@ def shrunk(
 def test_apply_prunes_only_with_consent_and_names_what_waits(shrunk: dict[str, FakeAdministration]) -> None:
     code, output = call("apply", "--prune")
     assert code == 0
-    assert "5 entities that nobody needs" in output
+    assert "5 entities that nothing needs" in output
     assert "1,234" in output
     assert "Nothing was deleted; add --yes" in output
     assert not any(change.action == "delete" for each in shrunk.values() for change in each.changes)
