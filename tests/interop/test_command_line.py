@@ -115,11 +115,11 @@ def test_what_is_sent_is_received_with_its_properties_and_gone(running: Namespac
         "1h",
     )
     assert told == "orders: sent 1 message, MessageId m1\n"
-    with ServiceBusClient.from_connection_string(running.connection_string) as client:
-        with client.get_queue_receiver("orders") as receiver:
-            (message,) = receiver.peek_messages(1)
-            assert message.application_properties == {b"n": 7, b"b": True}
-            assert (str(message), message.time_to_live.total_seconds()) == ("first\nline", 3600)
+    client = ServiceBusClient.from_connection_string(running.connection_string)
+    with client, client.get_queue_receiver("orders") as receiver:
+        (message,) = receiver.peek_messages(1)
+        assert message.application_properties == {b"n": 7, b"b": True}
+        assert (str(message), message.time_to_live.total_seconds()) == ("first\nline", 3600)
     (seen,) = [json.loads(line) for line in run("receive", "orders", "--json").splitlines()]
     assert (seen["message_id"], seen["body"], seen["subject"]) == ("m1", "first\nline", "s")
     assert "no message came within 0.5 s" in run("receive", "orders", "--wait", "0.5", code=1)
@@ -153,16 +153,16 @@ def test_a_message_whose_printing_fails_stays(running: NamespaceProcess, run: Ru
     assert process.stdout is not None
     process.stdout.close()  # nobody reads
     assert process.wait(60) == 1
-    with ServiceBusClient.from_connection_string(running.connection_string) as client:
-        with client.get_queue_receiver("orders") as receiver:
-            assert [str(each) for each in receiver.peek_messages(5)] == ["kept"]
+    client = ServiceBusClient.from_connection_string(running.connection_string)
+    with client, client.get_queue_receiver("orders") as receiver:
+        assert [str(each) for each in receiver.peek_messages(5)] == ["kept"]
     run("purge", "orders", "--yes", code=1)  # its lock still holds
 
 
 def test_peek_of_a_topic_names_its_subscriptions(running: NamespaceProcess, run: Run) -> None:
-    with ServiceBusClient.from_connection_string(running.connection_string) as client:
-        with client.get_topic_sender("flights") as sender:
-            sender.send_messages(ServiceBusMessage("x"))
+    client = ServiceBusClient.from_connection_string(running.connection_string)
+    with client, client.get_topic_sender("flights") as sender:
+        sender.send_messages(ServiceBusMessage("x"))
     assert "its messages are in its subscriptions: flights/Subscriptions/board" in run("peek", "flights")
 
 

@@ -77,8 +77,8 @@ def test_cells_of_several_lines_stand_below_their_heading() -> None:
     table.add_row("x", "one\ntwo", "3", notes=("a note",))
     assert shown(table, 80) == ["a  b    c", "x  one  3", "   two", "  a note"]
     narrow = FittingTable("a", "b", "long")
-    narrow.add_row("x", "one", "3\n4", notes=("a note",))
-    assert shown(narrow, 8) == ["x  one", "  long 3, long 4", "  a note"]
+    narrow.add_row("x", "one", "three and more\n4", notes=("a note",))
+    assert shown(narrow, 20) == ["x  one", "  long three and", "  more, long 4", "  a note"]
 
 
 def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
