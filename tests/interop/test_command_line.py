@@ -19,7 +19,7 @@ FILE = """\
 isthmus: 1
 namespaces:
   ewr: {connection: env:ISTHMUS_TEST_EWR}
-  jfk: {connection: env:ISTHMUS_TEST_EWR}
+  jfk: {connection: env:ISTHMUS_TEST_JFK}
 tasks:
   flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}
 """

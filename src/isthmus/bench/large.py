@@ -1,4 +1,4 @@
-"""How long large messages hold up everybody else in the namespace.
+"""How long large messages delay everybody else in the namespace.
 
 What it is: a client that sends small messages at a steady rate and receives them, in spells without and spells with
 another client that sends, receives and completes the largest messages, one after the other. In a third kind of spell that

@@ -23,7 +23,7 @@ class HangUp:
     def __init__(self, end: Callable[[], object]) -> None:
         self._end = end
         self._terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
-        # Under `nohup` the command is to go on.
+        # Under `nohup` the command is to continue.
         self._is_heard = signal.signal(signal.SIGHUP, signal.SIG_IGN) is not signal.SIG_IGN
 
     def hear(self) -> None:

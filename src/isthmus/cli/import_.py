@@ -44,7 +44,7 @@ def run(
 ) -> None:
     """Send the messages of a file, in order, with their properties and, if nothing else is asked for, their ids.
 
-    Interrupted, it goes on where it was when run again: every message is sent at least once.
+    Interrupted, it continues where it was when run again: every message is sent at least once.
     """
     from isthmus.operations.carry import import_file
     from isthmus.operations.detection import check_detection

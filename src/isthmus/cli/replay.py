@@ -45,7 +45,7 @@ def run(
 ) -> None:
     """Send messages of an archive again, in the order that they had, with every type.
 
-    Each message bears the application property `isthmus-replay`: the name of the replay, and where the message came from. Exit code 1 if a
+    Each message carries the application property `isthmus-replay`: the name of the replay, and where the message came from. Exit code 1 if a
     row of the archive is damaged, or a message was refused.
     """
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""`isthmus resume`: let a paused task go on."""
+"""`isthmus resume`: let a paused task continue."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Board:
 
 
 def stamp(message: bytes) -> tuple[str, int, float]:
-    """Publisher, number and time of sending of an encoded message; empty and 0 where it bears none."""
+    """Publisher, number and time of sending of an encoded message; empty and 0 where it carries none."""
     publisher, number, sent_at = "", 0, 0.0
     for key, value, _ in section.map_items(message, section.locate(message).application_properties):
         if message.startswith(_PUBLISHER_KEY, key):

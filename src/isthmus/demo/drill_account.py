@@ -5,7 +5,7 @@ What it is: pure; it takes what happened with the time of each. What it is not: 
 
 Invariants:
     I1. A message counts as sent only once a namespace has acknowledged it, and as lost if a consumer that should handle it has not.
-    I2. A consumer handles a message once, by its MessageId, however often it comes; what comes again is counted as suppressed.
+    I2. A consumer handles a message once, by its MessageId, however often it comes; what is delivered again is counted as suppressed.
     I3. Counts of one consumer are not mixed with those of another: with all-active each member's consumer handles every message.
 """
 
@@ -127,7 +127,7 @@ class DrillAccount:
             )
 
     def progress(self) -> int:
-        """Rises with everything that is handled or comes again."""
+        """Rises with everything that is handled or is delivered again."""
         with self._lock:
             return sum(handled.total() for handled in self._handled.values()) + self._suppressed
 

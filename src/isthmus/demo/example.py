@@ -2,7 +2,7 @@
 
 What it is: it starts one namespace for each alias of the folder's `federation.yaml`, applies the file, publishes real data as the
 file's `x-example` says (`isthmus.demo.script`), runs the routes through Spark until nothing waits, and compares what entered with
-what stands at the targets, by `isthmus verify` and by the publishers' own numbers. Everything lives in a temporary folder. What
+what is at the targets, by `isthmus verify` and by the publishers' own numbers. Everything lives in a temporary folder. What
 it is not: a test kit; the file is one that an operator could use, with connections of their own.
 
 A folder may hold a module `example.py` with any of these functions, for what `x-example` cannot say:

@@ -8,7 +8,7 @@ Input, one JSON object on standard input: `connection_string`, `topic`, `origin`
 for all), `opening` (how many wake the routes), `paced` (how many at the end are paced), `rate_per_second` (of those).
 
 Invariants:
-    I1. Every message bears its publisher's name and a number that rises by one, from 1.
+    I1. Every message carries its publisher's name and a number that rises by one, from 1.
     I2. A message counts as sent only after the namespace has acknowledged its batch.
     I3. `sent_at_seconds` is the wall time at which the message was handed to the client, since the epoch; a double, since the
         client sends whole numbers in 32 bits.

@@ -99,7 +99,7 @@ class Script:
     """All that an example does.
 
     Attributes:
-        entities: by alias, what stands before `apply`, as in a namespace's file.
+        entities: by alias, what is before `apply`, as in a namespace's file.
         publish: who publishes what.
         work: who receives.
         outage: what fails, or None.

@@ -40,7 +40,7 @@ __all__ = [
 STATES = ("active", "deferred", "scheduled")
 
 _SEQUENCE = b"\xa3\x15x-opt-sequence-number\x81"
-# What stands before the first pair of a section that is a map: descriptor, code, size and count.
+# What is before the first pair of a section that is a map: descriptor, code, size and count.
 _SMALL_MAP = 3 + 3
 _WIDE_MAP = 3 + 9
 _BROKER_ANNOTATIONS = ("x-opt-deadletter-source", "x-opt-partition-id", "x-opt-offset")

@@ -4,7 +4,7 @@ What it is: peek-lock with a small window, for one operator at a terminal or a s
 locks are not renewed, because each message is completed as soon as it was handed on.
 
 Invariants:
-    I1. A message is completed only after it was handed on; where that fails, its lock expires and it comes again.
+    I1. A message is completed only after it was handed on; where that fails, its lock expires and it is delivered again.
     I2. No more messages are locked than were asked for.
 """
 
@@ -28,7 +28,7 @@ class Received(NamedTuple):
 
     Attributes:
         completed: messages that were handed on and that the namespace has removed.
-        left: messages that were handed on and whose lock was lost before; they come again.
+        left: messages that were handed on and whose lock was lost before; they are delivered again.
         session_id: of the session that was held; None without one.
     """
 
@@ -59,7 +59,7 @@ def receive(
         session_id: which; None is the next available one.
 
     Raises:
-        IsthmusError: the peer refused or is gone; what was not completed comes again once its lock has expired.
+        IsthmusError: the peer refused or is gone; what was not completed is delivered again once its lock has expired.
     """
     receiver = Receiver(client, path, confirms=True, in_session=in_session, session_id=session_id).wait_attached(
         max(30.0, wait_seconds)

@@ -89,7 +89,7 @@ class Target(NamedTuple):
 
     @staticmethod
     def _send(request: urllib.request.Request, context: ssl.SSLContext | None, timeout_seconds: float) -> bytes:
-        # No proxy of the environment stands between an operator and the namespace.
+        # No proxy of the environment is between an operator and the namespace.
         handlers: list[Any] = [urllib.request.ProxyHandler({})]
         if context is not None:
             handlers.append(urllib.request.HTTPSHandler(context=context))

@@ -116,6 +116,7 @@ class FittingTable:
             ]
             for text in (*([Text(", ").join(details)] if details else []), *row.notes):
                 for line in text.wrap(console, width - len(_INDENT), overflow="fold"):
+                    line.rstrip()
                     yield Text(_INDENT) + line
 
 

@@ -113,7 +113,7 @@ class Folder:
     """The folder of one outbox.
 
     Args:
-        path: made if it is not there.
+        path: created if it is not there.
 
     Raises:
         StoreError: it cannot be made or used.
