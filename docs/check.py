@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -16,11 +17,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from generate import pages
 
 from isthmus.broker.config.namespace_file import read_config
+from isthmus.cli.app import verbs
 from isthmus.errors import ConfigError
 from isthmus.topology import read
 
 ROOT = Path(__file__).parent.parent
-LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+HEADING = re.compile(r"^#{1,6} (.*)$", re.MULTILINE)
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 MACHINE = re.compile(r"(?<![\w.])/(?:home|root|work|Users)/")
 EXAMPLE = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # What code cites: a page of docs/, or a document in capitals at the root.
@@ -66,22 +70,42 @@ def citation_faults() -> list[str]:
     return found
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    found: set[str] = set()
+    for heading in HEADING.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        number = 1
+        while (name := anchor if number == 1 else f"{anchor}-{number - 1}") in found:
+            number += 1
+        found.add(name)
+    return found
+
+
+def link_faults(page: Path, text: str) -> Iterator[str]:
+    """Links of a page that lead to no file, or to no heading of one."""
+    for target, anchor in LINK.findall(FENCED.sub("", text)):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        other = page.parent / target if target else page
+        if not other.exists():
+            yield f"link to {target}, which does not exist"
+        elif anchor and other.suffix == ".md" and anchor not in anchors(other):
+            yield f"link to {target}#{anchor}, which is no heading there"
+
+
 def faults() -> list[str]:
     """What is wrong, one line each."""
     found = citation_faults()
+    known = set(verbs())
     for name in files("*.md"):
         page = ROOT / name
         text = page.read_text(encoding="utf-8")
-        found += [
-            f"{name}: link to {target}, which does not exist"
-            for target in LINK.findall(text)
-            if "://" not in target and not (page.parent / target).exists()
-        ]
+        found += [f"{name}: {fault}" for fault in link_faults(page, text)]
         found += [f"{name}: names a folder of some machine: {match[0]}" for match in MACHINE.finditer(text)]
         found += [
-            f"{name}: shows `isthmus {verb}`, which is no verb"
-            for verb in VERB.findall(text)
-            if not (ROOT / "src" / "isthmus" / "cli" / f"{verb}.py").exists()
+            f"{name}: shows `isthmus {verb}`, which is no verb" for verb in VERB.findall(text) if verb not in known
         ]
         found += [fault for example in EXAMPLE.findall(text) for fault in example_faults(example, name)]
     for page, text in pages().items():

@@ -16,7 +16,7 @@ from typing import Any
 
 __all__ = ["aliases", "entities", "patterns", "tasks"]
 
-_SECONDS = 3.0
+_SECONDS = 5.0
 
 
 def tasks(ctx: Any, incomplete: str) -> list[str]:
@@ -40,6 +40,9 @@ def patterns(incomplete: str) -> list[str]:
 
 def entities(ctx: Any, incomplete: str) -> list[str]:
     """Queues, topics and subscriptions of the namespace that the line names."""
+    import isthmus.connectors.servicebus.entity
+    import isthmus.operations.address  # noqa: F401 - both take time, which is not that of the namespace
+
     found: list[str] = []
 
     def ask() -> None:

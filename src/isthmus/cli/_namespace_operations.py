@@ -32,8 +32,8 @@ def _stats(
     federation: Federation = DEFAULT_FILE,
     data: Data = None,
     ca_file: CaFile = "",
-    interval: Annotated[float, typer.Option(help="Seconds between two looks, for the rates.", min=0.1)] = 1.0,
-    every: Annotated[bool, typer.Option("--all", help="Show entities that hold and do nothing, too.")] = False,
+    interval: Annotated[float, typer.Option(help="Seconds between two samples, for the rates.", min=0.1)] = 1.0,
+    every: Annotated[bool, typer.Option("--all", help="Also show entities without messages and traffic.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -99,7 +99,7 @@ def _stats_table(found: dict[str, Any], *, every: bool) -> Any:
 
 
 def _backup(
-    folder: Annotated[Path, typer.Argument(help="Folder to make; becomes a data folder to serve from.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to create; becomes a data folder to serve from.")],
     data: Annotated[Path, typer.Option(help="Data folder of the namespace.")],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:

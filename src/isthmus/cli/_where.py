@@ -65,7 +65,7 @@ Entity = Annotated[
 DEAD_LETTER = typer.Option("--dead-letter", help="Its dead-letter queue instead.")
 FILTER = typer.Option("--filter", help="A SQL filter as subscriptions have them; without one all messages are meant.")
 JSON = typer.Option("--json", help="Print one JSON object.")
-YES = typer.Option("--yes", help="Do it; without this only the number of messages is told.")
+YES = typer.Option("--yes", help="Do it; without this only the number of messages is shown.")
 MAX = typer.Option("--max", help="At most so many; 0: all.", min=0)
 NEW_IDS = typer.Option("--new-message-ids", help="Give what is sent MessageIds of its own.")
 KEEP_IDS = typer.Option(

@@ -79,7 +79,7 @@ def create_app(verb: str | None = None, *, completes: bool = False) -> typer.Typ
 
 
 def exit_code(error: IsthmusError) -> int:
-    """The exit code that tells a caller's mistake (2) from a failure (1)."""
+    """The exit code: 2 for a mistake of the caller, 1 for a failure."""
     return 2 if isinstance(error, BAD_INPUT) and not error.retryable else 1
 
 
@@ -106,6 +106,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of our output has gone (`isthmus … | head`); Python must not complain again while it exits.
+        # The reader of the output has ended (`isthmus … | head`); without this Python reports it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

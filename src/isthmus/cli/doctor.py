@@ -27,7 +27,7 @@ def run(
 ) -> None:
     """Try what plan, apply and run need of every namespace: connection, certificate, clock, rights, tier, size.
 
-    Nothing is received, sent or changed. Exit code 0: nothing is in the way of a run. 1: something is.
+    Nothing is received, sent or changed. Exit code 0: nothing keeps a run from starting. 1: something does.
     """
     from isthmus.supervisor.doctor import examine
     from isthmus.supervisor.examination import Verdict, worst

@@ -1,4 +1,4 @@
-"""`isthmus pause`: let a task rest until `isthmus resume`."""
+"""`isthmus pause`: stops a task until `isthmus resume`."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def run(
     yes: Annotated[bool, YES] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Remove messages: active, deferred and scheduled ones that stand now.
+    """Remove messages: active, deferred and scheduled ones that are there now.
 
     Exit code 1 if some could not be removed, since a receiver has them locked.
     """

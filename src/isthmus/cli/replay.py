@@ -40,7 +40,7 @@ def run(
             "that detects duplicates drops those that it has."
         ),
     ] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this only the count is told.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this only the count is shown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Send messages of an archive again, in the order that they had, with every type.

@@ -41,7 +41,9 @@ def run(
     federation: Federation = DEFAULT_FILE,
     data: Data = None,
     ca_file: CaFile = "",
-    to: Annotated[str, typer.Option(help="Queue or topic to send to; by default the one they died in.")] = "",
+    to: Annotated[
+        str, typer.Option(help="Queue or topic to send to; by default the one in which they were dead-lettered.")
+    ] = "",
     condition: Annotated[str, FILTER] = "",
     action: Annotated[str, typer.Option(help="A SQL action for what is sent, e.g. \"SET retried = 'yes'\".")] = "",
     new_message_ids: Annotated[bool, NEW_IDS] = False,
@@ -50,10 +52,10 @@ def run(
     yes: Annotated[bool, YES] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Send dead letters again, to the queue or topic that they died in.
+    """Send dead letters again, to the queue or topic in which they were dead-lettered.
 
-    Each leaves the dead-letter queue once its copy is acknowledged. Copies lose reason and description of their death.
-    What died in one subscription goes to the whole topic; name a queue with --to for anything else. Exit code 1 if some
+    Each leaves the dead-letter queue once its copy is acknowledged. Copies have no dead-letter reason and description.
+    What was dead-lettered in one subscription goes to the whole topic; name a queue with --to for anything else. Exit code 1 if some
     were refused or locked.
     """
     from isthmus.operations.detection import check_detection

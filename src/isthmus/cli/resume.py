@@ -31,4 +31,4 @@ def run(
         return
     document = read_status(folder)
     alive = document is not None and document["alive"]
-    print(f"task {task} goes on" if alive else f"task {task} goes on when a run starts; none is alive")
+    print(f"task {task} continues" if alive else f"task {task} continues when a run starts; none is alive")

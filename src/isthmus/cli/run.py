@@ -1,4 +1,4 @@
-"""`isthmus run`: keep the routes of a federation moving."""
+"""`isthmus run`: moves the messages of a federation's routes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run(
 ) -> None:
     """Move messages until Ctrl-C, which lets every route finish what it has begun. A failed route is tried again.
 
-    SIGTERM and the closing of its terminal end it as Ctrl-C does; under nohup it goes on without one.
+    SIGTERM and the closing of its terminal end it as Ctrl-C does; under nohup it continues without one.
     """
     require("spark", "isthmus run")
     from isthmus.supervisor.run import RunOptions, run_federation

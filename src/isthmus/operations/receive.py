@@ -68,8 +68,9 @@ def receive(
     is_ending = False
     heard_at = time.monotonic()
     while not (is_ending and receiver.drained):
-        wanted = min(_WINDOW, count - taken) if count else _WINDOW
-        if not is_ending and wanted and not receiver.credit:
+        # What has arrived and was not taken yet counts, too (I2).
+        wanted = min(_WINDOW, count - receiver.received) if count else _WINDOW
+        if not is_ending and wanted > 0 and not receiver.credit:
             receiver.grant(wanted)
         for run in receiver.take():
             for payload in run.payloads:
