@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from isthmus.cli._candidate import tasks
+
 __all__ = ["register"]
 
 
@@ -18,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 def run(
     file: Annotated[str, typer.Argument(help="The federation file.")],
-    task: Annotated[str, typer.Argument(help="A task of pattern archive.")],
+    task: Annotated[str, typer.Argument(help="A task of pattern archive.", autocompletion=tasks)],
     to: Annotated[str, typer.Argument(metavar="ALIAS/ENTITY", help="The queue or topic to send to, e.g. ewr/orders.")],
     after: Annotated[
         str, typer.Option("--from", help="Enqueued at this time or later, e.g. 2026-11-23T12:00:00Z.")

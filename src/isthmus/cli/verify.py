@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from isthmus.cli._candidate import tasks
 from isthmus.errors import ConfigError, EntityNotFoundError, InvalidArgumentError, IsthmusError
 from isthmus.supervisor.fitting_table import FittingTable
 from isthmus.topology.source import DEFAULT_FILE, load
@@ -27,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 def run(
     file: Annotated[str, typer.Argument(help="The federation file.")] = DEFAULT_FILE,
-    task: Annotated[str, typer.Option(help="Verify this task only.")] = "",
+    task: Annotated[str, typer.Option(help="Verify this task only.", autocompletion=tasks)] = "",
     subscription: Annotated[
         str,
         typer.Option(
@@ -37,7 +38,7 @@ def run(
     ] = "",
     former_mark: Annotated[
         list[str] | None,
-        typer.Option(help="A `mark` that the file named before: copies that bear it are arrivals. May be repeated."),
+        typer.Option(help="A `mark` that the file named before: copies that carry it are arrivals. May be repeated."),
     ] = None,
     state: Annotated[
         Path | None,
