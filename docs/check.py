@@ -134,9 +134,7 @@ def faults() -> list[str]:
         text = page.read_text(encoding="utf-8")
         found += [f"{name}: {fault}" for fault in link_faults(page, text)]
         found += [f"{name}: names a folder of some machine: {match[0]}" for match in MACHINE.finditer(text)]
-        found += [
-            f"{name}: shows `isthmus {verb}`, which is no verb" for verb in VERB.findall(text) if verb not in known
-        ]
+        found += [f"{name}: {fault}" for line in entered(text) for fault in command_faults(line, root)]
         found += [fault for example in EXAMPLE.findall(text) for fault in example_faults(example, name)]
     for page, text in pages().items():
         if not page.exists() or page.read_text(encoding="utf-8") != text:
