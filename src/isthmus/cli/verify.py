@@ -1,4 +1,4 @@
-"""`isthmus verify`: prove that every message that entered anywhere stands everywhere, once and in order."""
+"""`isthmus verify`: compare what entered every member with what is at the others."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The account of a drill: what was acknowledged, what was handled, and what follows for RPO and RTO.
 
-What it is: pure; it takes what happened with the time of each. What it is not: the application that is played
+What it is: pure; it takes what happened with the time of each. What it is not: the application that is simulated
 (`isthmus.demo.drill_application`), or the loss of a member (`isthmus.demo.drill`).
 
 Invariants:
@@ -87,7 +87,7 @@ class DrillAccount:
             return max((at for by, at in self._sent.values() if by == member), default=-math.inf)
 
     def lost(self, member: str, survivors: Sequence[str], at: float) -> None:
-        """A member was lost at a time; `survivors` are the consumers that go on without it."""
+        """A member was lost at this time; `survivors` are the consumers that continue without it."""
         with self._lock:
             self._lost_member, self._lost_at, self._survivors = member, at, tuple(survivors)
 

@@ -74,7 +74,7 @@ class Stamped:
 
 
 def _read(reach: Reach, target: Endpoint) -> dict[str, list[int]]:
-    """By publisher, the numbers of its messages that stand there, in order."""
+    """By publisher, the numbers of its messages that are there, in order."""
     found: dict[str, list[int]] = {}
     peek = reach.peek(target)
     start = 0
