@@ -138,6 +138,11 @@ def test_many_are_received_in_order_and_no_more_than_asked_for(run: Run) -> None
     assert first + rest == sorted(first + rest)
 
 
+def test_a_misspelt_entity_is_named_with_the_nearest_one(run: Run) -> None:
+    for words in (("entity", "show", "ordrs"), ("peek", "ordrs"), ("send", "ordrs", "x"), ("receive", "ordrs")):
+        assert "'ordrs' could not be found.; did you mean orders?" in run(*words, code=1)
+
+
 def test_sessions(run: Run) -> None:
     run("send", "sessions", "x", "--session-id", "a")
     assert "requires sessions" in run("receive", "sessions", code=1)

@@ -6,12 +6,16 @@ the search (`isthmus.operations.address`).
 
 from __future__ import annotations
 
+import contextlib
+import difflib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from isthmus.cli._candidate import aliases, entities
+from isthmus.errors import EntityNotFoundError, IsthmusError
 from isthmus.topology.source import DEFAULT_FILE
 
 __all__ = [
@@ -31,6 +35,7 @@ __all__ = [
     "Federation",
     "address_of",
     "entity_path",
+    "near_names",
     "target_of",
 ]
 
@@ -91,6 +96,22 @@ def target_of(connection: str, alias: str, federation: str, data: Path | None, c
         IsthmusError: as for `address_of`.
     """
     return address_of(connection, alias, federation, data, ca_file).target()
+
+
+@contextlib.contextmanager
+def near_names(address: Any, path: str) -> Iterator[None]:
+    """While it holds, an entity that is not found is reported with the nearest name that the namespace has."""
+    from isthmus.connectors.servicebus.entity import Entities
+
+    try:
+        yield
+    except EntityNotFoundError as error:
+        # Without the right to list entities there is no hint.
+        with contextlib.suppress(IsthmusError), Entities(address.administration()) as namespace:
+            found = difflib.get_close_matches(path, namespace.paths(), n=1, cutoff=0.6)
+            if found and found[0] != path:
+                error.add_note(f"did you mean {found[0]}?")
+        raise
 
 
 def entity_path(entity: str, *, dead_letter: bool = False) -> str:

@@ -6,12 +6,14 @@ What it is: options and output. What it is not: what is asked of the namespace (
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
 from isthmus.cli._candidate import entities as candidates
-from isthmus.cli._where import DEFAULT_FILE, JSON, Alias, CaFile, Connection, Data, Federation, address_of
+from isthmus.cli._where import DEFAULT_FILE, JSON, Alias, CaFile, Connection, Data, Federation, address_of, near_names
 from isthmus.errors import InvalidArgumentError
 
 __all__ = ["register"]
@@ -87,8 +89,9 @@ def _show(
     """Show settings, counts and rules of one entity."""
     from isthmus.connectors.servicebus.entity import EntityPath
 
-    with _open(connection, alias, federation, data, ca_file) as namespace:
-        found = namespace.show(EntityPath.parse(path))
+    wanted = EntityPath.parse(path)
+    with _open(connection, alias, federation, data, ca_file, wanted) as namespace:
+        found = namespace.show(wanted)
     if as_json:
         print(json.dumps(found))
         return
@@ -168,7 +171,7 @@ def _update(
     if not settings and not condition and action is None:
         raise InvalidArgumentError("nothing is to be changed; write SETTING=VALUE, or --filter and --action of a rule")
     _check_rule(condition, action or "")
-    with _open(connection, alias, federation, data, ca_file) as namespace:
+    with _open(connection, alias, federation, data, ca_file, wanted) as namespace:
         kind = namespace.kind(wanted)
         chosen = parse_settings(kind, settings or ()) if settings else {}
         namespace.update(wanted, chosen, condition=condition, action=action)
@@ -189,7 +192,7 @@ def _delete(
     from isthmus.connectors.servicebus.entity import EntityPath
 
     wanted = EntityPath.parse(path)
-    with _open(connection, alias, federation, data, ca_file) as namespace:
+    with _open(connection, alias, federation, data, ca_file, wanted) as namespace:
         kind, messages = namespace.kind(wanted), namespace.waiting(wanted)
         if yes:
             namespace.delete(wanted)
@@ -202,10 +205,13 @@ def _delete(
         print(f"{kind} {wanted} would be deleted, with {messages:,} messages; --yes deletes it")
 
 
-def _open(connection: str, alias: str, federation: str, data: Any, ca_file: str) -> Any:
+@contextmanager
+def _open(connection: str, alias: str, federation: str, data: Any, ca_file: str, path: Any = "") -> Iterator[Any]:
     from isthmus.connectors.servicebus.entity import Entities
 
-    return Entities(address_of(connection, alias, federation, data, ca_file).administration())
+    address = address_of(connection, alias, federation, data, ca_file)
+    with near_names(address, str(path)), Entities(address.administration()) as namespace:
+        yield namespace
 
 
 def _check_rule(condition: str, action: str) -> None:

@@ -22,6 +22,7 @@ from isthmus.cli._where import (
     Federation,
     address_of,
     entity_path,
+    near_names,
 )
 
 __all__ = ["register", "run"]
@@ -57,7 +58,7 @@ def run(
         address_of(connection, alias, federation, data, ca_file),
         entity_path(entity, dead_letter=dead_letter),
     )
-    with address.target().open(path) as client:
+    with near_names(address, path), address.target().open(path) as client:
         found = map(read, islice(filter(chosen, messages(client, path, from_sequence)), limit or None))
         if as_json:
             for seen in found:

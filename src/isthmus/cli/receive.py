@@ -17,8 +17,9 @@ from isthmus.cli._where import (
     Data,
     Entity,
     Federation,
+    address_of,
     entity_path,
-    target_of,
+    near_names,
 )
 from isthmus.errors import InvalidArgumentError
 
@@ -66,8 +67,11 @@ def run(
         more += [f"{name} = {value}" for name, value in seen.properties.items()]
         print(f"{body_of(payload)}\n  " + ", ".join((f"sequence number {seen.sequence}", *more)), flush=True)
 
-    target, path = target_of(connection, alias, federation, data, ca_file), entity_path(entity, dead_letter=dead_letter)
-    with target.open(path) as client:
+    address, path = (
+        address_of(connection, alias, federation, data, ca_file),
+        entity_path(entity, dead_letter=dead_letter),
+    )
+    with near_names(address, path), address.target().open(path) as client:
         done = receive(
             client,
             path,

@@ -11,7 +11,18 @@ from typing import Annotated, Any
 import typer
 
 from isthmus.cli._progress import progress
-from isthmus.cli._where import DEFAULT_FILE, JSON, Alias, CaFile, Connection, Data, Entity, Federation, target_of
+from isthmus.cli._where import (
+    DEFAULT_FILE,
+    JSON,
+    Alias,
+    CaFile,
+    Connection,
+    Data,
+    Entity,
+    Federation,
+    address_of,
+    near_names,
+)
 from isthmus.errors import InvalidArgumentError
 
 __all__ = ["register"]
@@ -72,8 +83,12 @@ def run(
     }
     ids = [message_id or uuid.uuid4().hex for _ in range(count)]
     ttl_ms = _ttl(time_to_live)
-    target, path = target_of(connection, alias, federation, data, ca_file), entity.strip("/")
-    with target.open(path) as client, progress("sending", count, quiet=as_json) as note:
+    address, path = address_of(connection, alias, federation, data, ca_file), entity.strip("/")
+    with (
+        near_names(address, path),
+        address.target().open(path) as client,
+        progress("sending", count, quiet=as_json) as note,
+    ):
         from isthmus.transport import Sender
 
         sender = Sender(client, path).wait_ready()
