@@ -49,7 +49,7 @@ soak: $(STAMP) ## Run the tests with the long counts (hours); writes benchmarks/
 	@$(BIN)/python -m pytest --soak --soak-results benchmarks/results -o faulthandler_timeout=0 $(TESTS)
 
 # mypy takes one processor. The other one collects the tests, which compiles them: otherwise each worker of `make test` would.
-check: $(STAMP) ## Everything that needs no running: format, lint, types, floors, docs
+check: $(STAMP) ## Everything that needs no running: format, lint, types, layers, docs
 	@$(BIN)/ruff format --check src tests docs benchmarks
 	@$(BIN)/ruff check src tests docs benchmarks
 	@( found=$$($(BIN)/python -m pytest --collect-only -qq $(TESTS) 2>&1) || { echo "$$found"; exit 1; } ) & collecting=$$!; \

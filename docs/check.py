@@ -1,5 +1,5 @@
-"""Checks the documentation: links and citations lead somewhere, examples have no fault, generated pages are current, no page
-names a machine.
+"""Checks the documentation: links and citations lead somewhere, examples have no fault, commands and their options exist, generated
+pages are current, no page names a machine.
 
 Run by `make check`. Exits with 1 and one line for each fault.
 """
@@ -7,26 +7,37 @@ Run by `make check`. Exits with 1 and one line for each fault.
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import typer.main
+from typer.core import TyperGroup
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from generate import pages
 
 from isthmus.broker.config.namespace_file import read_config
+from isthmus.cli.app import create_app
 from isthmus.errors import ConfigError
 from isthmus.topology import read
 
 ROOT = Path(__file__).parent.parent
-LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+HEADING = re.compile(r"^#{1,6} (.*)$", re.MULTILINE)
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 MACHINE = re.compile(r"(?<![\w.])/(?:home|root|work|Users)/")
 EXAMPLE = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # What code cites: a page of docs/, or a document in capitals at the root.
 CITED = re.compile(r"\b(docs/[\w/-]+\.md|[A-Z][A-Z-]+\.md)\b(?:, ([A-Z]\w*(?: \w+)*))?")
 PROTOCOL = "docs/explanation/protocol.md"
-VERB = re.compile(r"^ {4}isthmus ([a-z]+)", re.MULTILINE)
+# A command line in an indented block, or in one of a shell.
+ENTERED = re.compile(r"^(?: {4,}|\$ )?(isthmus [a-z].*)$", re.MULTILINE)
+SHELL_BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def example_faults(example: str, page: str) -> list[str]:
@@ -66,23 +77,64 @@ def citation_faults() -> list[str]:
     return found
 
 
+def entered(text: str) -> list[str]:
+    """The command lines of isthmus that a page tells its reader to enter."""
+    indented = "\n".join(line for line in FENCED.sub("", text).splitlines() if line.startswith("    isthmus "))
+    return [line for block in (indented, *SHELL_BLOCK.findall(text)) for line in ENTERED.findall(block)]
+
+
+def command_faults(line: str, root: Any) -> Iterator[str]:
+    """Commands and options of a line that isthmus does not have."""
+    command = root
+    for word in shlex.split(line, comments=True)[1:]:
+        if word in {"&", "|", ">", "&&", ";"}:
+            return
+        if word.startswith("--"):
+            option = word.partition("=")[0]
+            if option != "--help" and not any(option in parameter.opts for parameter in command.params):
+                yield f"shows `{line}`, and there is no option {option}"
+        elif isinstance(command, TyperGroup):
+            if word not in command.commands:
+                yield f"shows `{line}`, and there is no command {word}"
+                return
+            command = command.commands[word]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    found: set[str] = set()
+    for heading in HEADING.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        number = 1
+        while (name := anchor if number == 1 else f"{anchor}-{number - 1}") in found:
+            number += 1
+        found.add(name)
+    return found
+
+
+def link_faults(page: Path, text: str) -> Iterator[str]:
+    """Links of a page that lead to no file, or to no heading of one."""
+    for target, anchor in LINK.findall(FENCED.sub("", text)):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        other = page.parent / target if target else page
+        if not other.exists():
+            yield f"link to {target}, which does not exist"
+        elif anchor and other.suffix == ".md" and anchor not in anchors(other):
+            yield f"link to {target}#{anchor}, which is no heading there"
+
+
 def faults() -> list[str]:
     """What is wrong, one line each."""
     found = citation_faults()
+    root = typer.main.get_command(create_app())
     for name in files("*.md"):
         page = ROOT / name
         text = page.read_text(encoding="utf-8")
-        found += [
-            f"{name}: link to {target}, which does not exist"
-            for target in LINK.findall(text)
-            if "://" not in target and not (page.parent / target).exists()
-        ]
+        found += [f"{name}: {fault}" for fault in link_faults(page, text)]
         found += [f"{name}: names a folder of some machine: {match[0]}" for match in MACHINE.finditer(text)]
-        found += [
-            f"{name}: shows `isthmus {verb}`, which is no verb"
-            for verb in VERB.findall(text)
-            if not (ROOT / "src" / "isthmus" / "cli" / f"{verb}.py").exists()
-        ]
+        found += [f"{name}: {fault}" for line in entered(text) for fault in command_faults(line, root)]
         found += [fault for example in EXAMPLE.findall(text) for fault in example_faults(example, name)]
     for page, text in pages().items():
         if not page.exists() or page.read_text(encoding="utf-8") != text:

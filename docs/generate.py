@@ -46,10 +46,9 @@ def command_line() -> str:
     """The page of all verbs, their arguments and options."""
     lines = ["# The command line", "", NOTE, ""]
     lines += [
-        "Exit codes: 0 done, 1 failed (also a namespace that is away), 2 bad input, 130 interrupted. With `--json` the last line of the output is",
+        'With `--json` the last line of the output is one JSON object; an error is `{"error": …}`. [Exit codes](exit-codes.md).',
         "",
     ]
-    lines[-2] += ' one JSON object; an error is `{"error": …}`.'
     describe(typer.main.get_command(create_app()), "isthmus", lines)
     return "\n".join(lines).rstrip() + "\n"
 

@@ -40,6 +40,7 @@ SPARK_CHAINS: Mapping[str, tuple[str, ...]] = {
         "tests/spark/test_patterns.py",
         "tests/spark/test_identity.py",
         "tests/spark/test_tutorial.py",
+        "tests/spark/test_first_hour.py",
         "tests/spark/test_counts.py",
         "tests/spark/test_windows.py",
         "tests/spark/test_java_choice.py",

@@ -1,6 +1,6 @@
 """The errors that isthmus raises.
 
-What it is: one root, `IsthmusError`, and the errors that more than one floor raises. A package whose errors nobody
+What it is: one root, `IsthmusError`, and the errors that more than one layer raises. A package whose errors nobody
 else raises declares them itself, below the same root.
 
 Invariants:
@@ -163,7 +163,7 @@ class EntityNotFoundError(IsthmusError):
 
 
 class EntityExistsError(IsthmusError):
-    """An entity with this path stands already."""
+    """An entity with this path already exists."""
 
     code = "entity-exists"
 

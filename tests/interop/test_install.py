@@ -82,7 +82,24 @@ def test_what_needs_an_extra_names_the_line_that_installs_it(installed: Path, tm
         assert done.stderr.startswith("isthmus: isthmus ")
 
 
-@pytest.mark.parametrize("verb", ["lint", "plan", "apply", "status", "verify", "schema", "init", "rules"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "lint",
+        "plan",
+        "apply",
+        "doctor",
+        "status",
+        "verify",
+        "schema",
+        "init",
+        "rules",
+        "entity",
+        "send",
+        "receive",
+        "peek",
+    ],
+)
 def test_what_needs_none_answers(installed: Path, tmp_path: Path, verb: str) -> None:
     done = isthmus(installed, verb, "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -40,7 +40,7 @@ def test_a_paused_task_takes_in_nothing_until_it_is_resumed(tmp_path: Path) -> N
         assert waiting >= MESSAGES
         assert is_well(federation)
 
-        assert "goes on" in told("resume", federation)
+        assert "continues" in told("resume", federation)
         federation.wait_moved()
         told_within(120.0, lambda: workers(run) == readers)
         assert workers(run) == readers  # the lease has gone on all the while

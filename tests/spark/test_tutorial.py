@@ -85,6 +85,8 @@ def test_the_tutorial_does_what_it_says(shell: Shell) -> None:
         received = shell.python("receive.py")
         assert "UA 1545 departs" in received
         assert "ewr/flights" in received
+        shell.isthmus("send", "--namespace", "ewr", "flights", "UA 1714 departs")
+        assert "UA 1714 departs" in shell.isthmus("receive", "--namespace", "jfk", "flights/Subscriptions/board")
         shell.isthmus("status")
         shell.isthmus("verify")
         running.send_signal(signal.SIGINT)

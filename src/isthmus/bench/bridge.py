@@ -1,7 +1,7 @@
 """How fast messages go from a queue in one namespace to a queue in another, through Spark and through the peers.
 
-What it is: each contestant gets fresh namespaces (or nodes) and the same durable messages of 1 KiB, one after the other,
-and is watched by the same `measure_steady`. It fills before it starts a contestant, so that filling costs it nothing.
+What it is: each program gets fresh namespaces (or nodes) and the same durable messages of 1 KiB, one after the other,
+and is watched by the same `measure_steady`. It fills before it starts a program, so that filling costs it nothing.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class _Routes:
 
         def over() -> bool:
             nonlocal load
-            if seen >= standing and load is None:  # what stands there already is received first
+            if seen >= standing and load is None:  # what is there already is received first
                 load = subprocess.Popen(
                     [sys.executable, "-m", "isthmus.bench.load", str(rate), str(_WARM_UP_SECONDS + seconds), queue],
                     env={**os.environ, "BENCH_LOAD": self._source.connection_string},

@@ -1,7 +1,7 @@
 """The Spark side of a measurement: routes from queue to queue, in a process of its own.
 
 What it is: one query of the data source `isthmus` that carries all routes, as `isthmus run` starts it, but without a driver's
-control port: the routes stand in its options. Run as `python -m isthmus.bench.driver FOLDER ROUTES [OPTION=VALUE …]` with the
+control port: the routes are in its options. Run as `python -m isthmus.bench.driver FOLDER ROUTES [OPTION=VALUE …]` with the
 connection strings in BENCH_SOURCE and BENCH_TARGET; route n goes from the queue `bench-n` of the one to that of the other. It
 prints `started` and ends when its standard input closes.
 """

@@ -1,13 +1,13 @@
-"""How long large messages hold up everybody else in the namespace.
+"""How long large messages delay everybody else in the namespace.
 
-What it is: a client that sends small messages at a steady rate and receives them, in spells without and spells with
-another client that sends, receives and completes the largest messages, one after the other. In a third kind of spell that
+What it is: a client that sends small messages at a steady rate and receives them, in periods without and periods with
+another client that sends, receives and completes the largest messages, one after the other. In a third kind of period that
 other client does the same in a namespace of its own: what processors and disk of the machine have to do with it. As a process
 (`python -m isthmus.bench.large BYTES QUEUE`, connection string in BENCH_LOAD) it is that other client. What it is not: a
 measurement of the network.
 
 Invariants:
-    I1. All kinds of spell are measured in one run, in turn, against one process.
+    I1. All kinds of period are measured in one run, in turn, against one process.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def measure_large(
     Args:
         folder: where the namespaces keep their data.
         rate: small messages per second.
-        seconds: length of each spell.
-        rounds: how many spells of either kind.
+        seconds: length of each period.
+        rounds: how many periods of either kind.
         size_bytes: body of a large message.
 
     Raises:
@@ -141,7 +141,7 @@ def _spell(served: NamespaceProcess, rate: float, seconds: float) -> list[float]
 
 @contextmanager
 def _large_client(served: NamespaceProcess, size_bytes: int) -> Iterator[list[int]]:
-    """Large messages go round as long as the block lasts; in the list, afterwards, how many did."""
+    """Large messages are sent and received as long as the block lasts; in the list, afterwards, how many did."""
     done = [0]
     client = subprocess.Popen(
         [sys.executable, "-m", "isthmus.bench.large", str(size_bytes), _LARGE_QUEUE],

@@ -35,11 +35,11 @@ def write_report(folder: Path, results: Mapping[str, Any]) -> Path:
     """Write the results of one run.
 
     Args:
-        folder: made if absent.
+        folder: created if absent.
         results: `machine`, and by name the results of `namespace`, `bridge` and `latency`.
 
     Returns:
-        The page's path; the JSON lies beside it.
+        The page's path; the JSON is beside it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     now = datetime.now(UTC)

@@ -1,6 +1,6 @@
 """The steady state of a copy from one queue to another.
 
-What it is: the rate and the cost between 10 % and 90 % of the messages standing at the target, the same for the product
+What it is: the rate and the cost between 10 % and 90 % of the messages at the target, the same for the product
 and for every peer. Start-up, the first compilations and the emptying at the end stay outside.
 """
 
@@ -56,14 +56,14 @@ def measure_steady(
     poll_seconds: float = 0.1,
     timeout_seconds: float = 600.0,
 ) -> Steady:
-    """Watch a copy until all messages stand at the target.
+    """Watch a copy until all messages are at the target.
 
     Args:
-        count: how many stand at the target now.
+        count: how many are at the target now.
         messages: how many there will be.
         account: whose CPU time and memory belong to the copy.
         check: raises if the copy has failed.
-        poll_seconds: time between two looks.
+        poll_seconds: time between two polls.
         timeout_seconds: for everything.
 
     Raises:

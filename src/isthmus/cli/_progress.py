@@ -1,6 +1,6 @@
-"""A bar that shows how far a verb is.
+"""The progress bar of a command.
 
-What it is: a bar on standard error, where somebody looks at it. What it is not: a log; nothing is written where nobody looks.
+What it is: a progress bar on standard error, if that is a terminal. What it is not: a log; nothing is written elsewhere.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["progress"]
 
 @contextmanager
 def progress(what: str, total: int | None = None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, where somebody looks at it."""
+    """A progress bar on standard error, if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import IsthmusError
+from isthmus.supervisor.fitting_table import FittingTable
 from isthmus.topology import Change, Federation, NamespaceState
 from isthmus.topology.orphan import Orphan, claims_at, removal
 
@@ -133,14 +133,11 @@ def _row(administrations: Administrations, orphan: Orphan) -> dict[str, Any]:
     }
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table(title=f"{len(rows)} entities that nobody needs", title_justify="left", box=None)
-    for header in ("namespace", "what", "of task"):
-        table.add_column(header, overflow="fold")
-    table.add_column("messages", justify="right")
+def _table(rows: Sequence[dict[str, Any]]) -> FittingTable:
+    table = FittingTable("namespace", "what", "of task", ">messages", title=f"{len(rows)} entities that nothing needs")
     for row in rows:
         messages = row["messages"]
         style = "" if messages == 0 else "bold red"
         count = Text("?" if messages is None else f"{messages:,}", style=style)
-        table.add_row(Text(row["namespace"]), Text(f"{row['kind']} {row['path']}"), Text(row["task"]), count)
+        table.add_row(row["namespace"], f"{row['kind']} {row['path']}", row["task"], count)
     return table

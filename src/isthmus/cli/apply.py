@@ -1,4 +1,4 @@
-"""`isthmus apply`: the plan, made."""
+"""`isthmus apply`: makes the changes that `plan` shows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Create what is missing at the namespaces and change what differs. Nothing is begun unless all of them answer."""
+    """Create what is missing at the namespaces and change what differs. Nothing is changed unless all of them answer."""
     if yes and not prune:
         raise InvalidArgumentError("--yes goes with --prune")
     pruned, others = Removal(), list[Orphan]()
@@ -88,7 +88,7 @@ def run(
 def _print_outcome(applied: Applied, notes: tuple[str, ...], console: Console) -> None:
     if applied.failed is None:
         done = len(applied.done)
-        console.print(f"{done} changes made." if done else "Nothing to change: all stands as declared.")
+        console.print(f"{done} changes made." if done else "Nothing to change: everything is as the file declares.")
         for note in notes:
             console.print(Text(f"note: {note}"))
         return
@@ -98,4 +98,4 @@ def _print_outcome(applied: Applied, notes: tuple[str, ...], console: Console) -
     )
     if applied.pending:
         console.print(change_table(applied.pending, "changes not begun"))
-    console.print(f"{len(applied.done)} changes made; run apply again: it goes on where this one ended.")
+    console.print(f"{len(applied.done)} changes made; run apply again: it continues where this one ended.")

@@ -133,8 +133,8 @@ def rtt(
 
 def large(
     rate: Annotated[float, typer.Option(min=1, help="Small messages per second.")] = 200,
-    seconds: Annotated[float, typer.Option(min=1, help="How long each spell lasts, after a warm-up.")] = 10,
-    rounds: Annotated[int, typer.Option(min=1, help="Spells of either kind, in turn.")] = 3,
+    seconds: Annotated[float, typer.Option(min=1, help="How long each period lasts, after a warm-up.")] = 10,
+    rounds: Annotated[int, typer.Option(min=1, help="Periods of either kind, in turn.")] = 3,
     megabytes: Annotated[int, typer.Option(min=2, max=100, help="Size of a large message.")] = 100,
     data: Data = None,
     as_json: Json = False,

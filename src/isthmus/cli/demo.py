@@ -1,4 +1,4 @@
-"""`isthmus demo`: a federation of three airports on this machine, with a proof at the end."""
+"""`isthmus demo`: a federation of three airports on this machine, with a verification at the end."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def run(
         bool, typer.Option("--json", help="Print the report as one JSON object in the last line.")
     ] = False,
 ) -> None:
-    """Federate three namespaces, publish real flights to each, and prove that every one is known at all of them.
+    """Federate three namespaces, publish real flights to each, and verify that all of them are at every member.
 
-    Exit code 1 if anything was lost, doubled or out of order.
+    Exit code 1 if a message was lost, duplicated or out of order.
     """
     require("demo", "isthmus demo")
     from isthmus.demo.display import LiveView, report_view
@@ -67,5 +67,5 @@ def run(
 
 
 def _interrupt(*_: object) -> None:
-    """SIGTERM and the closing of the terminal end the demo as Ctrl-C does, so that it takes its processes down."""
+    """SIGTERM and the closing of the terminal end the demo as Ctrl-C does, so that it ends its processes."""
     raise KeyboardInterrupt

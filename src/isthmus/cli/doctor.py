@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from isthmus.topology.source import DEFAULT_FILE, load
@@ -28,10 +27,11 @@ def run(
 ) -> None:
     """Try what plan, apply and run need of every namespace: connection, certificate, clock, rights, tier, size.
 
-    Nothing is received, sent or changed. Exit code 0: nothing is in the way of a run. 1: something is.
+    Nothing is received, sent or changed. Exit code 0: nothing keeps a run from starting. 1: something does.
     """
     from isthmus.supervisor.doctor import examine
     from isthmus.supervisor.examination import Verdict, worst
+    from isthmus.supervisor.fitting_table import FittingTable
 
     findings = examine(load(file))
     verdict = worst(findings)
@@ -39,13 +39,11 @@ def run(
     if as_json:
         print(json.dumps({"file": file, "ok": is_ready, "findings": [each.to_dict() for each in findings]}))
     else:
-        table = Table(box=None)
-        for header in ("namespace", "tried", "", "found"):
-            table.add_column(header, overflow="fold")
+        table = FittingTable("namespace", "tried", "", "found", names=3)
         for each in findings:
             name = each.verdict.name.lower()
-            text = Text(each.text + (f"\n{each.hint}" if each.hint else ""))
-            table.add_row(Text(each.alias), Text(each.subject), Text(name, style=_STYLE[name]), text)
+            notes = (each.hint,) if each.hint else ()
+            table.add_row(each.alias, each.subject, Text(name, style=_STYLE[name]), each.text, notes=notes)
         Console(soft_wrap=True).print(table)
     if not is_ready:
         raise typer.Exit(1)

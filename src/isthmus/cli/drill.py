@@ -45,7 +45,7 @@ def run(
         bool, typer.Option("--json", help="Print the report as one JSON object in the last line.")
     ] = False,
 ) -> None:
-    """Lose a member under load, bring it back, and tell what that cost.
+    """Lose a member under load, bring it back, and report RPO and RTO.
 
     Without --file with two namespaces of its own on this machine, of which one is killed and started again. RPO: messages that the
     lost member had acknowledged and that were not handled elsewhere before it returned. RTO: from the loss until a message that was
@@ -141,5 +141,5 @@ def _show(report: DrillReport) -> None:
 
 
 def _interrupt(*_: object) -> None:
-    """SIGTERM ends the drill as Ctrl-C does, so that it takes its processes down."""
+    """SIGTERM ends the drill as Ctrl-C does, so that it ends its processes."""
     raise KeyboardInterrupt

@@ -1,6 +1,6 @@
 """The closing of the terminal that a command runs in.
 
-What it is: a hang-up (SIGHUP) made a wish to end, for a command whose child processes must not end by it. What it is not:
+What it is: a hang-up (SIGHUP) treated as a request to end, for a command whose child processes must not end by it. What it is not:
 a daemon; `nohup` and service managers are what keeps a command running without a terminal, and are left to it.
 """
 
@@ -14,7 +14,7 @@ __all__ = ["HangUp"]
 
 
 class HangUp:
-    """From its making on a hang-up is ignored, as it is by every process started then; `hear` makes it a wish to end.
+    """From its creation on a hang-up is ignored, also by every process started then; after `hear` it is a request to end.
 
     Args:
         end: what asks the command to end; safe in a signal handler.
@@ -23,7 +23,7 @@ class HangUp:
     def __init__(self, end: Callable[[], object]) -> None:
         self._end = end
         self._terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
-        # Under `nohup` the command is to go on.
+        # Under `nohup` the command is to continue.
         self._is_heard = signal.signal(signal.SIGHUP, signal.SIG_IGN) is not signal.SIG_IGN
 
     def hear(self) -> None:
@@ -35,7 +35,7 @@ class HangUp:
             self._hang_up()
 
     def _hang_up(self) -> None:
-        # What writes to a terminal that has gone fails, and the last words of a clean end would make it an unclean one.
+        # Writing to a terminal that has gone fails; the output of a clean end must not turn it into a failure.
         if gone := self._gone():
             nowhere = os.open(os.devnull, os.O_WRONLY)
             for descriptor in gone:

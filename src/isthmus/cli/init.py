@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
+from isthmus.cli._candidate import patterns
 from isthmus.errors import InvalidArgumentError
 from isthmus.topology.document import suggest
 from isthmus.topology.pattern import PATTERNS, PLANNED
@@ -23,12 +26,21 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    pattern: Annotated[str, typer.Argument(help=f"The pattern of the first task: {', '.join(PATTERNS)}.")],
+    pattern: Annotated[
+        str,
+        typer.Argument(
+            help=f"The pattern of the first task: {', '.join(PATTERNS)}. Without one the patterns are listed.",
+            autocompletion=patterns,
+        ),
+    ] = "",
     file: Annotated[str, typer.Argument(help="The file to write; - for standard output.")] = DEFAULT_FILE,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Write a commented federation file with one task of a pattern."""
+    """Write a commented federation file with one task of a pattern; without a pattern, list them."""
+    if not pattern:
+        _list(as_json=as_json)
+        return
     if pattern in PLANNED:
         raise InvalidArgumentError(f"pattern {pattern} is not available yet; write {' or '.join(PATTERNS)}")
     if pattern not in PATTERNS:
@@ -45,3 +57,16 @@ def run(
     except OSError as error:
         raise InvalidArgumentError(f"{file} cannot be written ({error.strerror})") from None
     print(json.dumps({"file": file, "pattern": pattern}) if as_json else f"{file} written; next: isthmus lint {file}")
+
+
+def _list(*, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"patterns": {name: each.spec.description for name, each in PATTERNS.items()}}))
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for name, each in PATTERNS.items():
+        table.add_row(name, each.spec.description)
+    Console().print(table)
+    print(f"\nWrite {DEFAULT_FILE} with one of them: isthmus init PATTERN")

@@ -26,9 +26,9 @@ def run(
     file: Annotated[str, typer.Argument(help="The federation file.")] = DEFAULT_FILE,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say everything that is wrong with a federation file, with line, column and what to write instead.
+    """Report every fault of a federation file, with line, column and what to write instead.
 
-    Warnings name what is allowed and goes wrong in time; they do not change the exit code.
+    Warnings name what is allowed and causes trouble later; they do not change the exit code.
     """
     try:
         text = load_text(file)

@@ -27,7 +27,7 @@ _LAST_PORT = 65_535
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     namespace = typer.Typer(
-        no_args_is_help=True, help="Run a Service Bus namespace on this machine, and see to its messages."
+        no_args_is_help=True, help="Run a Service Bus namespace on this machine, and manage its messages."
     )
     namespace.command("serve")(_serve)
     _namespace_keys.register(namespace)
@@ -38,23 +38,23 @@ def register(app: typer.Typer) -> None:
 
 
 def _options() -> None:
-    """Run a Service Bus namespace on this machine, and see to its messages."""
+    """Run a Service Bus namespace on this machine, and manage its messages."""
     # The store makes files as it goes, and they hold bodies and keys: whatever these verbs write is for their user alone.
     os.umask(0o077)
 
 
 def _serve(
-    data: Annotated[Path, typer.Option(help="Folder of messages, keys and certificate; made if absent.")],
+    data: Annotated[Path, typer.Option(help="Folder of messages, keys and certificate; created if absent.")],
     config: Annotated[
         list[Path] | None,
-        typer.Option(help="Entities to make at the start: YAML, or the emulator's JSON layout. Repeated: see above."),
+        typer.Option(help="Entities to create at the start: YAML, or the emulator's JSON layout. Repeated: see above."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port for AMQP; 0: any free one.", min=0, max=65535)] = 5672,
     tls_port: Annotated[int, typer.Option(help="Port for AMQP over TLS; 0: any free one.", min=0, max=65535)] = 5671,
     http_port: Annotated[int, typer.Option(help="Port for administration; 0: any free one.", min=0, max=65535)] = 5300,
     clock_offset: Annotated[float, typer.Option(help="Seconds added to the wall clock, to test skew.")] = 0.0,
-    certificate: Annotated[Path | None, typer.Option(help="Certificate chain (PEM) to show.")] = None,
+    certificate: Annotated[Path | None, typer.Option(help="Certificate chain (PEM) to present to clients.")] = None,
     certificate_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
     host_name: Annotated[
         list[str] | None,
@@ -70,7 +70,8 @@ def _serve(
         typer.Option(help="Folder of one of three copies of the store, each on another disk; given three times."),
     ] = None,
     emulator: Annotated[
-        bool, typer.Option("--emulator", help="Take the key of the vendor's emulator too; on loopback only.")
+        bool,
+        typer.Option("--emulator", help="Also accept the well-known key of the vendor's emulator; on loopback only."),
     ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print how to connect as one JSON object.")] = False,
 ) -> None:

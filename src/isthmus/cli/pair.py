@@ -253,7 +253,7 @@ def _failover(
     """Make the standby member the active one; run again, fail back.
 
     Planned: sends are stopped, receivers empty the active member, the rest is moved, it is fenced, the alias turns. What was
-    interrupted goes on when it is run again. Exit code 1 if it went back, since messages would have stayed behind.
+    interrupted continues when it is run again. Exit code 1 if it went back, since messages would have stayed behind.
     """
     if force and abort:
         raise InvalidArgumentError("--force and --abort contradict each other; leave one out")

@@ -1,4 +1,4 @@
-"""`isthmus pause`: let a task rest until `isthmus resume`."""
+"""`isthmus pause`: stops a task until `isthmus resume`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from isthmus.cli._candidate import tasks
 
 __all__ = ["State", "register", "state_of"]
 
@@ -22,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 def run(
     file: Annotated[str, typer.Argument(help="The federation file.")],
-    task: Annotated[str, typer.Argument(help="The task.")],
+    task: Annotated[str, typer.Argument(help="The task.", autocompletion=tasks)],
     state: State = None,
 ) -> None:
     """Pause a task: its routes finish what is under way, and take in nothing more until `isthmus resume`.

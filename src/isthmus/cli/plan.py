@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from isthmus.cli.app import exit_code
 from isthmus.connectors.administration import Administrations, Applied
 from isthmus.errors import ConfigError
+from isthmus.supervisor.fitting_table import FittingTable
 from isthmus.topology import Change, Plan, plan
 from isthmus.topology.rights import Rights, rights
 from isthmus.topology.source import DEFAULT_FILE, load
@@ -21,6 +21,8 @@ from isthmus.topology.source import DEFAULT_FILE, load
 __all__ = ["change_table", "print_plan", "refuse", "register"]
 
 _STYLE = {"create": "green", "update": "yellow", "delete": "red"}
+_SIGN = {"create": "+", "update": "~", "delete": "-"}
+_HAS_CHANGES = 2
 
 
 def register(app: typer.Typer) -> None:
@@ -30,15 +32,26 @@ def register(app: typer.Typer) -> None:
 
 def run(
     file: Annotated[str, typer.Argument(help="The federation file.")] = DEFAULT_FILE,
+    detailed: Annotated[
+        bool,
+        typer.Option(
+            "--detailed-exitcode",
+            help="Exit code 0: nothing to change; 2: there are changes; 1: any error, bad input among them.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what apply would change at the namespaces, and the routes that run would keep. Changes nothing."""
+    """Show what apply would change at the namespaces, and the routes that run would keep. Changes nothing.
+
+    + is created, ~ is updated, - is deleted.
+    """
     try:
         federation = load(file)
         with Administrations(federation) as administrations:
             made = plan(federation, administrations.observe())
     except ConfigError as error:
-        raise refuse(error, file, as_json=as_json) from None
+        refused = refuse(error, file, as_json=as_json)
+        raise (typer.Exit(1) if detailed else refused) from None
     if as_json:
         needed = [each.to_dict() for each in rights(federation)]
         print(json.dumps({"file": file, "ok": not made.faults, **made.to_dict(), "rights": needed}))
@@ -47,7 +60,9 @@ def run(
         print_plan(made, console)
         console.print(_rights_table(rights(federation)))
     if made.faults:
-        raise typer.Exit(2)
+        raise typer.Exit(1 if detailed else 2)
+    if detailed and made.changes:
+        raise typer.Exit(_HAS_CHANGES)
 
 
 def refuse(error: ConfigError, file: str, *, as_json: bool, applied: Applied | None = None) -> typer.Exit:
@@ -75,45 +90,33 @@ def print_plan(made: Plan, console: Console) -> None:
     if made.changes:
         console.print(change_table(made.changes))
     elif not made.faults:
-        console.print("Nothing to change: the namespaces hold all that the file declares.")
-    table = _table("route", "from", "to", "order", title=f"{len(made.routes)} routes")
+        console.print("Nothing to change: everything is as the file declares.")
+    table = FittingTable("route", "from", "to", "order", title=f"{len(made.routes)} routes", names=1)
     for route in made.routes:
-        table.add_row(
-            Text(route.name),
-            Text(str(route.source)),
-            Text(", ".join(str(target) for target in route.targets)),
-            Text(route.options.ordering),
-        )
+        targets = ", ".join(str(target) for target in route.targets)
+        table.add_row(route.name, str(route.source), targets, route.options.ordering)
     console.print(table)
     for note in made.notes:
         console.print(Text(f"note: {note}"))
 
 
-def change_table(changes: tuple[Change, ...], title: str = "changes") -> Table:
+def change_table(changes: tuple[Change, ...], title: str = "changes") -> FittingTable:
     """Changes as a table."""
-    table = _table("namespace", "", "what", "details", title=f"{len(changes)} {title}")
+    table = FittingTable("", "namespace", "what", "details", title=f"{len(changes)} {title}", names=3)
     for change in changes:
         details = "\n".join((*change.details, *([change.why] if change.why else [])))
-        action = Text(change.action, style=_STYLE[change.action])
-        table.add_row(Text(change.alias), action, Text(f"{change.kind} {change.path}"), Text(details))
+        action = Text(f"{_SIGN[change.action]} {change.action}", style=_STYLE[change.action])
+        table.add_row(action, change.alias, f"{change.kind} {change.path}", details)
     return table
 
 
-def _rights_table(needed: list[Rights]) -> Table:
+def _rights_table(needed: list[Rights]) -> FittingTable:
     """The least rights at each namespace."""
-    table = _table("namespace", "right", "on", "granted by", title="least rights; manage is for plan and apply")
+    title = "least rights; manage is for plan and apply"
+    table = FittingTable("namespace", "right", "on", "granted by", title=title)
     for each in needed:
         for right in ("listen", "send", "manage"):
             entities: tuple[str, ...] = getattr(each, right)
             if entities:
-                granted = Text(each.granted_by.get(right, ""))
-                table.add_row(Text(each.alias), right, Text("\n".join(entities)), granted)
-    return table
-
-
-def _table(*headers: str, title: str) -> Table:
-    """A table that breaks long paths instead of cutting them off."""
-    table = Table(title=title, title_justify="left", box=None)
-    for header in headers:
-        table.add_column(header, overflow="fold")
+                table.add_row(each.alias, right, "\n".join(entities), each.granted_by.get(right, ""))
     return table

@@ -1,4 +1,4 @@
-"""`isthmus redrive`: send on what routes have set aside."""
+"""`isthmus redrive`: send to their targets the messages that routes have set aside."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def register(app: typer.Typer) -> None:
 def run(
     file: Annotated[str, typer.Argument(help="The federation file.")],
     tasks: Annotated[list[str] | None, typer.Argument(metavar="TASK", help="Tasks; by default all.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this only the counts are told.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell the counts only; the default.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this only the counts are shown.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the counts only; the default.")] = False,
     reason: Annotated[
         list[str] | None,
         typer.Option(
@@ -48,7 +48,7 @@ def run(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Send what routes have set aside to the routes' targets, as the copies that they would have been.
+    """Send the messages that routes have set aside to the routes' targets, as the copies that they would have been.
 
     Each message leaves its dead-letter queue once its copy is acknowledged; what the target refuses stays. Killed at any time and run again
     it loses nothing, and doubles nothing where the target detects duplicates by origin. Exit code 1 if a message was refused or is
@@ -136,19 +136,15 @@ def _note_parking(federation: Federation, names: list[str]) -> None:
 
 def _show(rows: list[dict[str, Any]], *, yes: bool) -> None:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+
+    from isthmus.supervisor.fitting_table import FittingTable
 
     console = Console(soft_wrap=True)
-    table = Table(title="set aside", title_justify="left", box=None, pad_edge=False, collapse_padding=True)
-    for heading in ("from", "to", "reasons"):
-        table.add_column(heading, overflow="fold")
     names = ("found", "chosen", *(("sent", "dropped", "refused", "left") if yes else ()))
-    for name in names:
-        table.add_column(name, justify="right")
+    table = FittingTable("from", "to", "reasons", *(f">{name}" for name in names), title="set aside")
     for row in rows:
         reasons = ", ".join(f"{count:,} {reason or 'without reason'}" for reason, count in row["reasons"].items())
-        table.add_row(*map(Text, (row["from"], row["to"], reasons, *(f"{row[name]:,}" for name in names))))
+        table.add_row(row["from"], row["to"], reasons, *(f"{row[name]:,}" for name in names))
     console.print(table)
     for row in rows:
         if row["first_refusal"]:

@@ -57,7 +57,7 @@ def run(
     if as_json:
         print(json.dumps({"file": file, "name": name, "ok": not found.failed, **found.to_dict()}))
     elif not orphans:
-        console.print(Text(f"Nothing of {name} stands at the namespaces of {file}."))
+        console.print(Text(f"The namespaces of {file} have nothing of {name}."))
     elif not yes:
         console.print("Nothing was deleted; add --yes to delete these, with the messages in them.")
     if found.failed:

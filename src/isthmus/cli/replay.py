@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from isthmus.cli._candidate import tasks
+
 __all__ = ["register"]
 
 
@@ -18,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 def run(
     file: Annotated[str, typer.Argument(help="The federation file.")],
-    task: Annotated[str, typer.Argument(help="A task of pattern archive.")],
+    task: Annotated[str, typer.Argument(help="A task of pattern archive.", autocompletion=tasks)],
     to: Annotated[str, typer.Argument(metavar="ALIAS/ENTITY", help="The queue or topic to send to, e.g. ewr/orders.")],
     after: Annotated[
         str, typer.Option("--from", help="Enqueued at this time or later, e.g. 2026-11-23T12:00:00Z.")
@@ -40,12 +42,12 @@ def run(
             "that detects duplicates drops those that it has."
         ),
     ] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this only the count is told.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this only the count is shown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Send messages of an archive again, in the order that they had, with every type.
 
-    Each message bears the application property `isthmus-replay`: the name of the replay, and where the message came from. Exit code 1 if a
+    Each message carries the application property `isthmus-replay`: the name of the replay, and where the message came from. Exit code 1 if a
     row of the archive is damaged, or a message was refused.
     """
     from pathlib import Path

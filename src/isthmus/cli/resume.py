@@ -1,4 +1,4 @@
-"""`isthmus resume`: let a paused task go on."""
+"""`isthmus resume`: let a paused task continue."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from isthmus.cli._candidate import tasks
 from isthmus.cli.pause import State, state_of
 
 __all__ = ["register"]
@@ -18,10 +19,10 @@ def register(app: typer.Typer) -> None:
 
 def run(
     file: Annotated[str, typer.Argument(help="The federation file.")],
-    task: Annotated[str, typer.Argument(help="The task.")],
+    task: Annotated[str, typer.Argument(help="The task.", autocompletion=tasks)],
     state: State = None,
 ) -> None:
-    """Let a task go on that `isthmus pause` has paused."""
+    """Let a task continue that `isthmus pause` has paused."""
     from isthmus.supervisor.pause import PauseFile
     from isthmus.supervisor.status import read_status
 
@@ -31,4 +32,4 @@ def run(
         return
     document = read_status(folder)
     alive = document is not None and document["alive"]
-    print(f"task {task} goes on" if alive else f"task {task} goes on when a run starts; none is alive")
+    print(f"task {task} continues" if alive else f"task {task} continues when a run starts; none is alive")

@@ -1,4 +1,4 @@
-"""`isthmus run`: keep the routes of a federation moving."""
+"""`isthmus run`: moves the messages of a federation's routes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from isthmus.cli._candidate import tasks
 from isthmus.cli.hang_up import HangUp
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError
 from isthmus.extra import require
@@ -33,7 +34,9 @@ def register(app: typer.Typer) -> None:
 
 def run(
     file: Annotated[str, typer.Argument(help="The federation file.")] = DEFAULT_FILE,
-    task: Annotated[str, typer.Option(help="Run this task only; runs side by side need a --state each.")] = "",
+    task: Annotated[
+        str, typer.Option(help="Run this task only; runs side by side need a --state each.", autocompletion=tasks)
+    ] = "",
     available_now: Annotated[
         bool, typer.Option("--available-now", help="End when what waited at the start has been moved.")
     ] = False,
@@ -59,7 +62,7 @@ def run(
 ) -> None:
     """Move messages until Ctrl-C, which lets every route finish what it has begun. A failed route is tried again.
 
-    SIGTERM and the closing of its terminal end it as Ctrl-C does; under nohup it goes on without one.
+    SIGTERM and the closing of its terminal end it as Ctrl-C does; under nohup it continues without one.
     """
     require("spark", "isthmus run")
     from isthmus.supervisor.run import RunOptions, run_federation

@@ -1,4 +1,4 @@
-"""`isthmus status`: what the routes of a federation do, and what waits before them."""
+"""`isthmus status`: what the routes of a federation do, and their backlog."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def run(
     watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show lag, age, rates, memory and errors of every route.
+    """Show backlog, lag, rates, memory and errors of every route.
 
     Exit code 0: a run is alive, and every route of its tasks moves what there is to move. 1: no run is alive, or a route is stalled,
-    fails, may not start, or is run elsewhere. With --watch the code tells of the last look.
+    fails, may not start, or is run elsewhere. With --watch the code is that of the last status.
     """
     from isthmus.supervisor.status import state_folder
     from isthmus.supervisor.survey import survey
@@ -68,6 +68,6 @@ def _table(found: dict[str, Any]) -> Any:
         if others := found.get("tasks_not_run"):
             title += f"; it was not asked to run {', '.join(others)}"
     elif "process" in found:
-        ended = f"that of process {found['process']}, started at {found['started_at']}, {found['state']}"
-        title += f"; {ended}, last heard of {found['age_seconds']:,.0f} s ago"
+        title += f"; the last one, process {found['process']}, started at {found['started_at']}: {found['state']}, "
+        title += f"last status {found['age_seconds']:,.0f} s ago"
     return Group(route_table(found["routes"], title), *fill_lines(found.get("fill", ())))

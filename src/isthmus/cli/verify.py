@@ -1,4 +1,4 @@
-"""`isthmus verify`: prove that every message that entered anywhere stands everywhere, once and in order."""
+"""`isthmus verify`: compare what entered every member with what is at the others."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from isthmus.cli._candidate import tasks
 from isthmus.errors import ConfigError, EntityNotFoundError, InvalidArgumentError, IsthmusError
+from isthmus.supervisor.fitting_table import FittingTable
 from isthmus.topology.source import DEFAULT_FILE, load
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 def run(
     file: Annotated[str, typer.Argument(help="The federation file.")] = DEFAULT_FILE,
-    task: Annotated[str, typer.Option(help="Verify this task only.")] = "",
+    task: Annotated[str, typer.Option(help="Verify this task only.", autocompletion=tasks)] = "",
     subscription: Annotated[
         str,
         typer.Option(
@@ -37,7 +38,7 @@ def run(
     ] = "",
     former_mark: Annotated[
         list[str] | None,
-        typer.Option(help="A `mark` that the file named before: copies that bear it are arrivals. May be repeated."),
+        typer.Option(help="A `mark` that the file named before: copies that carry it are arrivals. May be repeated."),
     ] = None,
     state: Annotated[
         Path | None,
@@ -135,18 +136,13 @@ def _reading(reading: dict[str, Any]) -> str:
 _ALWAYS = ("entered", "arrived", "waiting", "expired", "dead_lettered", "lost", "duplicated", "out_of_order")
 
 
-def _table(result: dict[str, Any]) -> Table:
+def _table(result: dict[str, Any]) -> FittingTable:
     from isthmus.replication.count import COUNTS
 
     title = f"task {result['task']}"
-    # Narrow, so that no heading is cut off on a terminal of 80 columns.
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True)
-    table.add_column("from")
-    table.add_column("at")
     compared = result["comparisons"]
     names = [count.name for count in COUNTS if count.name in _ALWAYS or any(each[count.name] for each in compared)]
-    for name in names:
-        table.add_column(name.replace("_", " "), justify="right")
+    table = FittingTable("from", "at", *(f">{name.replace('_', ' ')}" for name in names), title=title)
     for each in compared:
         table.add_row(each["origin"], each["member"], *(f"{each[name]:,}" for name in names))
     return table

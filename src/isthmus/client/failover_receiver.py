@@ -8,7 +8,7 @@ documentation of its arguments.
 Invariants:
     I1. What `ReplicatedReceiver` holds to, holds: a message that was handled at one namespace is settled unseen at the other.
     I2. The state is on disk before anything follows from it, where a file is given, unless the disk refuses it, which is logged; a receiver
-        that starts again goes on from there.
+        that starts again continues from there.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class FailoverReceiver(TwoRegionReceiver):
         return self
 
     def close(self) -> None:
-        """End: messages that are not settled come again. Blocks for some seconds at most."""
+        """End: messages that are not settled are delivered again. Blocks for some seconds at most."""
         self._closing.set()
         self._wake.set()
         self._engine.close()

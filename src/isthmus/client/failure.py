@@ -62,7 +62,7 @@ class Failure(Enum):
         FORBIDDEN: the key or identity does not permit it. A namespace may answer so for an entity that is missing.
     Of this message or call:
         REFUSED: the message is refused for itself: too large, without the session that the entity requires, malformed.
-        LOCK_LOST: the lock on a message or session is gone; the message comes again.
+        LOCK_LOST: the lock on a message or session is gone; the message is delivered again.
         MISUSE: a mistake of the program: wrong types, a closed client.
     """
 

@@ -8,7 +8,7 @@ Invariants:
     I1. A message is handed over until a handler of it has completed it, and never after `complete_message` returned, as long as the
         list of seen messages remembers it.
     I2. A copy is settled only once its message is handled: what only one namespace holds is never settled unhandled.
-    I3. A namespace that is away or stands still delays no message of the other, and no call but `dead_letter_message`,
+    I3. A namespace that is away or hangs delays no message of the other, and no call but `dead_letter_message`,
         `defer_message` and `renew_message_lock` of a message that came from it.
 """
 

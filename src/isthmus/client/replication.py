@@ -293,7 +293,7 @@ class Replication:
         return SendResult((), names[0], names[1], names[2], names[3], self.active.value)
 
     def _error(self, outcomes: Mapping[Side, _Outcome]) -> BaseException:
-        """Of a send that no side took: the message's own error first, then one that an operator has to mend."""
+        """Of a send that no side took: the message's own error first, then one that an operator has to fix."""
         for wanted in (
             lambda failure: failure.is_for_the_message,
             lambda failure: not failure.region_may_be_gone,

@@ -53,5 +53,5 @@ class RoleState:
             write_file(self._path, json.dumps({"active": active.value}).encode(), suffix=f".{os.getpid()}.new")
         except OSError as error:
             raise StoreError(
-                f"the roles cannot be written to {self._path}: {error.strerror}; free or mend the disk"
+                f"the roles cannot be written to {self._path}: {error.strerror}; free or repair the disk"
             ) from error

@@ -1,1 +1,1 @@
-"""The demo: a federation of three airports on one machine, from real flights to a proof that none was lost."""
+"""The demo: a federation of three airports on one machine, from real flights to the verification that none was lost."""

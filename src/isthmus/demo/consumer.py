@@ -1,18 +1,18 @@
 """One airport's departure board: it reads everything that is published anywhere.
 
 What it is: a process of the demo that receives and completes the messages of an ordinary subscription at one airport, as
-an application would, and measures how long each was on its way. It says what it did in JSON lines on its standard output.
+an application would, and measures how long each was on its way. It reports what it did in JSON lines on its standard output.
 It receives by isthmus's own client: three boards on the official SDK alone would keep two cores busy for a minute.
 What it is not: the proof; that is read independently at the end.
 
-Input, one JSON object on standard input: `connection_string`, `topic`, `subscription`, `region` (the publisher that is at
-home here; its messages come without Spark and are not measured), `burst_from` (the first number that is measured) and
+Input, one JSON object on standard input: `connection_string`, `topic`, `subscription`, `region` (the publisher of the same
+region; its messages do not go through Spark and are not measured), `burst_from` (the first number that is measured) and
 `paced_from` (publisher → the first number that is paced).
 Anything further on standard input ends it.
 
 Invariants:
     I1. A message is measured when it is received, against the wall time that its publisher stamped on it.
-    I2. A message is completed after it was noted.
+    I2. A message is completed after it was recorded.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Board:
     """What has been received.
 
     Args:
-        region: the publisher at home here.
+        region: the publisher of the same region.
         paced_from: publisher → the first number that is paced.
-        burst_from: the first number that is measured; those before it wake the routes.
+        burst_from: the first number that is measured; those before it are the warm-up.
 
     Attributes:
         received: messages in all.
@@ -65,7 +65,7 @@ class Board:
         self.paced_ms: list[float] = []
 
     def take(self, message: bytes, now: float) -> None:
-        """Note an encoded message that came at the wall time `now`."""
+        """Record an encoded message that came at the wall time `now`."""
         self.received += 1
         publisher, number, sent_at = stamp(message)
         if publisher == self.region:
@@ -80,7 +80,7 @@ class Board:
 
 
 def stamp(message: bytes) -> tuple[str, int, float]:
-    """Publisher, number and time of sending of an encoded message; empty and 0 where it bears none."""
+    """Publisher, number and time of sending of an encoded message; empty and 0 where it carries none."""
     publisher, number, sent_at = "", 0, 0.0
     for key, value, _ in section.map_items(message, section.locate(message).application_properties):
         if message.startswith(_PUBLISHER_KEY, key):
@@ -97,7 +97,7 @@ def _text(value: Any) -> str:
 
 
 def main() -> None:
-    """Receive as standard input says, until it says more or ends."""
+    """Receive as standard input asks, until more input comes or it ends."""
     order = json.loads(sys.stdin.readline())
     board = Board(order["region"], order["paced_from"], order["burst_from"])
     path = f"{order['topic']}/Subscriptions/{order['subscription']}"

@@ -1,4 +1,4 @@
-"""The demo for people: a live view while it plays, and the report at its end."""
+"""The demo for people: a live view while it runs, and the report at its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["LiveView", "report_view"]
 
 
 class LiveView:
-    """Shows scenes as they come; on something that is no terminal, a line for each new act.
+    """Shows states as they come; where the output is no terminal, a line for each new step.
 
     Args:
         console: where.

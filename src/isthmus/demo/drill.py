@@ -1,13 +1,13 @@
-"""A drill: the loss of a member under load, rehearsed, and what it cost.
+"""A drill: the loss of a member under load, rehearsed and measured.
 
-What it is: the order of things, for active-passive and all-active. An application is played at a steady rate
+What it is: the order of steps, for active-passive and all-active. An application is simulated at a steady rate
 (`isthmus.demo.drill_application`); a member is lost, stays away, and returns; publishers and consumers switch as docs/how-to/active-passive.md
 says. Two ways: with namespaces of its own, which it kills and starts again (`rehearse`), or with an operator's federation, where a person is
 asked to make a member unreachable (`Drill` with `members` of its own). What it is not: the account (`isthmus.demo.drill_account`).
 
 Invariants:
     I1. Nothing is judged by how fast the machine is: each wait ends with what is waited for, or after a time without any progress.
-    I2. Of a drill with namespaces of its own nothing is left but its report.
+    I2. A drill with namespaces of its own leaves nothing behind but its report.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ class DrillPlan:
 
 
 class Drill:
-    """One drill; the routes run already.
+    """One drill; the routes are running.
 
     Args:
         federation: with absolute paths.
         plan: what to do.
-        members: makes the loss.
-        say: is told what happens.
+        members: makes members unreachable.
+        say: called with what happens.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Drill:
             ]
 
     def play(self) -> DrillReport:
-        """Do it; what it cost.
+        """Run it; the report.
 
         Raises:
             OperationTimeoutError: no message was handled before the loss.

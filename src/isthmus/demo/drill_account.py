@@ -1,11 +1,11 @@
 """The account of a drill: what was acknowledged, what was handled, and what follows for RPO and RTO.
 
-What it is: pure; it takes what happened with the time of each. What it is not: the application that is played
+What it is: pure; it takes what happened with the time of each. What it is not: the application that is simulated
 (`isthmus.demo.drill_application`), or the loss of a member (`isthmus.demo.drill`).
 
 Invariants:
     I1. A message counts as sent only once a namespace has acknowledged it, and as lost if a consumer that should handle it has not.
-    I2. A consumer handles a message once, by its MessageId, however often it comes; what comes again is counted as suppressed.
+    I2. A consumer handles a message once, by its MessageId, however often it comes; what is delivered again is counted as suppressed.
     I3. Counts of one consumer are not mixed with those of another: with all-active each member's consumer handles every message.
 """
 
@@ -87,7 +87,7 @@ class DrillAccount:
             return max((at for by, at in self._sent.values() if by == member), default=-math.inf)
 
     def lost(self, member: str, survivors: Sequence[str], at: float) -> None:
-        """A member was lost at a time; `survivors` are the consumers that go on without it."""
+        """A member was lost at this time; `survivors` are the consumers that continue without it."""
         with self._lock:
             self._lost_member, self._lost_at, self._survivors = member, at, tuple(survivors)
 
@@ -127,7 +127,7 @@ class DrillAccount:
             )
 
     def progress(self) -> int:
-        """Rises with everything that is handled or comes again."""
+        """Rises with everything that is handled or is delivered again."""
         with self._lock:
             return sum(handled.total() for handled in self._handled.values()) + self._suppressed
 

@@ -1,4 +1,4 @@
-"""The application that a drill plays: publishers that swap namespaces on an error, and consumers that know what they have handled.
+"""The application that a drill simulates: publishers that change namespaces on an error, and consumers that suppress duplicates.
 
 What it is: threads with isthmus's own client, each at one namespace at a time. A publisher whose send fails, or is not answered, sends the
 same message, under the same MessageId, to the next namespace and stays there (passive replication). A consumer handles each MessageId once.
@@ -98,7 +98,7 @@ class DrillPublisher(_Worker):
         federation: where the namespaces are.
         name: of the publisher; part of each MessageId.
         places: the topic at each namespace, the preferred first.
-        account: is told of what was acknowledged.
+        account: records what was acknowledged.
         rate_per_second: of messages.
     """
 
@@ -151,13 +151,13 @@ class DrillPublisher(_Worker):
 
 
 class DrillConsumer(_Worker):
-    """Handles what comes, each message once.
+    """Handles each message once.
 
     Args:
         federation: where the namespaces are.
         name: of the consumer, in the account.
         places: the subscription at each namespace, the preferred first; with one it waits until that is back.
-        account: is told of what was handled.
+        account: records what was handled.
 
     Attributes:
         foreign: MessageId of a message that is not of a drill; empty where none came.

@@ -1,8 +1,8 @@
-"""An example, from nothing to a proof: the driver of `examples/*/run`.
+"""An example, from set-up to verification: the driver of `examples/*/run`.
 
 What it is: it starts one namespace for each alias of the folder's `federation.yaml`, applies the file, publishes real data as the
 file's `x-example` says (`isthmus.demo.script`), runs the routes through Spark until nothing waits, and compares what entered with
-what stands at the targets, by `isthmus verify` and by the publishers' own numbers. Everything lives in a temporary folder. What
+what is at the targets, by `isthmus verify` and by the publishers' own numbers. All files are in a temporary folder. What
 it is not: a test kit; the file is one that an operator could use, with connections of their own.
 
 A folder may hold a module `example.py` with any of these functions, for what `x-example` cannot say:
@@ -13,7 +13,7 @@ A folder may hold a module `example.py` with any of these functions, for what `x
 
 Invariants:
     I1. What is left of an example after its end is its report: processes are gone, and so is the folder.
-    I2. Whatever does not stand at its target counts as lost.
+    I2. Whatever is not at its target counts as lost.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ UNDELIVERED = ("waiting", "expired", "dead_lettered", "lost")
 
 
 class Example:
-    """One play of an example.
+    """One run of an example.
 
     Args:
         source: the example's folder.
         folder: where namespaces, checkpoints and logs go.
         messages: of each table, how many rows.
-        say: is told what happens.
+        say: called with what happens.
 
     Attributes:
         federation: as read, with connections to the namespaces that were started.
@@ -108,10 +108,10 @@ class Example:
         self._stamped = Stamped(flows, [work.at for work in self.script.work], logs)
 
     def play(self) -> dict[str, Any]:
-        """Play it; the report.
+        """Run it; the report.
 
         Raises:
-            IsthmusError: something did not start, or ended before its time.
+            IsthmusError: something did not start, or ended too early.
         """
         began = time.monotonic()
         with self._stack:
@@ -132,7 +132,7 @@ class Example:
             self._end()
         return self._report(results, stamped) | added | {"seconds": round(time.monotonic() - began, 1)}
 
-    # ---- the scenery
+    # ---- set-up
 
     def _open(self) -> None:
         for alias, reference in self.federation.namespaces.items():
@@ -207,7 +207,7 @@ class Example:
         return {route["name"]: route["phase"] for route in self._document.get("routes", ())}
 
     def check(self) -> None:
-        """Notice if the routes have ended.
+        """Check that the routes run.
 
         Raises:
             IsthmusError: they have.
@@ -253,7 +253,7 @@ class Example:
             self._stamped.publish(publication.to, publication.publisher, number, message)
         self.check()
 
-    # ---- the proof
+    # ---- verification
 
     def _wait_moved(self) -> tuple[list[Reconciliation], dict[str, int]]:
         """Wait until nothing waits and everything has arrived, or nothing has changed for a while; what was found then."""

@@ -1,14 +1,14 @@
-"""The demo, from the curtain to the proof.
+"""The demo, from start to verification.
 
-What it is: the order of events. Scenery (three namespaces, lint, plan, apply), then `isthmus run` as an operator would start
-it, publishers and boards as applications; a few flights to wake the routes, a burst of most as fast as the publishers can,
-then the rest at a steady pace, since latency under a burst is only the length of the burst; then everybody stops, and all
+What it is: the order of steps. Set-up (three namespaces, lint, plan, apply), then `isthmus run` as an operator would start
+it, with publishers and consumers (boards) as applications: a few flights as a warm-up, a burst of most of them as fast as the publishers
+can, then the rest at a steady pace, since latency under a burst is only the length of the burst. Then all processes stop, and all
 namespaces are read independently. What it is not: the display (`isthmus.demo.display`).
 
 Invariants:
     I1. The verdict comes from the proof alone, and from nothing that routes, boards or publishers counted, but for how
         many messages the namespaces acknowledged to the publishers.
-    I2. However the play ends, every process that it started is gone.
+    I2. However the demo ends, every process that it started has ended.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ LOOK_SECONDS = 0.25
 
 @dataclass(slots=True)
 class Scene:
-    """What can be seen of the play at a moment.
+    """The state of the demo at a moment.
 
     Attributes:
         act: what happens, in a few words.
-        seconds: since the curtain.
+        seconds: since the start.
         total: messages to be sent by all publishers.
         sent: acknowledged to each publisher.
         received: by each board.
@@ -64,7 +64,7 @@ class Scene:
 
 
 class Play:
-    """One performance.
+    """One run of the demo.
 
     Args:
         folder: where namespaces, checkpoints and logs go.
@@ -89,7 +89,7 @@ class Play:
         self._run: Player | None = None
 
     def perform(self) -> dict[str, Any]:
-        """Play it; the report.
+        """Run it; the report.
 
         Raises:
             IsthmusError: something did not start, or ended before its time.
@@ -114,7 +114,7 @@ class Play:
         finally:
             self._clear()
 
-    # ---- the cast
+    # ---- processes
 
     def _cast(self) -> None:
         logs = self.folder / "logs"
@@ -150,10 +150,10 @@ class Play:
         routes = self._routes()
         return bool(routes) and all(route["phase"] in {"waiting", "moving"} for route in routes)
 
-    # ---- the acts
+    # ---- steps
 
     def _acts(self) -> dict[str, Any]:
-        self._scene("the first departures wake the routes")
+        self._scene("the first departures are published, as a warm-up")
         waking = time.monotonic()
         for publisher in self._publishers.values():
             publisher.say()

@@ -1,6 +1,6 @@
-"""A process of the demo that speaks JSON lines.
+"""A process of the demo that communicates by JSON lines.
 
-What it is: starting `python -m MODULE`, telling it what to do, and keeping what it says. What it is not: any of the parts.
+What it is: starts `python -m MODULE`, sends it its input, and keeps its output. What it is not: the process itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Player", "PlayerError"]
 
 
 class PlayerError(IsthmusError):
-    """A process of the demo ended before its time; the text holds the end of what it wrote."""
+    """A process of the demo ended too early; the text holds the end of its output."""
 
     code = "demo-process"
 
@@ -34,7 +34,7 @@ class Player:
         log: the file that takes its standard error.
 
     Attributes:
-        told: all that it has said, later values over earlier ones.
+        told: all values that it has written; later ones replace earlier ones.
     """
 
     def __init__(self, name: str, command: list[str], log: Path) -> None:
@@ -42,7 +42,7 @@ class Player:
         self.told: dict[str, Any] = {}
         self._log = log
         with log.open("ab") as errors:
-            # A session of its own: Ctrl-C goes to the demo, which ends its parts in order.
+            # A session of its own: Ctrl-C goes to the demo, which ends its processes in order.
             self._process = subprocess.Popen(
                 [sys.executable, *command],
                 stdin=subprocess.PIPE,
@@ -62,25 +62,25 @@ class Player:
         return self._process.pid
 
     def say(self, **values: Any) -> None:
-        """Tell it something: one JSON object on one line."""
+        """Send it one JSON object on one line."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(values) + "\n")
         self._process.stdin.flush()
 
     def wait_for(self, key: str, timeout_seconds: float) -> Any:
-        """What it says under `key`; blocks until it has.
+        """The value that it writes under `key`; blocks until it has.
 
         Raises:
-            PlayerError: it ended without, or the time is over.
+            PlayerError: it ended without one, or the time is over.
         """
         with self._changed:
             self._changed.wait_for(lambda: key in self.told or not self._reader.is_alive(), timeout_seconds)
         if key not in self.told:
-            raise PlayerError(f"{self.name} did not say '{key}': {self._tail()}")
+            raise PlayerError(f"{self.name} did not write '{key}': {self._tail()}")
         return self.told[key]
 
     def check(self) -> None:
-        """Notice if it has ended badly.
+        """Check that it has not failed.
 
         Raises:
             PlayerError: it has.

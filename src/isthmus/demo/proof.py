@@ -1,4 +1,4 @@
-"""The demo's proof: what stands at every airport against what was sent.
+"""The demo's proof: what is at every airport against what was sent.
 
 What it is: the audit of the task by origin and sequence number, and beside it a second count by what the publishers
 stamped on their messages, so that even a message that a namespace acknowledged and then forgot would show. What it is

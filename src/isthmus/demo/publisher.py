@@ -1,14 +1,14 @@
 """One airport's application: it publishes its departures.
 
 What it is: a process of the demo that sends the flights of one origin to that origin's namespace with azure-servicebus,
-as any application would: a few to wake the routes, most as fast as it can in batches, then the rest at a steady pace. It
-says what it did in JSON lines on its standard output, and waits for a line on its standard input before each part. What it is not: part of the federation; it knows one namespace.
+as any application would: a few as a warm-up, most as fast as it can in batches, then the rest at a steady pace. It
+reports what it did in JSON lines on its standard output, and waits for a line on its standard input before each part. What it is not: part of the federation; it knows one namespace.
 
 Input, one JSON object on standard input: `connection_string`, `topic`, `origin`, `month` (null for the year), `limit` (null
-for all), `opening` (how many wake the routes), `paced` (how many at the end are paced), `rate_per_second` (of those).
+for all), `opening` (how many are the warm-up), `paced` (how many at the end are paced), `rate_per_second` (of those).
 
 Invariants:
-    I1. Every message bears its publisher's name and a number that rises by one, from 1.
+    I1. Every message carries its publisher's name and a number that rises by one, from 1.
     I2. A message counts as sent only after the namespace has acknowledged its batch.
     I3. `sent_at_seconds` is the wall time at which the message was handed to the client, since the epoch; a double, since the
         client sends whole numbers in 32 bits.
@@ -34,7 +34,7 @@ BATCH_MESSAGES = 250
 
 
 def message(flight: Flight, number: int) -> ServiceBusMessage:
-    """A flight as a message: its fields as JSON in the body, those that one selects by as typed properties."""
+    """A flight as a message: its fields as JSON in the body, those that filters select by as typed properties."""
     body = json.dumps(flight, default=datetime.isoformat)
     properties: dict[str | bytes, Any] = {
         "publisher": flight["origin"],
@@ -56,7 +56,7 @@ def message(flight: Flight, number: int) -> ServiceBusMessage:
 
 
 def main() -> None:
-    """Publish as standard input says."""
+    """Publish as standard input asks."""
     order = json.loads(sys.stdin.readline())
     chosen = [flight for flight in flights(order["month"]) if flight["origin"] == order["origin"]]
     chosen = chosen[: order["limit"]]

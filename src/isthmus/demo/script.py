@@ -1,10 +1,10 @@
 """What an example does, as its federation file says under `x-example`.
 
 What it is: reading that section, which isthmus itself ignores like every key that begins with `x-`, and the messages that
-applications publish, made of the rows of a table. What it is not: the play (`isthmus.demo.example`).
+applications publish, made of the rows of a table. What it is not: the run (`isthmus.demo.example`).
 
     x-example:
-      entities:                      # what applications bring along, by namespace: as in a namespace's file
+      entities:                      # entities of applications, by namespace: as in a namespace's file
         ewr: {queues: {orders: {max_delivery_count: 3}}}
       publish:                       # who publishes what; a row goes to every entry that it fits
         - {to: ewr/flights, where: {origin: EWR}}
@@ -99,7 +99,7 @@ class Script:
     """All that an example does.
 
     Attributes:
-        entities: by alias, what stands before `apply`, as in a namespace's file.
+        entities: by alias, what is before `apply`, as in a namespace's file.
         publish: who publishes what.
         work: who receives.
         outage: what fails, or None.

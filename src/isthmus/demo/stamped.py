@@ -1,4 +1,4 @@
-"""What stands at the targets of an example, by what its applications stamped on their messages.
+"""What is at the targets of an example, by what its applications stamped on their messages.
 
 What it is: the count beside `isthmus verify`, by publisher and number, so that even a message that a namespace acknowledged and
 then forgot would show. What it is not: a reading of origins or of any counter.
@@ -74,7 +74,7 @@ class Stamped:
 
 
 def _read(reach: Reach, target: Endpoint) -> dict[str, list[int]]:
-    """By publisher, the numbers of its messages that stand there, in order."""
+    """By publisher, the numbers of its messages that are there, in order."""
     found: dict[str, list[int]] = {}
     peek = reach.peek(target)
     start = 0

@@ -34,7 +34,7 @@ class CopyPolicy:
             tells when it first entered: a broker gives a forwarded message a new enqueued time.
         properties: application properties that every copy gets: name to text, number or truth value.
         removed: application properties that no copy keeps.
-        keeps_dead_letter: whether why and where the original was dead-lettered stands on the copy, in `repl-dead-letter-reason`,
+        keeps_dead_letter: whether why and where the original was dead-lettered is on the copy, in `repl-dead-letter-reason`,
             `repl-dead-letter-description` and `repl-dead-letter-source`, while the broker's own properties go.
         session_from: where a copy's SessionId comes from: empty, the original's; `partition-key`, the original's PartitionKey.
         partition_from: where a copy's PartitionKey comes from: empty, the original's; `session-id`, the original's SessionId.

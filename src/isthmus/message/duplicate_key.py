@@ -3,12 +3,12 @@
 What it is: the key of a copy, made of the place where its message entered the federation: the namespace's identity, the
 entity, the sequence number there, the enqueued time there, and some digits of the digest of MessageId and body (in the
 offset). The time is part of it because an entity that was deleted and created again, and one that was restored from a
-back-up, give the same numbers again to other messages. The digest is, because a message that was forwarded bears the number
+back-up, give the same numbers again to other messages. The digest is, because a message that was forwarded carries the number
 of the entity that it entered first: two that came by two ways may have the same number and the same time.
 
 A route's link asks for the capability `DUPLICATE_KEYS`. A namespace that offers it drops a copy whose key it took within
 its window, and compares copies with keys by nothing else. Messages of links without the capability have no key, whatever
-properties they bear. At a namespace without the capability a MessageId made of the key serves (`made_message_id`).
+properties they carry. At a namespace without the capability a MessageId made of the key serves (`made_message_id`).
 
 Invariants:
     I1. The key of a copy is the same however many routes it took, and whichever file names the namespaces.
@@ -26,7 +26,7 @@ from isthmus.message.provenance import encoded
 __all__ = ["DUPLICATE_KEYS", "KEY_BYTES", "duplicate_key", "first_place", "made_message_id"]
 
 DUPLICATE_KEYS = "isthmus:duplicate-keys"
-"""The capability of a link: the sender's copies bear provenance as their last application properties; the receiver keeps
+"""The capability of a link: the sender's copies carry provenance as their last application properties; the receiver keeps
 their keys."""
 
 KEY_BYTES = 16

@@ -1,7 +1,7 @@
 """Where a message has been: one hop for each time that a route copied it.
 
 What it is: the reading of the properties of provenance, the encoded bytes that a route appends to a copy's application
-properties, and the digest by which a copy is told from a new message that merely bears a copy's properties. What it is
+properties, and the digest by which a copy is told from a new message that merely carries a copy's properties. What it is
 not: the search for the properties in an encoded message, which its callers do in their own ways.
 
 Properties of a copy, strings; the first five have one value per hop, joined by ";":
@@ -9,7 +9,7 @@ Properties of a copy, strings; the first five have one value per hop, joined by 
     repl-namespace      identity of that namespace: what it says of itself, or its host name
     repl-sequence       the sequence number there (of the topic, for a subscription)
     repl-offset         the same with eight digits of the message's digest there, "7-1f3a…", since two messages that were
-                        forwarded to one entity bear the numbers of the entities that they entered, which may be equal;
+                        forwarded to one entity carry the numbers of the entities that they entered, which may be equal;
                         without these digits where the steps of a route have changed the contents
     repl-enqueued-time  when it was enqueued there, ISO 8601, UTC, milliseconds
     repl-digest         digest of MessageId and body of this copy
@@ -86,7 +86,7 @@ class Provenance:
 
     Attributes:
         hops: at least one.
-        values: the properties as they stand.
+        values: the properties as they are.
     """
 
     hops: tuple[Hop, ...]
@@ -94,7 +94,7 @@ class Provenance:
 
     @classmethod
     def read(cls, values: Mapping[str, object], message_id: bytes, body: bytes) -> Provenance | None:
-        """The provenance of a message; None where it has none, or only parts of one, or bears that of another message (I1).
+        """The provenance of a message; None where it has none, or only parts of one, or carries that of another message (I1).
 
         Args:
             values: the message's application properties, at least those of provenance.
@@ -159,7 +159,7 @@ class Tail:
             before: the hops before.
             sequence: the sequence number at this one.
             enqueued_ms: the wall time of enqueueing there.
-            proof: `digest` of the message as it stands there; empty where steps have changed it.
+            proof: `digest` of the message as it is there; empty where steps have changed it.
         """
         offset = f"{sequence}-{proof[:OFFSET_DIGITS]}" if proof else str(sequence)
         own = (self._origin, self._namespace, str(sequence), offset, iso(enqueued_ms))

@@ -90,7 +90,7 @@ def import_file(
 ) -> Imported:
     """Send the messages of a file, in order.
 
-    A note beside the file (`FILE.progress`) tells an interrupted import where to go on; it goes when all is sent.
+    A note beside the file (`FILE.progress`) tells an interrupted import where to continue; it goes when all is sent.
 
     Args:
         client: connected, authorised for `path`.
@@ -104,9 +104,9 @@ def import_file(
         progress: told how many messages were accepted since the last time.
 
     Raises:
-        DamagedFileError: what stands before the damage was sent.
+        DamagedFileError: what is before the damage was sent.
         InvalidArgumentError: the note cannot be read or written; nothing was sent.
-        IsthmusError: a message was refused, or the peer is gone; run it again to go on.
+        IsthmusError: a message was refused, or the peer is gone; run it again to continue.
     """
     with MessageReader(file) as reader:
         note = ProgressNote(file, str(reader.header.get("export_id")), f"{namespace}/{path}".lower(), created_at)

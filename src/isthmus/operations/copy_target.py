@@ -66,7 +66,7 @@ class CopyTarget:
         gone: why nothing more is sent; empty while it is.
 
     Raises:
-        ConfigError: an option is of no use.
+        ConfigError: an option is invalid.
         TargetGoneError: the target cannot be reached, or refuses.
     """
 

@@ -26,6 +26,7 @@ from isthmus.rules import MISSING, FilterError, Missing, Value, parse_action
 __all__ = [
     "STATES",
     "Seen",
+    "body_of",
     "entered_as",
     "make_choice",
     "make_change",
@@ -39,7 +40,7 @@ __all__ = [
 STATES = ("active", "deferred", "scheduled")
 
 _SEQUENCE = b"\xa3\x15x-opt-sequence-number\x81"
-# What stands before the first pair of a section that is a map: descriptor, code, size and count.
+# What is before the first pair of a section that is a map: descriptor, code, size and count.
 _SMALL_MAP = 3 + 3
 _WIDE_MAP = 3 + 9
 _BROKER_ANNOTATIONS = ("x-opt-deadletter-source", "x-opt-partition-id", "x-opt-offset")
@@ -140,6 +141,12 @@ def read(payload: bytes) -> Seen:
     )
 
 
+def body_of(payload: bytes) -> str:
+    """The whole body as text; bytes that are no text in hexadecimal."""
+    place = section.locate(payload).body
+    return _preview(payload, place, limit=len(payload))
+
+
 class _Delivered(MessageView):
     """A message with what its broker says about it."""
 
@@ -221,16 +228,19 @@ def _annotations(payload: bytes) -> dict[str, Any]:
     return {str(name): value for name, value in pairs.items()}
 
 
-def _preview(payload: bytes, place: tuple[int, int]) -> str:
+def _preview(payload: bytes, place: tuple[int, int], limit: int = _PREVIEW_BYTES) -> str:
     if not place[1]:
         return ""
     value = codec.decode(payload, place[0] + 3)[0]
     if not isinstance(value, bytes):
-        return str(value)[:_PREVIEW_BYTES]
-    start = value[:_PREVIEW_BYTES]
+        return str(value)[:limit]
+    start = value[:limit]
     text = start.decode("utf-8", "ignore")
-    # Cut inside a character is still text; anything else that does not decode is shown as bytes.
-    return text if len(start) - len(text.encode()) <= 3 and text.isprintable() else start.hex(" ")
+    # Cut inside a character is still text; anything else that does not decode is shown as bytes. A whole body may have lines.
+    is_text = text.isprintable() or (
+        limit > _PREVIEW_BYTES and all(each.isprintable() or each in "\t\r\n" for each in text)
+    )
+    return text if len(start) - len(text.encode()) <= 3 and is_text else start.hex(" ")
 
 
 def _shown(value: Any) -> str:

@@ -96,7 +96,7 @@ class ProgressNote:
         return place < self._done and place not in self._missing
 
     def message_id(self, place: int) -> str:
-        """The MessageId given to the message at a place: the same whenever this import goes on."""
+        """The MessageId given to the message at a place: the same whenever this import continues."""
         return uuid.uuid5(self._seed, str(place)).hex
 
     def add(self, places: Sequence[int], *, before: int) -> None:

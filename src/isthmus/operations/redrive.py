@@ -1,6 +1,6 @@
 """Messages that were set aside, sent on.
 
-What it is: a look that counts what stands in a queue of `isthmus.topology.redrive` by reason, and the sending of what is chosen: through
+What it is: a look that counts what is in a queue of `isthmus.topology.redrive` by reason, and the sending of what is chosen: through
 the route's steps, as the route's own copies, to its target; each leaves the queue once the target has acknowledged its copy. What it is
 not: a route; what the target refuses stays where it is.
 
@@ -83,7 +83,7 @@ class Choice:
 
 @dataclass(slots=True)
 class SetAside:
-    """What stands in a queue.
+    """What is in a queue.
 
     Attributes:
         reasons: how many messages there are by DeadLetterReason; "" for those without.
@@ -118,7 +118,7 @@ class Redriven:
 
 
 def look(client: Client, each: Redrive, choice: Choice, *, progress: Progress = lambda _: None) -> SetAside:
-    """Count what stands in a queue, by peeking.
+    """Count what is in a queue, by peeking.
 
     Args:
         client: connected, authorised for the queue.
@@ -167,7 +167,7 @@ def redrive(
         progress: told how many messages were dealt with since the last time.
 
     Raises:
-        IsthmusError: a namespace cannot be reached, or refuses; what was not acknowledged stands as before.
+        IsthmusError: a namespace cannot be reached, or refuses; what was not acknowledged is as before.
     """
     spec = route_spec(each.route, federation)
     steps = open_message_steps(each.route.options.steps)
@@ -202,7 +202,7 @@ class _Pass:
         """Send what was chosen, and complete what was sent."""
         count, done = self._chosen.count(), self._done
         completed = sweep(client, path, self._chosen, self._take)
-        # What was acknowledged without its lock stands in the queue still; sent again, it has the same duplicate key.
+        # What was acknowledged without its lock is in the queue still; sent again, it has the same duplicate key.
         done.dropped = min(done.dropped, completed)
         done.sent = completed - done.dropped
         done.left = count - completed - done.refused

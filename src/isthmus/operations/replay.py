@@ -4,7 +4,7 @@ What it is: the choice of rows (a window of time, a session, a SQL filter), and 
 every type that they had. docs/how-to/archive-messages.md. What it is not: exactly once: a replay that was killed is run again under its
 name, and a target that detects duplicates drops what it has.
 
-Each message that is sent bears the application property `isthmus-replay`, the name of the replay and where the message came from. What
+Each message that is sent carries the application property `isthmus-replay`, the name of the replay and where the message came from. What
 routes wrote into it is taken off: it is a new message.
 
 Invariants:

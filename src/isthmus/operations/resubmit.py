@@ -4,9 +4,9 @@ What it is: messages of a dead-letter queue go back to the queue or topic that t
 action if one is given, without reason and description of their death. What it is not: exactly once.
 
 Invariants:
-    I1. A message leaves the dead-letter queue only after its copy is acknowledged. Killed in between, both stand; so they do
+    I1. A message leaves the dead-letter queue only after its copy is acknowledged. Killed in between, both exist; so they do
         where the lock was lost in between, and the message counts as left.
-    I2. A message that the target refuses stays where it is; the others go on.
+    I2. A message that the target refuses stays where it is; the others continue.
     I3. A dead letter of a replication subscription tells under which number it had entered (`repl-resent`), so that
         `isthmus verify` takes it for no loss.
     I4. The caller has asked `operations.detection` whether the copies may keep their MessageIds.

@@ -1,7 +1,7 @@
 """Takes chosen messages out of an entity's middle.
 
 What it is: one pass over an entity under peek-lock: the chosen messages are handed on, all others are held, so that they
-do not come again, and released at the end. In an entity with sessions it is a pass over one session, which is held
+are not delivered again, and are released at the end. In an entity with sessions it is a pass over one session, which is held
 meanwhile. What it is not: a look for the messages that are meant (`look`).
 
 Invariants:
@@ -66,11 +66,11 @@ def sweep(
         quiet_seconds: the pass ends when nothing has come for so long: the others are locked elsewhere, or gone.
 
     Returns:
-        How many messages were completed. Those that were taken and whose locks were lost meanwhile stand as before.
+        How many messages were completed. Those that were taken and whose locks were lost meanwhile are as before.
 
     Raises:
         LockLostError: somebody else has the session.
-        IsthmusError: the peer refused or is gone; what was not completed stands as before once its lock has expired.
+        IsthmusError: the peer refused or is gone; what was not completed is as before once its lock has expired.
     """
     if not wanted:
         return 0
@@ -193,7 +193,7 @@ class _Pass:
         for tokens in by_partition.values():  # one request renews those of one only
             for start in range(0, len(tokens), _RENEWED_AT_ONCE):
                 lost.update(self._management.renew_all(tokens[start : start + _RENEWED_AT_ONCE]))
-        if lost:  # they come again, and are held again
+        if lost:  # they are delivered again, and are held again
             self._held = {each: held for each, held in self._held.items() if held[0] not in lost}
 
     def finish(self) -> int:

@@ -23,10 +23,10 @@ from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.errors import ConnectionLostError, EntityNotFoundError, IsthmusError, UnauthorizedError
 from isthmus.transport import Client, Endpoint
 
-__all__ = ["CA_FILE_VARIABLE", "NamespaceAnswerError", "Target", "find_target"]
+__all__ = ["CA_FILE_VARIABLE", "HTTPS_PORT", "NamespaceAnswerError", "Target", "find_target", "http_root"]
 
 CA_FILE_VARIABLE = "ISTHMUS_CA_FILE"
-_HTTPS_PORT = 443
+HTTPS_PORT = 443
 
 
 class NamespaceAnswerError(IsthmusError):
@@ -89,7 +89,7 @@ class Target(NamedTuple):
 
     @staticmethod
     def _send(request: urllib.request.Request, context: ssl.SSLContext | None, timeout_seconds: float) -> bytes:
-        # No proxy of the environment stands between an operator and the namespace.
+        # No proxy of the environment is between an operator and the namespace.
         handlers: list[Any] = [urllib.request.ProxyHandler({})]
         if context is not None:
             handlers.append(urllib.request.HTTPSHandler(context=context))
@@ -115,11 +115,16 @@ def find_target(reference: str, ca_file: str = "") -> Target:
     """
     parsed = ConnectionString.parse(resolve(reference))
     endpoint = endpoint_of_string(parsed, ca_file or os.environ.get(CA_FILE_VARIABLE, ""))
+    return Target(endpoint, http_root(parsed, endpoint))
+
+
+def http_root(parsed: ConnectionString, endpoint: Endpoint) -> str:
+    """Scheme, host and port of the namespace's HTTP interface."""
     host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
-    # Every port of a namespace of ours speaks HTTP too; Azure's has its own.
+    # Every port of a namespace of isthmus also speaks HTTP; Azure has a port of its own for it.
     if parsed.tls:
-        return Target(endpoint, f"https://{host}:{parsed.port or _HTTPS_PORT}")
-    return Target(endpoint, f"http://{host}:{endpoint.port}")
+        return f"https://{host}:{parsed.port or HTTPS_PORT}"
+    return f"http://{host}:{endpoint.port}"
 
 
 def _text_of(error: urllib.error.HTTPError) -> str:

@@ -1,6 +1,6 @@
 """A place in the tokens of an expression, and the faults found up to it.
 
-What it is: what a parser that goes on after a fault stands on: looking, accepting, expecting, noting, skipping. What it is
+What it is: what a parser that continues after a fault is on: looking, accepting, expecting, noting, skipping. What it is
 not: grammar (see `parser` and `statement`).
 """
 
@@ -21,7 +21,7 @@ MAX_NESTING: Final = 40
 
 
 class BrokenError(Exception):
-    """A fault has been noted; the nearest AND, OR or statement goes on after it. Never leaves the parser."""
+    """A fault has been noted; the nearest AND, OR or statement continues after it. Never leaves the parser."""
 
 
 class Cursor:
@@ -89,7 +89,7 @@ class Cursor:
         raise self.failure(self.token, f"'{symbol}' is expected {after}, not {self.token.shown()}", hint)
 
     def skip(self, start: int) -> None:
-        """Goes to where reading can go on: to AND, OR or ``)`` outside the brackets opened since token `start`."""
+        """Goes to where reading can continue: to AND, OR or ``)`` outside the brackets opened since token `start`."""
         depth = sum(_depth(token) for token in self.tokens[start : self.index])
         while not self.ended():
             if self.statements and self.at("SET", "REMOVE", ";"):

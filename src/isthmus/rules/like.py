@@ -148,7 +148,7 @@ def _general(pieces: list[list[str | _Wildcard]]) -> LikeMatcher:
 
 
 class _Bits:
-    """Where each character stands in a text: one bit for each place, the first place the highest bit."""
+    """Where each character is in a text: one bit for each place, the first place the highest bit."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -1,6 +1,6 @@
 """Tokens to a tree.
 
-What it is: a recursive-descent parser of filters and actions that goes on after a fault, so that one attempt names
+What it is: a recursive-descent parser of filters and actions that continues after a fault, so that one attempt names
 them all. It knows the language's static rules too: system names, parameters with values, what LIKE takes, limits.
 
 One rule reads conditions and values alike, since ``(`` can begin either; each operator then checks which it got.

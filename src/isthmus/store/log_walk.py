@@ -7,7 +7,7 @@ number (u64) and how many it takes (u32), little-endian.
 
 Invariants:
     I1. A log's end is torn if no intact record begins behind the place; otherwise the place is damage.
-    I2. Sequence numbers go on from record to record, within a log and from one to the next.
+    I2. Sequence numbers continue from record to record, within a log and from one to the next.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class LogWalk(NamedTuple):
 
     @property
     def is_torn(self) -> bool:
-        """Whether something stands behind the last whole record."""
+        """Whether something is behind the last whole record."""
         return self.end < self.size
 
 

@@ -4,7 +4,7 @@ What it is: a folder made with mode 0700, or brought to it. What it is not: a mo
 runs; the process that serves a namespace sets its umask.
 
 Invariants:
-    I1. Others see nothing of what stands in the folder: a folder that belongs to another user and is open to more than
+    I1. Others see nothing of what is in the folder: a folder that belongs to another user and is open to more than
         its owner is refused.
     I2. A folder that others share on purpose (sticky, as /tmp is) is never narrowed.
 """

@@ -94,7 +94,7 @@ def open_database(folder: Path, options: Any) -> Any:
             text = str(error)
             if "While lock file" in text or "lock hold by" in text:
                 raise _in_use(folder) from error
-            # A whole record whose bytes are not its own: torn, if nothing intact stands behind it.
+            # A whole record whose bytes are not its own: torn, if nothing intact is behind it.
             removed = _cut_last(newest) if newest is not None and text.startswith("Corruption: ") else b""
             if not removed:
                 _give_back(newest, cut)

@@ -55,7 +55,7 @@ class RocksJournal:
     """A journal in a folder of its own.
 
     Args:
-        folder: made if absent, for this user alone.
+        folder: created if absent, for this user alone.
         share: it takes this fraction of the memory of a store: one of so many.
 
     Raises:
@@ -133,7 +133,7 @@ class RocksJournal:
     def _scan(
         self, database: Any, pairs: Iterator[tuple[bytes, bytes]], options: Any, first: bytes
     ) -> Iterator[tuple[bytes, bytes]]:
-        # This frame keeps the options alive: RocksDB reads the upper bound from them as long as the scan goes on.
+        # This frame keeps the options alive: RocksDB reads the upper bound from them as long as the scan continues.
         reached = first
         try:
             for pair in pairs:

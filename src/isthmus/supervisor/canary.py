@@ -1,11 +1,11 @@
 """The canaries of one route: when the next is sent, and what those that have arrived tell.
 
-What it is: a pure machine that takes what was sent and what arrived, with the time of each, and says how old what stands at the target
+What it is: a pure machine that takes what was sent and what arrived, with the time of each, and says how old what is at the target
 is. What it is not: the sending (`isthmus.supervisor.canary_watch`).
 
 Invariants:
     I1. The age is that of the newest canary that has arrived; what was only sent, or acknowledged, says nothing.
-    I2. One canary is on its way at a time, so that a target that is away is not met by a heap of them; after `GIVEN_UP` intervals
+    I2. One canary is on its way at a time, so that a target that is away is not met by many of them; after `GIVEN_UP` intervals
         another one is sent.
     I3. A canary is late after `LATE_INTERVALS` intervals, and not before `LATE_SECONDS`.
 """

@@ -7,7 +7,7 @@ there. What it is not: the decision when, and what follows (`isthmus.supervisor.
 Invariants:
     I1. A canary is sent only while this run holds the claim of its task and the task is not paused.
     I2. A canary counts as arrived when this run has received it from its subscription at the target, not when the target has acknowledged it.
-    I3. A namespace that cannot be reached holds up the canaries of no route that does not end there.
+    I3. A namespace that cannot be reached delays the canaries of no route that does not end there.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Invariants:
         since only the lowest counts.
     I2. A run believes that it holds a claim only until the lock's duration after the last renewal that was asked for and
         granted, by its own monotonic clock.
-    I3. `attempt` never raises: what is in the way is part of the view.
+    I3. `attempt` never raises: what prevents it is part of the view.
     I4. The leases of a task end before another run can hold its claim, though this process be frozen: they are told
         `remaining_seconds`, and end by themselves when they are told nothing (`isthmus.bridge.fence`).
 """

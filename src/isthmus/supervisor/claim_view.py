@@ -22,7 +22,7 @@ class ClaimState(StrEnum):
 
 
 class ClaimView(NamedTuple):
-    """A claim's state, and in words who holds it or what is in the way."""
+    """A claim's state, and in words who holds it or what prevents it."""
 
     state: ClaimState
     text: str = ""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from isthmus.supervisor.fill import Fill
+from isthmus.supervisor.fitting_table import FittingTable
 
 __all__ = ["fill_lines", "route_table"]
 
@@ -30,49 +30,47 @@ _FURTHER = ("dead_lettered", "discarded", "dropped")
 RECENT_SECONDS = 600
 
 
-def route_table(routes: Sequence[dict[str, Any]], title: str = "") -> Table:
+def route_table(routes: Sequence[dict[str, Any]], title: str = "") -> FittingTable:
     """The routes of a status document."""
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
-    table.add_column("route")
-    table.add_column("state", overflow="fold")
-    further = [name for name in _FURTHER if any(route.get(name) for route in routes)]
-    has_spools = any(route.get("spool") for route in routes)
-    has_canaries = any(route.get("canary_age_seconds") is not None for route in routes)
-    canary = ("canary",) if has_canaries else ()
-    for name in (
-        "moved",
-        *(name.replace("_", "-") for name in further),
-        "per second",
-        "waiting",
-        "oldest",
-        *(("in spool",) if has_spools else ()),
-        *canary,
-        "memory",
-    ):
-        table.add_column(name, justify="right")
+    table = FittingTable(
+        "route",
+        "state",
+        ">moved",
+        *(f">{name.replace('_', '-')}" for name in _FURTHER),
+        ">per second",
+        ">waiting",
+        ">oldest",
+        ">in spool",
+        ">canary",
+        ">memory",
+        title=title,
+    )
     for route in routes:
-        state = Text(route["state"], style=_STYLES.get(route["phase"], ""))
-        if route["last_error"] and route["phase"] in {"failed", "starting", "pending"}:
-            state.append(f"\n{route['last_error']}", style="dim")
-        elif (
-            route["last_error"]
-            and (route["last_error_seconds_ago"] or 0) <= RECENT_SECONDS
-            and route["phase"] not in {"stopped", "paused"}
-        ):
-            state.append(f"\nfailed {_age(route['last_error_seconds_ago'])} ago: {route['last_error']}", style="dim")
         table.add_row(
-            Text(route["name"]),
-            state,
+            route["name"],
+            Text(route["state"], style=_STYLES.get(route["phase"], "")),
             f"{route['moved']:,}",
-            *(f"{route.get(name, 0):,}" for name in further),
+            *(f"{route[name]:,}" if route.get(name) else "" for name in _FURTHER),
             f"{route['rate_per_second']:,.0f}",
             "?" if route["waiting"] is None else f"{route['waiting']:,}",
             _age(route["oldest_age_seconds"]),
-            *([_spool(route.get("spool"))] if has_spools else []),
-            *([_canary(route)] if has_canaries else []),
+            _spool(route.get("spool")),
+            _canary(route),
             f"{route['memory_bytes'] / 1048576:,.0f} MiB" if route["memory_bytes"] else "",
+            notes=_notes(route),
         )
     return table
+
+
+def _notes(route: dict[str, Any]) -> tuple[Text, ...]:
+    """The latest failure, while it is of interest."""
+    if not route["last_error"]:
+        return ()
+    if route["phase"] in {"failed", "starting", "pending"}:
+        return (Text(route["last_error"], style="dim"),)
+    if (route["last_error_seconds_ago"] or 0) <= RECENT_SECONDS and route["phase"] not in {"stopped", "paused"}:
+        return (Text(f"failed {_age(route['last_error_seconds_ago'])} ago: {route['last_error']}", style="dim"),)
+    return ()
 
 
 def _spool(spool: dict[str, Any] | None) -> str:

@@ -1,13 +1,13 @@
 """How full the queues and topics of a federation are, and when they are full.
 
 What it is: a pure trend over samples of an entity's size, and the thread for each namespace that takes them. A topic is full
-when what stands in all its subscriptions reaches its size, a queue when what waits in it and in its dead-letter queue does; publishers are refused then (Microsoft Learn, "Service Bus
+when what is in all its subscriptions reaches its size, a queue when what waits in it and in its dead-letter queue does; publishers are refused then (Microsoft Learn, "Service Bus
 quotas"). What it is not: a limit; nothing is deleted.
 
 Invariants:
     I1. A forecast is made only from samples that are WINDOW_SECONDS old at most and LEAST_SECONDS apart at least, and only
         where the topic grows.
-    I2. A namespace that cannot be asked holds up the samples of no other; its fill is not known.
+    I2. A namespace that cannot be asked delays the samples of no other; its fill is not known.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Fill(NamedTuple):
     Attributes:
         namespace: its alias.
         topic: its name, or the queue's.
-        used_bytes: of all that stands in it.
+        used_bytes: of all that is in it.
         limit_bytes: its size.
         hours_until_full: as it grows now; None where it does not grow, or that is not known yet.
         kind: `topic` or `queue`.

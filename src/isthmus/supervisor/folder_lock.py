@@ -42,7 +42,7 @@ def held_folder(folder: Path) -> Iterator[None]:
     """While it lasts, no other run uses the folder.
 
     Args:
-        folder: the state folder; made if absent.
+        folder: the state folder; created if absent.
 
     Raises:
         FolderInUseError: another run uses it.

@@ -94,7 +94,7 @@ class PauseFile:
         return True
 
     def resume(self, task: str) -> bool:
-        """Lets a task go on; whether it was paused before.
+        """Lets a task continue; whether it was paused before.
 
         Raises:
             PauseFileError: the file cannot be read or written.

@@ -1,7 +1,7 @@
 """What a run looks at before it starts Spark: whether every route can run at all.
 
 What it is: the secrets, the connections and the entities of the routes, tried once, all namespaces at the same time. What
-nobody but the operator can mend is a fault, and the run does not begin; what may pass, e.g. a namespace that cannot be
+nobody but the operator can fix is a fault, and the run does not begin; what may pass, e.g. a namespace that cannot be
 reached, is told, and the routes are retried. What it is not: the check of the file (`isthmus.topology.linter`), or of
 rules and settings of entities (`isthmus plan`).
 
@@ -39,7 +39,7 @@ class Preflight:
     """What was found.
 
     Attributes:
-        faults: what only the operator can mend.
+        faults: what only the operator can fix.
         away: by alias, why a namespace cannot be used now.
     """
 

@@ -6,11 +6,11 @@ way. What it is not: the command line, or the watching of routes (`isthmus.super
 
 Invariants:
     I1. A task that another run moves is refused, with who runs it and since when; nothing has been started by then.
-    I2. A claim whose holder ran on this machine and has ended, or that bears no name, is waited for, not refused at once: its
+    I2. A claim whose holder ran on this machine and has ended, or that carries no name, is waited for, not refused at once: its
         lock expires.
     I3. Claims are given up only after every route has stopped.
     I5. Two runs never share a state folder (`isthmus.supervisor.folder_lock`).
-    I4. A fault that only the operator can mend ends the run before anything is started, with all such faults at once.
+    I4. A fault that only the operator can fix ends the run before anything is started, with all such faults at once.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Settings:
         available_now: routes end when what waited at their start is moved.
         starts_at_once: how many routes may be starting at the same time. A start costs seconds of CPU, and Spark gives up
             on a Python process that takes ten to connect.
-        start_seconds: after so long a route that is still starting no longer holds up the next.
+        start_seconds: after so long a route that is still starting no longer delays the next.
         claim_seconds: with `available_now`, how long a route waits for its claim before it is given up.
         attempts_limit: with `available_now`, how many failures in a row without a message moved end a route for good; more than
             it takes to find a message that kills its worker (`isthmus.bridge.crash_search`).

@@ -142,7 +142,7 @@ class StatusFile:
     """The document of one run.
 
     Args:
-        folder: the state folder; made if absent.
+        folder: the state folder; created if absent.
     """
 
     def __init__(self, folder: Path) -> None:

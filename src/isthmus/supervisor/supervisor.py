@@ -13,7 +13,7 @@ Invariants:
     I3. A route that failed is tried again, later each time up to the limit; once it has moved messages, the delay starts
         from the first step again.
     I4. No more routes than the settings say are starting at a time; `isthmus run` starts them all at once.
-    I5. A paused route takes in nothing more once it has finished what was under way; the leases that carried it go on.
+    I5. A paused route takes in nothing more once it has finished what was under way; the leases that carried it continue.
     I6. Stopping drains every route, all at once, before any query is stopped.
 """
 
@@ -69,7 +69,7 @@ class Supervisor:
         routes: all routes of the run.
         start: starts a route and returns at once.
         claims: says whether a route may run.
-        backlog: what stands before a route, as far as known; never blocks.
+        backlog: what is before a route, as far as known; never blocks.
         settings: how to go about it.
         clock: where time comes from.
         paused: the tasks that the operator has paused, with the time since when; asked in each round.

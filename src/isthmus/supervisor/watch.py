@@ -1,4 +1,4 @@
-"""Looks at what stands before the routes.
+"""Looks at what is before the routes.
 
 What it is: a thread for each namespace that browses the heads of its routes' sources, so that lag and age are known
 whether a route runs, fails or may not start. What it is not: a lock, or a count; AMQP has none, so that sequence numbers
@@ -7,7 +7,7 @@ are subtracted.
 Invariants:
     I1. Looks at an idle source back off up to IDLE_SECONDS (each look at Azure is billed); while something waits they come
         every BUSY_SECONDS.
-    I2. A namespace that cannot be reached holds up the looks at no other.
+    I2. A namespace that cannot be reached delays the looks at no other.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class BacklogWatch:
                 thread.join(15.0)
 
     def backlog(self, route: Route) -> Backlog | None:
-        """What stands before a route, by the last look; None where none has succeeded."""
+        """What is before a route, by the last look; None where none has succeeded."""
         return self._found.get(route.name)
 
     def _watch(self, routes: Sequence[Route]) -> None:

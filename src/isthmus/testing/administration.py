@@ -56,7 +56,7 @@ class FakeAdministration:
     Args:
         endpoint: where it says that it answers.
         identity: what it says it is; empty: nothing.
-        topics: what stands at the start, every field given or the service's default.
+        topics: what is at the start, every field given or the service's default.
         queues: that stand, likewise; a name alone is a queue with the service's defaults.
 
     Attributes:

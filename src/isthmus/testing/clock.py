@@ -1,6 +1,6 @@
 """A clock that a test moves by hand.
 
-What it is: an `isthmus.clock.Clock` whose wall and monotonic time stand still until `advance` is called, so that
+What it is: an `isthmus.clock.Clock` whose wall and monotonic time do not move until `advance` is called, so that
 locks, lifetimes and schedules are tested without sleeping. It is not an event loop's clock.
 """
 

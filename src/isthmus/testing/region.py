@@ -99,7 +99,7 @@ class Region:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """The namespace's process stands still (SIGSTOP), and goes on."""
+        """The namespace's process hangs (SIGSTOP), and continues."""
         self._check()
         process = psutil.Process(self.namespace.pid)
         process.send_signal(signal.SIGSTOP)

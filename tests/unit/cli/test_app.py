@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+import typer.main
 
 import isthmus.cli
 from isthmus.cli import app as frame
+from isthmus.cli.completion import completed_verb
 from isthmus.errors import ConfigError, Fault, InvalidArgumentError, IsthmusError, ServerBusyError
 
 VERB = """
@@ -80,3 +84,83 @@ def test_every_verb_module_registers() -> None:
     app = frame.create_app()
     assert isinstance(app, typer.Typer)
     assert "example" in frame.verbs()
+
+
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in group.commands.items():
+        yield (*path, name), command
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+
+
+def test_every_command_and_every_option_has_a_help_text() -> None:
+    group = typer.main.get_command(frame.create_app())
+    named = dict(commands(group))
+    assert ("entity", "create") in named
+    for path, command in named.items():
+        if path == ("example",):
+            continue
+        assert command.help, path
+        for parameter in command.params:
+            if parameter.name != "help":
+                assert getattr(parameter, "help", ""), (*path, parameter.name)
+
+
+@pytest.mark.parametrize("verb", ["entity", "send", "receive", "peek", "import", "plan"])
+def test_help_ends_with_0_and_fits_80_columns(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run(verb, "--help") == 0
+    output = capsys.readouterr().out
+    assert f"isthmus {verb}" in output
+    assert max(map(len, output.splitlines())) <= 80
+    assert "\x1b[3" not in output
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "verb"),
+    [
+        ("isthmus", "1", None),
+        ("isthmus pe", "1", None),
+        ("isthmus peek or", "2", "peek"),
+        ("isthmus peek --namespace ewr", "3", "peek"),
+        ("isthmus peek", "2", "peek"),  # the cursor is behind a blank
+    ],
+)
+def test_a_completion_imports_the_verb_that_is_complete(
+    words: str, place: str, verb: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_ISTHMUS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", place)
+    assert completed_verb() == verb
+
+
+def test_the_words_that_complete_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "isthmus.yaml").write_text(
+        "isthmus: 1\nnamespaces: {ewr: {connection: env:A}, jfk: {connection: env:B}}\n"
+        "tasks: {flights: {pattern: all-active, topic: flights, members: [ewr, jfk]}}\n"
+    )
+    monkeypatch.setenv("_ISTHMUS_COMPLETE", "complete_bash")
+    for words, expected in (
+        ("isthmus pau", "pause"),
+        ("isthmus run --task fl", "flights"),
+        ("isthmus entity cr", "create"),
+        ("isthmus peek --namespace e", "ewr"),
+        ("isthmus init all", "all-active"),
+    ):
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+        assert run() == 0
+        assert capsys.readouterr().out.split() == [expected], words
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_for_each_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("completion", shell) == 0
+    assert f"_ISTHMUS_COMPLETE=complete_{shell}" in capsys.readouterr().out

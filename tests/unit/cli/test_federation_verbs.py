@@ -181,7 +181,7 @@ def test_run_and_status_tell_what_was_set_aside(
     )
     assert code_of("status", file) == 1
     shown = capsys.readouterr().out
-    assert "no run is alive; that of process 7, started at 10:00, ended, last heard of 90 s ago" in shown
+    assert "no run is alive; the last one, process 7, started at 10:00: ended, last status 90 s ago" in shown
     assert "dead-lettered" in shown
 
 

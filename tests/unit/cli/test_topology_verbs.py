@@ -228,7 +228,7 @@ def shrunk(
 def test_apply_prunes_only_with_consent_and_names_what_waits(shrunk: dict[str, FakeAdministration]) -> None:
     code, output = call("apply", "--prune")
     assert code == 0
-    assert "5 entities that nobody needs" in output
+    assert "5 entities that nothing needs" in output
     assert "1,234" in output
     assert "Nothing was deleted; add --yes" in output
     assert not any(change.action == "delete" for each in shrunk.values() for change in each.changes)
@@ -343,3 +343,28 @@ def test_what_another_file_with_this_task_still_moves_is_not_deleted_under_its_r
     assert [row["path"] for row in answer["orphans"]] == ["flights/Subscriptions/isthmus.flights.lga"]
     assert (code, answer["error"]["code"], answer["removed"]) == (1, "task-claimed", None)
     assert ("flights", "ewr") in asked
+
+
+def test_plan_tells_by_its_exit_code_whether_there_are_changes(
+    folder: Path, namespaces: dict[str, FakeAdministration]
+) -> None:
+    (folder / "isthmus.yaml").write_text(SOUND)
+    code, output = call("plan", "--detailed-exitcode")
+    assert code == 2
+    assert "+ create" in output
+    assert call("plan")[0] == 0
+    assert call("apply")[0] == 0
+    assert call("plan", "--detailed-exitcode")[0] == 0
+    (folder / "isthmus.yaml").write_text(BROKEN)
+    assert call("plan", "--detailed-exitcode")[0] == 1
+    assert call("plan")[0] == 2
+
+
+def test_init_without_a_pattern_lists_them(folder: Path) -> None:
+    code, output = call("init")
+    assert code == 0
+    assert "all-active" in output
+    assert output.splitlines()[-1] == "Write isthmus.yaml with one of them: isthmus init PATTERN"
+    assert not (folder / "isthmus.yaml").exists()
+    code, answer = call_json("init")
+    assert "spillover" in answer["patterns"]

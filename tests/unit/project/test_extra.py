@@ -30,3 +30,8 @@ def test_a_missing_extra_names_the_line_that_installs_it(monkeypatch: pytest.Mon
         require("spark", "isthmus run")
     text = "isthmus run needs pyspark, which is not installed: pip install 'isthmus[spark]'"
     assert str(raised.value) == str(pickle.loads(pickle.dumps(raised.value))) == text
+
+
+def test_the_page_about_installation_names_every_extra() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "install.md").read_text(encoding="utf-8")
+    assert [name for name in PROJECT["optional-dependencies"] if f"| `isthmus[{name}]` |" not in page] == []

@@ -232,7 +232,7 @@ class Backlog:
             at = record.end - base
 
     def _pass_over(self, reader: _Reader) -> bool:
-        """Whether reading can go on behind bytes that are no sound record (I4)."""
+        """Whether reading can continue behind bytes that are no sound record (I4)."""
         size = os.fstat(reader.descriptor).st_size
         rest = os.pread(reader.descriptor, size - reader.offset, reader.offset)
         next_at = find_record(rest, 1)

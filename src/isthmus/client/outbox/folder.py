@@ -80,7 +80,7 @@ class Lock:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StoreError(f"the outbox cannot be locked, {path}: {error.strerror}; free or mend the disk") from error
+            raise StoreError(f"the outbox cannot be locked, {path}: {error.strerror}; free or repair the disk") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
@@ -113,7 +113,7 @@ class Folder:
     """The folder of one outbox.
 
     Args:
-        path: made if it is not there.
+        path: created if it is not there.
 
     Raises:
         StoreError: it cannot be made or used.

@@ -46,7 +46,7 @@ _SAFE_LIMIT_BYTES = 252 << 10  # every tier takes it
 def sqlite(
     connection: sqlite3.Connection, entity: str, *, table: str = TABLE, max_message_bytes: int = _SAFE_LIMIT_BYTES
 ) -> SqliteOutbox:
-    """The outbox of an entity in the database of a connection; its table is made if it is missing.
+    """The outbox of an entity in the database of a connection; its table is created if it is missing.
 
     Args:
         connection: the application's own. No transaction may be open.

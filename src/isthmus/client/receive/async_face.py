@@ -27,7 +27,7 @@ __all__ = ["AsyncTwoRegionReceiver"]
 
 
 class AsyncTwoRegionReceiver:
-    """What the receivers for asyncio share: they wait for an engine without holding up the event loop."""
+    """What the receivers for asyncio share: they wait for an engine without delaying the event loop."""
 
     _receiver: Any
 

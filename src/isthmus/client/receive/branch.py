@@ -1,8 +1,8 @@
 """One namespace of a receiver: a thread that owns the SDK's receiver there, and does with it what it is told.
 
 What it is: the only caller of one azure-servicebus receiver: opens it, receives, settles, renews, and opens it again after a failure,
-with the waits of a circuit. What it is not: decisions; they are `merge`'s. A call that does not come back, since a namespace stands still,
-holds up this thread and nobody else.
+with the waits of a circuit. What it is not: decisions; they are `merge`'s. A call that does not come back, since a namespace hangs,
+delays this thread and nobody else.
 
 Invariants:
     B1. Every call to the SDK's receiver is made by this thread.
@@ -105,7 +105,7 @@ class BranchState:
         is_open: whether its receiver is open.
         received: deliveries so far.
         failures: how often its receiver was lost, or could not be opened.
-        settle_failures: settlements that failed; their messages come again, and are suppressed.
+        settle_failures: settlements that failed; their messages are delivered again, and are suppressed.
         last_error: what the last failure was; empty where there was none. Never holds a key.
     """
 
@@ -200,7 +200,7 @@ class Branch:
         self._add(lambda receiver: self._settle(receiver, message, action))
 
     def renew(self, message: ServiceBusReceivedMessage) -> None:
-        """Renew its lock, soon; a failure is ignored: the message comes again."""
+        """Renew its lock, soon; a failure is ignored: the message is delivered again."""
         self._add(lambda receiver: self._renew(receiver, message))
 
     def call(self, what: Callable[[ServiceBusReceiver], Any]) -> Future[Any]:
@@ -322,7 +322,7 @@ class Branch:
     def _finish(self) -> None:
         receiver = self._receiver
         if receiver is not None:
-            with contextlib.suppress(Exception):  # what is not settled comes again, and is known
+            with contextlib.suppress(Exception):  # what is not settled is delivered again, and is known
                 self._do_commands(receiver)
         self._drop_commands(ConnectionError("the receiver is closed"))
         self._close()

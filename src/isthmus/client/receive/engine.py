@@ -185,7 +185,7 @@ class Engine:
             branch.stop(0.0)
 
     def close(self) -> None:
-        """End; what the application has not settled comes again. Blocks for some seconds at most."""
+        """End; what the application has not settled is delivered again. Blocks for some seconds at most."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -281,7 +281,7 @@ class Engine:
             options: of that method.
 
         Raises:
-            TimeoutError: its namespace did not answer; the message comes again.
+            TimeoutError: its namespace did not answer; the message is delivered again.
             ServiceBusError: its namespace refused.
             SeenStoreError: the list does not answer; the call may not be repeated, and a copy may be handled again.
         """

@@ -33,7 +33,7 @@ class ReceiverStatistics:
         failed: messages that the application abandoned.
         skipped: deliveries that were settled without being handed over: older than the watermark (`FailoverReceiver`).
         handled_twice: messages that another receiver had handled too when this one completed them: the handler took longer than
-            `max_lock_renewal`, or this process stood still for longer than the list's lease.
+            `max_lock_renewal`, or this process hung for longer than the list's lease.
         out_of_order: messages of a session that one namespace delivered and the leading one did not, in `order_wait`.
         waiting: messages that are ready for the application.
         held_by_others: deliveries whose message another receiver has at the moment.
@@ -124,7 +124,7 @@ class TwoRegionReceiver:
         self.close()
 
     def close(self) -> None:
-        """End: messages that are not settled come again. Blocks for some seconds at most, also if a namespace stands still."""
+        """End: messages that are not settled are delivered again. Blocks for some seconds at most, also if a namespace hangs."""
         self._engine.close()
 
     def __iter__(self) -> Iterator[ServiceBusReceivedMessage]:
@@ -199,9 +199,9 @@ class TwoRegionReceiver:
         """Move the message to the dead-letter queue of its namespace, or where that is away of the other if that has delivered it too.
 
         Raises:
-            ConnectionError: neither is connected; the message comes again.
-            TimeoutError: no answer came; the message comes again.
-            ServiceBusError: the namespace refused; the message comes again.
+            ConnectionError: neither is connected; the message is delivered again.
+            TimeoutError: no answer came; the message is delivered again.
+            ServiceBusError: the namespace refused; the message is delivered again.
         """
         self._engine.settle(message, "dead_letter_message", reason=reason, error_description=error_description)
 
@@ -211,9 +211,9 @@ class TwoRegionReceiver:
         From then on only that namespace has it (`namespace_of`); get it by its sequence number with `receive_deferred_messages`.
 
         Raises:
-            ConnectionError: no namespace that delivered it is connected; the message comes again.
-            TimeoutError: no answer came; the message comes again.
-            ServiceBusError: the namespace refused; the message comes again.
+            ConnectionError: no namespace that delivered it is connected; the message is delivered again.
+            TimeoutError: no answer came; the message is delivered again.
+            ServiceBusError: the namespace refused; the message is delivered again.
         """
         self._engine.settle(message, "defer_message")
 

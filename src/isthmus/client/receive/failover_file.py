@@ -30,7 +30,7 @@ class FailoverStateError(IsthmusError):
 
     def text(self) -> str:
         a = self.attributes
-        return f"{a.get('path')}: {a.get('reason')}; mend the file, or remove it to begin at the primary"
+        return f"{a.get('path')}: {a.get('reason')}; repair the file, or remove it to begin at the primary"
 
 
 class FailoverFile:

@@ -9,7 +9,7 @@ Invariants:
     M2. A delivery is completed only once its message is handled, as the list says durably.
     M3. A message whose handler failed, or whose namespace went away before, is handed over again: its copy if there is one.
     M4. Everything that is received is handed over, settled, given back, or waits for something that ends by itself.
-    M5. A namespace that is away, or stands still, holds up no message of the other for longer than `order_wait_seconds`.
+    M5. A namespace that is away, or hangs, delays no message of the other for longer than `order_wait_seconds`.
     M6. With `keeps_order` messages are handed over in the order of the leading namespace, as long as both hold them in one order; none
         overtakes one about which the list has yet to be asked again.
 """
@@ -46,7 +46,7 @@ class Delivery:
         side: the namespace.
         keys: of its message.
         renew_seconds: how often its lock is to be renewed; infinite where it has none of its own (sessions).
-        sequence: its number in the entity there: what comes again has the same; a copy that stands there as well has another.
+        sequence: its number in the entity there: what is delivered again has the same; a copy that is there as well has another.
     """
 
     number: int
@@ -62,7 +62,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Settle a delivery at its namespace. That it fails needs no answer: it comes again, and is known."""
+    """Settle a delivery at its namespace. That it fails needs no answer: it is delivered again, and is known."""
 
     number: int
     side: str
@@ -227,7 +227,7 @@ class Merge:
         self._open.add(side)
 
     def lost(self, side: str, now: float) -> list[Effect]:
-        """The connection to a namespace is gone, and with it the locks of its deliveries; they come again."""
+        """The connection to a namespace is gone, and with it the locks of its deliveries; they are delivered again."""
         self._open.discard(side)
         for held in [each for each in self._held.values() if each.delivery.side == side]:
             held.is_lost = True
@@ -279,7 +279,7 @@ class Merge:
         return [Release(ask.keys)] if is_unused else []
 
     def doubted(self, now: float) -> None:
-        """The claims may have run out, since this process stood still: nothing is handed over before the list is asked again."""
+        """The claims may have run out, since this process hung: nothing is handed over before the list is asked again."""
         for entry in [*self._ready, *self._waiting]:
             for held in (entry.current, *entry.copies):
                 held.entry = None
@@ -447,7 +447,7 @@ class Merge:
         first = entry.current.delivery
         if not is_late and self._leader not in (None, first.side):
             return False
-        # A delivery that is asked about again stands before it: another receiver, perhaps a dead one, has that message.
+        # A delivery that is asked about again is before it: another receiver, perhaps a dead one, has that message.
         return not any(
             each.entry is None and each.delivery.side == first.side and each.delivery.number < first.number
             for each in self._held.values()

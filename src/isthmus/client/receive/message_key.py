@@ -79,7 +79,7 @@ def keys_of(message: Arrived, namespace: str, entity: str, scope: str = "") -> K
 
 
 def is_proven_copy(message: Arrived) -> bool:
-    """Whether a route made the message: it bears provenance that fits it."""
+    """Whether a route made the message: it carries provenance that fits it."""
     return message.is_data and (
         Provenance.read(message.properties, message.message_id.encode(), message.body) is not None
     )

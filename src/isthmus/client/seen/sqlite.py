@@ -197,7 +197,7 @@ class SqliteSeen:
         since = now_ms - self.bounds.window_ms
         for key in keys:
             cursor.execute("DELETE FROM claim WHERE key = ?", (key,))
-            # One beyond the window that no sweep has removed yet counts as absent: it stands at the front, near what goes next.
+            # One beyond the window that no sweep has removed yet counts as absent: it is at the front, near what goes next.
             cursor.execute("DELETE FROM handled WHERE key = ? AND at_ms < ?", (key, since))
             cursor.execute("INSERT OR IGNORE INTO handled (key, at_ms) VALUES (?, ?)", (key, now_ms))
 

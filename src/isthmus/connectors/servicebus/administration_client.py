@@ -5,6 +5,8 @@ What it is not: what is asked of it (`administration`, `pair_member`).
 
 Invariants:
     I1. No error holds a key or a token.
+    I2. A namespace whose connection string says `UseDevelopmentEmulator=true` is asked over HTTP on this machine, and elsewhere only
+        where the operator has allowed it (`plain_host`). Where an authority to trust is named, it is always asked over HTTPS.
 """
 
 from __future__ import annotations
@@ -30,9 +32,18 @@ from isthmus.connectors.identity import shared_credential
 from isthmus.connectors.secret import resolve
 from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.default_rule import DefaultRuleTransport
+from isthmus.connectors.servicebus.plain_host import may_be_plain
 from isthmus.topology import NamespaceRef
 
-__all__ = ["CA_FILE_VARIABLE", "OpenClient", "administration_errors", "ca_file", "open_administration_client"]
+__all__ = [
+    "CA_FILE_VARIABLE",
+    "OpenClient",
+    "administration_errors",
+    "ca_file",
+    "client_of_host",
+    "client_of_string",
+    "open_administration_client",
+]
 
 CA_FILE_VARIABLE = "ISTHMUS_CA_FILE"
 
@@ -81,18 +92,72 @@ def open_administration_client(
         SecretError, ConnectionStringError: the connection leads nowhere.
         AdministrationError: the authority's file is not there.
     """
-    transport = DefaultRuleTransport(
-        connection_verify=ca_file(namespace) or True,
+    wait: dict[str, Any] = {"read_timeout_seconds": read_timeout_seconds, "retries": retries}
+    authority = ca_file(namespace)
+    if namespace.connection is None:
+        return client_of_host(namespace.host, namespace.identity, authority, **wait)
+    return client_of_string(ConnectionString.parse(resolve(namespace.connection)), authority, **wait)
+
+
+def client_of_host(
+    host: str,
+    identity: str,
+    authority: str = "",
+    *,
+    read_timeout_seconds: float = _READ_TIMEOUT_SECONDS,
+    retries: int = _RETRIES,
+) -> OpenClient:
+    """A client by host name and Microsoft Entra identity.
+
+    Args:
+        host: of the namespace.
+        identity: which identity, as `IdentityReference` writes it.
+        authority: PEM file of the authority to trust; empty for the system's own.
+        read_timeout_seconds: how long one answer may take.
+        retries: how often a request that got no answer is sent again.
+    """
+    transport = _transport(authority, read_timeout_seconds)
+    options = _options(transport, retries)
+    return OpenClient(
+        ServiceBusAdministrationClient(host, shared_credential(identity), **options),
+        transport,
+        host,
+    )
+
+
+def client_of_string(
+    parts: ConnectionString,
+    authority: str = "",
+    *,
+    read_timeout_seconds: float = _READ_TIMEOUT_SECONDS,
+    retries: int = _RETRIES,
+) -> OpenClient:
+    """A client by connection string.
+
+    Args:
+        parts: the connection string.
+        authority: PEM file of the authority to trust; empty for the system's own, and for HTTP where the string means no TLS.
+        read_timeout_seconds: how long one answer may take.
+        retries: how often a request that got no answer is sent again.
+    """
+    plain = parts.development_emulator and not authority and may_be_plain(parts.host)
+    transport = _transport(authority, read_timeout_seconds, plain=plain)
+    options = _options(transport, retries)
+    client = ServiceBusAdministrationClient.from_connection_string(parts.text.reveal(), **options)
+    return OpenClient(client, transport, parts.authority)
+
+
+def _transport(authority: str, read_timeout_seconds: float, *, plain: bool = False) -> DefaultRuleTransport:
+    return DefaultRuleTransport(
+        plain=plain,
+        connection_verify=authority or True,
         connection_timeout=_CONNECT_TIMEOUT_SECONDS,
         read_timeout=read_timeout_seconds,
     )
-    options: dict[str, Any] = {"transport": transport, "retry_total": retries, "retry_backoff_factor": 0.3}
-    if namespace.connection is None:
-        client = ServiceBusAdministrationClient(namespace.host, shared_credential(namespace.identity), **options)
-        return OpenClient(client, transport, namespace.host)
-    parts = ConnectionString.parse(resolve(namespace.connection))
-    client = ServiceBusAdministrationClient.from_connection_string(parts.text.reveal(), **options)
-    return OpenClient(client, transport, parts.authority)
+
+
+def _options(transport: DefaultRuleTransport, retries: int) -> dict[str, Any]:
+    return {"transport": transport, "retry_total": retries, "retry_backoff_factor": 0.3}
 
 
 @contextmanager

@@ -1,11 +1,13 @@
-"""The rule that a subscription is created with.
+"""The HTTP transport of azure-servicebus's administration client, with what that client lacks.
 
-What it is: an HTTP transport for azure-servicebus's administration client that puts a `DefaultRuleDescription` into the
-request that creates a subscription (docs/explanation/protocol.md, Administration); the clients for .NET and Java have a parameter for it, the one
-for Python has none. What it is not: anything for other requests, which it passes on unchanged.
+What it is: a transport that puts a `DefaultRuleDescription` into the request that creates a subscription
+(docs/explanation/protocol.md, Administration), for which the clients for .NET and Java have a parameter and the one for Python
+has none; and that sends requests without TLS to a development namespace on this machine, where the client always asks for HTTPS.
+What it is not: anything for other requests, which it passes on unchanged.
 
 Invariants:
     I1. Only the body of a request that creates a subscription changes, and only while `default_rule` holds.
+    I2. A request goes without TLS only with `plain`.
 """
 
 from __future__ import annotations
@@ -37,9 +39,18 @@ _COMPATIBILITY_LEVEL = "20"
 
 
 class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-core types it lazily, as Any
-    """A transport that can add the rule; for use by one thread at a time."""
+    """A transport that can add the rule; for use by one thread at a time.
+
+    Args:
+        plain: send over HTTP what the client addresses to HTTPS, and past any proxy: the namespace is on this machine.
+        options: of `RequestsTransport`.
+    """
 
     _rule: RuleState | None = None
+
+    def __init__(self, *, plain: bool = False, **options: Any) -> None:
+        super().__init__(use_env_settings=not plain, **options)
+        self.is_plain = plain
 
     @contextmanager
     def default_rule(self, rule: RuleState | None) -> Iterator[None]:
@@ -55,6 +66,8 @@ class DefaultRuleTransport(RequestsTransport):  # type: ignore[misc]  # azure-co
             body = with_default_rule(request.body, self._rule)
             request.set_bytes_body(body)
             request.headers["Content-Length"] = str(len(body))
+        if self.is_plain and request.url.startswith("https:"):
+            request.url = "http:" + request.url.removeprefix("https:")
         return super().send(request, **options)
 
 

@@ -16,7 +16,7 @@ import os
 
 from isthmus.errors import IsthmusError
 
-__all__ = ["ALLOWED_VARIABLE", "PlainConnectionError", "check_plain", "is_loopback"]
+__all__ = ["ALLOWED_VARIABLE", "PlainConnectionError", "check_plain", "is_loopback", "may_be_plain"]
 
 ALLOWED_VARIABLE = "ISTHMUS_ALLOW_PLAIN_HOSTS"
 
@@ -44,9 +44,14 @@ def check_plain(host: str) -> None:
     Raises:
         PlainConnectionError: it may not.
     """
-    allowed = {name.strip().strip("[]").lower() for name in os.environ.get(ALLOWED_VARIABLE, "").split(",")}
-    if not is_loopback(host) and host.lower() not in allowed:
+    if not may_be_plain(host):
         raise PlainConnectionError(host)
+
+
+def may_be_plain(host: str) -> bool:
+    """Whether a connection to a host may go without TLS: to this machine, or to a host that the operator has named."""
+    allowed = {name.strip().strip("[]").lower() for name in os.environ.get(ALLOWED_VARIABLE, "").split(",")}
+    return is_loopback(host) or host.lower() in allowed
 
 
 def is_loopback(host: str) -> bool:

@@ -7,7 +7,7 @@ does to writers, readers and the way back is read in one piece.
 Invariants:
     I1. `sync` returns when two folders have the body on disk.
     I2. A read gives what was written, or raises: what does not have its checksum is read from another folder.
-    I3. A folder that missed a body or the end of one is told stale in the others, on disk, before the operation goes on:
+    I3. A folder that missed a body or the end of one is told stale in the others, on disk, before the operation continues:
         after a restart nothing is read from it before it is brought up to date.
     I4. A folder that missed a part of a body does not count as one that has it.
     I5. What a folder holds is removed only where the others could be asked whether they have it.
@@ -43,7 +43,7 @@ class ZonedBlobs:
     """The bodies of one namespace.
 
     Args:
-        folders: three, made if absent.
+        folders: three, created if absent.
 
     Raises:
         StoreError: fewer than two folders can be used.

@@ -10,9 +10,9 @@ Invariants:
     I3. A copy that fails is out of service before the call that met the failure returns; the call itself succeeds as long
         as two copies are left.
     I4. A sequence is used once in an epoch, also where its write failed.
-    I5. A scan that its copy can no longer serve goes on at another one, behind the last key that it gave. What was written
+    I5. A scan that its copy can no longer serve continues at another one, behind the last key that it gave. What was written
         since it began may be seen from there on, which `Journal` I3 otherwise excludes.
-    I6. With fewer than two serving copies reads go on, and writes are refused.
+    I6. With fewer than two serving copies reads continue, and writes are refused.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LAG_BYTES = 64 << 20
 # Of touched keys: so much is kept for copies that come back.
 _LOG_BYTES = 16 << 20
 _LOG_STEP_BYTES = 1 << 20
-# A copy that is being brought back holds the log; beyond this its repair begins anew.
+# A copy that is being brought back holds the log; beyond this its repair begins again.
 _LOG_LIMIT_BYTES = 512 << 20
 _CLOSE_SECONDS = 10.0
 # A copy that fails so soon after it came back waits before it is tried again.
@@ -64,7 +64,7 @@ class ZonedJournal:
     """A journal in three folders.
 
     Args:
-        folders: three, each for this journal alone; made if absent.
+        folders: three, each for this journal alone; created if absent.
         share: as for `RocksJournal`.
         may_found: whether a new, empty journal is made where no folder holds anything.
         lag_seconds: for how long a copy's disk may be at work on one sync before the copy is taken out of service.
@@ -475,10 +475,10 @@ class ZonedJournal:
                 self._repair.wake()
 
     def _revive(self) -> None:
-        """All copies have failed: begin anew with what they hold, as at a start; what cannot be opened is left for reads.
+        """All copies have failed: begin again with what they hold, as at a start; what cannot be opened is left for reads.
 
         Raises:
-            StoreError: not even reads go on.
+            StoreError: not even reads continue.
         """
         # A copy that is being changed belongs to its repair, and has nothing to rely on.
         usable = [member.state is ZoneState.DOWN for member in self.members]

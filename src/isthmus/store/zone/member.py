@@ -6,7 +6,7 @@ What it is: changes taken in order, written, and synced at request. What it is n
 Invariants:
     I1. Changes are written in the order in which they were fed, each once.
     I2. `synced` names a batch only after it and all before it are on this disk.
-    I3. A disk that does not answer holds up nobody but this copy's own thread.
+    I3. A disk that does not answer delays nobody but this copy's own thread.
 """
 
 from __future__ import annotations

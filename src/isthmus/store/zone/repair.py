@@ -1,7 +1,7 @@
 """The way back of a copy that is out of service, and the looks at those that are in it.
 
 What it is: one thread for each journal that looks at files and disks of serving copies, and brings the others up to date
-while the namespace goes on. What it is not: what is copied (`resilver`), nor who counts (`journal`).
+while the namespace continues. What it is not: what is copied (`resilver`), nor who counts (`journal`).
 
 Invariants:
     I1. A copy that is being changed says so in its note, on disk, before the first change; it serves again only after all

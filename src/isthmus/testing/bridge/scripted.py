@@ -9,7 +9,7 @@ system says is passed on as it is.
     | before delivery | the connection is lost when credit was given, before what came is read |
     | after delivery | what was read is told, and the connection is lost |
     | before settlement, before store | the connection is lost, then the request is made |
-    | after settlement, after store | the request is made, its answer is held up, then the connection is lost |
+    | after settlement, after store | the request is made, its answer is delayed, then the connection is lost |
     | after outcome | the answer is told, and the connection is lost |
 
 Invariants:
@@ -34,7 +34,7 @@ from isthmus.testing.proxy import Proxy, Weather
 
 __all__ = ["Gate", "Gates", "ScriptedConnector", "ScriptedSide"]
 
-# How long an answer is held up, so that the system has done what it was asked for.
+# How long an answer is delayed, so that the system has done what it was asked for.
 HELD_SECONDS = 0.2
 _STALLED = Weather(is_stalled=True)
 

@@ -1,7 +1,7 @@
 """Two real systems as a pair of the conformance suite, through proxies.
 
 What it is: `Pair` over two `SystemEnd`s: what it takes to make an entity of a system, to publish, to see what stands, and to take the
-server away. Routes go through gates (`scripted`), so that connections are cut, held up and refused without the system's help. What it is
+server away. Routes go through gates (`scripted`), so that connections are cut, delayed and refused without the system's help. What it is
 not: a system.
 
 Invariants:

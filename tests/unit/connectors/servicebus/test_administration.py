@@ -19,7 +19,10 @@ from azure.servicebus.management import CorrelationRuleFilter, EntityStatus, Sql
 
 from isthmus.connectors.administration import AdministrationError
 from isthmus.connectors.servicebus.administration import CA_FILE_VARIABLE, ServiceBusAdministration, ca_file
+from isthmus.connectors.servicebus.administration_client import client_of_string
+from isthmus.connectors.servicebus.connection_string import ConnectionString
 from isthmus.connectors.servicebus.default_rule import DefaultRuleTransport
+from isthmus.connectors.servicebus.plain_host import ALLOWED_VARIABLE
 from isthmus.topology import Change, NamespaceRef, QueueState, RuleState, SubscriptionState, TopicState
 from isthmus.topology.duration import INFINITE_MS
 from isthmus.topology.reference import SecretReference
@@ -209,3 +212,31 @@ def test_the_authoritys_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv(CA_FILE_VARIABLE, "/nowhere")
     with pytest.raises(AdministrationError, match=f"no such file; write {CA_FILE_VARIABLE}"):
         ca_file(NamespaceRef("ewr"))
+
+
+STRING = "Endpoint=sb://{host}:5710;SharedAccessKeyName=k;SharedAccessKey=bm90LWEta2V5LWJ1dC1sb25n{flag}"
+
+
+@pytest.mark.parametrize(
+    ("flag", "authority", "plain"),
+    [(";UseDevelopmentEmulator=true", "", True), (";UseDevelopmentEmulator=true", "ca.pem", False), ("", "", False)],
+)
+def test_a_development_namespace_is_asked_over_http_unless_an_authority_is_named(
+    flag: str, authority: str, plain: bool
+) -> None:
+    opened = client_of_string(ConnectionString.parse(STRING.format(host="127.0.0.1", flag=flag)), authority)
+    opened.client.close()
+    assert opened.transport.is_plain == plain
+
+
+def test_i2_another_machine_is_asked_over_https_unless_the_operator_allows_http(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed = ConnectionString.parse(STRING.format(host="ewr.example", flag=";UseDevelopmentEmulator=true"))
+    found = []
+    for allowed in ("", "jfk.example, EWR.example"):
+        monkeypatch.setenv(ALLOWED_VARIABLE, allowed)
+        opened = client_of_string(parsed)
+        opened.client.close()
+        found.append(opened.transport.is_plain)
+    assert found == [False, True]

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from isthmus.connectors.servicebus.default_rule import with_default_rule
+import pytest
+from azure.core.pipeline.transport import HttpRequest, RequestsTransport
+
+from isthmus.connectors.servicebus.default_rule import DefaultRuleTransport, with_default_rule
 from isthmus.topology import RuleState
 
 SB = "{http://schemas.microsoft.com/netservices/2010/10/servicebus/connect}"
@@ -42,3 +45,15 @@ def test_a_rule_without_action_has_an_empty_one() -> None:
 def test_i1_other_entities_are_unchanged() -> None:
     text = entry("TopicDescription")
     assert with_default_rule(text, RuleState("r", "1=1")) == text.encode()
+
+
+@pytest.mark.parametrize(("plain", "url"), [(True, "http://127.0.0.1:5710/q"), (False, "https://127.0.0.1:5710/q")])
+def test_i2_a_request_goes_without_tls_only_where_that_is_asked_for(
+    plain: bool, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(RequestsTransport, "send", lambda self, request, **options: sent.append(request.url))
+    transport = DefaultRuleTransport(plain=plain)
+    for _ in range(2):  # a retry sends the same request again
+        transport.send(HttpRequest("GET", "https://127.0.0.1:5710/q"))
+    assert sent == [url, url]

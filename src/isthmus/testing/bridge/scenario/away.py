@@ -56,7 +56,7 @@ def _away_for_a_while(bench: Bench, side: str) -> None:
 
 @scenario()
 def the_source_is_away_for_a_while(bench: Bench) -> None:
-    """The route goes on where it was; the other one does not notice."""
+    """The route continues where it was; the other one does not notice."""
     _away_for_a_while(bench, "source")
 
 
@@ -84,7 +84,7 @@ def both_ends_are_away_for_a_while(bench: Bench) -> None:
 
 @scenario()
 def a_target_that_says_nothing_holds_back_the_source(bench: Bench) -> None:
-    """No more than the window is delivered; when the target goes on, all is there in order, once."""
+    """No more than the window is delivered; when the target continues, all is there in order, once."""
     route = bench.route(window=20)
     bench.publish(route, 100)
     with bench.join(route):

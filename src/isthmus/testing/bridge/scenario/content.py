@@ -103,7 +103,7 @@ def duplicates_at_the_source_are_suppressed_by_key(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def a_message_is_delivered_twice_to_the_same_reader(bench: Bench) -> None:
-    """The same position comes again while it is outstanding: it is not sent twice."""
+    """The same position is delivered again while it is outstanding: it is not sent twice."""
     route = bench.route()
     bench.source(route).faults.duplicate_deliveries = 10
     bench.publish(route, 50)

@@ -97,7 +97,7 @@ def nothing_moves_without_the_claim(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def the_fence_closes_while_messages_are_under_way(bench: Bench) -> None:
-    """The claim runs out: nothing more is sent, what is not settled is given back; it goes on when the claim is back."""
+    """The claim runs out: nothing more is sent, what is not settled is given back; it continues when the claim is back."""
     route = bench.route(claim="c")
     bench.mend(bench.target(route).faults, hangs=True)
     bench.publish(route, 30)

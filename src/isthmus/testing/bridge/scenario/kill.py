@@ -40,13 +40,13 @@ def _killed(bench: Bench, side: str, step: Step, *, detects: bool = False) -> No
 
 @scenario(STEPS)
 def sink_killed_before_a_store(bench: Bench) -> None:
-    """What it had comes again."""
+    """What it had is delivered again."""
     _killed(bench, "sink", Step.BEFORE_STORE)
 
 
 @scenario(STEPS)
 def sink_killed_after_a_store(bench: Bench) -> None:
-    """What it had comes again; detection suppresses what was stored."""
+    """What it had is delivered again; detection suppresses what was stored."""
     _killed(bench, "sink", Step.AFTER_STORE, detects=True)
 
 
@@ -58,7 +58,7 @@ def reader_killed_before_a_delivery(bench: Bench) -> None:
 
 @scenario(STEPS)
 def reader_killed_after_a_delivery(bench: Bench) -> None:
-    """What was delivered comes again when its locks have ended."""
+    """What was delivered is delivered again when its locks have ended."""
     _killed(bench, "reader", Step.AFTER_DELIVERY, detects=True)
 
 
@@ -70,7 +70,7 @@ def reader_killed_before_a_settlement(bench: Bench) -> None:
 
 @scenario(STEPS)
 def reader_killed_after_a_settlement(bench: Bench) -> None:
-    """What was settled does not come again."""
+    """What was settled is not delivered again."""
     _killed(bench, "reader", Step.AFTER_SETTLE, detects=True)
 
 

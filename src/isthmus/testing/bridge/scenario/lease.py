@@ -1,4 +1,4 @@
-"""Scenarios: how a lease ends, and how the next one goes on."""
+"""Scenarios: how a lease ends, and how the next one continues."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def stop_gives_back_what_a_hanging_target_has(bench: Bench) -> None:
 
 @scenario(SCRIPT)
 def stop_while_the_target_is_busy(bench: Bench) -> None:
-    """A paused route does not hold up the end."""
+    """A paused route does not delay the end."""
     route, other = bench.route("r", target_seconds=20.0), bench.route("other")
     bench.target(route).faults.verdict = bench.refuses(route, *range(100), refusal=bench.BUSY)
     bench.publish(route, 30)
@@ -85,7 +85,7 @@ def only_what_is_present_is_moved(bench: Bench) -> None:
 
 @scenario()
 def only_present_of_an_empty_source_ends(bench: Bench) -> None:
-    """Nothing stands there: the lease ends when the source has said so."""
+    """Nothing is there: the lease ends when the source has said so."""
     route = bench.route(only_present=True)
     with bench.join(route, restarts=False) as join:
         join.wait_ended(bench.end_seconds)
@@ -106,7 +106,7 @@ def locks_are_renewed_while_the_target_is_slow(bench: Bench) -> None:
 
 @scenario(SCRIPT, Ability.DEDUPLICATES)
 def locks_that_end_all_the_same(bench: Bench) -> None:
-    """The source refuses renewal: messages come again while the sink has them; detection suppresses the second copy."""
+    """The source refuses renewal: messages are delivered again while the sink has them; detection suppresses the second copy."""
     route = bench.route(source_lock_seconds=0.15, target_detects_duplicates=True)
     bench.source(route).faults.refuses_renewal = True
     bench.target(route).faults.latency_seconds = 0.3

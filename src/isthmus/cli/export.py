@@ -1,0 +1,67 @@
+"""`isthmus export`: messages of an entity, written to a file; also `isthmus namespace export`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isthmus.cli._progress import progress
+from isthmus.cli._where import (
+    DEAD_LETTER,
+    DEFAULT_FILE,
+    FILTER,
+    JSON,
+    MAX,
+    Alias,
+    CaFile,
+    Connection,
+    Data,
+    Entity,
+    Federation,
+    entity_path,
+    target_of,
+)
+
+__all__ = ["register", "run"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("export")(run)
+
+
+def run(
+    entity: Entity,
+    file: Annotated[Path, typer.Argument(help="File to write; must not be there.")],
+    connection: Connection = "",
+    alias: Alias = "",
+    federation: Federation = DEFAULT_FILE,
+    data: Data = None,
+    ca_file: CaFile = "",
+    dead_letter: Annotated[bool, DEAD_LETTER] = False,
+    condition: Annotated[str, FILTER] = "",
+    limit: Annotated[int, MAX] = 0,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove them, once the file is on disk.")] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Write messages to a file, every byte of them, in sequence order: active, deferred and scheduled ones."""
+    from isthmus.operations.carry import export
+    from isthmus.operations.message import make_choice
+
+    chosen = make_choice(condition)
+    target, path = target_of(connection, alias, federation, data, ca_file), entity_path(entity, dead_letter=dead_letter)
+    with target.open(path) as client, progress("writing", quiet=as_json) as note:
+        count, removal = export(
+            client, path, file, chosen,
+            namespace=target.name, limit=limit, remove_after=remove, progress=note,
+        )  # fmt: skip
+    left = removal.left if removal is not None else 0
+    if as_json:
+        done = removal._asdict() if removal is not None else {"removed": 0, "left": 0}
+        print(json.dumps({"entity": path, "file": str(file), "written": count, **done}))
+    else:
+        print(f"{path}: wrote {count} messages to {file}" + (f", removed {removal.removed}" if removal else ""))
+    raise typer.Exit(1 if left else 0)

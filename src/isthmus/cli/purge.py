@@ -1,0 +1,74 @@
+"""`isthmus purge`: remove messages of an entity; also `isthmus namespace purge`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from isthmus.cli._progress import progress
+from isthmus.cli._where import (
+    DEAD_LETTER,
+    DEFAULT_FILE,
+    FILTER,
+    JSON,
+    MAX,
+    YES,
+    Alias,
+    CaFile,
+    Connection,
+    Data,
+    Entity,
+    Federation,
+    entity_path,
+    target_of,
+)
+
+__all__ = ["register", "run"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("purge")(run)
+
+
+def run(
+    entity: Entity,
+    connection: Connection = "",
+    alias: Alias = "",
+    federation: Federation = DEFAULT_FILE,
+    data: Data = None,
+    ca_file: CaFile = "",
+    dead_letter: Annotated[bool, DEAD_LETTER] = False,
+    condition: Annotated[str, FILTER] = "",
+    limit: Annotated[int, MAX] = 0,
+    yes: Annotated[bool, YES] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Remove messages: active, deferred and scheduled ones that are there now.
+
+    Exit code 1 if some could not be removed, since a receiver has them locked.
+    """
+    from isthmus.operations.look import take_census
+    from isthmus.operations.message import make_choice
+    from isthmus.operations.purge import Removal, remove
+
+    chosen = make_choice(condition)
+    target, path = target_of(connection, alias, federation, data, ca_file), entity_path(entity, dead_letter=dead_letter)
+    with target.open(path) as client:
+        with progress("looking", quiet=as_json) as note:
+            meant = take_census(client, path, chosen, limit=limit, progress=note)
+        counts, total = meant.counts(), meant.total
+        done = Removal(0, 0)
+        if yes and total:
+            with progress("removing", total, quiet=as_json) as note:
+                done = remove(client, path, meant, progress=note)
+    if as_json:
+        print(json.dumps({"entity": path, "dry_run": not yes, "meant": counts, **done._asdict()}))
+    elif yes:
+        print(f"{path}: removed {done.removed} messages" + (f", {done.left} are locked or gone" if done.left else ""))
+    else:
+        told = ", ".join(f"{count} {state}" for state, count in counts.items())
+        print(f"{path}: {total} messages would be removed ({told}); --yes removes them")
+    raise typer.Exit(1 if done.left else 0)

@@ -1,0 +1,88 @@
+"""`isthmus receive`: messages of an entity, printed and completed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from isthmus.cli._where import (
+    DEAD_LETTER,
+    DEFAULT_FILE,
+    Alias,
+    CaFile,
+    Connection,
+    Data,
+    Entity,
+    Federation,
+    address_of,
+    entity_path,
+    near_names,
+)
+from isthmus.errors import InvalidArgumentError
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("receive")(run)
+
+
+def run(
+    entity: Entity,
+    connection: Connection = "",
+    alias: Alias = "",
+    federation: Federation = DEFAULT_FILE,
+    data: Data = None,
+    ca_file: CaFile = "",
+    dead_letter: Annotated[bool, DEAD_LETTER] = False,
+    limit: Annotated[int, typer.Option("--max", help="At most so many; 0: all.", min=0)] = 1,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the next message.", min=0.1)] = 10.0,
+    session_id: Annotated[str, typer.Option(help="Receive from this session.")] = "",
+    next_session: Annotated[
+        bool, typer.Option("--next-session", help="Receive from the next session that no receiver has.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line for each message.")] = False,
+) -> None:
+    """Receive messages, print them, and remove them from the entity.
+
+    A message is removed once it was printed; `isthmus peek` shows messages and removes none. Exit code 1 if none came.
+    """
+    from isthmus.operations.message import body_of, read
+    from isthmus.operations.receive import receive
+
+    if session_id and next_session:
+        raise InvalidArgumentError("--session-id and --next-session name one session each; write one of them")
+
+    def show(payload: bytes) -> None:
+        seen = read(payload)
+        if as_json:
+            print(json.dumps({**seen.to_dict(), "body": body_of(payload)}, ensure_ascii=False), flush=True)
+            return
+        known = (("MessageId", seen.message_id), ("SessionId", seen.session_id), ("Subject", seen.subject))
+        more = [f"{name} {value}" for name, value in known if value]
+        more += [f"{name} = {value}" for name, value in seen.properties.items()]
+        print(f"{body_of(payload)}\n  " + ", ".join((f"sequence number {seen.sequence}", *more)), flush=True)
+
+    address, path = (
+        address_of(connection, alias, federation, data, ca_file),
+        entity_path(entity, dead_letter=dead_letter),
+    )
+    with near_names(address, path), address.target().open(path) as client:
+        done = receive(
+            client,
+            path,
+            limit,
+            wait,
+            show,
+            in_session=bool(session_id) or next_session,
+            session_id=session_id or None,
+        )
+    if done.left:
+        print(f"{path}: {done.left} messages were printed and not removed: their locks had expired", file=sys.stderr)
+    if not done.completed and not as_json:
+        print(f"{path}: no message came within {wait:g} s", file=sys.stderr)
+    raise typer.Exit(0 if done.completed and not done.left else 1)

@@ -1,0 +1,146 @@
+"""`isthmus send`: messages from the command line, or from a file, to a queue or topic."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from isthmus.cli._progress import progress
+from isthmus.cli._where import (
+    DEFAULT_FILE,
+    JSON,
+    Alias,
+    CaFile,
+    Connection,
+    Data,
+    Entity,
+    Federation,
+    address_of,
+    near_names,
+)
+from isthmus.errors import InvalidArgumentError
+
+__all__ = ["register"]
+
+_AT_ONCE = 500
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("send")(run)
+
+
+def run(
+    entity: Entity,
+    body: Annotated[str, typer.Argument(help="The body, as UTF-8 text; - reads standard input.")] = "",
+    connection: Connection = "",
+    alias: Alias = "",
+    federation: Federation = DEFAULT_FILE,
+    data: Data = None,
+    ca_file: CaFile = "",
+    file: Annotated[
+        Path | None, typer.Option("--body-file", help="Read the body from this file, byte for byte.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="Send so many, each with a MessageId of its own.", min=1)] = 1,
+    message_id: Annotated[str, typer.Option(help="The MessageId; by default a new one for each message.")] = "",
+    session_id: Annotated[str, typer.Option(help="The SessionId.")] = "",
+    subject: Annotated[str, typer.Option(help="The Subject (Label).")] = "",
+    correlation_id: Annotated[str, typer.Option(help="The CorrelationId.")] = "",
+    content_type: Annotated[str, typer.Option(help="The ContentType, e.g. application/json.")] = "",
+    time_to_live: Annotated[str, typer.Option(help="The TimeToLive, e.g. 10m; by default the entity's.")] = "",
+    properties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property",
+            metavar="NAME=VALUE",
+            help="An application property: a whole number, true, false or text. Repeated.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Send a message, and say so once the namespace has accepted it.
+
+    A namespace that detects duplicates drops a message whose MessageId it has had, and tells nobody.
+    """
+    from isthmus.operations.deliver import deliver
+
+    if body and file is not None:
+        raise InvalidArgumentError("BODY and --body-file are two bodies; write one of them")
+    if message_id and count > 1:
+        raise InvalidArgumentError("--message-id is of one message; leave it out with --count")
+    content = _body(body, file)
+    own = dict(_property(each) for each in properties or ())
+    settings = {
+        "subject": subject or None,
+        "correlation_id": correlation_id or None,
+        "content_type": content_type or None,
+        "group_id": session_id or None,
+    }
+    ids = [message_id or uuid.uuid4().hex for _ in range(count)]
+    ttl_ms = _ttl(time_to_live)
+    address, path = address_of(connection, alias, federation, data, ca_file), entity.strip("/")
+    with (
+        near_names(address, path),
+        address.target().open(path) as client,
+        progress("sending", count, quiet=as_json) as note,
+    ):
+        from isthmus.transport import Sender
+
+        sender = Sender(client, path).wait_ready()
+        for start in range(0, count, _AT_ONCE):
+            part = ids[start : start + _AT_ONCE]
+            for error in deliver(client, sender, [_encode(content, each, settings, own, ttl_ms) for each in part]):
+                if error is not None:
+                    raise error
+            note(len(part))
+    if as_json:
+        print(json.dumps({"entity": path, "sent": count, "message_ids": ids}))
+    else:
+        print(f"{path}: sent {count} messages" if count > 1 else f"{path}: sent 1 message, MessageId {ids[0]}")
+
+
+def _encode(
+    content: bytes, message_id: str, settings: dict[str, Any], own: dict[str, Any], ttl_ms: int | None
+) -> bytes:
+    from isthmus.amqp.section import Header, encode_message
+
+    return encode_message(
+        content,
+        header=Header(durable=True, ttl_ms=ttl_ms),
+        properties={"message_id": message_id, **settings},
+        application_properties=own,
+    )
+
+
+def _body(text: str, file: Path | None) -> bytes:
+    if file is not None:
+        try:
+            return file.read_bytes()
+        except OSError as error:
+            raise InvalidArgumentError(f"{file} cannot be read ({error.strerror})") from None
+    return sys.stdin.buffer.read() if text == "-" else text.encode()
+
+
+def _property(written: str) -> tuple[str, Any]:
+    name, equals, value = written.partition("=")
+    if not equals or not name:
+        raise InvalidArgumentError(f"{written!r} is no application property; write NAME=VALUE")
+    if value in {"true", "false"}:
+        return name, value == "true"
+    return name, int(value) if value.removeprefix("-").isdecimal() and value.isascii() else value
+
+
+def _ttl(text: str) -> int | None:
+    from isthmus.topology.duration import parse_ms
+
+    if not text:
+        return None
+    try:
+        return parse_ms(text)
+    except ValueError:
+        raise InvalidArgumentError(f"--time-to-live is a duration, e.g. 30s, 10m, 1h30m; {text!r} is none") from None
