@@ -166,7 +166,7 @@ class RabbitSource(End):
                     self._unacked.remove(entry.tag)
         else:
             reason = f"{disposition.reason}: {disposition.description}".strip(": ")
-            hint = "name a queue for dead_letters at the source, say dead_letter_exchange=true where the queue has one, or let refusals block"
+            hint = "name a queue for dead_letters at the source (dead_letter_queue of a task), say dead_letter_exchange=true where the queue has one, or let refusals block"
             self._refuse(first, last, f"be set aside ({reason})", hint)
 
     def release(self, first: int, last: int) -> None:
